@@ -1,0 +1,221 @@
+"""What a matrix product seems to take when it is timed wrongly, and what a sustained one does to the clock."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+
+import torch
+
+from gpuguide import ceilings, roofline
+from gpuguide.hardware.device import Device
+from gpuguide.hardware.monitor import read_driver
+from gpuguide.measure import records
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.records import Metric, Rate
+from gpuguide.measure.timing import cache_flusher, cuda_events, wall_clock, warm_up
+
+SHAPES = {"square": (8192, 8192, 8192), "skinny": (16, 4096, 4096)}
+"""Rows, inner size and columns. The skinny product reads a 32 MiB matrix for 16 rows, as text generation does."""
+FORMAT = "bf16"
+IDLE_SECONDS = 1.0
+CALLS_WITHOUT_WARM_UP = 10
+WINDOW_SECONDS = 0.1
+WINDOWS = 60
+
+
+def shape_of(keys: Keys) -> tuple[int, int, int]:
+    """Return the rows, inner size and columns that a case's ``shape`` stands for."""
+    return SHAPES[str(keys["shape"])]
+
+
+def product_work(shape: tuple[int, int, int], device: Device, *, zeros: bool = False, many: bool = True) -> Work:
+    """Return the product as it should be timed.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows, inner size, columns.
+    device : Device
+        Where it runs.
+    zeros : bool
+        Multiply zeros instead of N(0, 1) values.
+    many : bool
+        Set up enough products that no operand is still in the L2 cache when its turn comes again.
+    """
+    footprint = int(roofline.matmul_bytes(*shape, ceilings.ELEMENT_SIZE[FORMAT]))
+    copies = 1 + 2 * device.l2 // footprint if many else 1
+    products = [ceilings.product(*shape, FORMAT, device.torch_device, zeros=zeros) for _ in range(copies)]
+
+    def check() -> None:
+        error, accepted = ceilings.product_error(products[0]), ceilings.RELATIVE_ERROR[FORMAT]
+        assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
+
+    rates = {
+        "throughput": Rate("FLOP/s", roofline.matmul_flops(*shape)),
+        "bandwidth": Rate("B/s", footprint),
+    }
+    return Work(products, check, rates, footprint=footprint)
+
+
+def right(device: Device, keys: Keys) -> Work:
+    """Warm up, random data, inputs from memory, the GPU's own clock."""
+    return product_work(shape_of(keys), device)
+
+
+def zeros(device: Device, keys: Keys) -> Work:
+    """All as it should be, but the matrices hold zeros."""
+    return product_work(shape_of(keys), device, zeros=True)
+
+
+def inside_l2(device: Device, keys: Keys) -> Work:
+    """All as it should be, but the same few matrices again and again, so that what fits stays in the L2 cache."""
+    work = product_work(shape_of(keys), device, many=False)
+    return Work(work.calls, work.check, work.rates, "warm", work.footprint)
+
+
+def no_synchronize(device: Device, keys: Keys) -> Work:
+    """Read the host's clock before and after the call, which only puts the work into a queue."""
+    work = product_work(shape_of(keys), device, many=False)
+    if device.backend == "fake":
+        return work
+    call = work.calls[0]
+    warm_up(call, torch.cuda.synchronize)
+
+    def sample() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    return Work(work.calls, work.check, work.rates, sample=sample)
+
+
+def cold_clock(device: Device, keys: Keys) -> Work:
+    """Let the GPU idle before every call, so that it starts from a low clock."""
+    work = product_work(shape_of(keys), device, many=False)
+    if device.backend == "fake":
+        return work
+    warm_up(work.calls[0], torch.cuda.synchronize)
+    timed = cuda_events(work.calls[0], cache_flusher(device.torch_device))
+    clocks: list[float] = []
+
+    def sample() -> float:
+        time.sleep(IDLE_SECONDS)
+        clocks.extend(filter(None, [read_driver(uuid_of(device)).sm_clock]))
+        return timed()
+
+    def further() -> Mapping[str, Metric]:
+        return {"clock_before": records.metric("Hz", clocks)} if clocks else {}
+
+    return Work(work.calls, work.check, work.rates, sample=sample, further=further)
+
+
+def no_warm_up(device: Device, keys: Keys) -> Work:
+    """Time ten calls in a fresh process, the first included, and divide by ten."""
+    work = product_work(shape_of(keys), device, many=False)
+    if device.backend == "fake":
+        return work
+    firsts: list[float] = []
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["torch", __name__])
+
+    def sample() -> float:
+        ours, theirs = processes.Pipe(duplex=False)
+        process = processes.Process(target=first_calls, args=(theirs, device.torch_device, shape_of(keys)))
+        process.start()
+        theirs.close()
+        mean, first = ours.recv()
+        process.join()
+        firsts.append(first)
+        return float(mean)
+
+    def further() -> Mapping[str, Metric]:
+        return {"first_call": records.metric("s", firsts)}
+
+    return Work(work.calls, work.check, work.rates, sample=sample, further=further)
+
+
+def first_calls(answer: Connection, device: str, shape: tuple[int, int, int]) -> None:
+    """Send the mean time of the first ten calls in this process, and that of the very first, in seconds."""
+    product = ceilings.product(*shape, FORMAT, device)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    product()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    for _ in range(CALLS_WITHOUT_WARM_UP - 1):
+        product()
+    torch.cuda.synchronize()
+    answer.send(((time.perf_counter() - start) / CALLS_WITHOUT_WARM_UP, first))
+
+
+def sustained(device: Device, keys: Keys) -> Work:
+    """Run products without a pause; each sample is the mean of a tenth of a second, with clock and power."""
+    work = product_work(SHAPES["square"], device, zeros=keys["data"] == "zeros", many=False)
+    if device.backend == "fake":
+        return work
+    call = work.calls[0]
+    once = wall_clock(call, torch.cuda.synchronize)
+    calls = max(1, round(WINDOW_SECONDS / min(once() for _ in range(3))))
+    readings: dict[str, list[float]] = {"clock": [], "power": [], "temperature": []}
+
+    def window() -> None:
+        for index in range(calls):
+            call()
+            if index == calls // 2:  # read the driver while the GPU has work queued
+                state = read_driver(uuid_of(device))
+                for name, value in zip(readings, (state.sm_clock, state.power, state.temperature), strict=True):
+                    if value is not None:
+                        readings[name].append(value)
+
+    timed = cuda_events(window)
+    units = {"clock": "Hz", "power": "W", "temperature": "°C"}
+
+    def further() -> Mapping[str, Metric]:
+        return {name: records.metric(units[name], values) for name, values in readings.items() if values}
+
+    def sample() -> float:
+        return timed() / calls
+
+    return Work(work.calls, work.check, work.rates, sample=sample, further=further)
+
+
+def uuid_of(device: Device) -> str:
+    """Return the UUID by which the driver knows a CUDA device."""
+    return str(torch.cuda.get_device_properties(device.torch_device).uuid)
+
+
+def contender(build: Callable[[Device, Keys], Work]) -> Contender:
+    """Return a contender that needs a GPU with bf16 tensor cores."""
+    return Contender(build, frozenset({"gpu", "bf16"}))
+
+
+TIMING_MISTAKES = Benchmark(
+    name="timing-mistakes",
+    title="One product, timed rightly and with each common mistake",
+    question="What does each mistake in timing report?",
+    contenders={
+        "right": contender(right),
+        "no-synchronize": contender(no_synchronize),
+        "no-warm-up": contender(no_warm_up),
+        "cold-clock": contender(cold_clock),
+        "zeros": contender(zeros),
+        "inside-l2": contender(inside_l2),
+    },
+    cases=lambda device: [{"shape": shape} for shape in SHAPES] if device.is_gpu else [],
+    memory=lambda keys: 2**31,
+    samples=20,
+)
+
+SUSTAINED_MATMUL = Benchmark(
+    name="sustained-matmul",
+    title="Six seconds of one product without a pause, with clock and power",
+    question="What does sustained arithmetic do to the clock, and does the data matter?",
+    contenders={"matmul-bf16": contender(sustained)},
+    cases=lambda device: [{"data": data} for data in ("random", "zeros")] if device.is_gpu else [],
+    memory=lambda keys: 2**30,
+    samples=WINDOWS,
+)

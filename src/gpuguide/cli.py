@@ -1,0 +1,347 @@
+"""The command line. Data go to standard output, everything else to standard error.
+
+Exit status: 0 done, 1 something was found wrong or could not be done, 2 the command was written wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gpuguide import __version__
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import records as record_files
+from gpuguide.measure import store
+from gpuguide.measure.records import Case, Record, describe_keys
+from gpuguide.measure.units import format_quantity
+
+app = typer.Typer(
+    help="Measure this machine, and look at what was measured.", no_args_is_help=True, rich_markup_mode=None
+)
+bench = typer.Typer(help="Benchmarks: list, run, compare.", no_args_is_help=True)
+records = typer.Typer(help="Records: list, show, verify, import.", no_args_is_help=True)
+claims = typer.Typer(help="The ledger of claims.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+app.add_typer(records, name="records")
+app.add_typer(claims, name="claims")
+
+WIDE = 240
+"""Columns of a table that goes to a file or another program"""
+out = Console(width=None if sys.stdout.isatty() else WIDE, soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+PREFERRED_METRICS = ("throughput", "bandwidth", "time")
+
+
+class Format(StrEnum):
+    """How to print a list."""
+
+    table = "table"
+    csv = "csv"
+
+
+def main() -> None:
+    """Run the command line; a user's error is one sentence on standard error and exit status 1."""
+    try:
+        app()
+    except GpuguideError as error:
+        err.print(f"gpuguide: {error}", markup=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print("\nInterrupted. Finished cases are kept; run the same command again to go on.")
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def version(show: bool) -> None:
+    """Print the version and stop."""
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Measure this machine, and look at what was measured. Example: gpuguide doctor"""
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is here and what each part needs. Example: gpuguide doctor"""
+    from gpuguide.hardware import doctor as examination
+
+    findings = examination.examine()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for finding in findings:
+        mark = {True: "yes", False: "no"}[finding.present]
+        table.add_row(mark, finding.name, finding.detail)
+    out.print(table)
+    if not all(finding.present for finding in findings if finding.required):
+        raise typer.Exit(1)
+
+
+@bench.command("list")
+def bench_list() -> None:
+    """List the benchmarks, and on which devices each has a record. Example: gpuguide bench list"""
+    held: dict[str, list[str]] = {}
+    for record in [*store.published_records(), *store.overlay_records()]:
+        held.setdefault(record.benchmark, []).append(record.device + (" (stale)" if record.stale else ""))
+    table = Table(box=None, pad_edge=False)
+    for column in ("benchmark", "question", "measured on"):
+        table.add_column(column, overflow="fold")
+    for name in declarations.names():
+        table.add_row(
+            name, declarations.get(name).question, ", ".join(dict.fromkeys(held.get(name, []))) or "nothing yet"
+        )
+    out.print(table)
+
+
+@bench.command("run")
+def bench_run(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Benchmarks; all if none is named.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smallest case, few samples, nothing stored.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what is already measured.")] = False,
+    commit: Annotated[str | None, typer.Option(help="The code's commit, where git cannot tell.")] = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds after which no further case is begun.")] = math.inf,
+    out_folder: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to store the records.")] = None,
+    device: Annotated[str, typer.Option(help="gpu or cpu.")] = "gpu",
+) -> None:
+    """Measure this machine and store each case as it is finished.
+
+    Finished cases are not measured again, so an interrupted run goes on where it stopped.
+    Example: gpuguide bench run ceilings copy-size
+    """
+    from gpuguide.hardware import device as devices
+    from gpuguide.measure import runner
+
+    known = declarations.names()
+    for name in names or ():
+        if name not in known:
+            raise unknown("benchmark", name, known)
+    chosen = [declarations.get(name) for name in names or known]
+    folder = out_folder or store.overlay_folder()
+    if folder is None and not quick:
+        raise GpuguideError(
+            "GPUGUIDE_RECORDS is set and empty, so there is nowhere to store records. "
+            "Name a folder with --out, or try --quick, which stores nothing."
+        )
+    target = devices.choose(device)
+    err.print(f"Measuring {target.name}" + ("" if quick else f"; records go to {folder}"), markup=False)
+
+    def show(progress: runner.Progress) -> None:
+        left = "" if progress.seconds_left is None else f", about {duration(progress.seconds_left)} left"
+        err.print(f"[{progress.done}/{progress.total}{left}] {progress.benchmark}: {progress.case}", markup=False)
+        for case in progress.results:
+            err.print("    " + one_line(case), markup=False)
+
+    outcome = runner.run(
+        chosen, target, folder, quick=quick, again=again, commit=commit, time_limit=time_limit, report=show
+    )
+    parts = [f"{outcome.measured} cases measured"]
+    if outcome.already_fresh:
+        parts.append(f"{outcome.already_fresh} were measured before (--again measures them anew)")
+    if outcome.not_reached:
+        parts.append(f"{outcome.not_reached} not reached within the time limit (run again to go on)")
+    err.print("; ".join(parts) + ".", markup=False)
+
+
+def one_line(case: Case) -> str:
+    """Return what happened to a contender in one line."""
+    if case.status != "ok":
+        return f"{case.contender}: {case.status} ({case.reason})"
+    return f"{case.contender}: " + ", ".join(
+        format_quantity(metric.summary.median, metric.unit) for metric in case.metrics.values()
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as a person says it: ``40 s``, ``12 min``."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+@bench.command("compare")
+def bench_compare(
+    devices: Annotated[
+        list[str] | None, typer.Argument(metavar="[DEVICE]...", help="Device slugs; all if none.")
+    ] = None,
+) -> None:
+    """Show the same cases on several devices side by side. Example: gpuguide bench compare nvidia-h100-80gb-hbm3 cpu"""
+    everything = {(r.device, r.benchmark): r for r in [*store.published_records(), *store.overlay_records()]}
+    known = sorted({device for device, _ in everything})
+    for device in devices or ():
+        if device not in known:
+            raise unknown("device with records", device, known)
+    columns = devices or known
+    table = Table(box=None, pad_edge=False)
+    for column in ("benchmark", "contender", "case", *columns):
+        table.add_column(column, overflow="fold")
+    for name in declarations.names():
+        chosen = [everything.get((device, name)) for device in columns]
+        for contender, keys in cases_of(chosen):
+            found = [next((c for c in r.cases_of(contender) if c.keys == keys), None) if r else None for r in chosen]
+            table.add_row(name, contender, describe_keys(keys) if keys else "", *map(headline, found))
+    out.print(table)
+
+
+def cases_of(chosen: list[Record | None]) -> list[tuple[str, dict[str, record_files.Key]]]:
+    """Return every contender and keys that were measured in any of the records, without repetition."""
+    found: list[tuple[str, dict[str, record_files.Key]]] = []
+    for record in filter(None, chosen):
+        for case in record.cases:
+            if case.status == "ok" and (case.contender, dict(case.keys)) not in found:
+                found.append((case.contender, dict(case.keys)))
+    return found
+
+
+def headline(case: Case | None) -> str:
+    """Return the most telling metric of a case."""
+    if case is None:
+        return "–"
+    metrics = case.metrics
+    name = next((name for name in PREFERRED_METRICS if name in metrics), next(iter(metrics)))
+    return format_quantity(metrics[name].summary.median, metrics[name].unit)
+
+
+@records.command("list")
+def records_list(
+    mine: Annotated[bool, typer.Option("--mine", help="Your own records instead of the published ones.")] = False,
+    format: Annotated[Format, typer.Option(help="A table to read, or CSV with every number.")] = Format.table,
+) -> None:
+    """List the records. Example: gpuguide records list --format csv"""
+    chosen = store.overlay_records() if mine else store.published_records()
+    if format is Format.csv:
+        sys.stdout.write(store.csv_text(chosen))
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("device", "benchmark", "cases", "measured", "commit", "state"):
+        table.add_column(column)
+    for record in chosen:
+        good = sum(case.status == "ok" for case in record.cases)
+        run = record.runs[-1]
+        state = "stale" if record.stale else "fresh"
+        table.add_row(
+            record.device,
+            record.benchmark,
+            f"{good} of {len(record.cases)}",
+            run.finished_at[:10],
+            (run.commit or "unknown")[:12],
+            state + (", simulated" if record.simulated else ""),
+        )
+    out.print(table)
+
+
+@records.command("show")
+def records_show(
+    benchmark: Annotated[str, typer.Argument(help="The benchmark's name.")],
+    device: Annotated[str | None, typer.Option(help="The device's slug; by default every device.")] = None,
+) -> None:
+    """Show a benchmark's records: the circumstances and every case. Example: gpuguide records show ceilings"""
+    known = declarations.names()
+    if benchmark not in known:
+        raise unknown("benchmark", benchmark, known)
+    found = [record_files.read(path) for path in store.record_files(benchmark)]
+    devices = {record.device for record in found}
+    if device is not None and device not in devices:
+        raise unknown(f"device with a record of {benchmark!r}", device, devices)
+    for record in found:
+        if device is None or record.device == device:
+            show_record(record)
+
+
+def show_record(record: Record) -> None:
+    """Print one record: its stamp, and a line for every case."""
+    stale = " (stale: the code has changed since)" if record.stale else ""
+    out.print(f"{record.benchmark} on {record.runs[-1].stamp()}{stale}", markup=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("contender", "case", "metric", "median", "p25", "p75", "n"):
+        table.add_column(column, overflow="fold")
+    for case in record.cases:
+        keys = describe_keys(case.keys) if case.keys else ""
+        if case.status != "ok":
+            table.add_row(case.contender, keys, case.status, case.reason)
+        for name, metric in case.metrics.items():
+            s = metric.summary
+            spread = [
+                "" if value is None else format_quantity(value, metric.unit) for value in (s.median, s.p25, s.p75)
+            ]
+            table.add_row(case.contender, keys, name, *spread, str(s.n))
+    out.print(table)
+
+
+@records.command("verify")
+def records_verify(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="[PATH]...", help="Files or folders; all if none.")
+    ] = None,
+) -> None:
+    """Check that records are whole and fresh. Example: gpuguide records verify my-records/"""
+    wrong = 0
+    places = paths or store.folders()
+    for path in places:
+        if not path.exists() and paths:
+            raise GpuguideError(f"There is no file or folder {path}.")
+    files = [file for path in places for file in (sorted(path.glob("*/*.json")) if path.is_dir() else [path])]
+    for file in files:
+        try:
+            record = record_files.read(file)
+        except GpuguideError as error:
+            err.print(str(error), markup=False)
+            wrong += 1
+            continue
+        failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
+        notes = ["stale: the code has changed since"] * record.stale + [
+            f"{case.contender} ({describe_keys(case.keys)}): {case.status}, {case.reason}" for case in failed
+        ]
+        wrong += bool(record.stale)
+        out.print(f"{record.device}/{record.benchmark}: {'; '.join(notes) or 'good'}", markup=False)
+    err.print(f"{len(files)} records, {wrong} damaged or stale.")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@records.command("import")
+def records_import(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Record files, or folders of them.")],
+    publish: Annotated[bool, typer.Option("--publish", help="Into the published records instead of your own.")] = False,
+) -> None:
+    """Check records and take them in. Example: gpuguide records import --publish from-the-gpu-machine/"""
+    folder = store.published_folder() if publish else store.overlay_folder()
+    if folder is None:
+        raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
+    for record in store.import_records(paths, folder, publish=publish):
+        out.print(f"{record.device}/{record.benchmark}", markup=False)
+
+
+@claims.command("check")
+def claims_check(
+    format: Annotated[str, typer.Option(help="text or json.")] = "text",
+) -> None:
+    """Check every claim of the ledger. Example: gpuguide claims check"""
+    from gpuguide.claims import ledger
+
+    outcomes = ledger.check(ledger.load())
+    wrong = [outcome for outcome in outcomes if not outcome.ok]
+    if format == "json":
+        typer.echo(json.dumps([{"id": o.claim.id, "ok": o.ok, "detail": o.detail} for o in outcomes], indent=1))
+    else:
+        for outcome in wrong:
+            out.print(f"{outcome.claim.id}: {outcome.detail}", markup=False)
+    err.print(f"{len(outcomes)} claims checked, {len(wrong)} do not hold.")
+    if wrong:
+        raise typer.Exit(1)

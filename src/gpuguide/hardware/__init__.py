@@ -1,0 +1,1 @@
+"""What a GPU is: detection, the datasheet table and the driver's readings."""

@@ -1,0 +1,151 @@
+"""The device that a benchmark runs on: a CUDA GPU, this machine's CPU, or a fake one for tests."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware import datasheet
+
+Backend = Literal["cuda", "cpu", "fake"]
+FAKE_VARIABLE = "GPUGUIDE_FAKE_DEVICE"
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the harness must know of a device."""
+
+    name: str
+    """As its driver names it, for example ``NVIDIA H100 80GB HBM3``"""
+    backend: Backend
+    torch_device: str
+    """``cuda:0``, ``cpu``, or ``meta`` for a fake device, whose tensors have shapes and no data"""
+    memory: int
+    """Bytes"""
+    l2: int
+    """Bytes of the last-level cache; 0 where it is not known"""
+    capability: tuple[int, int] | None
+    """CUDA compute capability, ``None`` without a GPU"""
+    supports: frozenset[str]
+    """Of ``fp16``, ``bf16``, ``tf32``, ``fp8``, ``flash-attention``, ``nvlink``"""
+    count: int = 1
+
+    @property
+    def slug(self) -> str:
+        """The name of the device's folder of records: ``nvidia-h100-80gb-hbm3``, ``8x-nvidia-h200``, ``cpu``."""
+        if self.backend == "cpu":
+            return "cpu"
+        slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        return f"{self.count}x-{slug}" if self.count > 1 else slug
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a CUDA GPU and for a fake one."""
+        return self.backend != "cpu"
+
+
+def supported(capability: tuple[int, int]) -> frozenset[str]:
+    """Return the number formats and features that a compute capability brings.
+
+    Source: CUDA C++ Programming Guide, table of features by compute capability.
+    """
+    since = {"fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0), "flash-attention": (8, 0), "fp8": (8, 9)}
+    return frozenset(name for name, first in since.items() if capability >= first)
+
+
+def current() -> Device:
+    """Return the fake device if ``GPUGUIDE_FAKE_DEVICE`` names one, else the first CUDA GPU.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no CUDA GPU; the message says what can be done without.
+    """
+    if wanted := os.environ.get(FAKE_VARIABLE):
+        return fake(wanted)
+    import torch
+
+    if not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
+        raise GpuguideError(
+            f"PyTorch {torch.__version__} ({built}) sees no CUDA GPU. "
+            "Run 'gpuguide doctor' to see what is missing, or measure this machine's processor with '--device cpu'."
+        )
+    properties = torch.cuda.get_device_properties(0)
+    capability = (properties.major, properties.minor)
+    return Device(
+        name=properties.name,
+        backend="cuda",
+        torch_device="cuda:0",
+        memory=properties.total_memory,
+        l2=properties.L2_cache_size,
+        capability=capability,
+        supports=supported(capability),
+    )
+
+
+def cpu() -> Device:
+    """Return this machine's processor."""
+    import torch
+
+    pages, page_size = _sysconf("SC_PHYS_PAGES"), _sysconf("SC_PAGE_SIZE")
+    return Device(
+        name=processor_name(),
+        backend="cpu",
+        torch_device="cpu",
+        memory=pages * page_size or 8 * GIB,
+        l2=0,
+        capability=None,
+        supports=frozenset({"bf16"}) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else frozenset(),
+    )
+
+
+def fake(name: str) -> Device:
+    """Return a device that computes nothing and whose times come from the datasheet of the GPU ``name``.
+
+    It lets every path of the harness run on a machine without a GPU. Its records say that they are simulated.
+    """
+    gpu = datasheet.get(name)
+    figures = gpu.figures
+    return Device(
+        name=gpu.name,
+        backend="fake",
+        torch_device="meta",
+        memory=int(figures["memory"].value),
+        l2=int(figures["l2"].value) if "l2" in figures else 0,
+        capability=gpu.capability,
+        supports=gpu.supports,
+    )
+
+
+def choose(name: str | None) -> Device:
+    """Return the device for a command line's ``--device``: ``gpu`` (the default) or ``cpu``."""
+    if name in (None, "gpu"):
+        return current()
+    if name == "cpu":
+        return cpu()
+    raise unknown("device", str(name), ["gpu", "cpu"])
+
+
+def processor_name() -> str:
+    """Return the processor's model name."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown processor"
+
+
+def _sysconf(name: str) -> int:
+    try:
+        return os.sysconf(name)
+    except (AttributeError, OSError, ValueError):
+        return 0

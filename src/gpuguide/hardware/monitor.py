@@ -1,0 +1,71 @@
+"""The driver's readings: version, clocks, power, temperature. A reading that is not to be had is ``None``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DriverState:
+    """One look at a GPU through NVML."""
+
+    driver: str | None = None
+    sm_clock: float | None = None
+    """Hz"""
+    memory_clock: float | None = None
+    """Hz"""
+    power: float | None = None
+    """W"""
+    power_limit: float | None = None
+    """W"""
+    temperature: float | None = None
+    """degrees Celsius"""
+
+
+def read_driver(uuid: str | None = None) -> DriverState:
+    """Read one GPU's state; every reading that the driver or a missing library refuses is ``None``.
+
+    Parameters
+    ----------
+    uuid : str, optional
+        The GPU's UUID as PyTorch reports it; without it the first GPU is read. NVML counts all GPUs of the machine,
+        while PyTorch counts those that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+
+    Some virtual machines and older drivers give no power or clock readings. A benchmark is worth running there
+    too, so nothing raises.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return DriverState()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return DriverState()
+
+    def ask(question: Callable[..., Any], *arguments: Any, scale: float = 1.0) -> float | None:
+        try:
+            return float(question(*arguments)) * scale
+        except pynvml.NVMLError:
+            return None
+
+    try:
+        gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+        return DriverState(
+            driver=_text(pynvml.nvmlSystemGetDriverVersion()),
+            sm_clock=ask(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM, scale=1e6),
+            memory_clock=ask(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_MEM, scale=1e6),
+            power=ask(pynvml.nvmlDeviceGetPowerUsage, gpu, scale=1e-3),
+            power_limit=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu, scale=1e-3),
+            temperature=ask(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU),
+        )
+    except pynvml.NVMLError:
+        return DriverState()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,1 @@
+"""Measuring: timers, records, benchmark declarations and the runner."""

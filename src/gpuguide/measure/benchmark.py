@@ -1,0 +1,118 @@
+"""How a benchmark is declared: its contenders, its cases, and the work that each contender does on a case."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpuguide.errors import unknown
+from gpuguide.hardware.device import Device
+from gpuguide.measure import digest
+from gpuguide.measure.records import Key, Metric, Rate
+from gpuguide.measure.timing import Call, Sampler
+
+Keys = Mapping[str, Key]
+Timing = Literal["cold", "warm", "wall"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One contender set up on one case: inputs are in place, and ``calls`` do the work."""
+
+    calls: Sequence[Call]
+    """The same work on different inputs (often only one)"""
+    check: Call | None = None
+    """Raises ``AssertionError`` if the result is wrong against a reference in higher precision"""
+    rates: Mapping[str, Rate] = field(default_factory=dict)
+    """The work in one call: bytes for ``bandwidth``, operations for ``throughput``"""
+    timing: Timing = "cold"
+    """``cold``: inputs come from memory; ``warm``: from wherever the last call left them; ``wall``: the host's clock
+    around synchronised work. On a CPU every timing is by the host's clock."""
+    footprint: int = 0
+    """Bytes that one call touches, to decide whether the inputs in ``calls`` can stay in the cache"""
+    sample: Sampler | None = None
+    """Replaces the harness's timer, for benchmarks that are about timing itself"""
+    further: Callable[[], Mapping[str, Metric]] = dict
+    """Other quantities than the time, asked for after the last sample"""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way of doing the work."""
+
+    build: Callable[[Device, Keys], Work]
+    needs: frozenset[str] = frozenset()
+    """What the device must have: ``gpu``, ``fp8``, ``bf16`` and so on"""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is measured, against whom, over which cases. Every case has the same key names."""
+
+    name: str
+    title: str
+    question: str
+    """The one question that this benchmark answers"""
+    contenders: Mapping[str, Contender]
+    cases: Callable[[Device], Sequence[Keys]]
+    """The cases worth measuring on a device of this size"""
+    memory: Callable[[Keys], float] = lambda keys: 0.0
+    """Bytes of device memory that a case needs with all its contenders set up"""
+    budget: float = 1.0
+    """Seconds that each contender of a case may spend on samples"""
+    samples: int | None = None
+    """A fixed number of samples, where their order in time is what is looked at"""
+
+
+def lacking(contender: Contender, device: Device) -> str | None:
+    """Return why ``device`` cannot run ``contender``, or ``None`` if it can."""
+    if "gpu" in contender.needs and not device.is_gpu:
+        return "needs a GPU"
+    missing = sorted(contender.needs - {"gpu"} - device.supports)
+    if not missing:
+        return None
+    if device.capability is None:
+        return f"needs {' and '.join(missing)}, which {device.name} lacks"
+    major, minor = device.capability
+    return f"needs {' and '.join(missing)}, which compute capability {major}.{minor} ({device.name}) lacks"
+
+
+def too_large(benchmark: Benchmark, keys: Keys, device: Device) -> str | None:
+    """Return why a case does not fit ``device``, or ``None`` if it does."""
+    needed, available = benchmark.memory(keys), 0.9 * device.memory
+    if needed <= available:
+        return None
+    return f"needs {needed / 2**30:.1f} GiB, and 90 % of this device's memory is {available / 2**30:.1f} GiB"
+
+
+def names() -> list[str]:
+    """Return the names of all benchmarks, without importing any."""
+    return list(digest.benchmark_modules())
+
+
+def get(name: str) -> Benchmark:
+    """Return the benchmark of that name.
+
+    Raises
+    ------
+    GpuguideError
+        If there is none; the message lists the near names.
+    """
+    modules = digest.benchmark_modules()
+    if name not in modules:
+        raise unknown("benchmark", name, modules)
+    module = importlib.import_module(modules[name])
+    found: Benchmark = next(value for value in vars(module).values() if getattr(value, "name", None) == name)
+    return found
+
+
+def powers_of_two(first: int, last: int, step: int = 1) -> list[int]:
+    """Return the powers of two from ``first`` to ``last``, every ``step``-th of them.
+
+    >>> powers_of_two(256, 4096, 2)
+    [256, 1024, 4096]
+    """
+    return [2**power for power in range(int(math.log2(first)), int(math.log2(last)) + 1, step)]

@@ -1,0 +1,158 @@
+"""References to measurements, as written in pages and in the ledger of claims.
+
+``copy-size/copy:bandwidth working_set=65536`` names a benchmark, a contender, a metric and the case's keys;
+``timing-mistakes/zeros/right:throughput shape=square`` the ratio of two contenders of one case.
+The key ``device`` names another device than the published H100.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.measure import records, store
+from gpuguide.measure.records import Case, Key, Metric, Record, Run, Summary
+from gpuguide.measure.units import format_quantity, significant
+
+_NAME = r"[a-z0-9][a-z0-9-]*"
+_PATTERN = re.compile(rf"({_NAME})/({_NAME})(?:/({_NAME}))?:([a-z0-9_]+)((?:\s+\w+=\S+)*)\s*")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One metric of one case."""
+
+    record: Record
+    case: Case
+    name: str
+    """The metric's name"""
+    metric: Metric
+
+    @property
+    def value(self) -> float:
+        """The median, in SI units."""
+        return self.metric.summary.median
+
+    @property
+    def summary(self) -> Summary:
+        """The quantiles, in SI units."""
+        return self.metric.summary
+
+    @property
+    def run(self) -> Run:
+        """The circumstances in which it was measured."""
+        return self.record.runs[self.case.run]
+
+    @property
+    def text(self) -> str:
+        """The median with its unit, as it stands in prose."""
+        return format_quantity(self.value, self.metric.unit)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A metric of one contender over that of another, from samples taken in turn."""
+
+    record: Record
+    numerator: Case
+    denominator: Case
+    name: str
+    summary: Summary
+
+    @property
+    def value(self) -> float:
+        """The median of the ratios of paired samples."""
+        return self.summary.median
+
+    @property
+    def p25(self) -> float:
+        """The lower quartile of the ratios: a ratio above one is certain enough if this is."""
+        return self.summary.median if self.summary.p25 is None else self.summary.p25
+
+    @property
+    def p75(self) -> float:
+        """The upper quartile of the ratios."""
+        return self.summary.median if self.summary.p75 is None else self.summary.p75
+
+    @property
+    def run(self) -> Run:
+        """The circumstances in which both were measured."""
+        return self.record.runs[self.numerator.run]
+
+    @property
+    def text(self) -> str:
+        """The ratio as it stands in prose."""
+        return significant(self.value)
+
+
+def measurement(reference: str) -> Measurement:
+    """Return the measurement that ``benchmark/contender:metric key=value …`` names.
+
+    Raises
+    ------
+    GpuguideError
+        If it is not written so, or does not match exactly one case.
+    """
+    benchmark, contender, other, name, keys, device = parse(reference)
+    if other is not None:
+        raise GpuguideError(f"{reference!r} names two contenders; a measurement has one. Use a ratio for two.")
+    record = store.published(benchmark, device)
+    case = record.case(contender, **keys)
+    return Measurement(record, case, name, metric_of(case, name, reference))
+
+
+def ratio(reference: str) -> Ratio:
+    """Return the ratio that ``benchmark/numerator/denominator:metric key=value …`` names.
+
+    Samples of the two contenders were taken in turn; the first of one is divided by the first of the other, and so
+    on, so that a drift of the clocks cancels. Where one contender has more samples, those without a partner are
+    left out.
+
+    Raises
+    ------
+    GpuguideError
+        If it is not written so, does not match exactly one case, or the two were measured in different runs.
+    """
+    benchmark, contender, other, name, keys, device = parse(reference)
+    if other is None:
+        raise GpuguideError(f"{reference!r} names one contender; a ratio is written benchmark/one/other:metric.")
+    record = store.published(benchmark, device)
+    above, below = record.case(contender, **keys), record.case(other, **keys)
+    if above.run != below.run:
+        raise GpuguideError(f"{reference!r}: the two contenders were measured in different runs, so no ratio is given.")
+    pairs = zip(metric_of(above, name, reference).samples, metric_of(below, name, reference).samples, strict=False)
+    return Ratio(record, above, below, name, records.summarise([a / b for a, b in pairs]))
+
+
+def metric_of(case: Case, name: str, reference: str) -> Metric:
+    """Return a case's metric, or raise with the metrics that there are."""
+    if name not in case.metrics:
+        raise unknown(f"metric in {reference!r}", name, case.metrics)
+    return case.metrics[name]
+
+
+def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], str]:
+    """Return benchmark, contender, second contender, metric, keys and device of a reference."""
+    match = _PATTERN.fullmatch(reference.strip())
+    if match is None:
+        raise GpuguideError(
+            f"{reference!r} is not a reference. Write benchmark/contender:metric and then the case's keys, "
+            "for example copy-size/copy:bandwidth working_set=65536."
+        )
+    benchmark, contender, other, name, rest = match.groups()
+    pairs = dict(word.split("=", 1) for word in rest.split())
+    device = pairs.pop("device", store.PUBLISHED_DEVICE)
+    return benchmark, contender, other, name, {key: key_value(text) for key, text in pairs.items()}, device
+
+
+def key_value(text: str) -> Key:
+    """Read the value of a key: ``true`` and ``false``, a number, or else a word."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,208 @@
+"""Where records are kept: the published ones in the package, a reader's own in an overlay folder beside them."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.measure import digest, records
+from gpuguide.measure.records import Record
+
+PUBLISHED_DEVICE = "nvidia-h100-80gb-hbm3"
+OVERLAY_VARIABLE = "GPUGUIDE_RECORDS"
+DECLARED_VARIABLE = "GPUGUIDE_DECLARED"
+"""While the site is built: the benchmarks that the page declares in its front matter, separated by commas"""
+CSV_COLUMNS = [
+    "device",
+    "benchmark",
+    "contender",
+    "case",
+    "metric",
+    "unit",
+    "n",
+    "p5",
+    "p25",
+    "median",
+    "p75",
+    "p95",
+    "correct",
+    "measured_at",
+    "commit",
+    "stale",
+]
+
+
+def published_folder() -> Path:
+    """Return the folder of the records that come with gpuguide."""
+    return digest.PACKAGE_FOLDER / "records"
+
+
+def overlay_folder() -> Path | None:
+    """Return the folder of the reader's own records.
+
+    It is what ``GPUGUIDE_RECORDS`` names; without the variable a folder among the user's data; with the variable
+    set and empty there is none.
+    """
+    named = os.environ.get(OVERLAY_VARIABLE)
+    if named is not None:
+        return Path(named).expanduser() if named else None
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("gpuguide", appauthor=False)) / "records"
+
+
+def published(benchmark: str, device: str = PUBLISHED_DEVICE) -> Record:
+    """Return the published record of a benchmark.
+
+    Parameters
+    ----------
+    benchmark : str
+        For example ``"copy-size"``.
+    device : str
+        The device's slug; by default the H100 whose numbers the pages quote.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no such record, or a page asks for one that its front matter does not declare.
+    """
+    check_declared(benchmark)
+    known = digest.benchmark_modules()
+    if benchmark not in known:
+        raise unknown("benchmark", benchmark, known)
+    path = published_folder() / device / f"{benchmark}.json"
+    if not path.exists():
+        devices = sorted(folder.name for folder in published_folder().glob("*/") if folder.is_dir())
+        if device not in devices:
+            raise unknown("device with published records", device, devices)
+        raise GpuguideError(f"There is no published record of {benchmark!r} on {device}.")
+    return load(path)
+
+
+def mine(benchmark: str) -> list[Record]:
+    """Return the reader's own records of a benchmark, one for each device that they measured."""
+    check_declared(benchmark)
+    folder = overlay_folder()
+    return [load(path) for path in sorted(folder.glob(f"*/{benchmark}.json"))] if folder else []
+
+
+def check_declared(benchmark: str) -> None:
+    """Raise if a page that is being built reads a benchmark which its front matter does not name."""
+    declared = os.environ.get(DECLARED_VARIABLE)
+    if declared is not None and benchmark not in declared.split(","):
+        raise GpuguideError(
+            f"This page reads the record {benchmark!r} and does not declare it. Add it to the page's front matter: "
+            f"gpuguide: {{benchmarks: [{benchmark}]}}."
+        )
+
+
+def load(path: Path) -> Record:
+    """Read a record, or return it again if the file has not changed since."""
+    status = path.stat()
+    return _load(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=512)
+def _load(path: Path, modified: int, size: int) -> Record:
+    return records.read(path)
+
+
+def record_files(benchmark: str) -> list[Path]:
+    """Return the files that hold records of a benchmark, published ones first."""
+    return [path for folder in folders() for path in sorted(folder.glob(f"*/{benchmark}.json"))]
+
+
+def folders() -> list[Path]:
+    """Return the folders that hold records: the published ones', and the reader's own if there is one."""
+    overlay = overlay_folder()
+    return [published_folder(), overlay] if overlay else [published_folder()]
+
+
+def all_records(folder: Path) -> list[Record]:
+    """Return every record in a folder, by device and benchmark."""
+    return [load(path) for path in sorted(folder.glob("*/*.json"))]
+
+
+def published_records() -> list[Record]:
+    """Return every published record."""
+    return all_records(published_folder())
+
+
+def overlay_records() -> list[Record]:
+    """Return every record of the reader's own."""
+    folder = overlay_folder()
+    return all_records(folder) if folder else []
+
+
+def csv_text(chosen: Iterable[Record]) -> str:
+    """Return records as CSV: one row a device, benchmark, contender, case and metric that was measured."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for record in chosen:
+        writer.writerows(rows(record))
+    return text.getvalue()
+
+
+def rows(record: Record) -> list[list[str]]:
+    """Return the CSV rows of one record, in the order of :data:`CSV_COLUMNS`."""
+    stale = "yes" if record.stale else "no"
+    found = []
+    for case in record.cases:
+        run = record.runs[case.run]
+        keys = json.dumps(dict(case.keys), sort_keys=True)
+        for name, metric in case.metrics.items():
+            s = metric.summary
+            quantiles = ["" if value is None else f"{value:.6g}" for value in (s.p5, s.p25, s.median, s.p75, s.p95)]
+            where = [record.device, record.benchmark, case.contender, keys, name, metric.unit, str(s.n)]
+            found.append([*where, *quantiles, case.correct, run.finished_at, run.commit or "", stale])
+    return found
+
+
+def import_records(paths: Sequence[Path], folder: Path, *, publish: bool) -> list[Record]:
+    """Check records and copy them into ``folder``; nothing is copied unless all are good.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Record files, or folders of them.
+    folder : Path
+        The published or the overlay folder.
+    publish : bool
+        Refuse what must not be published: simulated and stale records, and such without a commit.
+
+    Raises
+    ------
+    GpuguideError
+        If a record is damaged or must not be published, or there is none.
+    """
+    files = [file for path in paths for file in (sorted(path.glob("**/*.json")) if path.is_dir() else [path])]
+    if not files:
+        raise GpuguideError(f"There are no records in {', '.join(map(str, paths))}.")
+    checked = [records.read(file) for file in files]
+    for record in checked if publish else []:
+        refusal = unpublishable(record)
+        if refusal:
+            raise GpuguideError(f"{record.path} cannot be published: {refusal}.")
+    return [
+        records.write(replace(record, path=None), folder / record.device / f"{record.benchmark}.json")
+        for record in checked
+    ]
+
+
+def unpublishable(record: Record) -> str | None:
+    """Return why a record must not be published, or ``None`` if it may."""
+    if record.simulated:
+        return "its times come from a fake device"
+    if record.stale:
+        return "the code has changed since it was measured"
+    if any(not run.commit or run.commit.endswith("-modified") for run in record.runs):
+        return "it does not name the commit that measured it, or that commit was modified"
+    return None

@@ -1,0 +1,42 @@
+"""The harness on a real GPU: its times against an independent timer, and every benchmark's correctness checks."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from gpuguide.hardware import device as devices
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import runner
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("contender", ["matmul-bf16", "copy"])
+def test_times_agree_with_do_bench(contender: str) -> None:
+    """The two timers take turns, so that both meet the same clocks; each median is over all its rounds."""
+    from triton.testing import do_bench
+
+    device = devices.current()
+    work = declarations.get("ceilings").contenders[contender].build(device, {})
+    sample = runner.sampler(work, device)
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(10):
+        ours.extend(sample() for _ in range(50))
+        theirs.append(do_bench(work.calls[0], warmup=25, rep=100, return_mode="median") * 1e-3)
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    print(
+        f"{contender}: ours {statistics.median(ours) * 1e3:.4f} ms, do_bench {statistics.median(theirs) * 1e3:.4f} ms, ratio {ratio:.4f}"
+    )
+    assert ratio == pytest.approx(1, abs=0.03)
+
+
+def test_a_quick_run_of_every_benchmark_is_correct() -> None:
+    device = devices.current()
+    benchmarks = [declarations.get(name) for name in declarations.names()]
+    outcome = runner.run(benchmarks, device, None, quick=True)
+    cases = [case for record in outcome.records for case in record.cases]
+    assert {case.status for case in cases} <= {"ok", "skipped"}, [case for case in cases if case.status != "ok"]
+    assert all(case.correct == "yes" for case in cases if case.status == "ok")
