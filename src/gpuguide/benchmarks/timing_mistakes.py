@@ -1,4 +1,4 @@
-"""What a matrix product seems to take when it is timed wrongly, and what a sustained one does to the clock."""
+"""What a matrix product seems to take when it is timed wrongly, and what arithmetic without a pause does."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ SHAPES = {"square": (8192, 8192, 8192), "skinny": (16, 4096, 4096)}
 """Rows, inner size and columns. The skinny product reads a 32 MiB matrix for 16 rows, as text generation does."""
 FORMAT = "bf16"
 IDLE_SECONDS = 1.0
+AWAKE_CALLS = 20
+"""Calls before each one timed without synchronisation, so that the host is as busy as in a real program"""
 CALLS_WITHOUT_WARM_UP = 10
 WINDOW_SECONDS = 0.1
 WINDOWS = 60
+READING_UNITS = {"sm_clock": "Hz", "power": "W", "temperature": "°C", "clock_limits": "1"}
 
 
 def shape_of(keys: Keys) -> tuple[int, int, int]:
@@ -82,9 +85,10 @@ def no_synchronize(device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return work
     call = work.calls[0]
-    warm_up(call, torch.cuda.synchronize)
 
     def sample() -> float:
+        for _ in range(AWAKE_CALLS):
+            call()
         torch.cuda.synchronize()
         start = time.perf_counter_ns()
         call()
@@ -93,14 +97,21 @@ def no_synchronize(device: Device, keys: Keys) -> Work:
     return Work(work.calls, work.check, work.rates, sample=sample)
 
 
-def cold_clock(device: Device, keys: Keys) -> Work:
-    """Let the GPU idle before every call, so that it starts from a low clock."""
+def after_idling(device: Device, keys: Keys) -> Work:
+    """Let the GPU idle before every call, so that its clock is not that of a GPU at work."""
     work = product_work(shape_of(keys), device, many=False)
     if device.backend == "fake":
         return work
     warm_up(work.calls[0], torch.cuda.synchronize)
-    timed = cuda_events(work.calls[0], cache_flusher(device.torch_device))
+    launches: list[float] = []
     clocks: list[float] = []
+
+    def call() -> None:
+        start = time.perf_counter_ns()
+        work.calls[0]()
+        launches.append((time.perf_counter_ns() - start) * 1e-9)
+
+    timed = cuda_events(call, cache_flusher(device.torch_device))
 
     def sample() -> float:
         time.sleep(IDLE_SECONDS)
@@ -108,7 +119,8 @@ def cold_clock(device: Device, keys: Keys) -> Work:
         return timed()
 
     def further() -> Mapping[str, Metric]:
-        return {"clock_before": records.metric("Hz", clocks)} if clocks else {}
+        host = {"launch": records.metric("s", launches)}
+        return {**host, "clock_before": records.metric("Hz", clocks)} if clocks else host
 
     return Work(work.calls, work.check, work.rates, sample=sample, further=further)
 
@@ -160,22 +172,21 @@ def sustained(device: Device, keys: Keys) -> Work:
     call = work.calls[0]
     once = wall_clock(call, torch.cuda.synchronize)
     calls = max(1, round(WINDOW_SECONDS / min(once() for _ in range(3))))
-    readings: dict[str, list[float]] = {"clock": [], "power": [], "temperature": []}
+    readings: dict[str, list[float]] = {name: [] for name in READING_UNITS}
 
     def window() -> None:
-        for index in range(calls):
+        for _ in range(calls):
             call()
-            if index == calls // 2:  # read the driver while the GPU has work queued
-                state = read_driver(uuid_of(device))
-                for name, value in zip(readings, (state.sm_clock, state.power, state.temperature), strict=True):
-                    if value is not None:
-                        readings[name].append(value)
+        state = read_driver(uuid_of(device))  # the GPU has a tenth of a second of work queued now
+        for name, values in readings.items():
+            value = getattr(state, name)
+            if value is not None:
+                values.append(value)
 
     timed = cuda_events(window)
-    units = {"clock": "Hz", "power": "W", "temperature": "°C"}
 
     def further() -> Mapping[str, Metric]:
-        return {name: records.metric(units[name], values) for name, values in readings.items() if values}
+        return {name: records.metric(READING_UNITS[name], values) for name, values in readings.items() if values}
 
     def sample() -> float:
         return timed() / calls
@@ -201,7 +212,7 @@ TIMING_MISTAKES = Benchmark(
         "right": contender(right),
         "no-synchronize": contender(no_synchronize),
         "no-warm-up": contender(no_warm_up),
-        "cold-clock": contender(cold_clock),
+        "cold-clock": contender(after_idling),
         "zeros": contender(zeros),
         "inside-l2": contender(inside_l2),
     },

@@ -22,6 +22,27 @@ class DriverState:
     """W"""
     temperature: float | None = None
     """degrees Celsius"""
+    clock_limits: int | None = None
+    """Bits that say why the clock is not higher; :data:`CLOCK_LIMITS` names them"""
+
+
+CLOCK_LIMITS = {
+    0x1: "the GPU is idle",
+    0x2: "a clock that was set",
+    0x4: "the power limit",
+    0x8: "the hardware's slowdown",
+    0x10: "boost in step with other GPUs",
+    0x20: "the temperature (driver)",
+    0x40: "the temperature (hardware)",
+    0x80: "the power brake",
+    0x100: "the display's clock",
+}
+"""Meaning of the bits. Source: NVML API reference, "NvmlClocksEventReasons"."""
+
+
+def limits_named(bits: int) -> list[str]:
+    """Return in words what keeps the clock from being higher."""
+    return [name for bit, name in CLOCK_LIMITS.items() if bits & bit]
 
 
 def read_driver(uuid: str | None = None) -> DriverState:
@@ -53,6 +74,7 @@ def read_driver(uuid: str | None = None) -> DriverState:
 
     try:
         gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+        limits = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
         return DriverState(
             driver=_text(pynvml.nvmlSystemGetDriverVersion()),
             sm_clock=ask(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM, scale=1e6),
@@ -60,6 +82,9 @@ def read_driver(uuid: str | None = None) -> DriverState:
             power=ask(pynvml.nvmlDeviceGetPowerUsage, gpu, scale=1e-3),
             power_limit=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu, scale=1e-3),
             temperature=ask(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU),
+            clock_limits=None
+            if (bits := ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)) is None
+            else int(bits),
         )
     except pynvml.NVMLError:
         return DriverState()

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -34,6 +34,8 @@ FEW_SAMPLES = 5
 LEAST_SAMPLES = 20
 MOST_SAMPLES = 100
 QUICK_SAMPLES = 3
+TURNS = 4
+SETTLE_SECONDS = 0.05
 LIBRARIES = ("torch", "triton", "numpy")
 
 
@@ -251,7 +253,8 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
         except Exception as error:
             results[name] = failure(keys, name, error)
             works.pop(name, None)
-    for name, outcome in _take_in_turn(samplers, benchmark, quick).items():
+    settling = {name: work.sample is None and device.backend != "fake" for name, work in works.items()}
+    for name, outcome in _take_in_turn(samplers, settling, benchmark, quick).items():
         if isinstance(outcome, Exception):
             results[name] = failure(keys, name, outcome)
             continue
@@ -293,8 +296,10 @@ def sampler(work: Work, device: Device) -> Sampler:
         return timing.wall_clock(call, torch.cuda.synchronize)
     estimate = seconds if seconds > 10 * timing.SHORT else timing.graph_estimate(call)
     stays_in_cache = work.footprint * len(work.calls) < 2 * device.l2
-    if work.timing == "warm" or (estimate < timing.SHORT and not stays_in_cache):
+    if estimate < timing.SHORT and (work.timing == "warm" or not stays_in_cache):
         return timing.cuda_graph(work.calls, estimate)
+    if work.timing == "warm":
+        return timing.cuda_events(call)
     return timing.cuda_events(call, timing.cache_flusher(device.torch_device))
 
 
@@ -308,32 +313,43 @@ def simulated(work: Work, device: Device) -> Sampler:
     return lambda: floor * (1.05 + 0.05 * spread.random())
 
 
-def _take_in_turn(samplers: dict[str, Sampler], benchmark: Benchmark, quick: bool) -> dict[str, Metric | Exception]:
-    """Take samples A B C A B C, so that a drift of the clocks meets all contenders alike."""
+def _take_in_turn(
+    samplers: Mapping[str, Sampler], settling: Mapping[str, bool], benchmark: Benchmark, quick: bool
+) -> dict[str, Metric | Exception]:
+    """Let contenders take turns, A A A B B B A A A B B B, so that a slow drift meets all of them alike.
+
+    A turn begins with calls that do not count: the clock of a GPU follows the power that the last tens of
+    milliseconds drew, and the first calls of a turn would be timed at the clock that the previous contender left.
+    """
     outcomes: dict[str, Metric | Exception] = {}
     taken: dict[str, list[float]] = {name: [] for name in samplers}
-    wanted = dict.fromkeys(samplers, QUICK_SAMPLES if quick else FEW_SAMPLES)
-    active = list(samplers)
-    while active:
-        for name in list(active):
+    for turn in range(1 if quick else TURNS):
+        for name in [name for name in samplers if name not in outcomes]:
             try:
-                taken[name].append(samplers[name]())
+                if settling[name]:
+                    settle(samplers[name])
+                if turn == 0:
+                    taken[name].extend(samplers[name]() for _ in range(QUICK_SAMPLES if quick else FEW_SAMPLES))
+                wanted = len(taken[name]) if quick else samples_wanted(taken[name], benchmark)
+                due = wanted * (turn + 1) // TURNS
+                taken[name].extend(samplers[name]() for _ in range(due - len(taken[name])))
             except Exception as error:
                 outcomes[name] = error
-                active.remove(name)
-                continue
-            if not quick and len(taken[name]) == FEW_SAMPLES:
-                wanted[name] = samples_wanted(sorted(taken[name])[FEW_SAMPLES // 2], benchmark)
-            if len(taken[name]) >= wanted[name]:
-                outcomes[name] = records.metric("s", taken[name])
-                active.remove(name)
-    return outcomes
+    return {name: outcomes.get(name) or records.metric("s", taken[name]) for name in samplers}
 
 
-def samples_wanted(seconds: float, benchmark: Benchmark) -> int:
-    """Return how many samples to take of a call that lasts ``seconds``."""
+def settle(sample: Sampler) -> None:
+    """Call until the clock is the contender's own; a call longer than that needs no others before it."""
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < SETTLE_SECONDS:
+        sample()
+
+
+def samples_wanted(taken: Sequence[float], benchmark: Benchmark) -> int:
+    """Return how many samples to take in all of a contender, from its first few."""
     if benchmark.samples is not None:
         return benchmark.samples
+    seconds = sorted(taken[:FEW_SAMPLES])[FEW_SAMPLES // 2]
     if seconds >= 1:
         return FEW_SAMPLES
     return max(LEAST_SAMPLES, min(MOST_SAMPLES, round(benchmark.budget / seconds)))
