@@ -82,9 +82,7 @@ def read_driver(uuid: str | None = None) -> DriverState:
             power=ask(pynvml.nvmlDeviceGetPowerUsage, gpu, scale=1e-3),
             power_limit=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu, scale=1e-3),
             temperature=ask(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU),
-            clock_limits=None
-            if (bits := ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)) is None
-            else int(bits),
+            clock_limits=None if limits is None else int(limits),
         )
     except pynvml.NVMLError:
         return DriverState()
