@@ -176,6 +176,7 @@ CEILINGS = Benchmark(
     },
     cases=lambda device: [{}],
     memory=lambda keys: 2 * COPY_SIZE + operand_bytes(MATMUL_SIZE) + 4 * TRANSFER_SIZE,
+    settle=0.5,
 )
 
 COPY_BY_SIZE = Benchmark(
@@ -202,6 +203,7 @@ MATMUL_BY_SIZE = Benchmark(
     cases=lambda device: [{"size": size} for size in sizes_for(device, powers_of_two(256, 16384), 4096)],
     memory=lambda keys: operand_bytes(integer(keys, "size")),
     budget=0.3,
+    settle=0.3,
 )
 
 TRANSFER_BY_SIZE = Benchmark(

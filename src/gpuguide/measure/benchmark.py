@@ -63,6 +63,9 @@ class Benchmark:
     """Bytes of device memory that a case needs with all its contenders set up"""
     budget: float = 1.0
     """Seconds that each contender of a case may spend on samples"""
+    settle: float = 0.05
+    """Seconds of calls that do not count at the beginning of every turn; half a second lets the clock of a GPU
+    settle under work that draws all the power it may"""
     samples: int | None = None
     """A fixed number of samples, where their order in time is what is looked at"""
 

@@ -35,7 +35,6 @@ LEAST_SAMPLES = 20
 MOST_SAMPLES = 100
 QUICK_SAMPLES = 3
 TURNS = 4
-SETTLE_SECONDS = 0.05
 LIBRARIES = ("torch", "triton", "numpy")
 
 
@@ -318,8 +317,8 @@ def _take_in_turn(
 ) -> dict[str, Metric | Exception]:
     """Let contenders take turns, A A A B B B A A A B B B, so that a slow drift meets all of them alike.
 
-    A turn begins with calls that do not count: the clock of a GPU follows the power that the last tens of
-    milliseconds drew, and the first calls of a turn would be timed at the clock that the previous contender left.
+    A turn begins with calls that do not count: the clock of a GPU follows the power that it drew before, and the
+    first calls of a turn would be timed at the clock that the previous contender left.
     """
     outcomes: dict[str, Metric | Exception] = {}
     taken: dict[str, list[float]] = {name: [] for name in samplers}
@@ -327,7 +326,7 @@ def _take_in_turn(
         for name in [name for name in samplers if name not in outcomes]:
             try:
                 if settling[name]:
-                    settle(samplers[name])
+                    settle(samplers[name], benchmark.settle)
                 if turn == 0:
                     taken[name].extend(samplers[name]() for _ in range(QUICK_SAMPLES if quick else FEW_SAMPLES))
                 wanted = len(taken[name]) if quick else samples_wanted(taken[name], benchmark)
@@ -338,10 +337,10 @@ def _take_in_turn(
     return {name: outcomes.get(name) or records.metric("s", taken[name]) for name in samplers}
 
 
-def settle(sample: Sampler) -> None:
-    """Call until the clock is the contender's own; a call longer than that needs no others before it."""
+def settle(sample: Sampler, seconds: float) -> None:
+    """Call for ``seconds``, or once if a call takes longer, until the clock is the contender's own."""
     begun = time.perf_counter()
-    while time.perf_counter() - begun < SETTLE_SECONDS:
+    while time.perf_counter() - begun < seconds:
         sample()
 
 
