@@ -145,8 +145,8 @@ def bench_run(
     err.print(f"Measuring {target.name}" + ("" if quick else f"; records go to {folder}"), markup=False)
 
     def show(progress: runner.Progress) -> None:
-        left = "" if progress.seconds_left is None else f", about {duration(progress.seconds_left)} left"
-        err.print(f"[{progress.done}/{progress.total}{left}] {progress.benchmark}: {progress.case}", markup=False)
+        place = f"{progress.done}/{progress.total}, about {duration(progress.seconds_left)} left"
+        err.print(f"[{place}] {progress.benchmark}: {progress.case}", markup=False)
         for case in progress.results:
             err.print("    " + one_line(case), markup=False)
 

@@ -218,6 +218,7 @@ TIMING_MISTAKES = Benchmark(
     },
     cases=lambda device: [{"shape": shape} for shape in SHAPES] if device.is_gpu else [],
     memory=lambda keys: 2**31,
+    settle=0.5,
     samples=20,
 )
 

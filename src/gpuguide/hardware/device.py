@@ -105,6 +105,14 @@ def cpu() -> Device:
     )
 
 
+def current_or_cpu() -> Device:
+    """Return the GPU if there is one, else this machine's processor."""
+    try:
+        return current()
+    except GpuguideError:
+        return cpu()
+
+
 def fake(name: str) -> Device:
     """Return a device that computes nothing and whose times come from the datasheet of the GPU ``name``.
 

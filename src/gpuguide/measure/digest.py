@@ -82,10 +82,16 @@ def transitive(modules: Iterable[str]) -> set[str]:
         found.add(name)
         parts = name.split(".")
         waiting.extend(".".join(parts[:length]) for length in range(1, len(parts)))
-        path = module_path(name)
-        relative_base = f"{name}.__init__" if path.name == "__init__.py" else name
-        waiting.extend(imports_of(path.read_text(encoding="utf-8"), relative_base))
+        waiting.extend(imports_of_module(name))
     return found
+
+
+@functools.cache
+def imports_of_module(name: str) -> frozenset[str]:
+    """Return the gpuguide modules that a module of gpuguide imports."""
+    path = module_path(name)
+    relative_base = f"{name}.__init__" if path.name == "__init__.py" else name
+    return frozenset(imports_of(path.read_text(encoding="utf-8"), relative_base))
 
 
 def significant_source(source: str) -> str:
@@ -110,11 +116,17 @@ def source_digest(modules: Iterable[str]) -> str:
     """Return one digest of the significant source of ``modules`` (themselves only, not what they import)."""
     total = hashlib.sha256()
     for name in sorted(set(modules)):
-        text = significant_source(module_path(name).read_text(encoding="utf-8"))
-        total.update(f"{name}\n{text}\n".encode())
+        total.update(f"{name}\n{significant_source_of(name)}\n".encode())
     return "sha256:" + total.hexdigest()
 
 
+@functools.cache
+def significant_source_of(name: str) -> str:
+    """Return the significant source of a module of gpuguide."""
+    return significant_source(module_path(name).read_text(encoding="utf-8"))
+
+
+@functools.cache
 def benchmark_modules() -> dict[str, str]:
     """Return the module that declares each benchmark, found by reading the files of ``benchmarks/``."""
     declared: dict[str, str] = {}

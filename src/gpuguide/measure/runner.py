@@ -35,6 +35,8 @@ LEAST_SAMPLES = 20
 MOST_SAMPLES = 100
 QUICK_SAMPLES = 3
 TURNS = 4
+SET_UP_SECONDS = 0.3
+"""What building, checking and warming up a contender takes, for the estimate of the time left"""
 LIBRARIES = ("torch", "triton", "numpy")
 
 
@@ -47,8 +49,8 @@ class Progress:
     done: int
     """Cases finished, of all that were asked for"""
     total: int
-    seconds_left: float | None
-    """An estimate from the cases of this run; ``None`` before the first"""
+    seconds_left: float
+    """The declared length of the cases to come, at the pace of those that are done"""
     results: tuple[Case, ...]
 
 
@@ -111,6 +113,8 @@ def run(
     with _only_run(folder):
         plans = [_plan(benchmark, device, folder, quick, again) for benchmark in benchmarks]
         total = sum(len(plan.waiting) for plan in plans)
+        ahead = sum(len(plan.waiting) * forecast(plan.benchmark) for plan in plans)
+        behind = 0.0
         finished: list[Record] = []
         done = 0
         for plan in plans:
@@ -123,13 +127,19 @@ def run(
                     break
                 results = session.measure(keys)
                 done += 1
-                left = (time.monotonic() - started) / done * (total - done)
+                behind += forecast(plan.benchmark)
+                left = (time.monotonic() - started) * (ahead / behind - 1)
                 case = describe_keys(keys) if keys else "one case"
                 report(Progress(plan.benchmark.name, case, done, total, left, results))
             if session.record is not None:
                 finished.append(session.record)
         fresh = sum(plan.already_fresh for plan in plans)
         return Outcome(tuple(finished), done, fresh, total - done)
+
+
+def forecast(benchmark: Benchmark) -> float:
+    """Return roughly the seconds that a case takes, from what the benchmark declares."""
+    return len(benchmark.contenders) * (SET_UP_SECONDS + TURNS * benchmark.settle + benchmark.budget)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def format_bytes(count: float) -> str:
     """Write a size in bytes, in KiB, MiB, GiB or TiB from 1 KiB on.
 
     >>> format_bytes(65536), format_bytes(1000), format_bytes(1.5 * 2**30)
-    ('64 KiB', '1000 B', '1.5 GiB')
+    ('64 KiB', '1000 B', '1.50 GiB')
     """
     for scale, name in _BINARY:
         if count >= scale:
