@@ -32,11 +32,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 def _why_no_gpu() -> str | None:
     import torch
 
-    return (
-        None
-        if torch.cuda.is_available()
-        else "no CUDA GPU here; run `pytest -m gpu` on a machine that has one"
-    )
+    return None if torch.cuda.is_available() else "no CUDA GPU here; run `pytest -m gpu` on a machine that has one"
 
 
 @pytest.fixture(scope="session")

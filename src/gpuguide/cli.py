@@ -84,7 +84,7 @@ def doctor() -> None:
     """Say what is here and what each part needs. Example: gpuguide doctor"""
     from gpuguide.hardware import doctor as examination
 
-    findings = examination.examine()
+    findings = [*examination.examine(), examination.records_folder(store.overlay_folder())]
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in findings:
         mark = {True: "yes", False: "no"}[finding.present]

@@ -7,6 +7,7 @@ import platform
 import shutil
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 from gpuguide.hardware.monitor import read_driver
 
@@ -25,6 +26,16 @@ class Finding:
 def examine() -> list[Finding]:
     """Look for everything that some part of gpuguide uses."""
     return [python(), torch_build(), *gpu(), *optional_libraries(), compiler()]
+
+
+def records_folder(folder: Path | None) -> Finding:
+    """Look at the folder where the reader's own records go."""
+    if folder is None:
+        return Finding(
+            "Your records", False, "GPUGUIDE_RECORDS is set and empty: none are read, and 'bench run' needs --out"
+        )
+    held = len(list(folder.glob("*/*.json")))
+    return Finding("Your records", True, f"{held} in {folder}")
 
 
 def python() -> Finding:

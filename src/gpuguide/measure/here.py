@@ -24,7 +24,8 @@ class Comparison:
     def __str__(self) -> str:
         """Return both values, each with the device it was measured on."""
         yours = format_quantity(self.yours.summary.median, self.yours.unit)
-        return f"published {self.published.text} on {self.published.run.device_name} / yours {yours} on {self.device_name}"
+        published = f"published {self.published.text} on {self.published.run.device_name}"
+        return f"{published} / yours {yours} on {self.device_name}"
 
 
 def here(text: str) -> Comparison:

@@ -10,10 +10,11 @@ import hashlib
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -165,10 +166,13 @@ class Record:
 
     @property
     def stale(self) -> bool:
-        """True if the code that measured has changed since."""
+        """True if the code that measured has changed since, or is gone."""
         if self.harness_version != HARNESS_VERSION:
             return True
-        return self.code_digest != digest.benchmark_digest(self.benchmark)
+        try:
+            return self.code_digest != digest.benchmark_digest(self.benchmark)
+        except GpuguideError:  # a benchmark of another version of gpuguide
+            return True
 
     @property
     def simulated(self) -> bool:
@@ -257,8 +261,15 @@ def metric(unit: str, samples: Iterable[float]) -> Metric:
     """Return a metric with its summary computed.
 
     Samples are kept to seven significant digits, which is finer than any timer used here.
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, or one is not finite: no record can hold that.
     """
     kept = tuple(float(f"{sample:.6e}") for sample in samples)
+    if not kept or not all(map(math.isfinite, kept)):
+        raise ValueError(f"a measurement is {next((x for x in kept if not math.isfinite(x)), 'without samples')}")
     return Metric(unit, kept, summarise(kept))
 
 
@@ -297,7 +308,8 @@ def write(record: Record, path: Path) -> Record:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
         temporary = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        # A command line may hold bytes that are not UTF-8; backslashreplace writes them as JSON escapes.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(to_json(record))
             file.flush()
             os.fsync(file.fileno())
@@ -358,7 +370,7 @@ def read(path: Path) -> Record:
 def from_json(text: str, path: Path | None = None) -> Record:
     """Parse and check the text of a record file; ``path`` is only named in errors."""
     try:
-        content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+        content = json.loads(text, object_pairs_hook=_Object)
     except json.JSONDecodeError as error:
         raise DamagedRecord(
             path, f"line {error.lineno}, column {error.colno}", f"it is not JSON ({error.msg})"
@@ -368,17 +380,13 @@ def from_json(text: str, path: Path | None = None) -> Record:
     return _Reader(path).record(content)
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that a record may hold")
+class _Object(dict[str, Any]):
+    """A JSON object that remembers a name which stands in it twice."""
 
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} stands twice in one object")
-    return fields
+        self.twice = next((name for name in self if names.count(name) > 1), None) if len(self) < len(names) else None
 
 
 T = TypeVar("T")
@@ -395,8 +403,7 @@ class _Reader:
 
     def fields(self, value: Any, where: str, names: Sequence[str]) -> dict[str, Any]:
         """Check that ``value`` is an object with exactly ``names``."""
-        if not isinstance(value, dict):
-            raise self.fail(where, f"expected an object, found {_kind(value)}")
+        self.object(value, where)
         for name in names:
             if name not in value:
                 raise self.fail(f"{where}.{name}".lstrip("."), "the field is missing")
@@ -405,14 +412,19 @@ class _Reader:
                 raise self.fail(f"{where}.{name}".lstrip("."), "no field of that name belongs here")
         return value
 
+    def object(self, value: Any, where: str) -> None:
+        if not isinstance(value, _Object):
+            raise self.fail(where, f"expected an object, found {_kind(value)}")
+        if value.twice is not None:
+            raise self.fail(f"{where}.{value.twice}".lstrip("."), "the field stands twice")
+
     def items(self, value: Any, where: str, read: Callable[[Any, str], T]) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise self.fail(where, f"expected a list, found {_kind(value)}")
         return tuple(read(item, f"{where}[{index}]") for index, item in enumerate(value))
 
     def table(self, value: Any, where: str, read: Callable[[Any, str], T]) -> dict[str, T]:
-        if not isinstance(value, dict):
-            raise self.fail(where, f"expected an object, found {_kind(value)}")
+        self.object(value, where)
         for name in value:
             if not name:
                 raise self.fail(where, "a name in it is empty")
@@ -431,7 +443,7 @@ class _Reader:
     def number(self, value: Any, where: str, *, least: float = -math.inf) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.fail(where, f"expected a number, found {_kind(value)}")
-        if not math.isfinite(value):
+        if not abs(value) <= sys.float_info.max:
             raise self.fail(where, "the number is not finite")
         if value < least:
             raise self.fail(where, f"the number {value} is below {least}")
@@ -459,8 +471,10 @@ class _Reader:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise self.fail(where, f"{text!r} is not an ISO 8601 date and time") from None
-        if moment.tzinfo is None:
-            raise self.fail(where, f"{text!r} names no time zone")
+        if not text.startswith(f"{moment.date().isoformat()}T"):
+            raise self.fail(where, f"{text!r} is not written as 2026-11-21T01:10:26+00:00")
+        if moment.utcoffset() != timedelta(0):
+            raise self.fail(where, f"{text!r} is not in UTC (+00:00)")
         return text
 
     def digest(self, value: Any, where: str) -> str:
@@ -471,8 +485,7 @@ class _Reader:
         return text
 
     def record(self, content: Any) -> Record:
-        if not isinstance(content, dict):
-            raise self.fail("the top", f"expected an object, found {_kind(content)}")
+        self.object(content, "the top")
         version = self.integer(content.get("schema_version"), "schema_version", least=1)
         if version > SCHEMA_VERSION:
             raise self.fail(
@@ -511,20 +524,32 @@ class _Reader:
         for name in (record.benchmark, record.device):
             if name != name.lower() or set(name) & set("/\\ "):
                 raise self.fail("benchmark" if name == record.benchmark else "device", f"{name!r} is not a file name")
-        if self.path is not None and self.path.stem != record.benchmark:
-            raise self.fail("benchmark", f"the file is named {self.path.name} but holds {record.benchmark!r}")
-        if self.path is not None and self.path.parent.name != record.device:
-            raise self.fail("device", f"the folder is {self.path.parent.name!r} but the record is of {record.device!r}")
+        if self.path is not None:
+            folder, file = os.path.split(os.path.abspath(self.path))
+            if file != f"{record.benchmark}.json":
+                raise self.fail("benchmark", f"the file is named {file} but holds {record.benchmark!r}")
+            if os.path.basename(folder) != record.device:
+                raise self.fail(
+                    "device", f"the folder is {os.path.basename(folder)!r} but the record is of {record.device!r}"
+                )
         seen: dict[tuple[Any, ...], int] = {}
         for index, case in enumerate(record.cases):
             if case.run >= len(record.runs):
                 raise self.fail(f"cases[{index}].run", f"there is no run {case.run}")
             if set(case.keys) != set(record.cases[0].keys):
                 raise self.fail(f"cases[{index}].keys", "the names differ from those of the first case")
+            for name, value in case.keys.items():
+                if _kind(value) != (expected := _kind(record.cases[0].keys[name])):
+                    raise self.fail(
+                        f"cases[{index}].keys.{name}", f"it is {_kind(value)}, and {expected} in the first case"
+                    )
             identity = (case.contender, *sorted(case.keys.items()))
             if identity in seen:
                 raise self.fail(f"cases[{index}]", f"it repeats cases[{seen[identity]}]")
             seen[identity] = index
+        for index in range(len(record.runs)):
+            if all(case.run != index for case in record.cases):
+                raise self.fail(f"runs[{index}]", "no case was measured in it")
 
     def run(self, value: Any, where: str) -> Run:
         f = self.fields(value, where, list(Run.__dataclass_fields__))
@@ -568,10 +593,17 @@ class _Reader:
         )
         if case.status == "ok" and not case.measured:
             raise self.fail(f"{where}.metrics", "a case that is ok must hold a measurement")
-        if case.status != "ok" and (case.measured or not case.reason):
+        if case.status == "ok" and case.reason:
+            raise self.fail(f"{where}.reason", "a case that is ok needs none")
+        if case.status != "ok" and (case.measured or case.rates or not case.reason):
             raise self.fail(where, f"a case that is {case.status} must hold a reason and no measurement")
-        if case.rates and "time" not in case.measured and case.status == "ok":
+        if case.status != "ok" and case.correct != "n/a":
+            raise self.fail(f"{where}.correct", f"a case that is {case.status} has no result")
+        if case.rates and "time" not in case.measured:
             raise self.fail(f"{where}.rates", "a rate needs the time it is derived from")
+        for name in case.rates:
+            if name in case.measured:
+                raise self.fail(f"{where}.rates.{name}", "a metric of that name was measured")
         return case
 
     def key(self, value: Any, where: str) -> Key:
@@ -584,8 +616,12 @@ class _Reader:
         samples = self.items(f["samples"], f"{where}.samples", self.number)
         if not samples:
             raise self.fail(f"{where}.samples", "it is empty")
-        if where.endswith(".time") and min(samples) <= 0:
-            raise self.fail(f"{where}.samples", "a time is not positive")
+        unit = self.text(f["unit"], f"{where}.unit")
+        if where.endswith(".metrics.time"):
+            if unit != "s":
+                raise self.fail(f"{where}.unit", f"a time is in s, not in {unit}")
+            if min(samples) <= 0:
+                raise self.fail(f"{where}.samples", "a time is not positive")
         found = self.summary(f["summary"], f"{where}.summary")
         computed = summarise(samples)
         for name, expected in asdict(computed).items():
@@ -594,7 +630,7 @@ class _Reader:
                 expected is not None and not math.isclose(given, expected, rel_tol=1e-9)
             ):
                 raise self.fail(f"{where}.summary.{name}", f"it is {given} but the samples give {expected}")
-        return Metric(self.text(f["unit"], f"{where}.unit"), samples, computed)
+        return Metric(unit, samples, computed)
 
     def summary(self, value: Any, where: str) -> Summary:
         f = self.fields(value, where, list(Summary.__dataclass_fields__))
@@ -613,7 +649,7 @@ class _Reader:
 def _kind(value: Any) -> str:
     """Name a JSON value's type as JSON does."""
     names = {
-        dict: "an object",
+        _Object: "an object",
         list: "a list",
         str: "text",
         bool: "true or false",

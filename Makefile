@@ -1,0 +1,94 @@
+# `make help` lists the targets. Written for GNU make 3.81 and a POSIX shell, so that macOS's own make runs it.
+
+PYTHON ?= python3
+VENV ?= .venv
+PORT ?= 8000
+# For pip: for example --extra-index-url and the address of PyTorch's CPU builds.
+PIP_ARGS ?=
+# A page without its folder and ending, for example 00-measure-a-gpu.
+P ?=
+# For pytest: for example T="tests/measure -k resume".
+T ?=
+# For gpuguide bench run: for example B="ceilings --quick".
+B ?=
+
+BIN := $(VENV)/bin
+LOCKED := $(VENV)/.lock-installed
+READY := $(VENV)/.installed
+SPHINX = $(BIN)/python -m sphinx -b html --fail-on-warning
+
+# Dates and ages on the pages count from the last commit, so that two builds of one commit are identical.
+ifndef SOURCE_DATE_EPOCH
+COMMIT_TIME := $(shell git log -1 --format=%ct 2>/dev/null)
+ifneq ($(COMMIT_TIME),)
+export SOURCE_DATE_EPOCH := $(COMMIT_TIME)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help site page serve test lint measure browser clean distclean
+
+help: ## List the targets
+	@echo "gpuguide: make TARGET"
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+
+site: $(READY) ## Build the site into _build/html (sets up .venv first)
+	@# A build that failed is forgotten: what Sphinx has read already it would not warn about again.
+	@$(SPHINX) -d _build/doctrees . _build/html || { rm -rf _build/doctrees; exit 1; }
+
+page: $(READY) ## Build one tutorial into _build/page: make page P=00-measure-a-gpu
+	@test -f "tutorials/$(P).md" || { \
+	  echo "There is no tutorials/$(P).md. Name one of:" >&2; \
+	  for page in tutorials/[0-9]*.md; do echo "  make page P=$$(basename "$$page" .md)" >&2; done; \
+	  exit 2; }
+	@# The other tutorials are read, so that links to them work, but conf.py sees to it that they are not executed.
+	@GPUGUIDE_PAGE="tutorials/$(P)" $(BIN)/python -m sphinx -b html -d _build/page-doctrees . _build/page
+	@echo "Open _build/page/tutorials/$(P).html"
+
+serve: site ## Show the site on this machine: http://localhost:8000 (PORT=8000)
+	@echo "http://localhost:$(PORT) (Ctrl-C ends it)"
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+test: ## Run all tests, the built site's included: make test T="tests/measure"
+	@# The tests look at the site of the published records, not at a reader's own.
+	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
+	@$(BIN)/python tests/find_browser.py
+	$(BIN)/python -m pytest $(T)
+
+lint: $(READY) ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+measure: $(READY) ## Measure this machine's GPU; stopped, it goes on where it was: make measure B="ceilings"
+	@$(BIN)/gpuguide doctor || true
+	$(BIN)/gpuguide bench run $(B)
+
+browser: $(READY) ## Get a Chromium for the browser tests where none is installed
+	@$(BIN)/python tests/find_browser.py --required
+
+clean: ## Remove what was built (.venv stays)
+	rm -rf _build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+distclean: clean ## Remove .venv too
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no $(PYTHON). Install Python 3.11 or newer, or name it: make site PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "gpuguide needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1)." >&2; \
+	  echo "Name a newer one: make site PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+$(LOCKED): requirements.lock | $(BIN)/python
+	@echo "Installing the pinned packages into $(VENV): about 0.7 GB with a CPU build of PyTorch, README.md says how much with CUDA."
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r requirements.lock
+	@touch $@
+
+$(READY): pyproject.toml $(LOCKED)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@

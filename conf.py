@@ -1,0 +1,83 @@
+"""How Sphinx builds the site. What is particular to it is in src/gpuguide/site; the rest is set here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import gpuguide
+
+HERE = Path(__file__).parent
+
+project = "gpuguide"
+author = "The gpuguide authors"
+copyright = "The gpuguide authors. Text and figures: CC BY 4.0. Code: MIT"
+version = release = gpuguide.__version__
+language = "en"
+
+extensions = [
+    "gpuguide.site",  # figures, numbers from records, claims, hardware, formulas, execution digests
+    "myst_nb",  # pages are Markdown, and their cells run
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_codeautolink",  # names in code cells link to the API reference
+    "sphinx_copybutton",
+    "sphinx_design",  # folded solutions
+]
+
+# The repository is the source folder. What the patterns leave out is walked all the same unless it is excluded.
+include_patterns = ["index.md", "docs/**", "tutorials/**"]
+exclude_patterns = ["_build", ".venv", ".git", "**/.ipynb_checkpoints"]
+
+# --- Markdown ---------------------------------------------------------------------------------------------
+
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+html_math_renderer = "mathml"
+
+# --- execution --------------------------------------------------------------------------------------------
+
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / ".jupyter_cache")  # a relative path would depend on where one stands
+nb_execution_timeout = 120  # seconds a cell
+nb_execution_raise_on_error = True  # with a warning, only the first of two builds would fail
+nb_execution_show_tb = True
+nb_output_stderr = "remove-warn"  # a library's warning on a page is a fault of the page
+nb_merge_streams = True
+
+# `make page` runs one page; the others are read so that links to them work.
+if only := os.environ.get("GPUGUIDE_PAGE"):
+    pages = [path.relative_to(HERE).with_suffix("").as_posix() for path in HERE.glob("tutorials/*.md")]
+    nb_execution_excludepatterns = ["index.md", *(f"{page}.md" for page in pages if page != only)]
+
+# --- API reference ----------------------------------------------------------------------------------------
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+codeautolink_concat_default = True  # else a name imported in one cell is unknown in the next
+codeautolink_autodoc_inject = False
+copybutton_selector = "div:not(.output) > div.highlight pre"  # code, not outputs
+
+# --- looks ------------------------------------------------------------------------------------------------
+
+html_theme = "pydata_sphinx_theme"
+html_title = "gpuguide"
+html_show_sourcelink = False
+html_copy_source = False
+html_sidebars = {"index": []}
+pygments_style = "a11y-high-contrast-light"
+html_theme_options = {
+    "logo": {"text": "gpuguide"},
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_context = {"default_mode": "auto"}

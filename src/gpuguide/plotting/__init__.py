@@ -1,0 +1,36 @@
+"""Figures from records, in the site's light and dark schemes, and as PNG everywhere else.
+
+>>> from gpuguide import plotting
+>>> def draw(figure, theme):
+...     ax = figure.subplots()
+...     plotting.curves(ax, "copy-size", x="working_set", metric="bandwidth")
+...     plotting.log_axis(ax.xaxis, "B", "working set")
+...     plotting.linear_axis(ax.yaxis, "B/s", "bandwidth")
+>>> plotting.show(draw, alt="…", caption="…")  # doctest: +SKIP
+
+matplotlib is imported when the first figure is drawn, not before.
+"""
+
+from __future__ import annotations
+
+from gpuguide.plotting.axes import linear_axis, log_axis
+from gpuguide.plotting.figure import Figure, show, stamp
+from gpuguide.plotting.marks import bars, ceiling, curves, legend, roofline
+from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "Figure",
+    "Theme",
+    "bars",
+    "ceiling",
+    "colour",
+    "curves",
+    "legend",
+    "linear_axis",
+    "log_axis",
+    "roofline",
+    "show",
+    "stamp",
+]

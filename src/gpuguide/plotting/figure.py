@@ -1,0 +1,203 @@
+"""One call, every rendition: two SVGs for the site's schemes, or one PNG for notebooks elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import store
+from gpuguide.measure.records import Record
+from gpuguide.plotting import palette
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+MIME = "application/vnd.gpuguide.figure+json"
+"""The media type of the bundle that :class:`gpuguide.site.figures.FigureRenderer` turns into HTML"""
+
+Draw = Callable[["Canvas", palette.Theme], None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A finished figure. Jupyter and the site ask it for the rendition that they show."""
+
+    alt: str
+    caption: str
+    stamps: tuple[str, ...]
+    png: bytes
+    svg: dict[str, str] | None = None
+    """Scheme to SVG text; only while the site is built"""
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle: dict[str, Any] = {
+            "image/png": base64.b64encode(self.png).decode("ascii"),
+            "text/plain": "\n".join([self.alt, self.caption, *self.stamps]),
+        }
+        if self.svg is not None:
+            content = {"svg": self.svg, "alt": self.alt, "caption": self.caption, "stamps": list(self.stamps)}
+            bundle[MIME] = content
+        return bundle, {"image/png": {"alt": self.alt}}
+
+
+def show(
+    draw: Draw,
+    *,
+    alt: str,
+    caption: str,
+    records: Sequence[Record] = (),
+    size: tuple[float, float] = (5.8, 3.7),
+) -> Figure:
+    """Draw a figure and return it; as the last line of a cell it is displayed.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(figure, theme)`` puts axes on an empty :class:`matplotlib.figure.Figure`. It is called once for
+        each rendition and must draw the same thing each time.
+    alt : str
+        What a reader who cannot see the figure needs to know: what is plotted, and what it shows.
+    caption : str
+        One or two sentences under the figure.
+    records : sequence of Record
+        Where the numbers come from, for the stamp. Records drawn by :func:`gpuguide.plotting.curves` and
+        :func:`gpuguide.plotting.bars` are added without being named here.
+    size : tuple of float
+        Width and height in inches. The default keeps the text readable on a phone.
+
+    Raises
+    ------
+    GpuguideError
+        If ``alt`` or ``caption`` is empty.
+    """
+    for name, value in (("alt", alt), ("caption", caption)):
+        if not value.strip():
+            raise GpuguideError(f"A figure needs its {name} text: pass {name}='…' to plotting.show.")
+    with noting() as drawn:
+        svg: dict[str, str] | None = None
+        if os.environ.get("GPUGUIDE_SITE_BUILD"):
+            svg = {theme.scheme: _svg(draw, theme, size) for theme in (palette.LIGHT, palette.DARK)}
+        png = _png(draw, size)
+    return Figure(alt.strip(), caption.strip(), tuple(stamp([*records, *drawn])), png, svg)
+
+
+def stamp(records: Iterable[Record]) -> list[str]:
+    """Return one line for each device and environment: where, with what, when, and from how many samples."""
+    lines: dict[str, set[int]] = {}
+    for record in records:
+        stale = " · stale: the code that measured this has changed since" if record.stale else ""
+        for index, run in enumerate(record.runs):
+            cases = [case for case in record.cases if case.run == index and case.status == "ok"]
+            counts = {metric.summary.n for case in cases for metric in case.measured.values()}
+            lines.setdefault(run.stamp() + stale, set()).update(counts)
+    return [f"{line} · {_sample_count(counts)}" for line, counts in lines.items() if counts]
+
+
+def _sample_count(counts: set[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"n = {low}" if low == high else f"n = {low} to {high}"
+
+
+# --- the records that a figure draws ---------------------------------------------------------------------
+
+_drawn: list[Record] | None = None
+
+
+class noting:
+    """Collect the records that the drawing functions use inside the ``with`` block."""
+
+    def __enter__(self) -> list[Record]:
+        global _drawn
+        self._outer, _drawn = _drawn, []
+        return _drawn
+
+    def __exit__(self, *_: object) -> None:
+        global _drawn
+        _drawn = self._outer
+
+
+def note(record: Record) -> None:
+    """Say that ``record`` is being drawn, so that its stamp stands under the figure."""
+    if _drawn is not None and record not in _drawn:
+        _drawn.append(record)
+
+
+def published_and_mine(source: Record | str) -> list[Record]:
+    """Return the published record first, then the reader's own records of that benchmark."""
+    published = store.published(source) if isinstance(source, str) else source
+    found = [published, *(mine for mine in store.mine(published.benchmark) if mine.path != published.path)]
+    for record in found:
+        note(record)
+    return found
+
+
+# --- renditions ------------------------------------------------------------------------------------------
+
+
+def _draw(draw: Draw, theme: palette.Theme, size: tuple[float, float]) -> Canvas:
+    from matplotlib.figure import Figure as Canvas
+
+    figure = Canvas(figsize=size, layout="constrained")
+    with palette.using(theme):
+        draw(figure, theme)
+    return figure
+
+
+def _settings(theme: palette.Theme) -> Any:
+    return {
+        "font.family": "sans-serif",
+        "font.size": 12,
+        "axes.titlesize": 13,
+        "axes.titlelocation": "left",
+        "axes.labelsize": 12,
+        "xtick.labelsize": 11,
+        "ytick.labelsize": 11,
+        "legend.fontsize": 11,
+        "legend.frameon": False,
+        "lines.linewidth": 2,
+        "lines.markersize": 6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.8,
+        "axes.edgecolor": theme.faint,
+        "xtick.color": theme.faint,
+        "ytick.color": theme.faint,
+        "text.color": theme.text,
+        "axes.labelcolor": theme.text,
+        "xtick.labelcolor": theme.text,
+        "ytick.labelcolor": theme.text,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "svg.fonttype": "none",
+        "svg.hashsalt": "gpuguide",
+    }
+
+
+def _svg(draw: Draw, theme: palette.Theme, size: tuple[float, float]) -> str:
+    """Return the figure as SVG with real text; the same input gives the same bytes."""
+    import matplotlib
+
+    with matplotlib.rc_context(_settings(theme)):
+        text = io.StringIO()
+        figure = _draw(draw, theme, size)
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return text.getvalue().replace("'DejaVu Sans', ", "")
+
+
+def _png(draw: Draw, size: tuple[float, float]) -> bytes:
+    """Return the figure as PNG on white, at twice the usual resolution."""
+    import matplotlib
+
+    with matplotlib.rc_context(_settings(palette.PRINT)):
+        image = io.BytesIO()
+        figure = _draw(draw, palette.PRINT, size)
+        figure.savefig(image, format="png", dpi=144, facecolor="white", metadata={"Software": None})
+    return image.getvalue()

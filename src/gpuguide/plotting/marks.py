@@ -1,0 +1,243 @@
+"""What the figures are made of: curves and bars from records, ceilings, rooflines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure.records import Key, Record, Summary
+from gpuguide.measure.units import format_quantity
+from gpuguide.plotting import palette
+from gpuguide.plotting.figure import published_and_mine
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def curves(
+    ax: Axes,
+    source: Record | str,
+    *,
+    x: str,
+    metric: str,
+    contenders: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    **keys: Key,
+) -> None:
+    """Draw the median of each contender over the key ``x``, with its p25–p75 band.
+
+    Where the reader has measured the same benchmark, their curve is drawn over it: dashed, with hollow markers,
+    named by its device. More than one name gives a legend.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    source : Record or str
+        A record, or the name of a benchmark whose published record is meant.
+    x : str
+        The key on the horizontal axis, for example ``"working_set"``.
+    metric : str
+        The metric on the vertical axis, for example ``"bandwidth"``.
+    contenders : sequence of str, optional
+        Which contenders, in this order; by default all that the record holds.
+    labels : mapping of str to str, optional
+        Contender to its name in the legend.
+    **keys
+        Fixed values of the other keys.
+
+    Raises
+    ------
+    GpuguideError
+        If the published record holds no such point.
+    """
+    theme = palette.current()
+    published, *own = published_and_mine(source)
+    chosen = list(contenders) if contenders is not None else published.contenders
+    for record in (published, *own):
+        for contender in chosen:
+            points = record.series(contender, x, metric, **keys)
+            if not points:
+                if record is published:
+                    raise GpuguideError(
+                        f"The record of {record.benchmark!r} on {record.device} holds no {metric!r} of {contender!r}"
+                        f" over {x!r}. It holds: {', '.join(record.contenders)}."
+                    )
+                continue
+            style = palette.style(contender)
+            colour = theme.series[style.colour]
+            xs = [float(value) for value, _ in points]
+            mine = record is not published
+            ax.plot(
+                xs,
+                [summary.median for _, summary in points],
+                color=colour,
+                marker=style.marker,
+                markerfacecolor=theme.background if mine else colour,
+                linestyle="--" if mine else "-",
+                zorder=3 if mine else 2,
+                label=None if mine else (labels or {}).get(contender, contender),
+            )
+            low, high = zip(*(_band(summary) for _, summary in points), strict=True)
+            ax.fill_between(xs, low, high, color=colour, alpha=0.25, linewidth=0)
+    if own or published.stale:
+        for record in (published, *own):
+            ax.plot(
+                [], [], color=theme.text, linestyle="-" if record is published else "--", label=device_label(record)
+            )
+    if len(ax.get_legend_handles_labels()[1]) > 1:
+        legend(ax)
+
+
+def bars(
+    ax: Axes,
+    source: Record | str,
+    *,
+    metric: str,
+    contenders: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    **keys: Key,
+) -> None:
+    """Draw one horizontal bar for each contender: its median, its p25–p75 as a whisker, its value in words.
+
+    The parameters are those of :func:`curves`; ``keys`` must leave one case for each contender. The reader's own
+    bars stand under the published ones, hollow.
+    """
+    theme = palette.current()
+    published, *own = published_and_mine(source)
+    chosen = list(contenders) if contenders is not None else published.contenders
+    names: list[str] = []
+    for contender in chosen:
+        for record in (published, *own):
+            if record is not published and contender not in record.contenders:
+                continue
+            found = record.case(contender, **keys).metrics[metric]
+            colour = palette.colour(contender)
+            mine = record is not published
+            row = len(names)
+            name = (labels or {}).get(contender, contender)
+            names.append(short(device_label(record)) if mine else f"{name} (stale)" if record.stale else name)
+            low, high = _band(found.summary)
+            middle = found.summary.median
+            ax.barh(
+                row,
+                middle,
+                height=0.66,
+                color="none" if mine else colour,
+                edgecolor=colour,
+                linestyle="--" if mine else "-",
+                xerr=[[middle - low], [high - middle]],
+                error_kw={"ecolor": theme.text, "elinewidth": 1.5, "capsize": 3},
+            )
+            text = format_quantity(middle, found.unit)
+            ax.annotate(text, (max(middle, high), row), (6, 0), textcoords="offset points", va="center")
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.margins(x=0.22)
+    ax.set_xlim(left=0)
+
+
+def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False) -> None:
+    """Draw a horizontal bound with its name on it; ``faint`` for what is a datasheet's and not measured."""
+    theme = palette.current()
+    colour = theme.faint if faint else theme.ceiling
+    ax.axhline(value, color=colour, linestyle=":" if faint else (0, (6, 2)), linewidth=1.5, zorder=1)
+    ax.annotate(
+        label,
+        (0.01, value),
+        (0, 3),
+        xycoords=ax.get_yaxis_transform(),
+        textcoords="offset points",
+        color=theme.text,
+        fontsize="small",
+    )
+
+
+def roofline(
+    ax: Axes,
+    *,
+    bandwidth: float,
+    throughput: float,
+    label: str,
+    contender: str | None = None,
+    faint: bool = False,
+    intensity: tuple[float, float] = (0.1, 10_000.0),
+) -> None:
+    """Draw the most that a kernel can reach at each arithmetic intensity.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Both axes become logarithmic.
+    bandwidth : float
+        Memory bandwidth in B/s: the slope.
+    throughput : float
+        Arithmetic ceiling in FLOP/s: the flat part.
+    label : str
+        For the legend.
+    contender : str, optional
+        Take the colour of this contender; by default that of a ceiling.
+    faint : bool
+        Draw it thin and dotted, for a datasheet's values.
+    intensity : tuple of float
+        The range of the horizontal axis in FLOP/B.
+
+    Notes
+    -----
+    The model is that of S. Williams, A. Waterman and D. Patterson, "Roofline: an insightful visual performance
+    model for multicore architectures", Communications of the ACM 52(4), 2009.
+    """
+    theme = palette.current()
+    ridge = throughput / bandwidth
+    xs = sorted({*intensity, min(max(ridge, intensity[0]), intensity[1])})
+    colour = theme.faint if faint else (palette.colour(contender) if contender else theme.ceiling)
+    ax.plot(
+        xs,
+        [min(throughput, bandwidth * value) for value in xs],
+        color=colour,
+        linewidth=1.2 if faint else 2,
+        linestyle=":" if faint else "-",
+        label=label,
+    )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+
+
+def legend(ax: Axes) -> None:
+    """Put the legend above the axes, where it covers no data: each name once, in as many columns as fit."""
+    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    points = ax.get_figure(root=True).get_figwidth() * 72 - 60  # type: ignore[union-attr]
+    columns = int(points // (46 + 6.4 * max(map(len, entries), default=1)))
+    ax.legend(
+        entries.values(),
+        entries,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=max(1, min(columns, len(entries))),
+        borderaxespad=0.2,
+        handlelength=2.2,
+        columnspacing=1.4,
+    )
+
+
+def short(device: str) -> str:
+    """Return a device's name without the words that all names of its maker begin with.
+
+    >>> short("NVIDIA GeForce RTX 4090")
+    'RTX 4090'
+    """
+    return device.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def device_label(record: Record) -> str:
+    """Return the name of a record's device as a legend shows it."""
+    return f"{record.device_name} (stale)" if record.stale else record.device_name
+
+
+def _band(summary: Summary) -> tuple[float, float]:
+    """Return p25 and p75, or the single value twice."""
+    if summary.p25 is None or summary.p75 is None:
+        return summary.median, summary.median
+    return summary.p25, summary.p75

@@ -1,0 +1,122 @@
+"""Colours and markers: one table for both schemes, and one place that gives each contender its own.
+
+The series colours start from the Okabe-Ito set, which readers with any common colour vision can tell apart,
+darkened for the light scheme and lightened for the dark one until each has a contrast of at least 3 to 1
+with its background. ``tests/plotting`` checks both properties.
+
+Source of the set: M. Okabe and K. Ito, "Color Universal Design", 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuguide.errors import unknown
+
+Scheme = Literal["light", "dark", "print"]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one scheme, as ``#rrggbb``."""
+
+    scheme: Scheme
+    background: str
+    """What the figure is seen against; the SVG itself is transparent."""
+    text: str
+    grid: str
+    ceiling: str
+    """Lines that bound the measurements"""
+    faint: str
+    """What is shown for comparison only, such as datasheet values"""
+    series: dict[str, str]
+
+
+_SERIES = {
+    #           light      dark
+    "blue":   ("#0067a8", "#62b5f0"),
+    "orange": ("#d9640b", "#f2933d"),
+    "green":  ("#00795a", "#35c49a"),
+    "pink":   ("#a93f80", "#f5b8da"),
+    "sky":    ("#3a93c8", "#b4e2ff"),
+    "ochre":  ("#6b5500", "#f5ea8a"),
+    "violet": ("#43248a", "#8f7af0"),
+    "grey":   ("#78828d", "#7f8a99"),
+}  # fmt: skip
+
+
+def _theme(scheme: Scheme, column: int, background: str, text: str, grid: str, ceiling: str, faint: str) -> Theme:
+    series = {name: pair[column] for name, pair in _SERIES.items()}
+    return Theme(scheme, background, text, grid, ceiling, faint, series)
+
+
+LIGHT = _theme("light", 0, "#ffffff", "#22272e", "#dde1e6", "#3d444d", "#868e99")
+DARK = _theme("dark", 1, "#14181e", "#dce1e8", "#333b46", "#c3cad4", "#7b8694")
+PRINT = _theme("print", 0, "#ffffff", "#22272e", "#dde1e6", "#3d444d", "#868e99")
+"""The light colours on an opaque white ground, for notebooks outside the site"""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one contender is drawn on every page."""
+
+    colour: str
+    """A name in :attr:`Theme.series`"""
+    marker: str
+    """A matplotlib marker, so that series differ without colour too"""
+
+
+CONTENDERS = {
+    "copy": Style("blue", "o"),
+    "matmul-bf16": Style("orange", "s"),
+    "matmul-fp16": Style("blue", "o"),
+    "matmul-tf32": Style("green", "^"),
+    "matmul-fp32": Style("pink", "D"),
+    "matmul-fp8": Style("violet", "v"),
+    "h2d-pinned": Style("blue", "o"),
+    "h2d-pageable": Style("sky", "s"),
+    "d2h-pinned": Style("orange", "^"),
+    "d2h-pageable": Style("ochre", "D"),
+    "launch": Style("grey", "o"),
+    "launch-graph": Style("green", "s"),
+    "right": Style("blue", "o"),
+    "no-synchronize": Style("orange", "s"),
+    "no-warm-up": Style("green", "^"),
+    "cold-clock": Style("pink", "D"),
+    "zeros": Style("violet", "v"),
+    "inside-l2": Style("ochre", "P"),
+}
+"""A new contender gets its line here; contenders that share a figure need different colours and markers."""
+
+_current: ContextVar[Theme] = ContextVar("theme", default=PRINT)
+
+
+@contextmanager
+def using(theme: Theme) -> Iterator[Theme]:
+    """Make ``theme`` the one that :func:`colour` and the drawing functions use."""
+    token = _current.set(theme)
+    try:
+        yield theme
+    finally:
+        _current.reset(token)
+
+
+def current() -> Theme:
+    """Return the theme that is being drawn."""
+    return _current.get()
+
+
+def style(contender: str) -> Style:
+    """Return the colour name and marker of a contender, or an error that says where to add it."""
+    if contender not in CONTENDERS:
+        raise unknown("contender in gpuguide.plotting.palette.CONTENDERS", contender, CONTENDERS)
+    return CONTENDERS[contender]
+
+
+def colour(contender: str) -> str:
+    """Return the colour of a contender in the scheme that is being drawn, as ``#rrggbb``."""
+    return current().series[style(contender).colour]

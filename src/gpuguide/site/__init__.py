@@ -1,0 +1,63 @@
+"""The Sphinx extension behind the site: each module holds one idea, and this one connects them.
+
+Nothing here imports torch or matplotlib, so that a build in which nothing changed stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuguide.measure import digest
+from gpuguide.site import (
+    assets,
+    benchmark_list,
+    claims_table,
+    cost_card,
+    execution,
+    faults,
+    figures,
+    hardware_table,
+    mathematics,
+    numbers,
+    record_downloads,
+    record_list,
+    skipped_cells,
+    watching,
+)
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+PARTS = (
+    assets,
+    benchmark_list,
+    claims_table,
+    cost_card,
+    execution,
+    faults,
+    figures,
+    hardware_table,
+    mathematics,
+    numbers,
+    record_downloads,
+    record_list,
+    skipped_cells,
+    watching,
+)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register every part. Called by Sphinx.
+
+    The environment's version is a digest of this extension and all that it imports: after a change to any of it
+    every page is read again, and none is executed again.
+    """
+    for part in PARTS:
+        part.connect(app)
+    own = digest.source_digest(digest.transitive(["gpuguide.site"]))
+    return {
+        "version": "1",
+        "env_version": int(own.removeprefix("sha256:")[:12], 16),
+        "parallel_read_safe": False,  # pages are executed one after the other, each with its own environment
+        "parallel_write_safe": True,
+    }

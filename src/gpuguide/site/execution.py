@@ -1,0 +1,114 @@
+"""Pages run again when something that they use has changed, and only then.
+
+The execution cache of MyST-NB knows a page by its cells, their metadata and its kernel's description. A digest of
+all else that the page uses goes into that description: the gpuguide modules it imports, directly or not, the data
+files that stand beside them, and the records that its front matter declares. A page whose digest has changed is
+read again, and the cache then finds no entry for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sphinx.errors import SphinxError
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import digest, store
+from gpuguide.site import pages
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    os.environ["GPUGUIDE_SITE_BUILD"] = "1"
+    app.connect("env-get-outdated", changed_pages)
+    app.connect("source-read", prepare)
+    app.connect("doctree-read", release)
+
+
+def changed_pages(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Compute the digest of every executed page, and return the pages whose digest is new."""
+    before: dict[str, str] = vars(env).get("gpuguide_digests", {})
+    digests = {}
+    for docname in env.found_docs:
+        path = Path(env.doc2path(docname))
+        if path.suffix == ".md":
+            with naming(path):
+                page = pages.read(path.read_text(encoding="utf-8"))
+                if page.executed:
+                    digests[docname] = page_digest(page)
+    vars(env)["gpuguide_digests"] = digests
+    return [docname for docname, now in digests.items() if before.get(docname) != now]
+
+
+def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Before a page is parsed, and so executed: mark its source, and say which records it may read."""
+    now = vars(app.env)["gpuguide_digests"].get(docname)
+    if now is None:
+        return
+    with naming(Path(app.env.doc2path(docname))):
+        page = pages.read(source[0])
+        source[0] = pages.marked(source[0], now)
+    os.environ[store.DECLARED_VARIABLE] = ",".join(page.benchmarks)
+
+
+def release(app: Sphinx, doctree: nodes.document) -> None:
+    """After a page is parsed: what it declared does not hold for the next one."""
+    os.environ.pop(store.DECLARED_VARIABLE, None)
+
+
+def page_digest(page: pages.Page) -> str:
+    """Return a digest of all that a page uses, its own text aside."""
+    total = hashlib.sha256()
+    try:
+        imported = digest.imports_of(page.code)
+    except SyntaxError:
+        imported = set()  # the cell that fails will say so
+    modules = frozenset(digest.transitive(imported))
+    total.update(digest.source_digest(modules).encode())
+    for path in data_files(modules):
+        total.update(path.name.encode() + path.read_bytes())
+    for name in page.benchmarks:
+        total.update(digest.benchmark_digest(name).encode())  # decides whether its records are stale
+        for path in store.record_files(name):
+            total.update(path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def data_files(modules: Iterable[str]) -> Iterator[Path]:
+    """Yield the files beside a module, other than Python, that its source names."""
+    for module in sorted(modules):
+        yield from _data_files_of(module)
+
+
+@functools.cache
+def _data_files_of(module: str) -> tuple[Path, ...]:
+    path = digest.module_path(module)
+    text = path.read_text(encoding="utf-8")
+    beside = sorted(other for other in path.parent.iterdir() if other.is_file() and other.suffix != ".py")
+    return tuple(other for other in beside if f'"{other.name}"' in text)
+
+
+class naming:
+    """Turn an error about a page into one that stops the build and names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, GpuguideError):
+            raise SphinxError(f"{self.path}: {error}") from error

@@ -1,0 +1,67 @@
+"""Figures on the site: the light and the dark SVG of one cell, with alt text, caption and stamp."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from sphinx.transforms import SphinxTransform
+
+from gpuguide.plotting.figure import MIME
+
+if TYPE_CHECKING:
+    from myst_nb.core.render import MimeData, NbElementRenderer
+    from sphinx.application import Sphinx
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_transform(OnlyTheFigure)
+
+
+class FigureRenderer:
+    """Renders the bundle of :func:`gpuguide.plotting.show`; MyST-NB finds it by its entry point."""
+
+    mime_priority_overrides = (("*", MIME, 1),)
+
+    @staticmethod
+    def handle_mime(renderer: NbElementRenderer, data: MimeData, inline: bool) -> list[nodes.Element] | None:
+        """Return the figure, or ``None`` for any other kind of output."""
+        if data.mime_type != MIME:
+            return None
+
+        def write(svg: str) -> str:
+            content = svg.encode()
+            return renderer.write_file([f"{hashlib.sha256(content).hexdigest()[:32]}.svg"], content, exists_ok=True)
+
+        return [figure_node({scheme: write(svg) for scheme, svg in data.content["svg"].items()}, data.content)]
+
+
+def figure_node(uris: dict[str, str], content: dict[str, Any]) -> nodes.figure:
+    """Return a figure of which each scheme shows its own image."""
+    figure = nodes.figure(classes=["gg-figure"])
+    for scheme, uri in uris.items():
+        figure += nodes.image(uri=uri, alt=content["alt"], classes=[f"only-{scheme}"])
+    figure += nodes.caption("", content["caption"])
+    legend = nodes.legend()
+    for stamp in content["stamps"]:
+        legend += nodes.paragraph("", stamp, classes=["gg-stamp"])
+    if legend.children:
+        figure += legend
+    return figure
+
+
+class OnlyTheFigure(SphinxTransform):
+    """Drop the PNG that a figure carries for Jupyter, which would else be copied to the site unseen."""
+
+    default_priority = 100
+
+    def apply(self, **kwargs: Any) -> None:
+        """Keep one rendition in each output that has ours."""
+        for bundle in list(self.document.findall(nodes.container)):
+            if bundle.get("nb_element") != "mime_bundle":
+                continue
+            ours = [child for child in bundle.children if child.get("mime_type") == MIME]
+            if ours:
+                bundle.children = ours

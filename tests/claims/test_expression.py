@@ -1,0 +1,202 @@
+"""The language of the ledger: what it computes, and everything that it must refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuguide.claims import expression
+from gpuguide.claims.expression import ExpressionError
+from gpuguide.errors import GpuguideError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 * 4096**3", 137438953472),
+        ("1 - 2 * 0.5**5", 0.9375),
+        ("-(-1000 // 256) * 256", 1024),
+        ("7 % 4 + +1", 4),
+        ("sqrt(2) ** 2", 2.0),
+        ("log2(1024) + log10(1000) + log(exp(1))", 14.0),
+        ("floor(2.9) + ceil(2.1) + round(2.567, 1)", 7.6),
+        ("max(1, 2) + min(3, 4) + abs(-5)", 10),
+        ("2 * pi", 2 * math.pi),
+        ("sum(n**2 for n in range(1, 5))", 30),
+    ],
+)
+def test_arithmetic(text: str, expected: float) -> None:
+    assert expression.evaluate(text) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[8 * n for n in (1, 2, 3) if n != 2]", [8, 24]),
+        ("[a * b for a in (1, 2) for b in (10, 20)]", [10, 20, 20, 40]),
+        ("[[a + b for b in range(2)] for a in range(2)]", [[0, 1], [1, 2]]),
+        ("1 < 2 < 3", True),
+        ("1 < 2 > 3", False),
+        ("not 1 > 2 and (2 >= 3 or 3 == 3)", True),
+    ],
+)
+def test_lists_and_comparisons(text: str, expected: object) -> None:
+    assert expression.evaluate(text) == expected
+
+
+@given(st.integers(-100, 100), st.integers(-100, 100), st.sampled_from(["+", "-", "*", "<", "<=", "==", "!="]))
+def test_two_numbers_give_what_python_gives(a: int, b: int, op: str) -> None:
+    by_hand = {
+        "+": a + b,
+        "-": a - b,
+        "*": a * b,
+        "<": a < b,
+        "<=": a <= b,
+        "==": a == b,
+        "!=": a != b,
+    }
+    assert expression.evaluate(f"({a}) {op} ({b})") == by_hand[op]
+
+
+UNSAFE = [
+    "import os",
+    "__import__('os').system('true')",
+    "__builtins__",
+    "().__class__.__base__.__subclasses__()",
+    "(1).bit_length()",
+    "pi.real",
+    "'text'.upper()",
+    "sum.__self__",
+    "measurement('a/b:time').__class__",
+    "measurement('a/b:time').record",
+    "measurement('a/b:time').record.path",
+    "ratio('a/b/c:time').summary",
+    "open('/etc/passwd')",
+    "eval('1')",
+    "exec('1')",
+    "getattr(1, 'real')",
+    "globals()",
+    "unknown_function(1)",
+    "unknown_name",
+    "sqrt",
+    "[sqrt][0](4)",
+    "(sqrt if 1 else log)(4)",
+    "lambda: 1",
+    "(lambda x: x)(1)",
+    "(x := 1)",
+    "[1, 2][0]",
+    "{1: 2}",
+    "{1, 2}",
+    "{n for n in range(3)}",
+    "{n: n for n in range(3)}",
+    "1 if 2 > 1 else 0",
+    "f'{1}'",
+    "b'bytes'",
+    "1j",
+    "None",
+    "...",
+    "'text'",
+    "'a' * 10",
+    "1 << 100",
+    "~1",
+    "1 in (1, 2)",
+    "1 is 1",
+    "sum(*[1, 2])",
+    "round(1.234, ndigits=1)",
+    "[*range(3)]",
+    "[__x for __x in range(3)]",
+    "[sum for sum in range(3)]",
+    "[a for a, b in ((1, 2),)]",
+    "[n for n in range(3)] and later",
+    "[n for n in range(2)][n]",
+    "await 1",
+    "yield 1",
+    "measurement(1)",
+    "measurement('a/b:time', 'c')",
+    "measurement('a/' + 'b:time')",
+    "datasheet('h100-sxm')",
+    "datasheet('h100-sxm', 1)",
+    "",
+    "1 +",
+    "1; 2",
+    "x = 1",
+    "(" * 300 + "1" + ")" * 300,
+    "1" + " + 1" * 1000,
+]
+
+
+@pytest.mark.parametrize("text", UNSAFE, ids=lambda text: text[:40] or "empty")
+def test_everything_else_is_refused_before_it_is_evaluated(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        expression.parse(text)
+    with pytest.raises(ExpressionError):
+        expression.evaluate(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 / 0",
+        "log(0)",
+        "sqrt(-1)",
+        "(-1) ** 0.5",
+        "exp(10000)",
+        "9 ** 9 ** 9",
+        "2 ** 100000",
+        "range(10**9)",
+        "sum(a * b for a in range(1000) for b in range(1000))",
+        "sum((1, (2, 3)))",
+        "1 + (2 > 1)",
+        "1 and 2",
+        "not 1",
+        "(1, 2) * 2",
+        "[n for n in 3]",
+        "max()",
+    ],
+)
+def test_what_has_no_value_says_so(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        expression.evaluate(text)
+
+
+def test_the_message_names_what_is_not_allowed() -> None:
+    with pytest.raises(ExpressionError, match=r"__class__.*only a measurement or a ratio has attributes"):
+        expression.parse("(1).__class__")
+    with pytest.raises(ExpressionError, match=r"the name is not known.*sqrt"):
+        expression.parse("sqroot")
+
+
+def test_library_functions_are_known_only_if_named() -> None:
+    assert expression.evaluate("double(4)", {"double": lambda number: 2 * number}) == 8
+    with pytest.raises(ExpressionError, match="double"):
+        expression.evaluate("double(4)")
+
+
+def test_datasheet_figures() -> None:
+    # 989.4 TFLOP/s over 3.35 TB/s, the H100's ridge, by hand
+    ridge = "datasheet('h100-sxm', 'bf16_dense') / datasheet('h100-sxm', 'memory_bandwidth')"
+    assert expression.evaluate(ridge) == pytest.approx(295.3, abs=0.1)
+    with pytest.raises(GpuguideError, match="h100-sxm"):
+        expression.evaluate("datasheet('h100-sxn', 'memory_bandwidth')")
+    with pytest.raises(GpuguideError, match="memory_bandwidth"):
+        expression.evaluate("datasheet('h100-sxm', 'bandwidth')")
+
+
+def test_a_quantity_loses_its_unit_in_arithmetic() -> None:
+    assert type(expression.evaluate("quantity(3, 's')")) is expression.Quantity
+    assert type(expression.evaluate("2 * quantity(3, 's')")) is float
+
+
+def test_lookups_name_what_is_read_once_and_in_order() -> None:
+    tree = expression.parse(
+        "measurement('ceilings/copy:bandwidth').p25 > datasheet('h100-sxm', 'memory_bandwidth') / 2 "
+        "and ratio('a/b/c:time').p25 > 1 and measurement('ceilings/copy:bandwidth').median > 1"
+    )
+    assert expression.lookups(tree) == [
+        ("measurement", ("ceilings/copy:bandwidth",)),
+        ("datasheet", ("h100-sxm", "memory_bandwidth")),
+        ("ratio", ("a/b/c:time",)),
+    ]

@@ -1,0 +1,620 @@
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import digest, records
+from gpuguide.measure.records import Case, DamagedRecord, Metric, Rate, Readings, Record, Run
+
+Fields = dict[str, Any]
+
+# --- round trip ------------------------------------------------------------------------------------------
+
+words = st.text(min_size=1, max_size=20)
+names = st.from_regex(r"[a-z][a-z0-9_-]{0,9}", fullmatch=True)
+quantities = st.floats(-1e30, 1e30)
+times = st.floats(1e-12, 1e6)
+optional_words = st.none() | words
+readings = st.builds(Readings, *[st.none() | quantities] * 4)
+moments = st.datetimes().map(lambda moment: moment.isoformat(timespec="milliseconds") + "+00:00")
+runs = st.builds(
+    Run,
+    device_name=words,
+    driver=optional_words,
+    cuda=optional_words,
+    python=words,
+    versions=st.dictionaries(words, words, max_size=3),
+    host_cpu=words,
+    host_cores=st.integers(1, 1000),
+    before=readings,
+    after=readings,
+    started_at=moments,
+    finished_at=moments,
+    elapsed=st.floats(0, 1e6),
+    commit=optional_words,
+    seed=st.integers(),
+    command=words,
+    simulated=st.booleans(),
+)
+further = st.builds(records.metric, words, st.lists(quantities, min_size=1, max_size=5))
+rates = st.dictionaries(
+    names.filter(lambda name: name != "time").map(lambda name: f"{name}_rate"),
+    st.builds(Rate, words, st.floats(0, 1e18)),
+    max_size=2,
+)
+
+
+@st.composite
+def whole_records(draw: st.DrawFn) -> Record:
+    """Return a record of any shape that the harness could write."""
+    found = draw(st.lists(runs, min_size=1, max_size=3))
+    key_kinds = draw(st.dictionaries(words, st.sampled_from([st.integers(), st.booleans(), words]), max_size=3))
+    key_sets = draw(st.lists(st.fixed_dictionaries(key_kinds), min_size=1, max_size=3, unique_by=repr))
+    cases: list[Case] = []
+    for keys in key_sets:
+        for contender in draw(st.lists(words, min_size=1, max_size=3, unique=True)):
+            run = len(cases) % len(found)
+            status = draw(st.sampled_from(records.STATUSES))
+            if status != "ok":
+                cases.append(Case(keys, contender, run, status, draw(words)))
+                continue
+            measured = draw(st.dictionaries(names, further, max_size=2))
+            measured["time"] = records.metric("s", draw(st.lists(times, min_size=1, max_size=30)))
+            correct = draw(st.sampled_from(records.CORRECT))
+            cases.append(Case(keys, contender, run, "ok", "", correct, measured, draw(rates)))
+    kept = found[: len(cases)]
+    return Record(draw(names), draw(names), draw(st.integers(1, 9)), "sha256:" + "a" * 64, tuple(kept), tuple(cases))
+
+
+@given(whole_records())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_written_is_read_again(record: Record) -> None:
+    assert records.from_json(records.to_json(record)) == record
+
+
+@given(whole_records())
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_file_that_is_read_and_written_again_is_the_same(record: Record, tmp_path: Path) -> None:
+    path = tmp_path / record.device / f"{record.benchmark}.json"
+    records.write(record, path)
+    before = path.read_bytes()
+    assert records.write(records.read(path), path) == replace(record, path=path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_has_one_line_for_each_run_and_case(record_file: Any) -> None:
+    record = records.read(record_file.write(record_file.content()))
+    lines = records.to_json(record).splitlines()
+    assert sum(line.startswith('  {"device_name"') for line in lines) == len(record.runs)
+    assert sum(line.startswith('  {"keys"') for line in lines) == len(record.cases)
+
+
+def test_text_that_is_not_unicode_survives(record_file: Any) -> None:
+    """A command line may hold bytes that are not UTF-8; Python keeps them as lone surrogates."""
+    record = records.read(record_file.write(record_file.content()))
+    strange = replace(record, runs=tuple(replace(run, command="bench \udcff") for run in record.runs))
+    assert records.read(records.write(strange, record_file.path).path or Path()) == strange
+
+
+def test_a_record_is_read_by_whatever_path_leads_to_it(record_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = record_file.write(record_file.content())
+    monkeypatch.chdir(path.parent)
+    (path.parent / "inner").mkdir()
+    for way in (Path(path.name), Path("inner") / ".." / path.name):
+        assert records.read(way).benchmark == "made-up"
+
+
+# --- summaries -------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e12, 1e12), min_size=2, max_size=200))
+def test_quantiles_are_those_of_numpy(samples: list[float]) -> None:
+    found = records.summarise(samples)
+    expected = np.quantile(np.array(samples), [0.05, 0.25, 0.5, 0.75, 0.95])
+    scale = max(map(abs, samples))
+    assert found.n == len(samples)
+    np.testing.assert_allclose([found.p5, found.p25, found.median, found.p75, found.p95], expected, atol=1e-12 * scale)
+
+
+def test_one_sample_has_no_quantiles() -> None:
+    assert records.summarise([3.5]) == records.Summary(1, None, None, 3.5, None, None)
+
+
+@given(st.lists(times, min_size=1, max_size=20))
+def test_samples_are_kept_to_seven_digits(samples: list[float]) -> None:
+    np.testing.assert_allclose(records.metric("s", samples).samples, samples, rtol=5.1e-7)
+
+
+@pytest.mark.parametrize("samples", [[], [math.nan], [1.0, math.inf]])
+def test_a_metric_that_no_record_could_hold_is_refused(samples: list[float]) -> None:
+    with pytest.raises(ValueError, match="measure"):
+        records.metric("s", samples)
+
+
+def test_rates_are_derived_from_every_sample(record_file: Any) -> None:
+    record = records.read(record_file.write(record_file.content()))
+    bandwidth = record.cases[0].metrics["bandwidth"]
+    assert bandwidth == Metric("B/s", (6000, 3000, 1500, 750), records.summarise([6000, 3000, 1500, 750]))
+
+
+# --- looking things up -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def record(record_file: Any) -> Record:
+    return records.read(record_file.write(record_file.content()))
+
+
+def test_only_good_cases_are_given_out(record: Record) -> None:
+    assert record.contenders == ["fast", "slow"]
+    assert [case.keys["size"] for case in record.cases_of("fast")] == [1, 2]
+    assert [case.keys["size"] for case in record.cases_of("slow")] == [1]
+
+
+def test_series_is_sorted_and_restricted(record: Record) -> None:
+    backwards = replace(record, cases=record.cases[::-1])
+    series = backwards.series("fast", "size", "bandwidth", causal=True)
+    assert [x for x, _ in series] == [1, 2]
+    assert series[0][1].median == pytest.approx(np.median([6000, 3000, 1500, 750]))
+    assert backwards.series("fast", "size", "bandwidth", causal=False) == []
+
+
+def test_one_case_is_found_by_its_keys(record: Record) -> None:
+    assert record.case("fast", size=2).run == 1
+
+
+@pytest.mark.parametrize(
+    ("contender", "keys", "says"),
+    [
+        ("fats", {"size": 1}, ["contender", "'fats'", "Did you mean fast"]),
+        ("fast", {"size": 3}, ["matches 0 cases", "size=1 causal=true shape=square; size=2"]),
+        ("fast", {"shape": "square"}, ["matches 3 cases", "size=1", "size=2"]),
+        ("fast", {"siez": 1}, ["siez=1", "matches 0 cases", "size=1"]),
+        ("slow", {"size": 2}, ["no measurement", "skipped", "needs fp8"]),
+        ("slow", {"size": 4}, ["failed", "wrong result"]),
+    ],
+)
+def test_a_case_that_cannot_be_had_says_why(record: Record, contender: str, keys: Any, says: list[str]) -> None:
+    with pytest.raises(GpuguideError) as caught:
+        record.case(contender, **keys)
+    assert not [text for text in [*says, "nvidia-test-gpu"] if text not in str(caught.value)]
+
+
+def test_a_record_is_stale_once_code_or_harness_changed(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "benchmark_digest", lambda name: record.code_digest)
+    assert not record.stale
+    assert replace(record, code_digest="sha256:" + "2" * 64).stale
+    assert replace(record, harness_version=records.HARNESS_VERSION + 1).stale
+
+
+def test_a_record_of_a_benchmark_that_is_gone_is_stale(record: Record) -> None:
+    assert record.stale
+
+
+def test_the_stamp_says_where_and_when(record: Record) -> None:
+    assert record.runs[0].stamp() == "NVIDIA Test GPU · driver 580.1 · CUDA 13.0 · torch 2.11.0 · 2026-11-21"
+    assert record.runs[1].stamp() == "NVIDIA Test GPU · torch 2.11.0 · 2026-11-21 · simulated, not measured"
+    assert record.simulated
+
+
+# --- damage ----------------------------------------------------------------------------------------------
+#
+# Every kind is written with a checksum that fits, so that the check for this kind of damage has to notice it.
+
+Damage = tuple[str, str, Callable[[Fields], Any]]
+"""What is wrong, the field that the message must name, and how it comes about"""
+
+OPTIONAL = {"driver", "cuda", "commit", "sm_clock", "memory_clock", "power", "temperature", "p5", "p25", "p75", "p95"}
+FREE_NAMES = {"versions", "keys", "metrics", "rates"}
+"""Objects whose names are the benchmark's, so that none is missing and none is unknown"""
+
+
+def sample_content() -> Fields:
+    """Return the content of the file in conftest, for collecting what can be damaged."""
+    from_conftest: Fields = json.loads(SAMPLE)
+    return from_conftest
+
+
+SAMPLE = json.dumps(
+    {
+        "schema_version": 1,
+        "benchmark": "",
+        "device": "",
+        "harness_version": 1,
+        "code_digest": "",
+        "checksum": "",
+        "runs": [
+            {
+                **dict.fromkeys(("device_name", "driver", "cuda", "python"), ""),
+                "versions": {"torch": ""},
+                "host_cpu": "",
+                "host_cores": 1,
+                **dict.fromkeys(("before", "after"), asdict(Readings(1.0, 1.0, 1.0, 1.0))),
+                **dict.fromkeys(("started_at", "finished_at"), ""),
+                "elapsed": 1.0,
+                "commit": "",
+                "seed": 0,
+                "command": "",
+                "simulated": False,
+            }
+        ],
+        "cases": [
+            {
+                "keys": {"size": 1},
+                "contender": "",
+                "run": 0,
+                "status": "",
+                "reason": "",
+                "correct": "",
+                "metrics": {
+                    "time": {
+                        "unit": "",
+                        "samples": [1.0],
+                        "summary": {"n": 1, **dict.fromkeys(("p5", "p25", "median", "p75", "p95"), 1.0)},
+                    }
+                },
+                "rates": {"bandwidth": {"unit": "", "per_call": 1.0}},
+            }
+        ],
+    }
+)
+"""The shape of a record: each object and list once"""
+
+
+def at(content: Any, steps: tuple[str | int, ...]) -> Any:
+    for step in steps:
+        content = content[step]
+    return content
+
+
+def path_of(steps: tuple[str | int, ...]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
+
+
+def put(steps: tuple[str | int, ...], value: Any) -> Callable[[Fields], Fields]:
+    def damage(content: Fields) -> Fields:
+        at(content, steps[:-1])[steps[-1]] = value
+        return content
+
+    return damage
+
+
+def take_out(steps: tuple[str | int, ...]) -> Callable[[Fields], Fields]:
+    def damage(content: Fields) -> Fields:
+        del at(content, steps[:-1])[steps[-1]]
+        return content
+
+    return damage
+
+
+def twice(steps: tuple[str | int, ...]) -> Callable[[Fields], str]:
+    """Let one field stand twice in its object, with the same value."""
+
+    def damage(content: Fields) -> str:
+        content = SIGNED(content)
+        value = at(content, steps)
+        marked = f"{steps[-1]} again"
+        at(content, steps[:-1])[marked] = value
+        return json.dumps(content).replace(json.dumps(marked), json.dumps(steps[-1]))
+
+    return damage
+
+
+def SIGNED(content: Fields) -> Fields:
+    import hashlib
+
+    text = json.dumps({name: value for name, value in content.items() if name != "checksum"}, sort_keys=True)
+    return {**content, "checksum": "sha256:" + hashlib.sha256(text.encode()).hexdigest()}
+
+
+def every_place(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield every field and item of the shape with its value."""
+    for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*steps, name), inner
+        if isinstance(inner, (dict, list)):
+            yield from every_place(inner, (*steps, name))
+
+
+def systematic() -> Iterator[Damage]:
+    """Yield the kinds of damage that every field, object and number can have."""
+    shape = json.loads(SAMPLE)
+    for steps, value in every_place(shape):
+        where, name, parent = path_of(steps), steps[-1], steps[-2] if len(steps) > 1 else ""
+        if isinstance(name, str) and parent not in FREE_NAMES:
+            yield "removed", where, take_out(steps)
+        if isinstance(name, str):
+            yield "twice", where, twice(steps)
+        if isinstance(value, dict) and name not in FREE_NAMES:
+            yield "unknown field", f"{where}.colour", put((*steps, "colour"), 1)
+        if isinstance(value, dict) and name in FREE_NAMES:
+            yield "empty name", where, put((*steps, ""), value and next(iter(value.values())))
+        if name not in OPTIONAL:
+            yield "null", where, put(steps, None)
+        wrong: Any = [1] if isinstance(value, (str, int, float)) else "text"
+        yield "wrong type", where, put(steps, wrong)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield "text for a number", where, put(steps, {"text": 1} if parent == "keys" else "1")
+            yield "true for a number", where, put(steps, True)
+            for number in (math.nan, math.inf, -math.inf, 10**400):
+                if number == 10**400 and name in ("seed", "host_cores"):
+                    continue  # a large integer is an integer
+                yield f"{str(number)[:4]} for a number", where, put(steps, number)
+        if isinstance(value, str) and name != "reason":
+            yield "empty text", where, put(steps, "")
+        if isinstance(value, (dict, list)):
+            yield "other container", where, put(steps, [] if isinstance(value, dict) else {})
+    yield "unknown field", "colour", put(("colour",), 1)
+
+
+def changed(*edits: Callable[[Fields], Fields]) -> Callable[[Fields], Fields]:
+    def damage(content: Fields) -> Fields:
+        for edit in edits:
+            content = edit(content)
+        return content
+
+    return damage
+
+
+FIRST: tuple[str | int, ...] = ("cases", 0)
+TIME = (*FIRST, "metrics", "time")
+SKIPPED: tuple[str | int, ...] = ("cases", 3)
+PARTICULAR: list[Damage] = [
+    ("future version", "schema_version", put(("schema_version",), 2)),
+    ("version zero", "schema_version", put(("schema_version",), 0)),
+    ("harness version zero", "harness_version", put(("harness_version",), 0)),
+    ("digest too short", "code_digest", put(("code_digest",), "sha256:" + "1" * 63)),
+    ("digest of another kind", "code_digest", put(("code_digest",), "md5:" + "1" * 64)),
+    ("digest in capitals", "code_digest", put(("code_digest",), "sha256:" + "A" * 64)),
+    ("another benchmark's name", "benchmark", put(("benchmark",), "other")),
+    ("a path as benchmark", "benchmark", put(("benchmark",), "../made-up")),
+    ("capitals in the benchmark", "benchmark", put(("benchmark",), "Made-up")),
+    ("another device", "device", put(("device",), "nvidia-other")),
+    ("a path as device", "device", put(("device",), "a\\b")),
+    ("a space in the device", "device", put(("device",), "nvidia gpu")),
+    ("no runs", "runs", put(("runs",), [])),
+    ("no cases", "runs[0]", put(("cases",), [])),
+    ("a run that no case needs", "runs[2]", lambda content: {**content, "runs": [*content["runs"], content["runs"][0]]}),
+    ("run out of range", "cases[0].run", put((*FIRST, "run"), 2)),
+    ("negative run", "cases[0].run", put((*FIRST, "run"), -1)),
+    ("no cores", "runs[0].host_cores", put(("runs", 0, "host_cores"), 0)),
+    ("negative elapsed", "runs[0].elapsed", put(("runs", 0, "elapsed"), -1)),
+    ("half a core", "runs[0].host_cores", put(("runs", 0, "host_cores"), 1.5)),
+    ("a half seed", "runs[0].seed", put(("runs", 0, "seed"), 0.5)),
+    ("no date", "runs[0].started_at", put(("runs", 0, "started_at"), "yesterday")),
+    ("a date without time", "runs[0].started_at", put(("runs", 0, "started_at"), "2026-11-21")),
+    ("no time zone", "runs[0].finished_at", put(("runs", 0, "finished_at"), "2026-11-21T01:10:26")),
+    ("another time zone", "runs[0].finished_at", put(("runs", 0, "finished_at"), "2026-11-21T01:10:26+02:00")),
+    ("the 31st of November", "runs[0].started_at", put(("runs", 0, "started_at"), "2026-11-31T01:10:26+00:00")),
+    ("a date in another form", "runs[0].started_at", put(("runs", 0, "started_at"), "20261121T011026+0000")),
+    ("number for a flag", "runs[0].simulated", put(("runs", 0, "simulated"), 1)),
+    ("version that is no text", "runs[0].versions.torch", put(("runs", 0, "versions", "torch"), 2.11)),
+    ("unknown status", "cases[0].status", put((*FIRST, "status"), "fine")),
+    ("unknown correctness", "cases[0].correct", put((*FIRST, "correct"), "no")),
+    ("a key that is a list", "cases[0].keys.size", put((*FIRST, "keys", "size"), [1])),
+    ("other key names", "cases[5].keys", put(("cases", 5, "keys"), {"size": 4})),
+    ("one more key", "cases[5].keys", put(("cases", 5, "keys", "seed"), 4)),
+    ("a key of another type", "cases[5].keys.size", put(("cases", 5, "keys", "size"), "4")),
+    ("a flag for a number in a key", "cases[5].keys.size", put(("cases", 5, "keys", "size"), True)),
+    ("repeated case", "cases[2]", put(("cases", 2, "keys", "size"), 1)),
+    ("repeated case as float", "cases[2]", put(("cases", 2, "keys", "size"), 1.0)),
+    ("ok and nothing measured", "cases[0].metrics", changed(put((*FIRST, "metrics"), {}), put((*FIRST, "rates"), {}))),
+    ("ok with a reason", "cases[0].reason", put((*FIRST, "reason"), "needs fp8")),
+    ("skipped without a reason", "cases[3]", put((*SKIPPED, "reason"), "")),
+    ("skipped and correct", "cases[3].correct", put((*SKIPPED, "correct"), "yes")),
+    ("skipped and rates", "cases[3]", put((*SKIPPED, "rates"), {"bandwidth": {"unit": "B/s", "per_call": 1}})),
+    (
+        "skipped and measured",
+        "cases[3]",
+        lambda content: put((*SKIPPED, "metrics"), copy.deepcopy(content["cases"][0]["metrics"]))(content),
+    ),
+    ("failed without a reason", "cases[5]", put(("cases", 5, "reason"), "")),
+    ("out of memory without a reason", "cases[4]", put(("cases", 4, "reason"), "")),
+    ("a rate without a time", "cases[0].rates", take_out(TIME)),
+    ("a rate that hides a metric", "cases[0].rates.time", put((*FIRST, "rates", "time"), {"unit": "1", "per_call": 1})),
+    ("a negative rate", "cases[0].rates.bandwidth.per_call", put((*FIRST, "rates", "bandwidth", "per_call"), -1)),
+    ("a time in milliseconds", "cases[0].metrics.time.unit", put((*TIME, "unit"), "ms")),
+    ("no samples", "cases[0].metrics.time.samples", put((*TIME, "samples"), [])),
+    ("a time of zero", "cases[0].metrics.time.samples", put((*TIME, "samples", 1), 0)),
+    ("a negative time", "cases[0].metrics.time.samples", put((*TIME, "samples", 1), -0.002)),
+    ("text among samples", "cases[0].metrics.time.samples[2]", put((*TIME, "samples", 2), "0.004")),
+    ("null among samples", "cases[0].metrics.time.samples[3]", put((*TIME, "samples", 3), None)),
+    ("a sample lost", "cases[0].metrics.time.summary.n", put((*TIME, "samples"), [0.001, 0.002, 0.004])),
+    ("a sample changed", "cases[0].metrics.time.summary.p5", put((*TIME, "samples", 0), 0.0011)),
+    ("n changed", "cases[0].metrics.time.summary.n", put((*TIME, "summary", "n"), 5)),
+    ("n of zero", "cases[0].metrics.time.summary.n", put((*TIME, "summary", "n"), 0)),
+    *[
+        (f"{name} changed", f"cases[0].metrics.time.summary.{name}", put((*TIME, "summary", name), 0.0031))
+        for name in records.QUANTILES
+    ],
+    *[
+        (f"{name} lost", f"cases[0].metrics.time.summary.{name}", put((*TIME, "summary", name), None))
+        for name in ("p5", "p25", "p75", "p95")
+    ],
+    (
+        "a quantile of one sample",
+        "cases[0].metrics.peak_memory.summary.p25",
+        put((*FIRST, "metrics", "peak_memory", "summary", "p25"), 4096),
+    ),
+    ("a list at the top", "the top", lambda content: [content]),
+    ("null at the top", "the top", lambda content: None),
+    ("text at the top", "the top", lambda content: "record"),
+]
+KINDS = [*systematic(), *PARTICULAR]
+
+
+def test_there_are_at_least_a_hundred_kinds_of_damage() -> None:
+    assert len({(kind, where) for kind, where, _ in KINDS}) == len(KINDS) >= 100
+
+
+def damaged(path: Path) -> DamagedRecord:
+    """Read the file, which must be noticed as damaged, and return the error."""
+    with pytest.raises(DamagedRecord) as caught:
+        records.read(path)
+    assert str(path) in str(caught.value)
+    assert f"damaged at {caught.value.where}: " in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(("where", "damage"), [kind[1:] for kind in KINDS], ids=[f"{k}-{w}" for k, w, _ in KINDS])
+def test_damage_is_named_with_its_field(where: str, damage: Callable[[Fields], Any], record_file: Any) -> None:
+    records.read(record_file.write(record_file.content()))  # it is good before
+    content = damage(record_file.content())
+    if isinstance(content, dict):
+        if where.partition(".")[0] == "checksum":
+            record_file.write({**record_file.signed(record_file.content()), **content}, sign=False)
+            if "checksum" not in content:
+                record_file.write(content, sign=False)
+        else:
+            record_file.write(content)
+    else:
+        record_file.path.write_text(content if isinstance(content, str) else json.dumps(content))
+        if where == "the top":
+            record_file.path.write_text(json.dumps(content))
+    assert damaged(record_file.path).where == where
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99])
+def test_a_truncated_file_is_named_with_the_line(record_file: Any, part: float) -> None:
+    text = records.to_json(records.read(record_file.write(record_file.content())))
+    record_file.path.write_text(text[: int(part * len(text))])
+    assert damaged(record_file.path).where.startswith("line ")
+
+
+def test_every_truncation_and_every_lost_character_is_noticed(record_file: Any) -> None:
+    """Every prefix of the file, and the file without any one character that is not white space."""
+    path = record_file.write(record_file.content())
+    text = records.to_json(records.read(path)).rstrip()
+    end = text.index('"cases"') + 900
+    for place in range(0, end, 7):
+        for broken in (text[:place], text[:place] + text[place + 1 :]):
+            if broken.split() == text.split() or "".join(broken.split()) == "".join(text.split()):
+                continue
+            with pytest.raises(DamagedRecord):
+                records.from_json(broken, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b"\xff\xfe{}", "byte 0"),
+        (b'{"benchmark": "caf\xe9"}', "byte 18"),
+        (b"", "line 1, column 1"),
+        (b"\0" * 64, "line 1, column 1"),
+        (b"{'benchmark': 'copy'}", "line 1, column 2"),
+        (b'{"schema_version": 1,}', "line 1, column 21"),
+        (b'{"schema_version": 1}{}', "line 1, column 22"),
+        (b"[" * 200_000, "the text"),
+        (b'{"schema_version": ' + b"1" * 5000 + b"}", "the text"),
+        (b"<<<<<<< HEAD\n{}", "line 1, column 1"),
+    ],
+    ids=[
+        "UTF-16", "Latin-1", "empty", "zeros", "Python", "comma", "two", "too deep", "a number of 5000 digits", "merge"
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_json_is_named_with_the_place(record_file: Any, text: bytes, where: str) -> None:
+    record_file.path.write_bytes(text)
+    assert damaged(record_file.path).where == where
+
+
+@pytest.mark.parametrize(
+    ("steps", "value"),
+    [
+        (("runs", 0, "commit"), "0000000"),
+        (("runs", 0, "driver"), None),
+        (("runs", 0, "before", "power"), 300.0),
+        (("cases", 0, "contender"), "better"),
+        (("cases", 0, "rates", "bandwidth", "per_call"), 60.0),
+        (("cases", 3, "reason"), "too old"),
+        (("harness_version",), 2),
+        (("code_digest",), "sha256:" + "3" * 64),
+        (("checksum",), "sha256:" + "3" * 64),
+    ],
+    ids=lambda value: path_of(value) if isinstance(value, tuple) else "",
+)
+def test_an_edit_by_hand_is_noticed_even_where_the_value_is_possible(
+    record_file: Any, steps: tuple[str | int, ...], value: Any
+) -> None:
+    content = record_file.signed(record_file.content())
+    record_file.write(put(steps, value)(content), sign=False)
+    assert damaged(record_file.path).where == "checksum"
+
+
+def test_a_future_version_says_what_to_do(record_file: Any) -> None:
+    record_file.write({"schema_version": 7, "anything": {}})
+    assert "update gpuguide" in str(damaged(record_file.path))
+
+
+def test_a_file_under_another_name_or_in_another_folder_is_noticed(record_file: Any) -> None:
+    path = record_file.write(record_file.content())
+    renamed = path.rename(path.with_name("other.json"))
+    assert damaged(renamed).where == "benchmark"
+    folder = path.parent.with_name("cpu")
+    folder.mkdir()
+    assert damaged(renamed.rename(folder / "made-up.json")).where == "device"
+
+
+def test_a_record_that_is_not_there_or_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(GpuguideError, match=r"no record at .*missing\.json"):
+        records.read(tmp_path / "missing.json")
+    with pytest.raises(GpuguideError, match="Cannot read the record"):
+        records.read(tmp_path)
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def full_disk(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_leaves_what_was_there(record_file: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    record = records.read(record_file.write(record_file.content()))
+    before = record_file.path.read_bytes()
+    monkeypatch.setattr(os, step, full_disk)
+    with pytest.raises(GpuguideError, match=r"made-up\.json: No space left on device\. Free some space"):
+        records.write(replace(record, harness_version=2), record_file.path)
+    assert record_file.path.read_bytes() == before
+    assert [path.name for path in record_file.path.parent.iterdir()] == ["made-up.json"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_an_interrupted_write_leaves_what_was_there(
+    record_file: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    record = records.read(record_file.write(record_file.content()))
+    before = record_file.path.read_bytes()
+    monkeypatch.setattr(os, step, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        records.write(replace(record, harness_version=2), record_file.path)
+    assert record_file.path.read_bytes() == before
+    assert [path.name for path in record_file.path.parent.iterdir()] == ["made-up.json"]
+
+
+def test_a_folder_that_is_a_file_is_named(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GpuguideError, match="Cannot write the record"):
+        records.write(record, tmp_path / "file" / "made-up.json")
+
+
+def test_others_may_read_what_was_written(record: Record, tmp_path: Path) -> None:
+    written = records.write(record, tmp_path / "nvidia-test-gpu" / "made-up.json").path
+    assert written is not None
+    assert stat.S_IMODE(written.stat().st_mode) == 0o644

@@ -1,0 +1,144 @@
+"""Figures from records: what stands in them, in each rendition."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+
+from gpuguide import plotting
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import records
+from gpuguide.plotting import axes, figure
+
+
+@pytest.fixture
+def record() -> records.Record:
+    return synthetic.record("matmul-size", synthetic.cases_of("matmul-size"), synthetic.PUBLISHED)
+
+
+@pytest.fixture
+def site_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
+
+
+def drawing(record: records.Record) -> figure.Draw:
+    def draw(canvas, theme):
+        ax = canvas.subplots()
+        plotting.curves(ax, record, x="size", metric="throughput", contenders=["matmul-bf16", "matmul-fp32"])
+        plotting.ceiling(ax, 7e14, "measured ceiling")
+        plotting.log_axis(ax.xaxis, "count", "rows and columns")
+        plotting.log_axis(ax.yaxis, "FLOP/s", "throughput")
+
+    return draw
+
+
+def test_in_jupyter_a_figure_is_a_png_with_alt_text(record: records.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUGUIDE_SITE_BUILD", raising=False)
+    bundle, metadata = plotting.show(drawing(record), alt="Two curves.", caption="Products.")._repr_mimebundle_()
+    assert set(bundle) == {"image/png", "text/plain"}
+    assert metadata["image/png"]["alt"] == "Two curves."
+    assert bundle["text/plain"].startswith("Two curves.\nProducts.\nNVIDIA H100")
+
+
+@pytest.mark.usefixtures("site_build")
+def test_on_the_site_a_figure_is_two_drawings_with_real_text(record: records.Record) -> None:
+    shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
+    bundle, _ = shown._repr_mimebundle_()
+    content = bundle[figure.MIME]
+    assert set(content["svg"]) == {"light", "dark"}
+    for svg in content["svg"].values():
+        texts = set(re.findall(r"<text[^>]*>([^<]+)</text>", svg))
+        assert {"matmul-bf16", "measured ceiling", "throughput", "100 TFLOP/s", "1024"} <= texts
+        assert "<dc:date>" not in svg
+    assert plotting.LIGHT.series["orange"] in content["svg"]["light"]
+    assert plotting.DARK.series["orange"] in content["svg"]["dark"]
+    assert content["stamps"] == [record.runs[0].stamp() + " · n = 20"]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_the_same_figure_is_the_same_bytes(record: records.Record) -> None:
+    first, second = (plotting.show(drawing(record), alt="Two curves.", caption="Products.") for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.usefixtures("site_build")
+def test_a_stale_record_says_so_in_legend_and_stamp() -> None:
+    stale = synthetic.record("matmul-size", synthetic.cases_of("matmul-size"), synthetic.PUBLISHED, stale=True)
+    shown = plotting.show(drawing(stale), alt="Two curves.", caption="Products.")
+    assert shown.svg is not None
+    assert "NVIDIA H100 80GB HBM3 (stale)" in shown.svg["light"]
+    assert "stale" in shown.stamps[0]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_a_readers_own_record_is_dashed_and_named(
+    record: records.Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.write_all(tmp_path, synthetic.OWN, slower=3.0)
+    plain = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
+    shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
+    assert shown.svg is not None
+    assert plain.svg is not None
+    assert "NVIDIA GeForce RTX 4090" in shown.svg["light"]
+    assert "NVIDIA GeForce RTX 4090" not in plain.svg["light"]
+    assert shown.svg["light"].count("stroke-dasharray") > plain.svg["light"].count("stroke-dasharray")
+    assert [stamp.split(" · ")[0] for stamp in shown.stamps] == ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_bars_carry_their_values_in_words() -> None:
+    made = synthetic.record("timing-mistakes", synthetic.cases_of("timing-mistakes"), synthetic.PUBLISHED)
+
+    def draw(canvas, theme):
+        ax = canvas.subplots()
+        plotting.bars(ax, made, metric="throughput", contenders=["right", "zeros"], shape="square")
+
+    shown = plotting.show(draw, alt="Two bars.", caption="Zeros are faster.")
+    assert shown.svg is not None
+    assert len(re.findall(r">\d+ TFLOP/s<", shown.svg["light"])) >= 2
+    assert ">zeros<" in shown.svg["light"]
+
+
+def test_a_roofline_bends_at_the_ridge() -> None:
+    from matplotlib.figure import Figure
+
+    ax = Figure().subplots()
+    plotting.roofline(ax, bandwidth=2e12, throughput=4e14, label="bf16", contender="matmul-bf16")
+    xs, ys = ax.lines[0].get_data()
+    assert list(xs) == [0.1, 200.0, 10_000.0]
+    assert list(ys) == [2e11, 4e14, 4e14]
+
+
+@pytest.mark.parametrize("missing", ["alt", "caption"])
+def test_a_figure_without_words_is_refused(missing: str) -> None:
+    words = {"alt": "A line.", "caption": "Lines."} | {missing: " "}
+    with pytest.raises(GpuguideError, match=missing):
+        plotting.show(lambda canvas, theme: None, **words)
+
+
+def test_a_curve_that_does_not_exist_is_named(record: records.Record) -> None:
+    def draw(canvas, theme):
+        plotting.curves(canvas.subplots(), record, x="size", metric="throughput", contenders=["copy"])
+
+    with pytest.raises(GpuguideError, match="'copy'"):
+        plotting.show(draw, alt="A line.", caption="Lines.")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (3e12, "B/s", "3 TB/s"),
+        (2.5e12, "B/s", "2.5 TB/s"),
+        (1e-5, "s", "10 µs"),
+        (2**20, "B", "1 MiB"),
+        (0, "s", "0"),
+        (100, "1", "100"),
+        (0.1, "1", "0.1"),
+    ],
+)
+def test_ticks_carry_units_and_no_idle_zeros(value: float, unit: str, text: str) -> None:
+    assert axes.tick(value, unit) == text

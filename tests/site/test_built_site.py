@@ -1,0 +1,68 @@
+"""The built site, read as files: links, anchors, alternative texts, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+SITE = Path(__file__).parents[2] / "_build" / "html"
+PAGES = sorted(SITE.glob("**/*.html")) if SITE.is_dir() else []
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built; run `make site`, or `make test`, which does")
+
+
+@cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+def names(page: Path) -> str:
+    return page.relative_to(SITE).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_internal_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in parsed(page).select("a[href], link[href], script[src], img[src]"):
+        address = urlsplit(str(link.get("href") or link.get("src")))
+        if address.scheme or address.netloc:
+            continue
+        target = (page.parent / unquote(address.path)).resolve() if address.path else page
+        if not target.is_file():
+            broken.append(address.geturl())
+        elif address.fragment and target.suffix == ".html" and page.name not in ("search.html", "genindex.html"):
+            if not parsed(target).find(id=unquote(address.fragment)):
+                broken.append(address.geturl())
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_nothing_is_loaded_from_elsewhere(page: Path) -> None:
+    loaded = parsed(page).select("script[src], img[src], iframe[src], source[src], link[rel=stylesheet][href]")
+    addresses = [str(element.get("src") or element.get("href")) for element in loaded]
+    assert not [address for address in addresses if urlsplit(address).netloc]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_image_has_a_text(page: Path) -> None:
+    for image in parsed(page).select("img"):
+        assert image.get("alt"), image
+        assert not str(image["alt"]).lower().endswith((".png", ".svg", ".jpg")), "a file name is no alternative text"
+
+
+def test_no_unfinished_page_is_published() -> None:
+    assert (SITE / "index.html").is_file()
+    for page in PAGES:
+        assert "TODO" not in parsed(page).get_text(), names(page)
+
+
+def test_every_record_is_offered_in_three_formats() -> None:
+    from gpuguide.measure import store
+
+    for record in store.published_records():
+        for kind in ("json", "csv", "arrow"):
+            assert (SITE / "records" / record.device / f"{record.benchmark}.{kind}").is_file()

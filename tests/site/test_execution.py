@@ -1,0 +1,105 @@
+"""Pages run again when what they use has changed, and only then; what fails, fails every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_site import Project, cell, start
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = start(tmp_path)
+    made.page("index", "```{toctree}\n:glob:\n\n[a-z]*\n```", runs=False)
+    return made
+
+
+@pytest.mark.slow
+def test_exactly_the_pages_that_use_a_change_run_again(project: Project) -> None:
+    project.record("copy-size")
+    project.record("ceilings")
+    (project.library / "doubling.py").write_text("def double(number):\n    return 2 * number\n", encoding="utf-8")
+    project.page("arithmetic", cell("from gpuguide import doubling\n\nprint(doubling.double(21))"))
+    project.page("units", cell("from gpuguide.measure import units\n\nprint(units.format_bytes(65536))"))
+    reads = "from gpuguide.measure import store\n\nprint(len(store.published('copy-size').cases))"
+    project.page("records", cell(reads) + "\nA copy moves {measured}`ceilings/copy:bandwidth`.", benchmarks="copy-size")
+
+    first = project.build()
+    assert first.status == 0, first.output
+    assert first.executed == {"arithmetic", "units", "records"}
+    assert "42" in (project.html / "arithmetic.html").read_text(encoding="utf-8")
+
+    second = project.build()
+    assert (second.status, second.executed, second.read) == (0, set(), set())
+
+    project.edit("doubling.py", "2 * number", "4 * number")
+    library = project.build()
+    assert library.status == 0, library.output
+    assert library.executed == {"arithmetic"}
+    assert "84" in (project.html / "arithmetic.html").read_text(encoding="utf-8")
+
+    project.edit("doubling.py", "4 * number", "2 * number")
+    assert project.build().executed == set(), "the earlier outputs are still in the cache"
+
+    project.edit("plotting/marks.py", "handlelength=2.2", "handlelength=2.4")
+    assert project.build().executed == set(), "no page here draws"
+
+    project.record("copy-size", slower=1.5)
+    record = project.build()
+    assert record.executed == {"records"}
+
+    project.record("ceilings", slower=1.5)
+    prose = project.build()
+    assert (prose.executed, prose.read) == (set(), {"records"}), "a number in prose is looked up again"
+
+    project.edit("site/tables.py", "from collections.abc", "import collections.abc\nfrom collections.abc")
+    extension = project.build()
+    assert (extension.executed, extension.read) == (set(), {"arithmetic", "index", "records", "units"})
+
+
+@pytest.mark.slow
+def test_a_record_edited_by_hand_stops_the_build(project: Project) -> None:
+    path = project.record("copy-size")
+    reads = "from gpuguide.measure import store\n\nprint(len(store.published('copy-size').cases))"
+    project.page("page", cell(reads), benchmarks="copy-size")
+    assert project.build().status == 0
+    good = path.read_text(encoding="utf-8")
+    path.write_text(good.replace('"seed": 0', '"seed": 1'), encoding="utf-8")
+    for _ in range(2):
+        damaged = project.build()
+        assert damaged.status != 0
+        assert "checksum" in damaged.output
+        assert str(path) in damaged.output
+    path.write_text(good, encoding="utf-8")
+    mended = project.build()
+    assert (mended.status, mended.executed) == (0, set())
+
+
+@pytest.mark.slow
+def test_a_failing_cell_fails_the_first_and_the_second_build(project: Project) -> None:
+    project.page("broken", cell("1 / 0"))
+    for _ in range(2):
+        build = project.build()
+        assert build.status != 0
+        assert "ZeroDivisionError" in build.output
+        assert "broken.md" in build.output
+
+
+@pytest.mark.slow
+def test_a_page_cannot_read_a_record_that_it_does_not_declare(project: Project) -> None:
+    project.record("copy-size")
+    reads = "from gpuguide.measure import store\n\nstore.published('copy-size')"
+    project.page("greedy", cell(reads), benchmarks="ceilings")
+    build = project.build()
+    assert build.status != 0
+    assert "does not declare it" in build.output
+
+
+def test_a_front_matter_that_no_one_reads_stops_the_build(project: Project) -> None:
+    project.page("page", cell("1"))
+    path = project.root / "page.md"
+    path.write_text(path.read_text().replace("benchmarks: []", "benchmark: [x]"), encoding="utf-8")
+    build = project.build()
+    assert build.status != 0
+    assert "page.md: The entry gpuguide of the front matter" in build.output

@@ -1,0 +1,136 @@
+"""One page with every part on it: figure, formula, cost card, claims, hardware, a cell that is not run."""
+
+from __future__ import annotations
+
+import pytest
+from bs4 import BeautifulSoup
+from small_site import Project, cell, start
+from synthetic_records import BENCHMARKS
+
+DRAW = """from gpuguide import plotting
+
+
+def draw(figure, theme):
+    ax = figure.subplots()
+    plotting.curves(ax, "copy-size", x="working_set", metric="bandwidth")
+    plotting.ceiling(ax, 3e12, "a ceiling")
+    plotting.log_axis(ax.xaxis, "B", "working set")
+    plotting.linear_axis(ax.yaxis, "B/s", "bandwidth")
+
+
+plotting.show(draw, alt="A curve that rises.", caption="Copies of growing size.")"""
+BODY = f"""
+```{{cost-card}}
+```
+
+A product takes $2mnk$ operations, with $W \\in \\mathbb{{R}}^{{n}}$.
+
+$$
+\\begin{{aligned}} a &= \\frac{{b}}{{c}} \\\\ d &= e \\end{{aligned}}
+$$
+
+{cell(DRAW)}
+
+{cell("import time", "skip-execution")}
+
+```{{measured-hardware}}
+```
+
+```{{datasheet}} memory
+```
+
+```{{datasheet-sources}}
+```
+
+```{{benchmark-list}}
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = start(tmp_path_factory.mktemp("site"))
+    for name in BENCHMARKS:
+        made.record(name)
+    made.page("index", BODY, benchmarks="copy-size")
+    build = made.build()
+    assert build.status == 0, build.output
+    return made
+
+
+@pytest.fixture
+def page(project: Project) -> BeautifulSoup:
+    return BeautifulSoup((project.html / "index.html").read_text(encoding="utf-8"), "html.parser")
+
+
+@pytest.mark.slow
+def test_a_figure_has_both_schemes_alt_text_caption_and_stamp(project: Project, page: BeautifulSoup) -> None:
+    figure = page.select_one("figure.gg-figure")
+    assert figure is not None
+    images = figure.select("img")
+    assert [("only-light" in image["class"], "only-dark" in image["class"]) for image in images] == [
+        (True, False),
+        (False, True),
+    ]
+    assert {image["alt"] for image in images} == {"A curve that rises."}
+    light, dark = ((project.html / str(image["src"])).read_text(encoding="utf-8") for image in images)
+    assert light != dark
+    assert "<text" in light
+    assert "TB/s" in light
+    assert "DejaVu" not in light
+    assert "Copies of growing size." in figure.text
+    assert "NVIDIA H100 80GB HBM3" in figure.text
+    assert "n = 20" in figure.text
+    assert not list((project.html / "_images").glob("*.png")), "the PNG for notebooks is not copied to the site"
+
+
+@pytest.mark.slow
+def test_formulas_are_mathml_without_scripts(page: BeautifulSoup) -> None:
+    assert len(page.select("math")) == 3
+    assert "ℝ" in page.select("math")[1].text
+    assert page.select('mtd[style="text-align:right"]')
+    assert not page.find_all("script", src=lambda source: source and "math" in source.lower())
+
+
+@pytest.mark.slow
+def test_the_cost_card_tells_time_and_downloads(page: BeautifulSoup) -> None:
+    card = page.select_one("dl.gg-cost")
+    assert card is not None
+    text = " ".join(card.get_text(" ").split())
+    assert "On a CPU" in text
+    assert "no time" not in text
+    assert "1 min 15 s to measure its benchmarks again" in text
+    assert "Downloads nothing" in text
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_not_run_says_so(page: BeautifulSoup) -> None:
+    notes = page.select(".gg-not-run")
+    assert len(notes) == 1
+    assert notes[0].text.startswith("Not run here: it times the machine")
+
+
+@pytest.mark.slow
+def test_hardware_shows_measured_beside_datasheet(page: BeautifulSoup) -> None:
+    assert "product in BF16" in page.text
+    assert "NVIDIA H200" in page.text
+    links = {str(link["href"]) for link in page.select("a.gg-source")}
+    assert links
+    assert all(page.find(id=link.removeprefix("#")) for link in links)
+
+
+@pytest.mark.slow
+def test_a_readers_own_record_is_a_second_curve(project: Project) -> None:
+    project.own_record("copy-size")
+    build = project.build(own=True)
+    assert build.status == 0, build.output
+    assert build.executed == {"index"}
+    page = BeautifulSoup((project.html / "index.html").read_text(encoding="utf-8"), "html.parser")
+    figure = page.select_one("figure.gg-figure")
+    assert figure is not None
+    stamps = [stamp.text for stamp in figure.select(".gg-stamp")]
+    assert len(stamps) == 2
+    assert "RTX 4090" in stamps[1]
+    light = (project.html / str(figure.select("img")[0]["src"])).read_text(encoding="utf-8")
+    assert "NVIDIA GeForce RTX 4090" in light
+    assert "stroke-dasharray" in light

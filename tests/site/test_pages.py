@@ -1,0 +1,118 @@
+"""Reading a page's source: front matter, code, and the mark that the execution cache sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuguide.errors import GpuguideError
+from gpuguide.site import mathematics, pages
+from gpuguide.site.cost_card import duration
+
+SOURCE = """---
+gpuguide:
+  benchmarks: [ceilings, copy-size]
+  extras: [peers]
+kernelspec:
+  display_name: Python 3
+  name: python3
+---
+
+# Title
+
+```{code-cell} ipython3
+:tags: [hide-input]
+
+%pip install gpuguide
+from gpuguide import roofline
+```
+
+```python
+import not_a_cell
+```
+
+```{code-cell} ipython3
+---
+tags: [remove-output]
+mystnb:
+  image: {}
+---
+x = 1
+```
+"""
+
+
+def test_a_page_tells_what_it_reads_and_runs() -> None:
+    page = pages.read(SOURCE)
+    assert page.executed
+    assert page.benchmarks == ("ceilings", "copy-size")
+    assert page.extras == ("peers",)
+    compile(page.code, "page", "exec")
+    assert "from gpuguide import roofline" in page.code
+    assert "x = 1" in page.code
+    for absent in ("not_a_cell", "pip", "tags", "mystnb"):
+        assert absent not in page.code
+
+
+def test_a_page_without_front_matter_runs_nothing() -> None:
+    assert not pages.read("# Title\n").executed
+
+
+def test_marking_keeps_every_line_where_it_is() -> None:
+    marked = pages.marked(SOURCE, "abc")
+    assert marked.splitlines()[5] == "  display_name: Python 3 abc"
+    assert marked.replace(" abc", "") == SOURCE
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        ("gpuguide: [a]", "gpuguide"),
+        ("gpuguide:\n  bench: [a]", "bench"),
+        ("gpuguide:\n  benchmarks: ceilings", "list of names"),
+        ("gpuguide: {", "not YAML"),
+    ],
+)
+def test_a_wrong_front_matter_is_named(front: str, message: str) -> None:
+    with pytest.raises(GpuguideError, match=message):
+        pages.read(f"---\n{front}\n---\n# Title\n")
+
+
+def test_a_page_without_a_display_name_cannot_be_marked() -> None:
+    with pytest.raises(GpuguideError, match="display_name"):
+        pages.marked("---\nkernelspec: {name: python3}\n---\n", "abc")
+
+
+@pytest.mark.parametrize(
+    ("tex", "expected"),
+    [
+        (r"\mathbb{R}", "ℝ"),
+        (r"\mathbf{x}", "𝐱"),
+        (r"\boldsymbol{\theta}", "𝜽"),
+        (r"\mathcal{L}", "ℒ"),
+    ],
+)
+def test_styled_letters_are_characters(tex: str, expected: str) -> None:
+    (found,) = mathematics.render([(tex, False)])
+    assert expected in mathematics.for_browsers(found["ok"])
+
+
+def test_a_wrong_formula_says_what_is_wrong() -> None:
+    (found,) = mathematics.render([(r"\frac{1}{", False)])
+    assert "error" in found
+
+
+def test_the_font_has_the_characters_that_formulas_need() -> None:
+    from io import BytesIO
+
+    from fontTools.ttLib import TTFont
+
+    content = mathematics.font_subset()
+    assert len(content) < 160_000
+    font = TTFont(BytesIO(content))
+    assert "MATH" in font
+    assert {ord(letter) for letter in "a+∑∫√ℝ𝑥𝜽⟨"} <= set(font.getBestCmap())
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (59.4, "59 s"), (60, "1 min"), (3900, "1 h 5 min")])
+def test_a_duration_reads_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,135 @@
+"""A small site in a temporary folder, with a copy of the library of its own, so that tests may change both."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import synthetic_records as synthetic
+
+from gpuguide.measure import digest, records
+
+CONF = """
+extensions = ["gpuguide.site", "myst_nb"]
+include_patterns = ["*.md"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
+html_theme = "pydata_sphinx_theme"
+nb_execution_mode = "cache"
+nb_execution_cache_path = "_build/.jupyter_cache"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+"""
+FRONT = """---
+gpuguide:
+  benchmarks: [{benchmarks}]
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+    format_version: 0.13
+kernelspec:
+  display_name: Python 3
+  name: python3
+---
+"""
+
+
+@dataclass(frozen=True)
+class Build:
+    """What one build did."""
+
+    status: int
+    output: str
+
+    @property
+    def executed(self) -> set[str]:
+        """The pages whose code ran."""
+        return {Path(found).stem for found in re.findall(r"(\S+\.md): Executing notebook", self.output)}
+
+    @property
+    def read(self) -> set[str]:
+        """The pages that were read."""
+        return set(re.findall(r"reading sources\.\.\. \[ *\d+%\] (\S+)", self.output))
+
+
+@dataclass(frozen=True)
+class Project:
+    """A site of a few pages."""
+
+    root: Path
+
+    @property
+    def library(self) -> Path:
+        """The copy of the library that this site uses."""
+        return self.root / "src" / "gpuguide"
+
+    @property
+    def html(self) -> Path:
+        """Where the pages are built."""
+        return self.root / "_build" / "html"
+
+    def page(self, name: str, body: str, *, benchmarks: str = "", runs: bool = True) -> None:
+        """Write a page, as a notebook if it ``runs``."""
+        front = FRONT.format(benchmarks=benchmarks) if runs else ""
+        (self.root / f"{name}.md").write_text(f"{front}# {name}\n\n{body}\n", encoding="utf-8")
+
+    def line_of(self, name: str, text: str) -> int:
+        """Return the line of a page, counted from one, on which ``text`` stands first."""
+        lines = (self.root / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+    def edit(self, module: str, old: str, new: str) -> None:
+        """Change the source of a module of this site's library."""
+        path = self.library / module
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def record(self, benchmark: str, slower: float = 1.0, *, stale: bool = False) -> Path:
+        """Publish a synthetic record in this site's library."""
+        made = synthetic.record(benchmark, synthetic.cases_of(benchmark, slower), synthetic.PUBLISHED, stale=stale)
+        return _write(made, self.library / "records")
+
+    def own_record(self, benchmark: str) -> Path:
+        """Put a record of another device into the reader's own folder."""
+        made = synthetic.record(benchmark, synthetic.cases_of(benchmark, 3.0), synthetic.OWN)
+        return _write(made, self.root / "own")
+
+    def build(self, *, own: bool = False) -> Build:
+        """Build the site in a process of its own."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root / "src"),
+            "GPUGUIDE_RECORDS": str(self.root / "own") if own else "",
+            "NO_COLOR": "1",
+        }
+        command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", ".", "_build/html"]
+        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        return Build(done.returncode, done.stdout + done.stderr)
+
+
+def start(root: Path) -> Project:
+    """Make a site without pages."""
+    ignored = shutil.ignore_patterns("__pycache__", "nvidia*", "cpu", "*x-*")
+    shutil.copytree(digest.PACKAGE_FOLDER, root / "src" / "gpuguide", ignore=ignored)
+    (root / "src" / "gpuguide" / "records").mkdir(exist_ok=True)
+    (root / "conf.py").write_text(CONF, encoding="utf-8")
+    return Project(root)
+
+
+def _write(record: records.Record, folder: Path) -> Path:
+    path = folder / record.device / f"{record.benchmark}.json"
+    return records.write(replace(record, path=None), path).path or path
+
+
+def cell(code: str, tags: str = "") -> str:
+    """Return a code cell."""
+    options = f":tags: [{tags}]\n\n" if tags else ""
+    return f"```{{code-cell}} ipython3\n{options}{code}\n```\n"
