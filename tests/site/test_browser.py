@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
-PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.glob("**/*.html")) if SITE.is_dir() else []
+PAGES = [
+    name for path in sorted(SITE.glob("**/*.html")) if not (name := path.relative_to(SITE).as_posix()).startswith("_")
+]
 FIRST_VIEW = 1.0e6
 """Bytes that the first view of a page may transfer"""
 

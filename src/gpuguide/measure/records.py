@@ -83,6 +83,8 @@ class Readings:
     """Hz"""
     power: float | None = None
     """W"""
+    power_limit: float | None = None
+    """W; boards of one name are sold with different limits"""
     temperature: float | None = None
     """degrees Celsius"""
 
@@ -222,6 +224,10 @@ class Record:
                 f"{found[0].status}, {found[0].reason}."
             )
         return found[0]
+
+    def median(self, contender: str, metric: str, **keys: Key) -> float:
+        """Return the median of one metric of the one good case that :meth:`case` finds, in SI units."""
+        return self.case(contender, **keys).metrics[metric].summary.median
 
     def series(self, contender: str, x: str, metric: str, **keys: Key) -> list[tuple[Key, Summary]]:
         """Return ``(value of key x, summary of metric)`` for one contender, sorted by ``x``.
@@ -414,7 +420,7 @@ class _Reader:
 
     def object(self, value: Any, where: str) -> None:
         if not isinstance(value, _Object):
-            raise self.fail(where, f"expected an object, found {_kind(value)}")
+            raise self.fail(where or "the top", f"expected an object, found {_kind(value)}")
         if value.twice is not None:
             raise self.fail(f"{where}.{value.twice}".lstrip("."), "the field stands twice")
 
@@ -455,6 +461,8 @@ class _Reader:
     def integer(self, value: Any, where: str, *, least: int | None = None) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(where, f"expected an integer, found {_kind(value)}")
+        if abs(value) >= 2**63:
+            raise self.fail(where, "the number does not fit into 64 bits")
         if least is not None and value < least:
             raise self.fail(where, f"the number {value} is below {least}")
         return value
@@ -485,7 +493,7 @@ class _Reader:
         return text
 
     def record(self, content: Any) -> Record:
-        self.object(content, "the top")
+        self.object(content, "")
         version = self.integer(content.get("schema_version"), "schema_version", least=1)
         if version > SCHEMA_VERSION:
             raise self.fail(
