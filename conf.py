@@ -65,6 +65,7 @@ copybutton_selector = "div:not(.output) > div.highlight pre"  # code, not output
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpuguide"
+html_favicon = "src/gpuguide/site/theme/static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
 html_sidebars = {"index": []}

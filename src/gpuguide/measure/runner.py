@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from gpuguide.measure.timing import Sampler
 SEED = 0
 FEW_SAMPLES = 5
 """Samples of calls that take a second or longer"""
+SLOW = 1.0
 LEAST_SAMPLES = 20
 MOST_SAMPLES = 100
 QUICK_SAMPLES = 3
@@ -128,7 +130,7 @@ def run(
                 results = session.measure(keys)
                 done += 1
                 behind += forecast(plan.benchmark)
-                left = (time.monotonic() - started) * (ahead / behind - 1)
+                left = (time.monotonic() - started) * max(0.0, ahead / behind - 1)
                 case = describe_keys(keys) if keys else "one case"
                 report(Progress(plan.benchmark.name, case, done, total, left, results))
             if session.record is not None:
@@ -264,16 +266,20 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
             works.pop(name, None)
     settling = {name: work.sample is None and device.backend != "fake" for name, work in works.items()}
     for name, outcome in _take_in_turn(samplers, settling, benchmark, quick).items():
-        if isinstance(outcome, Exception):
-            results[name] = failure(keys, name, outcome)
-            continue
         work = works[name]
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            measured = {"time": outcome, **({} if device.backend == "fake" else work.further())}
+        except Exception as error:
+            results[name] = failure(keys, name, error)
+            continue
         correct: records.Correct = "yes" if work.check and device.backend != "fake" else "n/a"
-        measured = {"time": outcome, **({} if device.backend == "fake" else work.further())}
         results[name] = Case(keys, name, 0, "ok", "", correct, measured, dict(work.rates))
     works.clear()
     samplers.clear()
-    _release_memory(device)
+    if not any(case.reason.startswith(DEVICE_LOST) for case in results.values()):  # nothing can be released then
+        _release_memory(device)
     return tuple(results[name] for name in benchmark.contenders)
 
 
@@ -338,10 +344,14 @@ def _take_in_turn(
                 if settling[name]:
                     settle(samplers[name], benchmark.settle)
                 if turn == 0:
-                    taken[name].extend(samplers[name]() for _ in range(QUICK_SAMPLES if quick else FEW_SAMPLES))
+                    taken[name].append(samplers[name]())
+                    few = QUICK_SAMPLES if quick else 1 if taken[name][0] >= SLOW else FEW_SAMPLES
+                    taken[name].extend(samplers[name]() for _ in range(few - 1))
                 wanted = len(taken[name]) if quick else samples_wanted(taken[name], benchmark)
                 due = wanted * (turn + 1) // TURNS
                 taken[name].extend(samplers[name]() for _ in range(due - len(taken[name])))
+                if not all(0 < seconds < math.inf for seconds in taken[name]):
+                    raise ValueError(f"the timer gave times from {min(taken[name])} to {max(taken[name])} s")
             except Exception as error:
                 outcomes[name] = error
     return {name: outcomes.get(name) or records.metric("s", taken[name]) for name in samplers}
@@ -358,16 +368,21 @@ def samples_wanted(taken: Sequence[float], benchmark: Benchmark) -> int:
     """Return how many samples to take in all of a contender, from its first few."""
     if benchmark.samples is not None:
         return benchmark.samples
-    seconds = sorted(taken[:FEW_SAMPLES])[FEW_SAMPLES // 2]
-    if seconds >= 1:
+    few = sorted(taken[:FEW_SAMPLES])
+    seconds = few[len(few) // 2]
+    if seconds >= SLOW:
         return FEW_SAMPLES
     return max(LEAST_SAMPLES, min(MOST_SAMPLES, round(benchmark.budget / seconds)))
 
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""What PyTorch's allocators, CUDA's and those of Linux and Windows say, whatever the exception's type"""
+
+
 def failure(keys: Keys, contender: str, error: Exception) -> Case:
     """Turn an exception into a case with a status and a reason of one line."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+    first = without_paths((str(error).strip() or type(error).__name__).splitlines()[0])
+    if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
         return Case(keys, contender, 0, "out-of-memory", first)
     if isinstance(error, AssertionError):
         return Case(keys, contender, 0, "failed", f"wrong result: {first}")
@@ -440,20 +455,21 @@ def library_versions() -> dict[str, str]:
 
 
 def commit_of_checkout() -> str | None:
-    """Return the commit of the checkout that gpuguide runs from, marked if files differ; ``None`` elsewhere."""
-    folder = Path(__file__).parent
+    """Return the commit of the checkout that gpuguide runs from, marked if code differs; ``None`` elsewhere."""
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10)
+            done = subprocess.run(
+                ["git", *arguments], cwd=digest.PACKAGE_FOLDER, capture_output=True, text=True, timeout=10
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
     head = git("rev-parse", "HEAD")
-    if not head:
+    if not head or not git("ls-files", "--", "measure/runner.py"):  # a project that has gpuguide in its environment
         return None
-    return f"{head}-modified" if git("status", "--porcelain", "--", ".") else head
+    return f"{head}-modified" if git("status", "--porcelain", "--", ".", ":!records") else head
 
 
 def command_line() -> str:
@@ -461,9 +477,15 @@ def command_line() -> str:
     words = ["gpuguide"]
     hide = False
     for word in sys.argv[1:]:
-        words.append("DIR" if hide else "--out=DIR" if word.startswith("--out=") else word)
+        is_path = hide or "/" in word or "\\" in word  # a notebook's kernel is started with one, too
+        words.append("--out=DIR" if word.startswith("--out=") else "DIR" if is_path else word)
         hide = word == "--out"
     return shlex.join(words)
+
+
+def without_paths(text: str) -> str:
+    """Return ``text`` with absolute paths, which may name a user, written as ``PATH``."""
+    return re.sub(r"(?<![\w.~])(/|[A-Za-z]:\\)[^\s'\"]+", "PATH", text)
 
 
 def _now() -> str:
