@@ -96,7 +96,7 @@ def imports_of_module(name: str) -> frozenset[str]:
 
 def significant_source(source: str) -> str:
     """Return source text without comments, docstrings, blank lines and trailing spaces."""
-    lines = source.splitlines()
+    lines = source.split("\n")  # as Python counts them: a form feed ends no line
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
@@ -106,10 +106,19 @@ def significant_source(source: str) -> str:
             continue
         for statement in node.body:  # also the strings that document an attribute
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str) and statement.end_lineno is not None:
-                    for row in range(statement.lineno, statement.end_lineno + 1):
-                        lines[row - 1] = ""
+                if isinstance(statement.value.value, str):
+                    _blank(lines, statement)
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _blank(lines: list[str], statement: ast.stmt) -> None:
+    """Replace a statement by spaces; code beside it on its first or last line stays."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    for row in range(first, last + 1):
+        line = lines[row - 1].encode()  # the columns of a syntax tree count bytes
+        start = statement.col_offset if row == first else 0
+        end = statement.end_col_offset or 0 if row == last else len(line)
+        lines[row - 1] = (line[:start] + b" " * (end - start) + line[end:]).decode()
 
 
 def source_digest(modules: Iterable[str]) -> str:

@@ -122,7 +122,10 @@ def ratio(reference: str) -> Ratio:
     if above.run != below.run:
         raise GpuguideError(f"{reference!r}: the two contenders were measured in different runs, so no ratio is given.")
     pairs = zip(metric_of(above, name, reference).samples, metric_of(below, name, reference).samples, strict=False)
-    return Ratio(record, above, below, name, records.summarise([a / b for a, b in pairs]))
+    try:
+        return Ratio(record, above, below, name, records.summarise([a / b for a, b in pairs]))
+    except ZeroDivisionError:
+        raise GpuguideError(f"{reference!r}: a sample of {other} is zero, so no ratio is given.") from None
 
 
 def metric_of(case: Case, name: str, reference: str) -> Metric:
@@ -141,7 +144,11 @@ def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], st
             "for example copy-size/copy:bandwidth working_set=65536."
         )
     benchmark, contender, other, name, rest = match.groups()
-    pairs = dict(word.split("=", 1) for word in rest.split())
+    pairs: dict[str, str] = {}
+    for key, text in (word.split("=", 1) for word in rest.split()):
+        if key in pairs:
+            raise GpuguideError(f"{reference!r} names the key {key!r} twice.")
+        pairs[key] = text
     device = pairs.pop("device", store.PUBLISHED_DEVICE)
     return benchmark, contender, other, name, {key: key_value(text) for key, text in pairs.items()}, device
 

@@ -382,7 +382,8 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 def failure(keys: Keys, contender: str, error: Exception) -> Case:
     """Turn an exception into a case with a status and a reason of one line."""
     first = without_paths((str(error).strip() or type(error).__name__).splitlines()[0])
-    if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
+    out_of_memory = any(words in str(error) for words in OUT_OF_MEMORY)
+    if out_of_memory or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Case(keys, contender, 0, "out-of-memory", first)
     if isinstance(error, AssertionError):
         return Case(keys, contender, 0, "failed", f"wrong result: {first}")

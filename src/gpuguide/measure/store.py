@@ -181,12 +181,16 @@ def import_records(paths: Sequence[Path], folder: Path, *, publish: bool) -> lis
     Raises
     ------
     GpuguideError
-        If a record is damaged or must not be published, or there is none.
+        If a record is damaged or must not be published, two would be one file, or there is none.
     """
     files = [file for path in paths for file in (sorted(path.glob("**/*.json")) if path.is_dir() else [path])]
     if not files:
         raise GpuguideError(f"There are no records in {', '.join(map(str, paths))}.")
     checked = [records.read(file) for file in files]
+    places: dict[tuple[str, str], Path] = {}
+    for file, record in zip(files, checked, strict=True):
+        if (other := places.setdefault((record.device, record.benchmark), file)) != file:
+            raise GpuguideError(f"{other} and {file} are of one benchmark on one device. Name the one to import.")
     for record in checked if publish else []:
         refusal = unpublishable(record)
         if refusal:

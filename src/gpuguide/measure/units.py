@@ -48,7 +48,7 @@ def scale_for(value: float, unit: str) -> tuple[float, str]:
     if unit in _UNSCALED:
         return 1.0, unit
     prefixes = _SMALL_PREFIXES if unit == "s" else _PREFIXES
-    magnitude = abs(value) * (1 + 5e-4)  # 999.9 GB/s reads as 1.00 TB/s
+    magnitude = abs(value) / (1 - 5e-4)  # 999.5 GB/s reads as 1.00 TB/s
     for scale, prefix in prefixes:
         if magnitude >= scale:
             return scale, prefix + unit

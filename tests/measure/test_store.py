@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import digest, records, store
+from gpuguide.measure.records import Case, DamagedRecord, Rate, Readings, Record, Run
+
+HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
+RUN = Run(
+    device_name="NVIDIA H100 80GB HBM3",
+    driver="580.1",
+    cuda="13.0",
+    python="3.12.3",
+    versions={"torch": "2.11.0"},
+    host_cpu="A processor",
+    host_cores=16,
+    before=Readings(),
+    after=Readings(),
+    started_at="2026-11-21T01:00:00.000+00:00",
+    finished_at="2026-11-21T01:10:00.000+00:00",
+    elapsed=600.0,
+    commit="43e7d29",
+    seed=0,
+    command="gpuguide bench run",
+)
+SAMPLES = [float(x) for x in np.random.default_rng(0).lognormal(-7, 0.2, 37)]
+
+
+def a_record(benchmark: str = "copy-size", device: str = store.PUBLISHED_DEVICE, **run: Any) -> Record:
+    """Return a fresh record with a good case, one of a single sample, and three that say why there is no number."""
+    time = records.metric("s", SAMPLES)
+    loss = {"time": records.metric("s", [2.5]), "loss": records.metric("nat", [3.25])}
+    rates = {"bandwidth": Rate("B/s", 4)}
+    cases = (
+        Case({"working_set": 2, "causal": True}, "copy", 0, "ok", "", "yes", {"time": time}, rates),
+        Case({"working_set": 4, "causal": False}, "copy", 0, "ok", "", "n/a", loss),
+        Case({"working_set": 8, "causal": True}, "copy", 0, "skipped", "too large"),
+        Case({"working_set": 16, "causal": True}, "copy", 0, "failed", "wrong result"),
+        Case({"working_set": 32, "causal": True}, "copy", 0, "out-of-memory", "80 GiB"),
+    )
+    return Record(
+        benchmark, device, records.HARNESS_VERSION, digest.benchmark_digest(benchmark), (replace(RUN, **run),), cases
+    )
+
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def save() -> Save:
+    def save(record: Record, folder: Path) -> Path:
+        path = records.write(record, folder / record.device / f"{record.benchmark}.json").path
+        assert path is not None
+        return path
+
+    return save
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "published"
+    folder.mkdir()
+    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    return folder
+
+
+@pytest.fixture
+def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(folder))
+    return folder
+
+
+# --- where records are -----------------------------------------------------------------------------------
+
+
+def test_the_overlay_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
+    assert store.overlay_folder() == tmp_path
+    monkeypatch.setenv("GPUGUIDE_RECORDS", "~/records")
+    assert store.overlay_folder() == Path.home() / "records"
+
+
+def test_an_empty_variable_means_no_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGUIDE_RECORDS", "")
+    assert store.overlay_folder() is None
+    assert store.mine("copy-size") == store.overlay_records() == []
+    assert store.folders() == [store.published_folder()]
+
+
+def test_without_the_variable_the_overlay_is_among_the_users_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GPUGUIDE_RECORDS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = store.overlay_folder()
+    assert folder is not None
+    assert folder.is_absolute()
+    assert folder.parts[-2:] == ("gpuguide", "records")
+    assert store.overlay_records() == []  # it need not exist
+
+
+def test_a_published_record_and_ones_own_of_the_same_device_stand_side_by_side(
+    published: Path, overlay: Path, save: Save
+) -> None:
+    save(a_record(commit="published"), published)
+    save(a_record(commit="mine"), overlay)
+    save(a_record(device="cpu", commit="mine"), overlay)
+    assert store.published("copy-size").runs[0].commit == "published"
+    assert [(r.device, r.runs[0].commit) for r in store.mine("copy-size")] == [
+        ("cpu", "mine"),
+        (store.PUBLISHED_DEVICE, "mine"),
+    ]
+    assert [r.runs[0].commit for r in store.published_records()] == ["published"]
+    assert store.record_files("copy-size") == [
+        published / store.PUBLISHED_DEVICE / "copy-size.json",
+        overlay / "cpu" / "copy-size.json",
+        overlay / store.PUBLISHED_DEVICE / "copy-size.json",
+    ]
+
+
+def test_a_record_is_read_again_when_its_file_changes(published: Path, save: Save) -> None:
+    path = save(a_record(commit="early"), published)
+    assert store.published("copy-size") is store.published("copy-size")
+    save(a_record(commit="later still"), published)
+    assert store.published("copy-size").runs[0].commit == "later still"
+    text = path.read_text()
+    path.write_text(text.replace("later still", "edited by hand"))
+    with pytest.raises(DamagedRecord, match="checksum"):
+        store.published("copy-size")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "device", "says"),
+    [
+        ("copysize", store.PUBLISHED_DEVICE, ["benchmark", "'copysize'", "Did you mean copy-size"]),
+        ("copy-size", "nvidia-h100", ["device", "'nvidia-h100'", "Did you mean nvidia-h100-80gb-hbm3"]),
+        ("matmul-size", store.PUBLISHED_DEVICE, ["no published record", "'matmul-size'", store.PUBLISHED_DEVICE]),
+    ],
+)
+def test_what_is_not_published_says_what_is(
+    published: Path, save: Save, benchmark: str, device: str, says: list[str]
+) -> None:
+    save(a_record(), published)
+    with pytest.raises(GpuguideError) as caught:
+        store.published(benchmark, device)
+    assert not [text for text in says if text not in str(caught.value)]
+
+
+def test_a_page_reads_what_it_declares_and_nothing_else(
+    published: Path, overlay: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(a_record(), published)
+    monkeypatch.setenv("GPUGUIDE_DECLARED", "ceilings,copy-size")
+    assert store.published("copy-size").benchmark == "copy-size"
+    assert store.mine("copy-size") == []
+    for declared in ("ceilings", "", "copy"):
+        monkeypatch.setenv("GPUGUIDE_DECLARED", declared)
+        for read in (store.published, store.mine):
+            with pytest.raises(GpuguideError, match=r"'copy-size'.*does not declare.*benchmarks: \[copy-size\]"):
+                read("copy-size")
+
+
+# --- CSV -------------------------------------------------------------------------------------------------
+
+
+def test_csv_has_the_columns_of_the_contract() -> None:
+    assert store.csv_text([]) == HEADER + "\n"
+
+
+def test_csv_rows_hold_what_was_measured() -> None:
+    rows = list(csv.DictReader(io.StringIO(store.csv_text([a_record()]))))
+    assert [(row["case"], row["metric"], row["unit"], row["n"], row["correct"]) for row in rows] == [
+        ('{"causal": true, "working_set": 2}', "time", "s", "37", "yes"),
+        ('{"causal": true, "working_set": 2}', "bandwidth", "B/s", "37", "yes"),
+        ('{"causal": false, "working_set": 4}', "time", "s", "1", "n/a"),
+        ('{"causal": false, "working_set": 4}', "loss", "nat", "1", "n/a"),
+    ]
+    assert {row["device"] for row in rows} == {store.PUBLISHED_DEVICE}
+    assert {(row["benchmark"], row["contender"]) for row in rows} == {("copy-size", "copy")}
+    assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {
+        ("2026-11-21T01:10:00.000+00:00", "43e7d29", "no")
+    }
+    for row, samples in zip(rows, [SAMPLES, [4 / seconds for seconds in SAMPLES]], strict=False):
+        found = [float(row[name]) for name in ("p5", "p25", "median", "p75", "p95")]
+        np.testing.assert_allclose(found, np.quantile(samples, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=1e-5)
+    assert [rows[3][name] for name in ("p5", "p25", "median", "p75", "p95")] == ["", "", "3.25", "", ""]
+
+
+def test_csv_says_what_is_stale_and_names_no_commit_where_there_is_none() -> None:
+    record = replace(a_record(commit=None), code_digest="sha256:" + "0" * 64)
+    rows = list(csv.DictReader(io.StringIO(store.csv_text([record]))))
+    assert {(row["commit"], row["stale"]) for row in rows} == {("", "yes")}
+
+
+def test_each_row_names_the_run_that_measured_it() -> None:
+    record = a_record()
+    later = replace(RUN, finished_at="2026-12-01T00:00:00.000+00:00", commit="later")
+    cases = (record.cases[0], replace(record.cases[1], run=1))
+    rows = store.rows(replace(record, runs=(RUN, later), cases=cases))
+    assert [row[-2] for row in rows] == ["43e7d29"] * 2 + ["later"] * 2
+    assert rows[-1][-3] == later.finished_at
+
+
+# --- import ----------------------------------------------------------------------------------------------
+
+
+def test_records_are_imported_from_files_and_folders(tmp_path: Path, overlay: Path, save: Save) -> None:
+    one = save(a_record(), tmp_path / "a")
+    save(a_record("matmul-size", "cpu", simulated=True, commit=None), tmp_path / "b" / "deeper")
+    taken = store.import_records([one, tmp_path / "b"], overlay, publish=False)
+    assert [(record.device, record.benchmark) for record in taken] == [
+        (store.PUBLISHED_DEVICE, "copy-size"),
+        ("cpu", "matmul-size"),
+    ]
+    assert [record.path for record in taken] == [
+        overlay / store.PUBLISHED_DEVICE / "copy-size.json",
+        overlay / "cpu" / "matmul-size.json",
+    ]
+    assert (overlay / store.PUBLISHED_DEVICE / "copy-size.json").read_bytes() == one.read_bytes()
+    assert store.overlay_records()[1] == taken[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda record: replace(record, runs=(replace(RUN, simulated=True),)), "fake device"),
+        (lambda record: replace(record, code_digest="sha256:" + "0" * 64), "code has changed"),
+        (lambda record: replace(record, harness_version=records.HARNESS_VERSION + 1), "code has changed"),
+        (lambda record: replace(record, runs=(replace(RUN, commit=None),)), "does not name the commit"),
+        (lambda record: replace(record, runs=(replace(RUN, commit="43e7d29-modified"),)), "was modified"),
+    ],
+    ids=["simulated", "stale code", "stale harness", "no commit", "modified commit"],
+)
+def test_what_must_not_be_published_is_refused_and_nothing_is_copied(
+    tmp_path: Path, overlay: Path, published: Path, save: Save, change: Any, says: str
+) -> None:
+    save(a_record("ceilings"), tmp_path / "good")
+    bad = save(change(a_record()), tmp_path / "bad")
+    with pytest.raises(GpuguideError, match=rf"copy-size\.json cannot be published: .*{says}"):
+        store.import_records([tmp_path / "good", bad], published, publish=True)
+    assert list(published.iterdir()) == []
+    assert len(store.import_records([tmp_path / "good", bad], overlay, publish=False)) == 2  # for oneself it is fine
+
+
+def test_a_damaged_record_among_good_ones_is_named_and_nothing_is_copied(
+    tmp_path: Path, overlay: Path, save: Save
+) -> None:
+    save(a_record(), tmp_path / "a")
+    bad = save(a_record("matmul-size"), tmp_path / "a")
+    bad.write_text(bad.read_text()[:-20])
+    with pytest.raises(DamagedRecord, match=r"matmul-size\.json"):
+        store.import_records([tmp_path / "a"], overlay, publish=False)
+    assert list(overlay.iterdir()) == []
+
+
+def test_two_records_for_one_place_are_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
+    one, other = save(a_record(commit="one"), tmp_path / "a"), save(a_record(commit="other"), tmp_path / "b")
+    with pytest.raises(GpuguideError) as caught:
+        store.import_records([tmp_path / "a", tmp_path / "b"], overlay, publish=False)
+    assert str(one) in str(caught.value)
+    assert str(other) in str(caught.value)
+    assert list(overlay.iterdir()) == []
+
+
+def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
+    with pytest.raises(GpuguideError, match="no records in"):
+        store.import_records([overlay], overlay, publish=False)
+    with pytest.raises(GpuguideError, match=r"no record at .*missing\.json"):
+        store.import_records([tmp_path / "missing.json"], overlay, publish=False)
+
+
+# --- what is published -----------------------------------------------------------------------------------
+
+
+def test_every_published_record_is_fresh_measured_and_names_its_commit() -> None:
+    found = store.published_records()
+    assert {record.benchmark for record in found if record.device == store.PUBLISHED_DEVICE} == set(
+        digest.benchmark_modules()
+    )
+    assert not {record.path: store.unpublishable(record) for record in found if store.unpublishable(record)}
+
+
+def test_published_times_have_the_samples_that_the_design_asks_for() -> None:
+    for record in store.published_records():
+        for case in record.cases:
+            if "time" in case.measured:
+                summary = case.measured["time"].summary
+                assert summary.n >= (20 if summary.median < 1 else 5), (record.path, case.keys, case.contender)
+
+
+def test_published_records_survive_a_move(tmp_path: Path) -> None:
+    copy = shutil.copytree(store.published_folder(), tmp_path / "copy")
+    for record in store.published_records():
+        assert records.read(copy / record.device / f"{record.benchmark}.json").cases == record.cases
+
+
+def test_published_records_name_no_path(repository: Path) -> None:
+    for path in store.published_folder().glob("*/*.json"):
+        for run in json.loads(path.read_text())["runs"]:
+            assert "/" not in run["command"], path
+            assert str(repository) not in json.dumps(run), path
