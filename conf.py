@@ -22,7 +22,6 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_codeautolink",  # names in code cells link to the API reference
     "sphinx_copybutton",
-    "sphinx_design",  # folded solutions
 ]
 
 # The repository is the source folder. What the patterns leave out is walked all the same unless it is excluded.
@@ -81,4 +80,3 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_context = {"default_mode": "auto"}

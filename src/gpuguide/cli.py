@@ -36,9 +36,18 @@ app.add_typer(claims, name="claims")
 
 WIDE = 240
 """Columns of a table that goes to a file or another program"""
-out = Console(width=None if sys.stdout.isatty() else WIDE, soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+out = Console(width=None if sys.stdout.isatty() else WIDE, soft_wrap=True, highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+TYPER_INTERRUPTED = 130
+"""The status with which Typer ends on Ctrl-C, without a word"""
 PREFERRED_METRICS = ("throughput", "bandwidth", "time")
+
+
+class ClaimsFormat(StrEnum):
+    """How to print what does not hold."""
+
+    text = "text"
+    json = "json"
 
 
 class Format(StrEnum):
@@ -55,7 +64,9 @@ def main() -> None:
     except GpuguideError as error:
         err.print(f"gpuguide: {error}", markup=False)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != TYPER_INTERRUPTED:
+            raise
         err.print("\nInterrupted. Finished cases are kept; run the same command again to go on.")
         sys.exit(1)
     except BrokenPipeError:
@@ -182,12 +193,17 @@ def bench_compare(
     ] = None,
 ) -> None:
     """Show the same cases on several devices side by side. Example: gpuguide bench compare nvidia-h100-80gb-hbm3 cpu"""
-    everything = {(r.device, r.benchmark): r for r in [*store.published_records(), *store.overlay_records()]}
+    published = {(r.device, r.benchmark): r for r in store.published_records()}
+    shown = {device for device, _ in published}
+    own = {(f"{r.device} (yours)" if r.device in shown else r.device, r.benchmark): r for r in store.overlay_records()}
+    everything = published | own
     known = sorted({device for device, _ in everything})
     for device in devices or ():
         if device not in known:
             raise unknown("device with records", device, known)
-    columns = devices or known
+    columns = known
+    if devices:
+        columns = [name for device in devices for name in known if name in (device, f"{device} (yours)")]
     table = Table(box=None, pad_edge=False)
     for column in ("benchmark", "contender", "case", *columns):
         table.add_column(column, overflow="fold")
@@ -256,6 +272,10 @@ def records_show(
     if benchmark not in known:
         raise unknown("benchmark", benchmark, known)
     found = [record_files.read(path) for path in store.record_files(benchmark)]
+    if not found:
+        raise GpuguideError(
+            f"There is no record of {benchmark!r} yet. Measure one with 'gpuguide bench run {benchmark}'."
+        )
     devices = {record.device for record in found}
     if device is not None and device not in devices:
         raise unknown(f"device with a record of {benchmark!r}", device, devices)
@@ -293,10 +313,12 @@ def records_verify(
     """Check that records are whole and fresh. Example: gpuguide records verify my-records/"""
     wrong = 0
     places = paths or store.folders()
-    for path in places:
-        if not path.exists() and paths:
+    for path in paths or ():
+        if not path.exists():
             raise GpuguideError(f"There is no file or folder {path}.")
-    files = [file for path in places for file in (sorted(path.glob("*/*.json")) if path.is_dir() else [path])]
+        if path.is_dir() and not any(path.glob("**/*.json")):
+            raise GpuguideError(f"There are no records in {path}.")
+    files = [file for path in places for file in ([path] if path.is_file() else sorted(path.glob("**/*.json")))]
     for file in files:
         try:
             record = record_files.read(file)
@@ -330,14 +352,14 @@ def records_import(
 
 @claims.command("check")
 def claims_check(
-    format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    format: Annotated[ClaimsFormat, typer.Option(help="To read, or for a program.")] = ClaimsFormat.text,
 ) -> None:
     """Check every claim of the ledger. Example: gpuguide claims check"""
     from gpuguide.claims import ledger
 
     outcomes = ledger.check(ledger.load())
     wrong = [outcome for outcome in outcomes if not outcome.ok]
-    if format == "json":
+    if format is ClaimsFormat.json:
         typer.echo(json.dumps([{"id": o.claim.id, "ok": o.ok, "detail": o.detail} for o in outcomes], indent=1))
     else:
         for outcome in wrong:

@@ -66,9 +66,7 @@ def transfer_time(size: float, bandwidth: float, latency: float = 0.0) -> float:
     return latency + size / bandwidth
 
 
-def offloaded_matmul_time(
-    size: int, peak: float, link: float, latency: float, element_size: int = 4
-) -> float:
+def offloaded_matmul_time(size: int, peak: float, link: float, latency: float, element_size: int = 4) -> float:
     """Return the time of a square product on a GPU when its data start and end in host memory.
 
     Parameters

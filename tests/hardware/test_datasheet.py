@@ -288,8 +288,7 @@ def test_the_table_needs_no_torch() -> None:
 
 
 SOURCE = (
-    '[sources.paper]\ntitle = "Paper"\nurl = "https://example.org"\npublisher = "Vendor"\n'
-    'looked_at = "2026-11-21"\n'
+    '[sources.paper]\ntitle = "Paper"\nurl = "https://example.org"\npublisher = "Vendor"\nlooked_at = "2026-11-21"\n'
 )
 GPU = (
     '[gpu.x1]\nname = "Vendor X1"\naliases = ["X1"]\narchitecture = "X"\ncapability = [9, 0]\nform = "PCIe"\n'

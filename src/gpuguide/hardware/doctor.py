@@ -71,6 +71,8 @@ def gpu() -> list[Finding]:
             driver,
             Finding("CUDA GPU", False, "PyTorch sees none; 'gpuguide bench run' needs one, or --device cpu"),
         ]
+    if state.driver is None:
+        driver = Finding("NVIDIA driver", True, "its version is not known without nvidia-ml-py")
     memory = f"{found.memory / 2**30:.0f} GiB"
     capability = "compute capability {}.{}".format(*found.capability or (0, 0))
     formats = Finding("Number formats", True, ", ".join(sorted(found.supports & {"fp16", "bf16", "tf32", "fp8"})))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -66,29 +65,29 @@ def read_driver(uuid: str | None = None) -> DriverState:
     except pynvml.NVMLError:
         return DriverState()
 
-    def ask(question: Callable[..., Any], *arguments: Any, scale: float = 1.0) -> float | None:
+    def ask(question: str, *arguments: Any) -> Any:
         try:
-            return float(question(*arguments)) * scale
-        except pynvml.NVMLError:
+            return getattr(pynvml, question)(*arguments)
+        except (pynvml.NVMLError, AttributeError):  # the driver refuses, or nvidia-ml-py is too old to ask
             return None
 
-    try:
-        gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
-        limits = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
-        return DriverState(
-            driver=_text(pynvml.nvmlSystemGetDriverVersion()),
-            sm_clock=ask(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_SM, scale=1e6),
-            memory_clock=ask(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_MEM, scale=1e6),
-            power=ask(pynvml.nvmlDeviceGetPowerUsage, gpu, scale=1e-3),
-            power_limit=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, gpu, scale=1e-3),
-            temperature=ask(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU),
+    def reading(question: str, *arguments: Any, scale: float = 1.0) -> float | None:
+        value = ask(question, gpu, *arguments)
+        return None if value is None else float(value) * scale
+
+    version = ask("nvmlSystemGetDriverVersion")
+    gpu = ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}") if uuid else ask("nvmlDeviceGetHandleByIndex", 0)
+    state = DriverState(driver=version.decode() if isinstance(version, bytes) else version)
+    if gpu is not None:
+        limits = reading("nvmlDeviceGetCurrentClocksEventReasons")
+        state = replace(
+            state,
+            sm_clock=reading("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, scale=1e6),
+            memory_clock=reading("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, scale=1e6),
+            power=reading("nvmlDeviceGetPowerUsage", scale=1e-3),
+            power_limit=reading("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
+            temperature=reading("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
             clock_limits=None if limits is None else int(limits),
         )
-    except pynvml.NVMLError:
-        return DriverState()
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    ask("nvmlShutdown")
+    return state

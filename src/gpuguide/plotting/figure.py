@@ -165,6 +165,7 @@ def _settings(theme: palette.Theme) -> Any:
         "axes.spines.right": False,
         "axes.grid": True,
         "axes.axisbelow": True,
+        "axes.ymargin": 0.1,  # room for the name of a ceiling
         "grid.color": theme.grid,
         "grid.linewidth": 0.8,
         "axes.edgecolor": theme.faint,

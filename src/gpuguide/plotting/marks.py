@@ -117,7 +117,7 @@ def bars(
             mine = record is not published
             row = len(names)
             name = (labels or {}).get(contender, contender)
-            names.append(short(device_label(record)) if mine else f"{name} (stale)" if record.stale else name)
+            names.append(device_label(record) if mine else f"{name} (stale)" if record.stale else name)
             low, high = _band(found.summary)
             middle = found.summary.median
             ax.barh(
@@ -208,7 +208,7 @@ def roofline(
 def legend(ax: Axes) -> None:
     """Put the legend above the axes, where it covers no data: each name once, in as many columns as fit."""
     entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    points = ax.get_figure(root=True).get_figwidth() * 72 - 60  # type: ignore[union-attr]
+    points = ax.get_figure(root=True).get_figwidth() * 72 - 40  # type: ignore[union-attr]
     columns = int(points // (46 + 6.4 * max(map(len, entries), default=1)))
     ax.legend(
         entries.values(),
@@ -222,18 +222,10 @@ def legend(ax: Axes) -> None:
     )
 
 
-def short(device: str) -> str:
-    """Return a device's name without the words that all names of its maker begin with.
-
-    >>> short("NVIDIA GeForce RTX 4090")
-    'RTX 4090'
-    """
-    return device.removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
 def device_label(record: Record) -> str:
-    """Return the name of a record's device as a legend shows it."""
-    return f"{record.device_name} (stale)" if record.stale else record.device_name
+    """Return the name of a record's device as a legend shows it: without its maker, and with its state if stale."""
+    name = record.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return f"{name} (stale)" if record.stale else name
 
 
 def _band(summary: Summary) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -10,7 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide.claims import ledger
 from gpuguide.errors import unknown
 from gpuguide.measure import digest, store
-from gpuguide.site import faults, watching
+from gpuguide.site import faults, folds, watching
 
 if TYPE_CHECKING:
     from docutils.nodes import Node
@@ -28,7 +28,6 @@ VERDICTS = {
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("claims", Claims)
-    app.add_node(evidence, override=True, html=(visit_evidence, depart_evidence))
 
 
 class Claims(SphinxDirective):
@@ -55,22 +54,9 @@ class Claims(SphinxDirective):
         heard = nodes.paragraph("", "", nodes.Text(f"“{claim.claim}” "), verdict, classes=["gg-heard"])
         block = nodes.container("", heard, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
         block += self.parse_text_to_nodes(ledger.right(claim))
-        block += evidence("", *self.parse_text_to_nodes(ledger.how_we_know(claim)))
+        known = self.parse_text_to_nodes(ledger.how_we_know(claim))
+        block += folds.fold("", *known, summary="How we know", classes=["gg-how"])
         return block
-
-
-class evidence(nodes.General, nodes.Element):
-    """How we know, folded until a reader asks."""
-
-
-def visit_evidence(translator: Any, node: evidence) -> None:
-    """Open the fold."""
-    translator.body.append('<details class="gg-how"><summary>How we know</summary>')
-
-
-def depart_evidence(translator: Any, node: evidence) -> None:
-    """Close the fold."""
-    translator.body.append("</details>")
 
 
 def chosen(name: str) -> list[ledger.Claim]:

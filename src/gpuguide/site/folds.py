@@ -1,0 +1,46 @@
+"""The directive ``folded``: text under a title, folded until a reader opens it. It needs no script."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node
+    from sphinx.application import Sphinx
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_directive("folded", Folded)
+    app.add_node(fold, html=(open_fold, close_fold))
+
+
+class fold(nodes.General, nodes.Element):
+    """Content under a ``summary``, which is always seen."""
+
+
+class Folded(SphinxDirective):
+    """``:::{folded} TITLE``: show the title, and the content when it is asked for."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+
+    def run(self) -> list[Node]:
+        """Return the fold with its parsed content."""
+        return [fold("", *self.parse_content_to_nodes(), summary=self.arguments[0], classes=["gg-fold"])]
+
+
+def open_fold(translator: Any, node: fold) -> None:
+    """Write the beginning of a fold."""
+    classes = " ".join(node["classes"])
+    translator.body.append(f'<details class="{classes}"><summary>{escape(node["summary"])}</summary>')
+
+
+def close_fold(translator: Any, node: fold) -> None:
+    """Write the end of a fold."""
+    translator.body.append("</details>")

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import builtins
+import os
+import platform
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import gpuguide
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware import datasheet
+from gpuguide.hardware import device as devices
+from gpuguide.hardware.device import Device
+
+
+@pytest.fixture(autouse=True)
+def _no_fake_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUGUIDE_FAKE_DEVICE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "count", "slug"),
+    [
+        ("NVIDIA H100 80GB HBM3", "cuda", 1, "nvidia-h100-80gb-hbm3"),
+        ("NVIDIA H200", "cuda", 1, "nvidia-h200"),
+        ("NVIDIA H200", "cuda", 8, "8x-nvidia-h200"),
+        ("NVIDIA GeForce RTX 4090", "cuda", 1, "nvidia-geforce-rtx-4090"),
+        ("Tesla V100-SXM2-16GB", "cuda", 2, "2x-tesla-v100-sxm2-16gb"),
+        ("  AMD Instinct™ MI300X (VF) ", "cuda", 1, "amd-instinct-mi300x-vf"),
+        ("Intel(R) Xeon(R) Processor", "cpu", 1, "cpu"),
+    ],
+)
+def test_the_slug_names_the_folder(name: str, backend: Any, count: int, slug: str) -> None:
+    assert Device(name, backend, "cuda:0", 1, 0, None, frozenset(), count).slug == slug
+
+
+@pytest.mark.parametrize("gpu", datasheet.load().values(), ids=lambda gpu: gpu.id)
+def test_every_gpu_of_the_table_can_be_faked(gpu: datasheet.Gpu) -> None:
+    device = devices.fake(gpu.id)
+    assert device.backend == "fake"
+    assert device.is_gpu
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", device.slug)
+    assert device.memory == gpu.figures["memory"].value > 10e9
+    assert devices.supported(gpu.capability) == gpu.supports - {"nvlink"}
+    assert device == devices.fake(gpu.name)
+
+
+def test_a_fake_device_that_does_not_exist_lists_near_ones() -> None:
+    with pytest.raises(GpuguideError, match=r"'rtx-4099'.*rtx-4090"):
+        devices.fake("rtx-4099")
+
+
+def test_the_fake_device_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h200")
+    assert devices.current() == devices.choose("gpu") == devices.choose(None) == devices.fake("h200")
+    assert devices.choose("cpu").backend == "cpu"
+
+
+@pytest.mark.parametrize(("cuda", "says"), [(None, "a build without CUDA"), ("13.0", "built for CUDA 13.0")])
+def test_without_a_gpu_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch, cuda: str | None, says: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(GpuguideError) as caught:
+        devices.current()
+    message = str(caught.value)
+    assert says in message
+    assert torch.__version__ in message
+    assert "sees no CUDA GPU" in message
+    assert "gpuguide doctor" in message
+    assert "--device cpu" in message
+
+
+def test_a_gpu_is_described_as_its_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="Tesla T4", major=7, minor=5, total_memory=15 * 2**30, L2_cache_size=4 * 2**20)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert devices.current() == Device("Tesla T4", "cuda", "cuda:0", 15 * 2**30, 4 * 2**20, (7, 5), frozenset({"fp16"}))
+
+
+@pytest.mark.parametrize(
+    ("capability", "formats"),
+    [
+        ((6, 1), set()),
+        ((7, 0), {"fp16"}),
+        ((8, 0), {"fp16", "tf32", "bf16", "flash-attention"}),
+        ((8, 6), {"fp16", "tf32", "bf16", "flash-attention"}),
+        ((8, 9), {"fp16", "tf32", "bf16", "flash-attention", "fp8"}),
+        ((12, 0), {"fp16", "tf32", "bf16", "flash-attention", "fp8"}),
+    ],
+)
+def test_what_a_capability_brings(capability: tuple[int, int], formats: set[str]) -> None:
+    assert devices.supported(capability) == formats
+
+
+def test_the_processor_has_this_machines_memory() -> None:
+    device = devices.cpu()
+    assert device.slug == device.torch_device == "cpu"
+    assert not device.is_gpu
+    assert device.capability is None
+    assert device.memory == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert device.name == devices.processor_name() != ""
+
+
+def test_the_processor_where_the_system_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS and Windows."""
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError
+
+    monkeypatch.setattr(os, "sysconf", refuse)
+    assert devices.cpu().memory == 8 * 2**30
+    monkeypatch.setattr(builtins, "open", refuse)
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert devices.processor_name() == "arm64"
+
+
+@pytest.mark.parametrize("name", ["gpus", "cuda", ""])
+def test_another_device_is_refused_with_what_there_is(name: str) -> None:
+    with pytest.raises(GpuguideError, match=rf"no device named {name!r}.*Known: cpu, gpu"):
+        devices.choose(name)
+
+
+def test_the_device_for_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert str(gpuguide.device()) == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert str(gpuguide.device()).startswith("cuda")
+
+
+def test_devices_differ_only_where_they_are_told_to() -> None:
+    small = replace(devices.fake("rtx-4090"), memory=8 * 10**9)
+    assert small.slug == devices.fake("rtx-4090").slug
