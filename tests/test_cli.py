@@ -145,16 +145,27 @@ def test_the_module_is_the_command() -> None:
         (["bench", "compare", "nvidia-h100"], f"named 'nvidia-h100'.*Did you mean .*{H100}"),
         (["records", "show", "ceiling"], r"no benchmark named 'ceiling'\. Did you mean ceilings"),
         (["records", "show", "ceilings", "--device", "nvidia-h100"], f"Did you mean .*{H100}"),
-        (["records", "verify", "no/such/folder"], "no file or folder no/such/folder"),
-        (["records", "import", "--publish", "no/such.json"], r"There is no record at no/such\.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_an_unknown_name_lists_the_near_ones(gpuguide: Run, words: list[str], says: str) -> None:
     status, out, err = gpuguide(*words)
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert err.startswith("gpuguide: ")
     assert err.count("\n") == 1  # one sentence, no traceback
+    assert re.search(says, err)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["records", "verify", "no/such/folder"], "no file or folder no/such/folder"),
+        (["records", "import", "--publish", "no/such.json"], r"There is no record at no/such\.json"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named(gpuguide: Run, words: list[str], says: str) -> None:
+    status, out, err = gpuguide(*words)
+    assert (status, out) == (1, "")
     assert re.search(says, err)
 
 
@@ -258,7 +269,7 @@ def test_bench_run_without_a_gpu(gpuguide: Run, overlay: Path, monkeypatch: pyte
 def test_bench_run_with_an_unknown_fake_device(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "rtx-4099")
     status, _, err = gpuguide("bench", "run", "--quick")
-    assert status == 1
+    assert status == 2
     assert "rtx-4090" in err
 
 

@@ -1,6 +1,7 @@
 """The command line. Data go to standard output, everything else to standard error.
 
-Exit status: 0 done, 1 something was found wrong or could not be done, 2 the command was written wrongly.
+Exit status: 0 done, 1 something was found wrong or could not be done, 2 the command was written wrongly, which
+includes names that do not exist.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpuguide import __version__
-from gpuguide.errors import GpuguideError, unknown
+from gpuguide.errors import GpuguideError, UnknownName, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records as record_files
 from gpuguide.measure import store
@@ -58,12 +59,12 @@ class Format(StrEnum):
 
 
 def main() -> None:
-    """Run the command line; a user's error is one sentence on standard error and exit status 1."""
+    """Run the command line; a user's error is one sentence on standard error, without a traceback."""
     try:
         app()
     except GpuguideError as error:
         err.print(f"gpuguide: {error}", markup=False)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UnknownName) else 1)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != TYPER_INTERRUPTED:
             raise

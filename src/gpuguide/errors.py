@@ -10,7 +10,11 @@ class GpuguideError(Exception):
     """Something the user can act on. Its message is complete: no traceback is needed to understand it."""
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> GpuguideError:
+class UnknownName(GpuguideError):
+    """A name that does not exist; on the command line it is a usage error."""
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
     """Return the error for a name that does not exist, with the names that are near.
 
     Parameters
@@ -25,4 +29,4 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> GpuguideError:
     names = sorted(known)
     near = difflib.get_close_matches(given.lower(), names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return GpuguideError(f"There is no {kind} named {given!r}.{hint} Known: {', '.join(names) or 'none'}.")
+    return UnknownName(f"There is no {kind} named {given!r}.{hint} Known: {', '.join(names) or 'none'}.")
