@@ -292,7 +292,7 @@ def test_an_interruption_is_one_sentence(
     monkeypatch.setattr(runner, "run", interrupted)
     status, out, err = gpuguide("bench", "run", "ceilings")
     assert (status, out) == (1, "")
-    assert err.endswith("Interrupted. Finished cases are kept; run the same command again to go on.\n")
+    assert err.endswith("Interrupted. What was finished is kept; run the same command again to go on.\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -309,7 +309,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
-    assert err.endswith("Interrupted. Finished cases are kept; run the same command again to go on.\n")
+    assert err.endswith("Interrupted. What was finished is kept; run the same command again to go on.\n")
     assert "Traceback" not in err
     kept = records.read(tmp_path / "cpu" / "copy-size.json")
     assert kept.cases[0].status == "ok"

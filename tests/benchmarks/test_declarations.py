@@ -26,6 +26,11 @@ CONTENDERS = {
     "timing-mistakes": ["right", "no-synchronize", "no-warm-up", "cold-clock", "zeros", "inside-l2"],
     "sustained-matmul": ["matmul-bf16"],
 }
+"""The benchmarks of a machine's ceilings and of timing. Those of a topic have a test file of their own."""
+TOPICS = {
+    "softmax": ["torch-eager", "torch-compile"],
+    "lm-head": ["torch"],
+}
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""
 every_benchmark = pytest.mark.parametrize("name", declarations.names())
@@ -45,7 +50,7 @@ def on(gigabytes: int) -> Device:
 def test_the_benchmarks_and_their_contenders() -> None:
     found = {name: list(declarations.get(name).contenders) for name in declarations.names()}
     assert {name: sorted(contenders) for name, contenders in found.items()} == {
-        name: sorted(contenders) for name, contenders in CONTENDERS.items()
+        name: sorted(contenders) for name, contenders in {**CONTENDERS, **TOPICS}.items()
     }
 
 
@@ -92,7 +97,7 @@ def test_a_processor_is_spared_what_would_take_minutes() -> None:
 
 
 def run_everything(device: Device, folder: Path) -> dict[str, Record]:
-    outcome = runner.run([declarations.get(name) for name in declarations.names()], device, folder, commit="c0ffee")
+    outcome = runner.run([declarations.get(name) for name in CONTENDERS], device, folder, commit="c0ffee")
     assert outcome.not_reached == 0
     return {record.benchmark: records.read(record.path or Path()) for record in outcome.records}
 
@@ -103,7 +108,7 @@ def test_what_does_not_fit_a_device_is_known_beforehand(gigabytes: int) -> None:
     device = on(gigabytes)
     skipped = {
         (name, *keys.values())
-        for name in declarations.names()
+        for name in CONTENDERS
         for keys in declarations.get(name).cases(device)
         if too_large(declarations.get(name), keys, device)
     }

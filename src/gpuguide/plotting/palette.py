@@ -89,6 +89,9 @@ CONTENDERS = {
     "cold-clock": Style("pink", "D"),
     "zeros": Style("violet", "v"),
     "inside-l2": Style("ochre", "P"),
+    "torch": Style("blue", "o"),
+    "torch-eager": Style("blue", "o"),
+    "torch-compile": Style("orange", "s"),
 }
 """A new contender gets its line here; contenders that share a figure need different colours and markers."""
 

@@ -87,7 +87,7 @@ def page_digest(page: pages.Page) -> str:
 
 
 def data_files(modules: Iterable[str]) -> Iterator[Path]:
-    """Yield the files beside a module, other than Python, that its source names."""
+    """Yield the files beside a module, other than Python, that its source names, and those in folders that it names."""
     for module in sorted(modules):
         yield from _data_files_of(module)
 
@@ -96,8 +96,10 @@ def data_files(modules: Iterable[str]) -> Iterator[Path]:
 def _data_files_of(module: str) -> tuple[Path, ...]:
     path = digest.module_path(module)
     text = path.read_text(encoding="utf-8")
-    beside = sorted(other for other in path.parent.iterdir() if other.is_file() and other.suffix != ".py")
-    return tuple(other for other in beside if f'"{other.name}"' in text)
+    named = sorted(other for other in path.parent.iterdir() if other.suffix != ".py" and f'"{other.name}"' in text)
+    return tuple(
+        file for other in named for file in (sorted(other.iterdir()) if other.is_dir() else [other]) if file.is_file()
+    )
 
 
 class naming:

@@ -1,0 +1,115 @@
+"""A GPT-2-shaped model, and two small checkpoints that were trained for this site on Python's standard library.
+
+>>> draft = load("draft")
+>>> draft.complete("for index in ", 1)
+'range'
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.models import checkpoint
+from gpuguide.models.generation import generate
+from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.tokenizer import Tokenizer
+
+__all__ = ["GPT2", "HUB", "PACKAGED", "Config", "Loaded", "Tokenizer", "generate", "load", "training_record"]
+
+PACKAGED = ("main", "draft")
+"""The checkpoints that come with the library, in folders beside this file"""
+HUB = {"gpt2": "openai-community/gpt2"}
+"""Models that are downloaded by name, and where from"""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer.
+
+    ``model`` is in fp32 and in ``eval`` mode, on the processor.
+    """
+
+    name: str
+    model: GPT2
+    tokenizer: Tokenizer
+
+    @property
+    def config(self) -> Config:
+        """The shape of the model."""
+        return self.model.config
+
+    def complete(self, prompt: str | bytes, count: int) -> str:
+        """Return the text of the ``count`` tokens that the model holds most likely, each in its turn.
+
+        The prompt may be any text or bytes, an empty one too. Errors as :func:`generate`.
+        """
+        tokens = self.tokenizer.encode(prompt) or [self.tokenizer.end_of_text]
+        return self.tokenizer.decode(generate(self.model, tokens, count))
+
+
+def load(name: str | Path = "main") -> Loaded:
+    """Load a model by name, or from a folder.
+
+    Parameters
+    ----------
+    name : str or Path
+        ``main`` and ``draft`` come with the library. ``gpt2`` is downloaded (548 MB) unless it was before. Anything
+        else is a folder with a GPT-2 checkpoint in the format of ``transformers``.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no such model, it cannot be fetched, or the checkpoint cannot be read.
+    """
+    if name in PACKAGED:
+        folder = packaged_folder(str(name))
+    elif name in HUB:
+        folder = fetch(HUB[str(name)])
+    else:
+        folder = Path(name)
+        if not folder.is_dir():
+            raise unknown("model", str(name), [*PACKAGED, *HUB, "a folder with a checkpoint"])
+    model, tokenizer = checkpoint.read(folder)
+    return Loaded(str(name), model, tokenizer)
+
+
+def packaged_folder(name: str) -> Path:
+    """Return where a checkpoint that comes with the library lies."""
+    return Path(__file__).parent / name
+
+
+def training_record(name: str) -> dict[str, Any]:
+    """Return how a packaged checkpoint was trained: recipe, corpus, machine, losses.
+
+    Raises
+    ------
+    UnknownName
+        If no such checkpoint comes with the library.
+    """
+    if name not in PACKAGED:
+        raise unknown("packaged model", name, PACKAGED)
+    return json.loads((packaged_folder(name) / "training.json").read_text(encoding="utf-8"))
+
+
+def fetch(repository: str) -> Path:
+    """Download a checkpoint from the Hugging Face Hub, unless it is here already, and return its folder.
+
+    Raises
+    ------
+    GpuguideError
+        If it is not here and cannot be fetched.
+    """
+    from huggingface_hub import snapshot_download
+
+    files = [checkpoint.CONFIG, checkpoint.WEIGHTS, checkpoint.TOKENIZER]
+    try:
+        return Path(snapshot_download(repository, allow_patterns=files))
+    except Exception as error:  # the client's errors have no base of their own, and depend on its HTTP library
+        raise GpuguideError(
+            f"{repository} is not on this machine and cannot be fetched from the Hugging Face Hub "
+            f"({type(error).__name__}). Without a network, use one of: {', '.join(PACKAGED)}."
+        ) from error

@@ -1,0 +1,152 @@
+"""A byte-level BPE tokenizer: any bytes become tokens, and the tokens become the same bytes again.
+
+The merging of pairs is done by the ``tokenizers`` library. Its alphabet writes each byte as a printable character,
+as GPT-2's does, so a vocabulary with all 256 of them can spell everything.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer as Merges
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from gpuguide.errors import GpuguideError
+
+END_OF_TEXT = "<|endoftext|>"
+"""The token between two texts. It is token 0 of our tokenizer."""
+_NOT_UTF8 = re.compile("([\udc80-\udcff])")
+"""How Python writes a byte that is not part of UTF-8 into a string"""
+
+
+class Tokenizer:
+    """Text or bytes to token numbers, and back.
+
+    Parameters
+    ----------
+    merges : tokenizers.Tokenizer
+        A byte-level BPE with the whole alphabet of bytes in its vocabulary.
+
+    Raises
+    ------
+    GpuguideError
+        If a byte or the end-of-text token is missing in the vocabulary.
+    """
+
+    def __init__(self, merges: Merges) -> None:
+        spelt = [merges.token_to_id(symbol) for symbol in _alphabet()]
+        self._of_byte = [token for token in spelt if token is not None]
+        if missing := len(spelt) - len(self._of_byte):
+            raise GpuguideError(
+                f"The tokenizer is not a byte-level one: it has no token for {missing} of the 256 bytes."
+            )
+        end = merges.token_to_id(END_OF_TEXT)
+        if end is None:
+            raise GpuguideError(f"The tokenizer has no token {END_OF_TEXT}, which separates texts.")
+        self.end_of_text: int = end
+        """The number of the token that separates texts"""
+        merges.encode_special_tokens = True  # a text that contains the letters <|endoftext|> does not end there
+        self._merges = merges
+        self._bytes = {symbol: byte for byte, symbol in enumerate(_alphabet())}
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int = 2048) -> Tokenizer:
+        """Learn the merges from texts. The same texts in the same order give the same tokenizer."""
+        merges = Merges(models.BPE())
+        merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        merges.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        merges.train_from_iterator(texts, trainer)
+        return cls(merges)
+
+    @classmethod
+    def read(cls, path: Path) -> Tokenizer:
+        """Read a ``tokenizer.json``.
+
+        Raises
+        ------
+        GpuguideError
+            If the file is missing or damaged, or holds another kind of tokenizer.
+        """
+        try:
+            return cls(Merges.from_file(str(path)))
+        except GpuguideError as error:
+            raise GpuguideError(f"{path}: {error}") from error
+        except Exception as error:  # the library raises bare Exception
+            raise GpuguideError(f"{path} cannot be read as a tokenizer ({error}).") from error
+
+    def write(self, path: Path) -> None:
+        """Write a ``tokenizer.json``, which ``transformers`` reads too."""
+        path.write_text(self._merges.to_str(pretty=False), encoding="utf-8")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        return self._merges.get_vocab_size()
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Return the tokens of a text. Bytes that are no UTF-8 become one token each.
+
+        Raises
+        ------
+        GpuguideError
+            If a string holds half of a surrogate pair, which no bytes stand for.
+        """
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", errors="surrogateescape")
+        tokens: list[int] = []
+        for index, part in enumerate(_NOT_UTF8.split(text)):
+            if index % 2:
+                tokens.append(self._of_byte[ord(part) - 0xDC00])
+            elif part:
+                tokens += self._merges.encode(_checked(part), add_special_tokens=False).ids
+        return tokens
+
+    def decode_bytes(self, tokens: Sequence[int]) -> bytes:
+        """Return the bytes that tokens stand for.
+
+        Raises
+        ------
+        GpuguideError
+            If a number is no token.
+        """
+        return b"".join(self._bytes_of(int(token)) for token in tokens)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text that tokens stand for, with a replacement character where it is no UTF-8; raises as above."""
+        return self.decode_bytes(tokens).decode("utf-8", errors="replace")
+
+    def _bytes_of(self, token: int) -> bytes:
+        symbols = self._merges.id_to_token(token) if token >= 0 else None
+        if symbols is None:
+            raise GpuguideError(f"{token} is no token; the vocabulary has the numbers 0 to {self.vocab_size - 1}.")
+        if token == self.end_of_text:
+            return END_OF_TEXT.encode()
+        return bytes(self._bytes[symbol] for symbol in symbols)
+
+
+def _checked(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise GpuguideError(
+            f"The text holds half of a surrogate pair at position {error.start}, which no bytes stand for. "
+            "Give the text's bytes instead."
+        ) from error
+    return text
+
+
+@functools.cache
+def _alphabet() -> tuple[str, ...]:
+    """Return the character that stands for each byte: itself where it prints, else one from 256 on, in order."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return tuple(chr(byte) if byte in printable else chr(256 + others.index(byte)) for byte in range(256))

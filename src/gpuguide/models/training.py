@@ -1,0 +1,344 @@
+"""A plain trainer: the whole recipe of the models that come with the library.
+
+Run it with ``gpuguide models train``. One process, one device, one loop; what is drawn in a step depends on the seed
+and the step alone, so a run that was stopped goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from gpuguide import __version__
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware.device import processor_name
+from gpuguide.models import checkpoint, corpus
+from gpuguide.models.evaluation import Evaluation, evaluate
+from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.tokenizer import Tokenizer
+
+RECORD = "training.json"
+STATE = "unfinished.pt"
+VOCAB_SIZE = 2048
+CONTEXT = 512
+FIRST_REPORT = 3
+"""Steps until it is said how long all of them take"""
+REPORT_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides a training, the corpus aside."""
+
+    config: Config
+    steps: int
+    batch: int = 64
+    """Sequences a step, each of the model's context"""
+    learning_rate: float = 1e-3
+    """At its highest, after ``warm_up`` steps; it falls to a tenth along a cosine"""
+    warm_up: int = 200
+    weight_decay: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    """Largest norm of all gradients together"""
+    seed: int = 0
+
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of a step: a line up, then half a cosine down to a tenth."""
+        if step < self.warm_up:
+            return self.learning_rate * (step + 1) / self.warm_up
+        done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)
+        return self.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
+
+
+RECIPES = {
+    "main": Recipe(Config(VOCAB_SIZE, CONTEXT, layers=8, heads=4, hidden=256, dropout=0.1), steps=3000),
+    "draft": Recipe(Config(VOCAB_SIZE, CONTEXT, layers=3, heads=2, hidden=128), steps=6000, learning_rate=3e-3),
+}
+"""The text is small for the models, which read it some fifty times. Hence the dropout, the strong weight decay and the
+small vocabulary: each lowered the loss on texts that were not trained on."""
+
+
+@dataclass
+class Progress:
+    """Where a training is, for whoever shows it."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass
+class Corpus:
+    """Texts as tokens: one stream to train on and one to validate on, files separated by end-of-text."""
+
+    tokenizer: Tokenizer
+    training: torch.Tensor
+    validation: torch.Tensor
+    description: dict[str, Any] = field(default_factory=dict)
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe of a model by name.
+
+    Raises
+    ------
+    UnknownName
+        If there is none.
+    """
+    if name not in RECIPES:
+        raise unknown("recipe", name, RECIPES)
+    return RECIPES[name]
+
+
+def prepare(sources: list[corpus.Source], vocab_size: int = VOCAB_SIZE) -> Corpus:
+    """Split the corpus, learn the tokenizer from what is trained on, and turn both parts into tokens."""
+    training, validation = corpus.split(sources)
+    tokenizer = Tokenizer.train((source.text for source in training), vocab_size)
+    description = {
+        "interpreter": f"{platform.python_implementation()} {platform.python_version()}",
+        "files": len(sources),
+        "bytes": sum(len(source.text.encode()) for source in sources),
+        "sha256": corpus.digest(sources),
+        "validation_files": len(validation),
+    }
+    return Corpus(tokenizer, _stream(tokenizer, training), _stream(tokenizer, validation), description)
+
+
+def _stream(tokenizer: Tokenizer, sources: list[corpus.Source]) -> torch.Tensor:
+    tokens: list[int] = []
+    for source in sources:
+        tokens += [tokenizer.end_of_text, *tokenizer.encode(source.text)]
+    return torch.tensor(tokens)
+
+
+def train(
+    name: str,
+    recipe: Recipe,
+    data: Corpus,
+    folder: Path,
+    device: torch.device,
+    report: Callable[[Progress], None],
+    *,
+    every: int = 100,
+    commit: str | None = None,
+) -> Evaluation:
+    """Train a model, or go on with a training that was stopped, and write its checkpoint and record.
+
+    Parameters
+    ----------
+    name : str
+        What the record calls the model.
+    recipe, data
+        What to train on what.
+    folder : Path
+        Where the checkpoint goes; until it is finished, the state of the training.
+    device : torch.device
+        On CUDA in bf16 autocast, elsewhere in fp32.
+    report : callable
+        Called when the state has been measured or much time has passed; the state is saved then, too.
+    every : int
+        Steps between two measurements of the losses that the record keeps.
+    commit : str, optional
+        The code's commit, for the record.
+
+    Returns
+    -------
+    Evaluation
+        Of the finished model, as it was written, on the held-out text.
+
+    Raises
+    ------
+    GpuguideError
+        If the folder holds the state of another training, or the corpus is shorter than one sequence.
+    """
+    context = recipe.config.context
+    for part, stream in (("to train on", data.training), ("to validate on", data.validation)):
+        if len(stream) <= context:
+            raise GpuguideError(f"The text {part} has {len(stream)} tokens; one sequence needs {context + 1}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(recipe.seed)
+    model = GPT2(recipe.config).to(device)
+    optimizer = _optimizer(model, recipe)
+    state = _State(folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description})
+    stream = data.training.to(device)
+    validation = _validation_windows(data.validation, context).to(device)
+    begun = shown = time.perf_counter()
+    first = state.step
+    recent: list[torch.Tensor] = []
+    try:
+        while state.step < recipe.steps:
+            recent.append(_step(model, optimizer, recipe, stream, state.step))
+            state.step += 1
+            due = state.step % every == 0 or state.step == recipe.steps
+            if not due and state.step != first + FIRST_REPORT and time.perf_counter() < shown + REPORT_SECONDS:
+                continue
+            training_loss = float(torch.stack(recent).mean())
+            if not math.isfinite(training_loss):
+                raise GpuguideError(f"The loss is {training_loss} at step {state.step}: the training has diverged.")
+            a_second = (state.step - first) / (time.perf_counter() - begun)
+            if due:
+                state.losses.append((state.step, training_loss, _validation_loss(model, validation)))
+                recent.clear()
+            left = (recipe.steps - state.step) / a_second
+            report(Progress(state.step, recipe.steps, training_loss, a_second * recipe.batch * context, left))
+            state.save(time.perf_counter() - begun)
+            shown = time.perf_counter()
+    except KeyboardInterrupt:
+        state.save(time.perf_counter() - begun)
+        raise
+    return _finish(name, recipe, data, folder, state, time.perf_counter() - begun, commit)
+
+
+def _optimizer(model: GPT2, recipe: Recipe) -> torch.optim.AdamW:
+    """Return AdamW, which pulls matrices towards zero and leaves biases and norms alone."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas)
+
+
+def _step(
+    model: GPT2, optimizer: torch.optim.Optimizer, recipe: Recipe, stream: torch.Tensor, step: int
+) -> torch.Tensor:
+    """Take one step, and return its loss without waiting for the device."""
+    torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout
+    model.train()
+    for group in optimizer.param_groups:
+        group["lr"] = recipe.learning_rate_at(step)
+    windows = _drawn_windows(stream, recipe, step)
+    loss = _loss(model, windows)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def _drawn_windows(stream: torch.Tensor, recipe: Recipe, step: int) -> torch.Tensor:
+    """Return the step's sequences, ``(batch, context + 1)``, from anywhere in the stream."""
+    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+    context = recipe.config.context
+    starts = torch.randint(len(stream) - context, (recipe.batch, 1), generator=generator)
+    return stream[starts.to(stream.device) + torch.arange(context + 1, device=stream.device)]
+
+
+def _loss(model: GPT2, windows: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy of each token after the first, given those before it."""
+    with torch.autocast(windows.device.type, torch.bfloat16, enabled=windows.device.type == "cuda"):
+        logits = model(windows[:, :-1])
+    return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+
+
+def _validation_windows(stream: torch.Tensor, context: int, most: int = 64) -> torch.Tensor:
+    """Return sequences that do not overlap, ``(windows, context + 1)``, spread over the stream."""
+    count = min(most, (len(stream) - 1) // context)
+    starts = torch.linspace(0, len(stream) - context - 1, count).long().unsqueeze(1)
+    return stream[starts + torch.arange(context + 1)]
+
+
+@torch.no_grad()
+def _validation_loss(model: GPT2, windows: torch.Tensor) -> float:
+    model.eval()
+    return float(torch.stack([_loss(model, part) for part in windows.split(16)]).mean())
+
+
+class _State:
+    """A training under way: what must be kept so that it can go on."""
+
+    def __init__(self, path: Path, model: GPT2, optimizer: torch.optim.Optimizer, identity: dict[str, Any]) -> None:
+        self.path = path
+        self.model = model
+        self.optimizer = optimizer
+        self.identity = json.loads(json.dumps(identity))
+        self.step = 0
+        self.losses: list[tuple[int, float, float]] = []
+        self.seconds = 0.0
+        if path.exists():
+            self._resume()
+
+    def _resume(self) -> None:
+        try:
+            kept = torch.load(self.path, map_location="cpu", weights_only=True)
+            identity = json.loads(kept["identity"])
+        except Exception as error:  # a truncated file fails in many ways
+            raise GpuguideError(f"{self.path} is damaged ({error}). Remove it to begin anew.") from error
+        if identity != self.identity:
+            differing = [part for part in self.identity if identity.get(part) != self.identity[part]]
+            raise GpuguideError(
+                f"{self.path} belongs to a training with another {' and '.join(differing)}. "
+                "Name another folder, or remove the file to begin anew."
+            )
+        self.model.load_state_dict(kept["model"])
+        self.optimizer.load_state_dict(kept["optimizer"])
+        self.step, self.seconds = kept["step"], kept["seconds"]
+        self.losses = [tuple(row) for row in kept["losses"]]
+
+    def save(self, seconds: float) -> None:
+        """Write the state beside its place, then rename it, so that there is a whole one at any time."""
+        kept = {
+            "identity": json.dumps(self.identity),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "losses": [list(row) for row in self.losses],
+            "seconds": self.seconds + seconds,
+        }
+        beside = self.path.with_suffix(".writing")
+        torch.save(kept, beside)
+        os.replace(beside, self.path)
+
+
+def _finish(
+    name: str, recipe: Recipe, data: Corpus, folder: Path, state: _State, seconds: float, commit: str | None
+) -> Evaluation:
+    """Write the checkpoint and what is to be known of it, and remove the state."""
+    device = next(state.model.parameters()).device
+    checkpoint.write(folder, state.model, data.tokenizer)
+    model, tokenizer = checkpoint.read(folder)  # the weights as they were written, in bf16
+    result = evaluate(model, tokenizer, corpus.held_out())
+    record = {
+        "model": name,
+        "parameters": model.parameter_count(),
+        "recipe": dataclasses.asdict(recipe),
+        "corpus": data.description,
+        "tokens": {"training": len(data.training), "validation": len(data.validation)},
+        "losses": [
+            {"step": step, "training": round(training, 4), "validation": round(validation, 4)}
+            for step, training, validation in state.losses
+        ],
+        "held_out": {**dataclasses.asdict(result), "sha256": _sha256(corpus.HELD_OUT)},
+        "sha256": {path.name: _sha256(path) for path in _files(folder)},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "seconds": state.seconds + seconds,
+        "torch": torch.__version__,
+        "gpuguide": __version__,
+        "commit": commit,
+        "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    checkpoint.write_json(folder / RECORD, record)
+    state.path.unlink(missing_ok=True)
+    return result
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for name in (checkpoint.WEIGHTS, checkpoint.TOKENIZER):
+        yield folder / name
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
