@@ -1,8 +1,8 @@
 """A GPT-2-shaped model, and two small checkpoints that were trained for this site on Python's standard library.
 
 >>> draft = load("draft")
->>> draft.complete("for index in ", 1)
-'range'
+>>> draft.complete("for index in", 1)
+' range'
 """
 
 from __future__ import annotations

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpuguide.errors import GpuguideError, UnknownName
+from gpuguide.models import checkpoint, training
+from gpuguide.models.training import Corpus, Progress, Recipe
+
+CPU = torch.device("cpu")
+
+
+def train(recipe: Recipe, data: Corpus, folder: Path, stop_at: int | None = None) -> list[Progress]:
+    """Train, perhaps until Ctrl-C at a step, and return what was reported."""
+    reports: list[Progress] = []
+
+    def report(progress: Progress) -> None:
+        reports.append(progress)
+        if progress.step == stop_at:
+            raise KeyboardInterrupt
+
+    training.train("tiny", recipe, data, folder, CPU, report, every=4)
+    return reports
+
+
+def test_training_learns(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(tiny_recipe, steps=120, learning_rate=1e-2)
+    reports = train(recipe, small_corpus, tmp_path)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert [row["step"] for row in record["losses"]] == list(range(4, 121, 4))
+    first, last = record["losses"][0], record["losses"][-1]
+    assert last["training"] < 0.3 * first["training"]
+    assert last["validation"] < 0.3 * first["validation"]
+    assert reports[0].step == training.FIRST_REPORT
+    assert reports[0].seconds_left > 0
+    assert reports[-1].seconds_left == 0
+
+
+def test_stopped_and_resumed_equals_uninterrupted(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(tiny_recipe, config=dataclasses.replace(tiny_recipe.config, dropout=0.2))
+    train(recipe, small_corpus, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, small_corpus, tmp_path / "parts", stop_at=4)
+    assert (tmp_path / "parts" / training.STATE).exists()
+    assert not (tmp_path / "parts" / checkpoint.WEIGHTS).exists()
+    reports = train(recipe, small_corpus, tmp_path / "parts")
+    assert reports[0].step == 4 + training.FIRST_REPORT
+    whole, parts = ((tmp_path / name / checkpoint.WEIGHTS).read_bytes() for name in ("whole", "parts"))
+    assert whole == parts
+    assert not (tmp_path / "parts" / training.STATE).exists()
+    losses = [json.loads((tmp_path / name / "training.json").read_text())["losses"] for name in ("whole", "parts")]
+    assert losses[0] == losses[1]
+
+
+def test_state_of_another_training_is_refused(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe, small_corpus, tmp_path, stop_at=4)
+    with pytest.raises(GpuguideError, match=r"unfinished\.pt belongs to a training with another recipe\. Name another"):
+        train(dataclasses.replace(tiny_recipe, steps=13), small_corpus, tmp_path)
+    other = dataclasses.replace(small_corpus, description={"files": 1})
+    with pytest.raises(GpuguideError, match="with another corpus"):
+        train(tiny_recipe, other, tmp_path)
+    train(tiny_recipe, small_corpus, tmp_path)
+
+
+def test_damaged_state(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / training.STATE).write_bytes(b"PK\x03\x04")
+    with pytest.raises(GpuguideError, match=r"unfinished\.pt is damaged .* Remove it to begin anew"):
+        train(tiny_recipe, small_corpus, tmp_path)
+
+
+def test_corpus_too_short(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    short = dataclasses.replace(small_corpus, validation=small_corpus.validation[:16])
+    with pytest.raises(GpuguideError, match="The text to validate on has 16 tokens; one sequence needs 17"):
+        train(tiny_recipe, short, tmp_path)
+
+
+def test_divergence_is_said(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    wild = dataclasses.replace(tiny_recipe, learning_rate=float("inf"))
+    with pytest.raises(GpuguideError, match="the training has diverged"):
+        train(wild, small_corpus, tmp_path)
+
+
+def test_learning_rate() -> None:
+    recipe = dataclasses.replace(training.recipe("main"), steps=1000, warm_up=100, learning_rate=1.0)
+    assert recipe.learning_rate_at(0) == pytest.approx(0.01)
+    assert recipe.learning_rate_at(99) == pytest.approx(1.0)
+    assert recipe.learning_rate_at(100) == pytest.approx(1.0)
+    assert recipe.learning_rate_at(550) == pytest.approx(0.55)
+    assert recipe.learning_rate_at(1000) == pytest.approx(0.1)
+
+
+def test_batches_differ_from_step_to_step_and_not_from_run_to_run(small_corpus: Corpus, tiny_recipe: Recipe) -> None:
+    drawn = [training._drawn_windows(small_corpus.training, tiny_recipe, step) for step in (0, 1, 0)]
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert drawn[0].shape == (4, 17)
+    other = training._drawn_windows(small_corpus.training, dataclasses.replace(tiny_recipe, seed=1), 0)
+    assert not torch.equal(drawn[0], other)
+
+
+def test_norms_and_biases_are_not_decayed(small_corpus: Corpus, tiny_recipe: Recipe) -> None:
+    model = checkpoint.GPT2(tiny_recipe.config)
+    decayed, left_alone = training._optimizer(model, tiny_recipe).param_groups
+    assert {parameter.ndim for parameter in decayed["params"]} == {2}
+    assert {parameter.ndim for parameter in left_alone["params"]} == {1}
+    assert left_alone["weight_decay"] == 0
+    assert len(decayed["params"]) + len(left_alone["params"]) == len(list(model.parameters()))
+
+
+def test_recipe_by_name() -> None:
+    with pytest.raises(UnknownName, match="There is no recipe named 'large'"):
+        training.recipe("large")
