@@ -592,7 +592,8 @@ def test_evaluate_prints_the_three_units(gpuguide: Run, tmp_path: Path) -> None:
     assert status == 0
     assert err == "draft on the held-out text\n"
     assert re.fullmatch(
-        r"loss +\d\.\d{4} nats a token *\nperplexity +\d+\.\d\d *\nbits per byte +\d\.\d{4} *\ntext +\d+ tokens, \d+ bytes *\n",
+        r"loss +\d\.\d{4} nats a token *\n"
+        r"perplexity +\d+\.\d\d *\nbits per byte +\d\.\d{4} *\ntext +\d+ tokens, \d+ bytes *\n",
         out,
     )
     text = tmp_path / "own.py"
