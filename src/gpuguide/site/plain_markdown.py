@@ -84,12 +84,22 @@ class PlainMarkdown:
 
     def block_bullet_list(self, node: nodes.Element) -> str:
         """Return a list."""
-        return _items(node, ["- "] * len(node.children), self.blocks)
+        return self.items(node, ["- "] * len(node.children))
 
     def block_enumerated_list(self, node: nodes.Element) -> str:
         """Return a numbered list."""
         first = node.get("start", 1)
-        return _items(node, [f"{first + offset}. " for offset in range(len(node.children))], self.blocks)
+        return self.items(node, [f"{first + offset}. " for offset in range(len(node.children))])
+
+    def items(self, node: nodes.Element, marks: Sequence[str]) -> str:
+        """Return the items of a list, each behind its mark. A list that follows an item's one line stays close to it."""
+        items = []
+        for item, mark in zip(node.children, marks, strict=True):
+            first, *rest = item.children or [nodes.paragraph()]
+            space = "\n" if all(isinstance(each, nodes.Sequential) for each in rest) else "\n\n"
+            texts = [text for text in (self.block(first), self.blocks(rest)) if text]
+            items.append(_indented(space.join(texts), mark))
+        return _joined(items)
 
     def block_definition_list(self, node: nodes.Element) -> str:
         """Return terms in bold, each with its definition, as a list."""
@@ -124,7 +134,7 @@ class PlainMarkdown:
 
     def block_literal_block(self, node: nodes.Element) -> str:
         """Return code between fences."""
-        code = node.astext()
+        code = node.astext().rstrip("\n")
         fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall("`+", code)), default=0))
         language = node.get("language", "")
         return f"{fence}{'' if language in ('default', 'none', 'text') else language}\n{code}\n{fence}"
@@ -188,7 +198,7 @@ class PlainMarkdown:
 
     def block_system_message(self, node: nodes.Element) -> str:
         """Refuse a page with an error on it."""
-        raise GpuguideError(f"The page holds an error message: {node.astext()}")
+        raise GpuguideError(f"The page holds an error message: {' '.join(child.astext() for child in node)}")
 
     def block_desc(self, node: nodes.Element) -> str:
         """Refuse a description from docstrings."""
@@ -264,7 +274,9 @@ class PlainMarkdown:
         """Return a link that leads to the same place from everywhere, or its text if there is no such address."""
         text = self.inlines(node.children)
         link = self.address(node["refuri"] if "refuri" in node else f"#{node['refid']}")
-        return f"[{text}]({link.replace('(', '%28').replace(')', '%29').replace(' ', '%20')})" if link else text
+        if not link:
+            return text
+        return f"[{text}](<{link}>)" if re.search(r"[()\s]", link) else f"[{text}]({link})"
 
     inline_download_reference = inline_number_reference = inline_reference
 
@@ -316,12 +328,6 @@ def _indented(text: str, mark: str) -> str:
     lines = text.split("\n")
     space = " " * len(mark)
     return "\n".join([mark + lines[0], *(space + line if line else "" for line in lines[1:])])
-
-
-def _items(node: nodes.Element, marks: Sequence[str], blocks: Callable[[Iterable[nodes.Node]], str]) -> str:
-    """Return the items of a list, each behind its mark."""
-    items = [_indented(blocks(item.children), mark) for item, mark in zip(node.children, marks, strict=True)]
-    return _joined(items)
 
 
 def _joined(items: Sequence[str]) -> str:
