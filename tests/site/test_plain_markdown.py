@@ -51,7 +51,9 @@ def test_escaped_text_is_read_back_as_it_was(text: str) -> None:
 
 @given(st.text("`ab ", min_size=1).filter(lambda text: text.strip() == text))
 def test_code_is_read_back_as_it_was(code: str) -> None:
-    assert COMMONMARK.render(written(nodes.paragraph("", "", nodes.literal("", code)))) == f"<p><code>{code}</code></p>\n"
+    assert (
+        COMMONMARK.render(written(nodes.paragraph("", "", nodes.literal("", code)))) == f"<p><code>{code}</code></p>\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,9 @@ def test_code_names_its_language() -> None:
 
 
 def test_formulas_stay_tex() -> None:
-    assert written(*parsed("Work $2mnk$.\n\n$$\na_i = \\frac{b}{c}\n$$")) == "Work $2mnk$.\n\n$$\na_i = \\frac{b}{c}\n$$"
+    assert (
+        written(*parsed("Work $2mnk$.\n\n$$\na_i = \\frac{b}{c}\n$$")) == "Work $2mnk$.\n\n$$\na_i = \\frac{b}{c}\n$$"
+    )
 
 
 def test_a_dollar_is_no_formula() -> None:
@@ -93,7 +97,9 @@ def test_a_bar_in_a_formula_ends_no_cell() -> None:
 
 
 def test_notes_become_quotations() -> None:
-    note = nodes.note("", nodes.paragraph("", "Look."), nodes.bullet_list("", nodes.list_item("", nodes.paragraph("", "x"))))
+    note = nodes.note(
+        "", nodes.paragraph("", "Look."), nodes.bullet_list("", nodes.list_item("", nodes.paragraph("", "x")))
+    )
     assert written(note) == "> **Note.**\n>\n> Look.\n>\n> - x"
     titled = nodes.admonition("", nodes.title("", "A word"), nodes.paragraph("", "Look."))
     assert written(titled) == "> **A word.**\n>\n> Look."
@@ -120,7 +126,9 @@ def test_links_are_absolute_or_only_text() -> None:
 
 
 def test_a_stale_number_says_so() -> None:
-    number = nodes.reference("", "3 TB/s", nodes.inline("", "stale", classes=["gg-stale"]), refuri="https://example.org")
+    number = nodes.reference(
+        "", "3 TB/s", nodes.inline("", "stale", classes=["gg-stale"]), refuri="https://example.org"
+    )
     number.children = [nodes.Text("3 TB/s"), nodes.inline("", "stale", classes=["gg-stale"])]
     assert written(nodes.paragraph("", "", number)) == "[3 TB/s (stale)](https://example.org)"
 

@@ -92,7 +92,7 @@ class PlainMarkdown:
         return self.items(node, [f"{first + offset}. " for offset in range(len(node.children))])
 
     def items(self, node: nodes.Element, marks: Sequence[str]) -> str:
-        """Return the items of a list, each behind its mark. A list that follows an item's one line stays close to it."""
+        """Return the items of a list, each behind its mark. A list that follows an item's line stays close to it."""
         items = []
         for item, mark in zip(node.children, marks, strict=True):
             first, *rest = item.children or [nodes.paragraph()]
