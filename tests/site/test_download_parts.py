@@ -105,7 +105,7 @@ def test_the_first_cell_says_what_one_wants_to_know(site: Project, plain: Build)
     first = read(site.root / "plain" / "00-halves.ipynb").cells[0].source
     assert first.startswith("# 00-halves\n\nYou will halve a number.\n\n- **Time:** ")
     for part in (
-        "- **Hardware:** any computer; it needs no GPU. One cell measures the machine",
+        "- **Hardware:** any computer; one cell measures the machine that runs the notebook",
         "- **On an H100 80GB HBM3:** ",
         "- **Measured numbers:**\n  - NVIDIA H100 80GB HBM3 · driver",
         "- **Outputs:** 1 figure and 2 printed results, as they came out when the site was built.",
@@ -182,7 +182,7 @@ def test_nothing_leads_anywhere_unless_the_address_is_known(site: Project, plain
     page = "https://example.org/guide/tutorials/00-halves.html"
     assert f"[a label]({page}#there)" in now["halves-1"]
     assert "[docs](https://example.org/guide/docs.html)" in now["halves-1"]
-    assert f"[a page on the site]({page})" in now["about"]
+    assert f"- **From:** [a page]({page}) of gpuguide 0.1.0." in now["about"]
     wheel = "https://example.org/guide/notebooks/gpuguide-0.1.0-py3-none-any.whl"
     assert wheel in now["install"]
     assert "http" not in cells(site)["install"].source
@@ -281,9 +281,10 @@ def test_a_page_that_cannot_be_offered_fails_every_build(tmp_path: Path, case: s
             assert message in build.output
 
 
-def test_a_repository_that_is_no_address_stops_the_build(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "value"), [("gpuguide_repository", "someone/guide"), ("html_baseurl", "example.org")])
+def test_what_is_no_address_stops_the_build(tmp_path: Path, name: str, value: str) -> None:
     project = start(tmp_path)
     project.page("index", "Text.", runs=False)
-    build = project.build(settings={"gpuguide_repository": "someone/guide"})
+    build = project.build(settings={name: value})
     assert build.status != 0
-    assert "gpuguide_repository is 'someone/guide'; write https://HOST/OWNER/NAME" in build.output
+    assert f"{name} is {value!r}; write https://HOST/" in build.output

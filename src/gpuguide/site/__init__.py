@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
 from gpuguide.site import (
+    addresses,
     assets,
     benchmark_list,
     claims_table,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 PARTS = (
+    addresses,
     assets,
     benchmark_list,
     claims_table,

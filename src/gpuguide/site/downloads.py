@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from nbformat import v4
-from sphinx.errors import ConfigError, SphinxError
+from sphinx.errors import SphinxError
 
-import gpuguide
 from gpuguide.measure import store
 from gpuguide.site import code_cells, library_wheel, notebook, opening_cells, pages, tutorial_zip
+from gpuguide.site.addresses import FOLDER, Addresses
 from gpuguide.site.cost_card import costs, executed_in
 from gpuguide.site.numbers import stamps
 from gpuguide.site.plain_markdown import PlainMarkdown
@@ -28,15 +25,10 @@ from gpuguide.site.plain_markdown import PlainMarkdown
 if TYPE_CHECKING:
     from docutils import nodes
     from sphinx.application import Sphinx
-    from sphinx.builders.html import StandaloneHTMLBuilder
-    from sphinx.config import Config
     from sphinx.environment import BuildEnvironment
 
-FOLDER = "notebooks"
 TUTORIALS = "tutorials/"
 """Executed pages in this folder are tutorials"""
-BRANCH = "gh-pages"
-"""The branch of the repository that holds the built site"""
 FORMS = {
     "Notebook": "{name}.ipynb",
     "Notebook without outputs": "without-outputs/{name}.ipynb",
@@ -47,8 +39,6 @@ FORMS = {
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.add_config_value("gpuguide_repository", "", "html", str)
-    app.connect("config-inited", check_repository)
     app.connect("env-get-outdated", find, priority=600)  # when the executed pages are known
     app.connect("doctree-resolved", write, priority=900)  # when numbers, times and references have been filled in
     app.connect("html-page-context", offer)
@@ -56,13 +46,6 @@ def connect(app: Sphinx) -> None:
 
 
 # --- what there is -----------------------------------------------------------------------------------------
-
-
-def check_repository(app: Sphinx, config: Config) -> None:
-    """Refuse an address of the repository from which no link could be made."""
-    given = config.gpuguide_repository
-    if given and not re.fullmatch(r"https://[^/\s]+/[^/\s]+/[^/\s]+/?", given):
-        raise ConfigError(f"gpuguide_repository is {given!r}; write https://HOST/OWNER/NAME, or nothing.")
 
 
 def find(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
@@ -119,94 +102,56 @@ def files(app: Sphinx, docname: str) -> dict[str, Path]:
 # --- the files ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """Where the site and its repository are, as far as the configuration says."""
-
-    base: str
-    """Address of the site's root, ending in a slash, or nothing"""
-    repository: str
-    """Address of the repository, without a slash, or nothing"""
-
-    @classmethod
-    def of(cls, config: Config) -> Addresses:
-        """Return what is configured."""
-        base = config.html_baseurl
-        return cls(base and base.rstrip("/") + "/", config.gpuguide_repository.rstrip("/"))
-
-    def page(self, uri: str) -> str | None:
-        """Return the address of a page, from its address within the site."""
-        return urljoin(self.base, uri) if self.base else None
-
-    def wheel(self) -> str | None:
-        """Return where the wheel can be fetched: from the site, else from the branch that holds it."""
-        place = f"{FOLDER}/{library_wheel.NAME}"
-        if self.base:
-            return urljoin(self.base, place)
-        return f"{self.repository}/raw/{BRANCH}/{place}" if self._on_github() else None
-
-    def colab(self, file: str) -> str | None:
-        """Return the address that opens a notebook in Colab. Colab reads from GitHub."""
-        if not self._on_github():
-            return None
-        path = urlsplit(self.repository).path
-        return f"https://colab.research.google.com/github{path}/blob/{BRANCH}/{FOLDER}/{file}"
-
-    def _on_github(self) -> bool:
-        return urlsplit(self.repository).netloc == "github.com"
-
-
 def write(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Write a tutorial's downloads, when its page is written."""
     if app.builder.format != "html" or docname not in tutorials(app):
         return
-    addresses = Addresses.of(app.config)
-    uri = app.builder.get_target_uri(docname)
-    own = addresses.page(uri)
-    path = str(app.env.doc2path(docname))
-    page = pages.read(Path(path).read_text(encoding="utf-8"))
-
-    def absolute(link: str) -> str | None:
-        return link if urlsplit(link).scheme else own and urljoin(own, link)
-
-    markdown = PlainMarkdown(absolute, Path(app.srcdir))
-    pieces = notebook.Pieces(notebook.executed(app.env, docname), doctree, path, markdown)
-    install = opening_cells.install(library_wheel.NAME, addresses.wheel(), page.extras)
-
-    def with_summary(outputs: str) -> Any:
-        known = {"Time": f"{executed_in(app.env, docname)} on a CPU to run it.", **facts(pieces, page, doctree)}
-        origin = f"gpuguide {gpuguide.__version__}" + (f", [a page on the site]({own})" if own else "")
-        known |= {
-            "Outputs": outputs,
-            "From": f"{origin}. The code is under the MIT licence, text and figures under CC BY 4.0.",
-        }
-        first = [
-            v4.new_markdown_cell(opening_cells.summary(pieces.title, pieces.purpose, known), id="about"),
-            v4.new_code_cell(install, id="install", metadata={"jupyter": {"source_hidden": True}}),
-        ]
-        return notebook.assembled(first, pieces)
-
-    shown = outputs(pieces)
-    full = with_summary(f"{shown}, as they came out when the site was built.")
-    bare = notebook.without_outputs(with_summary(f"none until you run it; then {shown}."))
+    full, bare = notebooks(app, doctree, docname)
     texts = (notebook.text(full), notebook.text(bare), notebook.script(bare))
     for target, text in zip(files(app, docname).values(), texts, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8", newline="\n")
 
 
-def facts(pieces: notebook.Pieces, page: pages.Page, doctree: nodes.document) -> dict[str, Any]:
+def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, Any]:
+    """Return a page as a notebook with outputs, and as one without."""
+    addresses = Addresses.of(app.config)
+    own = addresses.page(app.builder.get_target_uri(docname))
+    path = str(app.env.doc2path(docname))
+    page = pages.read(Path(path).read_text(encoding="utf-8"))
+
+    def absolute(link: str) -> str | None:
+        return link if urlsplit(link).scheme else own and urljoin(own, link)
+
+    pieces = notebook.Pieces(
+        notebook.executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
+    )
+    known = {"Time": f"{executed_in(app.env, docname)} on a CPU to run it.", **facts(pieces, page, doctree)}
+    install = opening_cells.install(library_wheel.NAME, addresses.wheel(), page.extras)
+
+    def with_opening(outputs: str) -> Any:
+        summary = opening_cells.summary(
+            pieces.title, pieces.purpose, {**known, "Outputs": outputs, "From": opening_cells.origin(own)}
+        )
+        return notebook.assembled(opening_cells.cells(summary, install), pieces)
+
+    shown = outputs(pieces)
+    return (
+        with_opening(f"{shown}, as they came out when the site was built."),
+        notebook.without_outputs(with_opening(f"none until you run it; then {shown}.")),
+    )
+
+
+def facts(pieces: notebook.Pieces, page: pages.Page, doctree: nodes.document) -> dict[str, str | list[str]]:
     """Return what the first cell says about hardware, costs, and where the numbers come from."""
     records = [store.published(name) for name in page.benchmarks]
-    found = {name: f"{text}." for name, text in costs(page, records).items()}
     measuring = sum(code_cells.measures_here(cell) for cell in pieces.page.cells if cell.cell_type == "code")
-    hardware = "any computer; it needs no GPU."
-    if measuring:
-        who = "One cell measures" if measuring == 1 else f"{measuring} cells measure"
-        hardware += f" {who} the machine that runs the notebook; what needs an NVIDIA GPU says so where there is none."
     lines = dict.fromkeys([*(run.stamp() for record in records for run in record.runs), *stamps(doctree)])
-    numbers = [*lines] or "all computed in this notebook; none was measured elsewhere."
-    return {"Hardware": hardware, **found, "Measured numbers": numbers}
+    return {
+        "Hardware": opening_cells.hardware(measuring),
+        **{name: f"{text}." for name, text in costs(page, records).items()},
+        "Measured numbers": [*lines] or "all computed in this notebook; none was measured elsewhere.",
+    }
 
 
 def outputs(pieces: notebook.Pieces) -> str:
@@ -260,10 +205,9 @@ def offer(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any]
     """Give the template ``downloads.html`` the links of a page: text to address, files from the page's own folder."""
     if pagename not in tutorials(app):
         return
-    builder = cast("StandaloneHTMLBuilder", app.builder)
     folder = Path(app.outdir)
     offered = {form: path.relative_to(folder).as_posix() for form, path in files(app, pagename).items()}
     offered["All tutorials (zip)"] = f"{FOLDER}/{tutorial_zip.NAME}"
-    up = "../" * builder.get_target_uri(pagename).count("/")
+    up = "../" * app.builder.get_target_uri(pagename).count("/")
     context["downloads"] = {text: up + address for text, address in offered.items()}
     context["colab"] = Addresses.of(app.config).colab(f"{PurePosixPath(pagename).name}.ipynb")

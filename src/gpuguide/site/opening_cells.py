@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbformat import v4
+
+import gpuguide
 
 INSTALL = """\
 # Installs gpuguide, unless it is here. PyTorch and the other libraries that it needs come with it.
@@ -62,6 +67,27 @@ def install(wheel: str, address: str | None, extras: Sequence[str]) -> str:
     """
     elsewhere = FROM_SITE.format(address=address) if address else FROM_ZIP_ONLY
     return INSTALL.format(wheel=wheel, elsewhere=elsewhere, extras=f"[{','.join(extras)}]" if extras else "")
+
+
+def cells(summary: str, install: str) -> list[Any]:
+    """Return both cells."""
+    folded = {"jupyter": {"source_hidden": True}}
+    return [v4.new_markdown_cell(summary, id="about"), v4.new_code_cell(install, id="install", metadata=folded)]
+
+
+def hardware(measuring: int) -> str:
+    """Return what a notebook needs to run on, of which so many cells measure the machine."""
+    if not measuring:
+        return "any computer; it needs no GPU."
+    who = "one cell measures" if measuring == 1 else f"{measuring} cells measure"
+    return f"any computer; {who} the machine that runs the notebook, and what needs an NVIDIA GPU says so without one."
+
+
+def origin(page: str | None) -> str:
+    """Return where a notebook comes from, and under which licences: ``page`` is the address of its page."""
+    version = f"gpuguide {gpuguide.__version__}"
+    known = f"[a page]({page}) of {version}" if page else version
+    return f"{known}. The code is under the MIT licence, text and figures under CC BY 4.0."
 
 
 def _below(values: Sequence[str]) -> list[str]:
