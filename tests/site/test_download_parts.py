@@ -12,6 +12,9 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 from small_site import Build, Project, cell, start
+from sphinx.errors import SphinxError
+
+from gpuguide.site.downloads import check_names
 
 SITE = {"html_baseurl": "https://example.org/guide", "gpuguide_repository": "https://github.com/someone/guide"}
 DRAW = """from gpuguide import plotting
@@ -247,10 +250,6 @@ BAD = {
         {"tutorials/00-halves": "Text.", "tutorials/more/00-Halves": "Text."},
         ("tutorials/more/00-Halves.md:1: its notebook", "Rename one of them"),
     ),
-    "a script that hides a module": (
-        {"tutorials/torch": "Text."},
-        ("tutorials/torch.md:1: its script torch.py", "Begin its name with a number"),
-    ),
     "a glued object": (
         {"tutorials/00-page": "Text.\n\n" + cell("from myst_nb import glue\n\nglue('x', object())")},
         ("tutorials/00-page.md:18: The glued value 'x'", "Glue a string or a number"),
@@ -279,6 +278,12 @@ def test_a_page_that_cannot_be_offered_fails_every_build(tmp_path: Path, case: s
         assert build.status != 0
         for message in messages:
             assert message in build.output
+
+
+def test_a_script_that_would_hide_a_module_is_named() -> None:
+    check_names({"tutorials/01-torch": "tutorials/01-torch.md", "tutorials/nowhere_known": "nowhere_known.md"})
+    with pytest.raises(SphinxError, match=r"torch\.md:1: its script torch\.py .* Begin its name with a number"):
+        check_names({"tutorials/torch": "tutorials/torch.md"})
 
 
 @pytest.mark.parametrize(("name", "value"), [("gpuguide_repository", "someone/guide"), ("html_baseurl", "example.org")])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import nbformat
 from docutils import nodes
@@ -71,10 +72,12 @@ class Pieces:
         self._text: list[str] = []
         self._place = "page"
         self._count: Counter[str] = Counter()
-        self._coming = [index for index, cell in enumerate(page.cells) if cell.cell_type == "code"]
+        shown = {node["cell_index"] for node in doctree.findall(nodes.container) if _is_cell(node)}
+        code = [index for index, cell in enumerate(page.cells) if cell.cell_type == "code"]
+        self._hidden = [index for index in code if index not in shown]
         self.title, self.purpose, rest = self._opening(doctree)
         self._walk(rest, level=1)
-        self._code_before(None)
+        self._hidden_above(math.inf)
         self._close_text()
 
     def _opening(self, doctree: nodes.document) -> tuple[str, str, list[nodes.Node]]:
@@ -93,39 +96,35 @@ class Pieces:
         for node in children:
             if isinstance(node, nodes.section):
                 self._section(node, level + 1)
-            elif isinstance(node, nodes.Element) and node.get("nb_element") == "cell_code":
-                self._code_before(node["cell_index"])
+            elif _is_cell(node):
+                self._hidden_above(self._line(node["cell_index"]))
                 self._code(node["cell_index"])
             elif isinstance(node, nodes.Element):
-                self._code_above(node)
+                self._hidden_above(node.line or 0)
                 with self._naming(node):
                     self._text.append(self.markdown.blocks([node]))
 
     def _section(self, section: nodes.section, level: int) -> None:
-        self._code_above(section)
+        self._hidden_above(section.line or 0)
         self._close_text()
         self._place = section["ids"][0]
         with self._naming(section):
             self._text.append(self.markdown.heading(section[0], level))
         self._walk(section[1:], level)
 
-    def _code_above(self, node: nodes.Element) -> None:
-        """Write the cells that the page does not show and that stand above this node in its source."""
-        if node.line:
-            while self._coming and self.page.metadata.source_map[self._coming[0]] < node.line - 1:
-                self._code(self._coming[0])
+    def _hidden_above(self, line: float) -> None:
+        """Write the cells that the page does not show and that stand above this line of its source."""
+        while self._hidden and self._line(self._hidden[0]) < line:
+            self._code(self._hidden.pop(0))
 
-    def _code_before(self, index: int | None) -> None:
-        """Write the cells that the page does not show and that come before the cell ``index``, or all."""
-        while self._coming and (index is None or self._coming[0] < index):
-            self._code(self._coming[0])
+    def _line(self, index: int) -> int:
+        """Return the line of the source on which a cell's code begins."""
+        return int(self.page.metadata.source_map[index]) + 1
 
     def _code(self, index: int) -> None:
         self._close_text()
-        self._coming.remove(index)
         cell = self.page.cells[index]
-        line = self.page.metadata.source_map[index] + 1
-        with naming(f"{self.path}:{line}"):
+        with naming(f"{self.path}:{self._line(index)}"):
             made = v4.new_code_cell(
                 code_cells.source(cell), id=self._id(), metadata=code_cells.metadata(cell), outputs=[]
             )
@@ -141,9 +140,9 @@ class Pieces:
 
     def _id(self) -> str:
         """Return an id that only changes in cells of the section that changed."""
-        self._count[self._place] += 1
-        number = f"-{self._count[self._place]}"
-        return re.sub(r"[^a-zA-Z0-9_-]", "-", self._place)[: LONGEST_ID - len(number)] + number
+        place = re.sub(r"[^a-zA-Z0-9_-]", "-", self._place)[: LONGEST_ID - 4]
+        self._count[place] += 1
+        return f"{place}-{self._count[place]}"
 
     def _naming(self, node: nodes.Element) -> naming:
         return naming(f"{self.path}:{node.line or 1}")
@@ -183,6 +182,10 @@ def script(notebook: Any) -> str:
         if cell.cell_type == "markdown":
             cell.source = _EMBEDDED.sub(r"[Image: \1]", cell.source)
     return _TOOL_VERSION.sub("", str(jupytext.writes(plain, fmt="py:percent")), count=1)
+
+
+def _is_cell(node: nodes.Node) -> TypeGuard[nodes.Element]:
+    return isinstance(node, nodes.Element) and node.get("nb_element") == "cell_code"
 
 
 def _classes(node: nodes.Node) -> list[str]:
