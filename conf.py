@@ -24,6 +24,11 @@ extensions = [
     "sphinx_copybutton",
 ]
 
+# Where the site and its repository are, if that is known. Without them the pages are complete, but notebooks have links
+# to other sites only, are installed from the zip, and no link opens them in Colab.
+html_baseurl = os.environ.get("GPUGUIDE_SITE", "")
+gpuguide_repository = os.environ.get("GPUGUIDE_REPOSITORY", "")
+
 # The repository is the source folder. What the patterns leave out is walked all the same unless it is excluded.
 include_patterns = ["index.md", "docs/**", "tutorials/**"]
 exclude_patterns = ["_build", ".venv", ".git", "**/.ipynb_checkpoints"]
@@ -72,6 +77,7 @@ pygments_style = "a11y-high-contrast-light"
 html_theme_options = {
     "logo": {"text": "gpuguide"},
     "navbar_end": ["theme-switcher"],
+    "article_header_end": ["downloads"],
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],
     "footer_end": [],

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from gpuguide.measure import digest, records
 
 CONF = """
 extensions = ["gpuguide.site", "myst_nb"]
-include_patterns = ["*.md"]
-exclude_patterns = ["_build"]
-myst_enable_extensions = ["dollarmath"]
+include_patterns = ["*.md", "tutorials/**.md"]
+exclude_patterns = ["_build", "README.md"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
+html_theme_options = {"article_header_end": ["downloads"]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
 nb_execution_raise_on_error = True
@@ -78,7 +80,9 @@ class Project:
     def page(self, name: str, body: str, *, benchmarks: str = "", runs: bool = True) -> None:
         """Write a page, as a notebook if it ``runs``."""
         front = FRONT.format(benchmarks=benchmarks) if runs else ""
-        (self.root / f"{name}.md").write_text(f"{front}# {name}\n\n{body}\n", encoding="utf-8")
+        path = self.root / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{front}# {path.stem}\n\n{body}\n", encoding="utf-8")
 
     def line_of(self, name: str, text: str) -> int:
         """Return the line of a page, counted from one, on which ``text`` stands first."""
@@ -102,15 +106,16 @@ class Project:
         made = synthetic.record(benchmark, synthetic.cases_of(benchmark, 3.0), synthetic.OWN)
         return _write(made, self.root / "own")
 
-    def build(self, *, own: bool = False) -> Build:
-        """Build the site in a process of its own."""
+    def build(self, *, own: bool = False, settings: Mapping[str, str] | None = None) -> Build:
+        """Build the site in a process of its own, with these settings over those of its configuration."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.root / "src"),
             "GPUGUIDE_RECORDS": str(self.root / "own") if own else "",
             "NO_COLOR": "1",
         }
-        command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", ".", "_build/html"]
+        options = [f"-D{name}={value}" for name, value in (settings or {}).items()]
+        command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", *options, ".", "_build/html"]
         done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
         return Build(done.returncode, done.stdout + done.stderr)
 
@@ -121,6 +126,8 @@ def start(root: Path) -> Project:
     shutil.copytree(digest.PACKAGE_FOLDER, root / "src" / "gpuguide", ignore=ignored)
     (root / "src" / "gpuguide" / "records").mkdir(exist_ok=True)
     (root / "conf.py").write_text(CONF, encoding="utf-8")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):  # what the library's wheel is made of
+        shutil.copy(digest.PACKAGE_FOLDER.parents[1] / name, root)
     return Project(root)
 
 

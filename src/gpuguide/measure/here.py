@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import reference, runner
@@ -17,21 +16,24 @@ class Comparison:
     """A published measurement and the same one made here."""
 
     published: reference.Measurement
-    yours: Metric
-    device_name: str
-    """The device that measured ``yours``"""
+    yours: Metric | None
+    """What this machine measured, if it could"""
+    where: str
+    """The device that measured ``yours``, or why none could"""
 
     def __str__(self) -> str:
         """Return both values, each with the device it was measured on."""
-        yours = format_quantity(self.yours.summary.median, self.yours.unit)
         published = f"published {self.published.text} on {self.published.run.device_name}"
-        return f"{published} / yours {yours} on {self.device_name}"
+        if self.yours is None:
+            return f"{published} / yours: not measured, {self.where}"
+        return f"{published} / yours {format_quantity(self.yours.summary.median, self.yours.unit)} on {self.where}"
 
 
 def here(text: str) -> Comparison:
     """Measure on this machine what a reference names, and compare it with the published value.
 
-    Nothing is stored; ``gpuguide bench run`` measures whole benchmarks and stores them.
+    Nothing is stored; ``gpuguide bench run`` measures whole benchmarks and stores them. A machine that cannot measure
+    it, for want of a GPU, memory or a number format, gives the published value and the reason.
 
     Parameters
     ----------
@@ -41,14 +43,17 @@ def here(text: str) -> Comparison:
     Raises
     ------
     GpuguideError
-        If nothing published matches, or this machine cannot run it; the message says why.
+        If nothing published matches.
     """
     published = reference.measurement(text)
     declared = declarations.get(published.record.benchmark)
     contender = published.case.contender
     alone = replace(declared, contenders={contender: declared.contenders[contender]})
-    device = devices.current() if "gpu" in declared.contenders[contender].needs else devices.current_or_cpu()
+    needs_gpu = "gpu" in declared.contenders[contender].needs
+    device = devices.current_or_cpu()
+    if needs_gpu and not device.is_gpu:
+        return Comparison(published, None, "PyTorch sees no CUDA GPU here ('gpuguide doctor' says what is missing)")
     case = runner.measure_case(alone, published.case.keys, device)[0]
     if case.status != "ok":
-        raise GpuguideError(f"{text} on {device.name}: {case.status}, {case.reason}.")
+        return Comparison(published, None, f"{case.status} on {device.name}: {case.reason}")
     return Comparison(published, case.metrics[published.name], device.name)

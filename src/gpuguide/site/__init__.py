@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
 from gpuguide.site import (
+    addresses,
     assets,
     benchmark_list,
     claims_table,
     cost_card,
+    downloads,
     execution,
     faults,
     figures,
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 PARTS = (
+    addresses,
     assets,
     benchmark_list,
     claims_table,
     cost_card,
+    downloads,
     execution,
     faults,
     figures,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,16 +43,7 @@ class CostCard(SphinxDirective):
         for record in records:
             watching.note_record(self.env, record)
         items: list[tuple[str, list[Node]]] = [("On a CPU", [page_time(), nodes.Text(" to run this page")])]
-        if records:
-            elapsed = duration(sum(run.elapsed for record in records for run in record.runs))
-            where = records[0].device_name.removeprefix("NVIDIA ")
-            items.append((f"On an {where}", [nodes.Text(f"{elapsed} to measure its benchmarks again")]))
-        memory = peak_memory(records)
-        if memory is not None:
-            items.append(("Peak GPU memory", [nodes.Text(format_bytes(memory))]))
-        if page.extras:
-            items.append(("Extras to install", [nodes.literal("", f"gpuguide[{','.join(page.extras)}]")]))
-        items.append(("Downloads", [nodes.Text(page.downloads)]))
+        items += [(name, [nodes.Text(text)]) for name, text in costs(page, records).items()]
         card = nodes.definition_list(classes=["gg-cost"])
         for name, value in items:
             definition = nodes.definition("", nodes.paragraph("", "", *value))
@@ -65,6 +57,22 @@ def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         place.replace_self(nodes.Text(executed_in(app.env, docname)))
 
 
+def costs(page: pages.Page, records: Sequence[Record]) -> dict[str, str]:
+    """Return what a tutorial costs beyond the time on a CPU, by name; ``records`` are those that it declares."""
+    found: dict[str, str] = {}
+    if records:
+        elapsed = duration(sum(run.elapsed for record in records for run in record.runs))
+        where = records[0].device_name.removeprefix("NVIDIA ")
+        found[f"On an {where}"] = f"{elapsed} to measure its benchmarks again"
+    memory = peak_memory(records)
+    if memory is not None:
+        found["Peak GPU memory"] = format_bytes(memory)
+    if page.extras:
+        found["Extras to install"] = f"gpuguide[{','.join(page.extras)}]"
+    found["Downloads"] = page.downloads
+    return found
+
+
 def executed_in(env: BuildEnvironment, docname: str) -> str:
     """Return how long a page took when it was last executed, in words."""
     from myst_nb.sphinx_ import NbMetadataCollector
@@ -74,7 +82,7 @@ def executed_in(env: BuildEnvironment, docname: str) -> str:
     return duration(seconds) if seconds else "no time"
 
 
-def peak_memory(records: list[Record]) -> float | None:
+def peak_memory(records: Sequence[Record]) -> float | None:
     """Return the most GPU memory that any case took, in bytes, if the records say."""
     found = [
         case.metrics["peak_memory"].summary.median

@@ -103,14 +103,14 @@ def _data_files_of(module: str) -> tuple[Path, ...]:
 
 
 class naming:
-    """Turn an error about a page into one that stops the build and names the file."""
+    """Turn an error about a page into one that stops the build and names the place: a file, or ``file:line``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: Path | str) -> None:
+        self.place = place
 
     def __enter__(self) -> None:
         """Nothing to prepare."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, GpuguideError):
-            raise SphinxError(f"{self.path}: {error}") from error
+            raise SphinxError(f"{self.place}: {error}") from error

@@ -27,7 +27,10 @@ def connect(app: Sphinx) -> None:
 
 
 class number(nodes.inline):
-    """A measured number: ``provenance`` says where it comes from, ``target`` is the label of its record."""
+    """A measured number: ``provenance`` says where it comes from, ``target`` is the label of its record.
+
+    ``stamp`` stays on what replaces it: the GPU and its software.
+    """
 
 
 def link_numbers(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -42,7 +45,13 @@ def link_numbers(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         else:
             shown = nodes.abbreviation("", "", *node.children, explanation=node["provenance"])
         shown["classes"].append("gg-number")
+        shown["stamp"] = node["stamp"]
         node.replace_self(shown)
+
+
+def stamps(doctree: nodes.document) -> list[str]:
+    """Return the GPUs and software behind the numbers of a page that is ready to be written, each once."""
+    return list(dict.fromkeys(node["stamp"] for node in doctree.findall(nodes.Element) if "stamp" in node))
 
 
 class _Reference(SphinxRole):
@@ -62,7 +71,7 @@ class _Reference(SphinxRole):
             return [nodes.literal(self.text, self.text)], []
         watching.note_record(self.env, found.record)
         label = f"record-{found.record.device}-{found.record.benchmark}"
-        shown = number("", found.text, provenance=provenance(found), target=label)
+        shown = number("", found.text, provenance=provenance(found), target=label, stamp=found.run.stamp())
         if found.record.stale:
             shown += nodes.inline("", "stale", classes=["gg-stale"])
         return [shown], []

@@ -1,0 +1,289 @@
+"""The downloads of the built site: complete, plain, valid, and able to run where only the wheel has been installed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import clean_environment
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from clean_environment import Environment
+from markdown_it import MarkdownIt
+
+from gpuguide.site import opening_cells
+
+SITE = Path(__file__).parents[2] / "_build" / "html"
+FOLDER = SITE / "notebooks"
+TUTORIALS = sorted(path.stem for path in (Path(__file__).parents[2] / "tutorials").glob("[0-9]*.md"))
+
+PARAMETERS = re.compile(r"^(:tags: |tags: ).*\bparameters\b", re.MULTILINE)
+VARIED = [
+    name
+    for name in TUTORIALS
+    if PARAMETERS.search((Path(__file__).parents[2] / "tutorials" / f"{name}.md").read_text(encoding="utf-8"))
+]
+"""Tutorials that have something to vary"""
+
+pytestmark = pytest.mark.skipif(
+    not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"
+)
+MYST = {
+    "a role": re.compile(r"\{[a-z][a-z:_-]*\}`"),
+    "a colon fence": re.compile(r"^\s*>?\s*:::", re.MULTILINE),
+    "a directive": re.compile(r"^\s*>?\s*(?:```|~~~)\s*\{", re.MULTILINE),
+    "a label": re.compile(r"^\([\w-]+\)=\s*$", re.MULTILINE),
+    "attributes": re.compile(r"^\{[.#][^}]*\}\s*$", re.MULTILINE),
+    "a link to a source file": re.compile(r"\]\([^)]*\.md(?:#[^)]*)?\)"),
+    "a link without a host": re.compile(r"\]\((?!https?://|mailto:|data:)"),
+    "a cell's options": re.compile(r"^:tags:", re.MULTILINE),
+    "an empty link": re.compile(r"\[\]\("),
+    "a comment": re.compile(r"^%\s", re.MULTILINE),
+}
+
+
+@cache
+def notebook(name: str) -> Any:
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=nbformat.NO_CONVERT)
+
+
+def markdown(name: str) -> Iterator[str]:
+    return (cell.source for cell in notebook(name).cells if cell.cell_type == "markdown")
+
+
+def code(name: str) -> list[Any]:
+    return [cell for cell in notebook(name).cells if cell.cell_type == "code"]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- what is in them ---------------------------------------------------------------------------------------
+
+
+def test_every_tutorial_is_offered_in_every_form() -> None:
+    assert TUTORIALS
+    wanted = {f"{name}.ipynb" for name in TUTORIALS} | {f"{name}.py" for name in TUTORIALS}
+    wanted |= {f"without-outputs/{name}.ipynb" for name in TUTORIALS} | {"gpuguide-tutorials.zip"}
+    found = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
+    assert {name for name in found if not name.endswith(".whl")} == wanted
+    assert len(found) == len(wanted) + 1
+    for name in TUTORIALS:
+        page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+        offered = [str(link["href"]) for link in page.select(".gg-downloads a[download]")]
+        assert offered == [
+            f"../notebooks/{name}.ipynb",
+            f"../notebooks/without-outputs/{name}.ipynb",
+            f"../notebooks/{name}.py",
+            "../notebooks/gpuguide-tutorials.zip",
+        ]
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_no_myst_is_left(name: str) -> None:
+    found = [
+        f"{what}: {match[0]!r}" for text in markdown(name) for what, how in MYST.items() if (match := how.search(text))
+    ]
+    assert not found
+    assert "myst" not in (FOLDER / f"{name}.py").read_text(encoding="utf-8").lower()
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_notebook_says_what_its_page_says(name: str) -> None:
+    """Every paragraph, item, term and heading of the page, less formulas, stands in the notebook's Markdown."""
+    page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+    article = page.select_one("article.bd-article")
+    assert article is not None
+    for unwanted in article.select(".cell, .gg-cost, .gg-not-run, math, a.headerlink, span.math"):
+        unwanted.decompose()
+    reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    html = "\n".join(reader.render(re.sub(r"\$[^$`]+\$", "", text)) for text in markdown(name))
+    said = words(BeautifulSoup(html, "html.parser").get_text(""))
+    blocks = article.select("p, h1, h2, h3, h4, dt, figcaption, summary, td, th")
+    assert len(blocks) > 20
+    missing = [text for block in blocks if (text := words(block.get_text(""))) and text not in said]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+@pytest.mark.parametrize("folder", [".", "without-outputs"])
+def test_a_notebook_is_valid_and_names_its_kernel(name: str, folder: str) -> None:
+    found = nbformat.read(FOLDER / folder / f"{name}.ipynb", as_version=nbformat.NO_CONVERT)
+    nbformat.validate(found)
+    assert (found.nbformat, found.nbformat_minor) == (4, 5)
+    assert found.metadata.kernelspec == {"display_name": "Python 3", "language": "python", "name": "python3"}
+    assert found.metadata.language_info.name == "python"
+    assert found.metadata.language_info.file_extension == ".py"
+    assert set(found.metadata) == {"kernelspec", "language_info"}
+    ids = [cell.id for cell in found.cells]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z0-9_-]{1,64}", name) for name in ids)
+    assert not any("skip-execution" in cell.metadata.get("tags", []) for cell in found.cells)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_the_first_cells_say_what_it_costs_and_install_the_library(name: str) -> None:
+    first, second = notebook(name).cells[:2]
+    assert first.source.startswith("# ")
+    for fact in ("Time", "Hardware", "Measured numbers", "Outputs", "From"):
+        assert f"- **{fact}:**" in first.source
+    assert "no time" not in first.source
+    assert "NVIDIA H100" in first.source
+    assert 'if importlib.util.find_spec("gpuguide") is None:' in second.source
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_outputs_are_there_and_images_have_a_text(name: str) -> None:
+    images = [output for cell in code(name) for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert images
+    for output in images:
+        assert output.metadata["image/png"]["alt"] == output.data["text/plain"].splitlines()[0]
+    for cell in code(name):
+        assert not any(kind.startswith("application/") for output in cell.outputs for kind in output.get("data", {}))
+    for text in markdown(name):
+        assert all(
+            re.match(r"!\[[^\]]+\]\(data:image/", image) for image in re.findall(r"!\[[^\]]*\]\([^)]{0,30}", text)
+        )
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_the_forms_differ_in_outputs_only(name: str) -> None:
+    bare = nbformat.read(FOLDER / "without-outputs" / f"{name}.ipynb", as_version=nbformat.NO_CONVERT)
+    full = notebook(name)
+    assert [(cell.id, cell.metadata) for cell in bare.cells] == [(cell.id, cell.metadata) for cell in full.cells]
+    assert [cell.source for cell in bare.cells[1:]] == [cell.source for cell in full.cells[1:]]
+    assert not any(cell.outputs for cell in bare.cells if cell.cell_type == "code")
+    script = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    assert ast.dump(script) == ast.dump(ast.parse("\n".join(cell.source for cell in code(name))))
+
+
+# --- that they run -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zip, unpacked by a reader."""
+    folder = tmp_path_factory.mktemp("reader")
+    with zipfile.ZipFile(FOLDER / "gpuguide-tutorials.zip") as archive:
+        assert archive.testzip() is None
+        archive.extractall(folder)
+    (only,) = folder.iterdir()
+    return only
+
+
+@pytest.fixture(scope="module")
+def environment(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment into which a tutorial's own second cell has installed the wheel that is in the zip."""
+    made = clean_environment.make(tmp_path_factory.mktemp("environment"))
+    assert made.home_of_gpuguide(unpacked) == "", "gpuguide must not be there before"
+    done = made.run("-c", code(TUTORIALS[0])[0].source, folder=unpacked / "without-outputs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Path(made.home_of_gpuguide(unpacked)).is_relative_to(made.root), "it is the wheel's, not the checkout's"
+    return made
+
+
+def test_the_zip_holds_everything(unpacked: Path) -> None:
+    wanted = {
+        path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.suffix in (".ipynb", ".py", ".whl")
+    }
+    found = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+    assert found == wanted | {"README.md", "LICENSE"}
+    for name in wanted:
+        assert (unpacked / name).read_bytes() == (FOLDER / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_an_installed_library_is_left_alone(environment: Environment, tmp_path: Path) -> None:
+    done = environment.run("-c", code(TUTORIALS[0])[0].source, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_missing_wheel_is_named(tmp_path: Path) -> None:
+    bare = clean_environment.make(tmp_path / "environment")
+    done = bare.run("-c", opening_cells.install("gpuguide-1.0-py3-none-any.whl", None, []), folder=tmp_path)
+    assert done.returncode != 0
+    assert "gpuguide is not installed. Put gpuguide-1.0-py3-none-any.whl, which is in the zip, beside" in done.stderr
+
+
+def test_the_site_is_asked_where_the_zip_is_not() -> None:
+    wheel, address = "gpuguide-1.0-py3-none-any.whl", "https://example.org/notebooks/gpuguide-1.0-py3-none-any.whl"
+    source = opening_cells.install(wheel, address, ["peers", "cuda13"])
+    compile(source, "cell", "exec")
+    assert f'address = found[0].as_uri() if found else "{address}"' in source
+    assert 'f"gpuguide[peers,cuda13] @ {address}"' in source
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_notebook_gives_the_outputs_that_it_holds(name: str, unpacked: Path, environment: Environment) -> None:
+    options = ["--nbval", "--nbval-cell-timeout=300", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
+    done = environment.run("-m", "pytest", *options, f"{name}.ipynb", folder=unpacked)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert f"{len(code(name))} passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_script_runs(name: str, unpacked: Path, environment: Environment, tmp_path: Path) -> None:
+    """It runs from another folder, too, and prints what the notebook's cells print."""
+    done = environment.run(str(unpacked / f"{name}.py"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-5000:]
+    for cell in code(name):
+        for output in cell.outputs:
+            if output.output_type == "stream" and output.name == "stdout":
+                assert output.text in done.stdout
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """Return the parameters of a tutorial with their values."""
+    cells = [cell for cell in code(name) if "parameters" in cell.metadata.get("tags", [])]
+    assert len(cells) <= 1, "papermill looks at one cell with parameters"
+    found = {}
+    for cell in cells:
+        for statement in ast.parse(cell.source).body:
+            assert isinstance(statement, ast.Assign | ast.AnnAssign), "a cell with parameters only assigns"
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            assert isinstance(target, ast.Name), "papermill reads NAME = VALUE, one on a line"
+            assert statement.value is not None
+            found[target.id] = ast.literal_eval(statement.value)
+    return found
+
+
+def test_the_first_tutorial_has_parameters() -> None:
+    assert parameters("00-measure-a-gpu") == {"rows": 256, "inner": 512, "columns": 256}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", VARIED)
+def test_a_notebook_without_outputs_runs_with_other_parameters(
+    name: str, unpacked: Path, environment: Environment, tmp_path: Path
+) -> None:
+    """A cell with the values follows the one that is tagged, as papermill puts it there; numbers are halved.
+
+    Where there is nothing to vary, the code is that of the notebook with outputs, which has been run.
+    """
+    chosen = {key: value // 2 for key, value in parameters(name).items() if type(value) is int and value > 1}
+    path = unpacked / "without-outputs" / f"{name}.ipynb"
+    found = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    (tagged,) = [index for index, cell in enumerate(found.cells) if "parameters" in cell.metadata.get("tags", [])]
+    injected = "\n".join(f"{key} = {value!r}" for key, value in chosen.items())
+    found.cells.insert(tagged + 1, nbformat.v4.new_code_cell(injected))
+    check = [f"assert {key} == {value!r}, {key}" for key, value in chosen.items()]
+    check += ["import gpuguide", f"assert gpuguide.__file__.startswith({str(environment.root)!r}), gpuguide.__file__"]
+    found.cells.append(nbformat.v4.new_code_cell("\n".join(check)))
+    copied = tmp_path / "run.ipynb"
+    nbformat.write(found, copied)
+    program = "import nbclient, nbformat, sys; nb = nbformat.read(sys.argv[1], 4); nbclient.execute(nb, timeout=300)"
+    done = environment.run("-c", program, str(copied), folder=path.parent)
+    assert done.returncode == 0, done.stderr[-5000:]
