@@ -37,7 +37,8 @@ class Claims(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return one block a claim: what one hears, the verdict, what is right, how we know."""
-        self.env.note_dependency(str(ledger.LEDGER))
+        for file in ledger.files():
+            self.env.note_dependency(str(file))
         blocks: list[Node] = []
         with faults.reporting(self.get_location()), watching.site_reads():
             for claim in chosen(self.arguments[0]):

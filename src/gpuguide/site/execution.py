@@ -87,7 +87,7 @@ def page_digest(page: pages.Page) -> str:
 
 
 def data_files(modules: Iterable[str]) -> Iterator[Path]:
-    """Yield the files beside a module, other than Python, that its source names."""
+    """Yield the files beside a module, other than Python, that its source names, by name or as ``"*.ending"``."""
     for module in sorted(modules):
         yield from _data_files_of(module)
 
@@ -97,7 +97,7 @@ def _data_files_of(module: str) -> tuple[Path, ...]:
     path = digest.module_path(module)
     text = path.read_text(encoding="utf-8")
     beside = sorted(other for other in path.parent.iterdir() if other.is_file() and other.suffix != ".py")
-    return tuple(other for other in beside if f'"{other.name}"' in text)
+    return tuple(other for other in beside if f'"{other.name}"' in text or f'"*{other.suffix}"' in text)
 
 
 class naming:
