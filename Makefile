@@ -27,11 +27,11 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help site page serve test lint measure browser clean distclean
+.PHONY: help site page serve test lint release-check measure browser clean distclean
 
 help: ## List the targets
 	@echo "gpuguide: make TARGET"
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 site: $(READY) ## Build the site into _build/html (sets up .venv first)
 	@# A build that failed is forgotten: what Sphinx has read already it would not warn about again.
@@ -60,6 +60,10 @@ lint: $(READY) ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+release-check: ## List what stands in the way of a release: stale records, claims that fail, pages and cells not run
+	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
+	@GPUGUIDE_RECORDS= $(BIN)/python -m gpuguide.site.release _build/html
 
 measure: $(READY) ## Measure this machine's GPU; stopped, it goes on where it was: make measure B="ceilings"
 	@$(BIN)/gpuguide doctor || true

@@ -372,9 +372,10 @@ def claims_check(
         typer.echo(json.dumps([{"id": o.claim.id, "ok": o.ok, "detail": o.detail} for o in outcomes], indent=1))
     else:
         for outcome in wrong:
-            out.print(f"{outcome.claim.id}: {outcome.detail}", markup=False)
+            out.print(f"{outcome.claim.place}: {outcome.claim.id}: {outcome.detail}", markup=False)
     err.print(f"{len(outcomes)} claims checked, {len(wrong)} do not hold.")
     if wrong:
+        err.print("Correct the row: its verdict, its text, or what it names. Or measure again what it reads.")
         raise typer.Exit(1)
 
 

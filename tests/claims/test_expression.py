@@ -25,6 +25,7 @@ from gpuguide.errors import GpuguideError
         ("floor(2.9) + ceil(2.1) + round(2.567, 1)", 7.6),
         ("max(1, 2) + min(3, 4) + abs(-5)", 10),
         ("2 * pi", 2 * math.pi),
+        ("cos(pi / 3) + cos(0)", 1.5),
         ("sum(n**2 for n in range(1, 5))", 30),
     ],
 )

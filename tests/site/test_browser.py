@@ -124,6 +124,18 @@ def test_search_finds_a_page(browser: Any, address: str) -> None:
         assert view.complaints == []
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_address_of_a_claim_opens_its_topic(browser: Any, address: str, scripts: bool) -> None:
+    with View(browser, address, "docs/claims.html", "light", 390, java_script_enabled=scripts) as view:
+        assert not view.page.locator(".gg-claim").first.is_visible()
+        assert view.page.locator("section[id^=topic-]").count() >= 20
+    name = "docs/claims.html#claim-bf16-digits"
+    with View(browser, address, name, "light", 390, java_script_enabled=scripts) as view:
+        assert view.page.locator("#claim-bf16-digits .gg-heard").is_visible()
+        assert view.page.locator("#claim-bf16-digits .gg-how p").is_hidden()
+        assert not view.page.locator("#claim-lora-speed-2-3x").is_visible()
+
+
 def test_the_search_dialog_opens_with_the_keyboard(browser: Any, address: str) -> None:
     with View(browser, address, "index.html", "light", 1280) as view:
         view.page.keyboard.press("Control+k")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from small_site import Project, cell, start
 
+from gpuguide.site import execution
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
@@ -93,7 +95,33 @@ def test_a_page_cannot_read_a_record_that_it_does_not_declare(project: Project) 
     project.page("greedy", cell(reads), benchmarks="ceilings")
     build = project.build()
     assert build.status != 0
+    line = project.line_of("greedy", "store.published")
+    assert f"greedy.md:{line}: This page reads the record 'copy-size' and does not declare it." in build.output
+    assert "Add it to the page's front matter: gpuguide: {benchmarks: [copy-size]}" in build.output
+
+
+@pytest.mark.slow
+def test_a_name_that_is_put_together_is_found_when_the_cell_runs(project: Project) -> None:
+    project.record("copy-size")
+    reads = "from gpuguide.measure import store\n\nstore.published('-'.join(['copy', 'size']))"
+    project.page("greedy", cell(reads), benchmarks="ceilings")
+    build = project.build()
+    assert build.status != 0
     assert "does not declare it" in build.output
+
+
+def test_undeclared_records_are_found_in_the_source() -> None:
+    front = "---\ngpuguide:\n  benchmarks: [ceilings]\nkernelspec:\n  display_name: Python 3\n---\n"
+    names = ["ceilings", "copy-size", "copy-size/copy:bandwidth", "copy-size/a.txt", "some copy-size", "ceilings/a:b"]
+    codes = [*(f"read({name!r})" for name in names), "%magic\nread(", "read('copy-size')"]
+    source = front + "".join(map(cell, codes))
+    lines = source.splitlines()
+    found = [(lines[line - 1], name) for line, name in execution.undeclared(source)]
+    assert found == [
+        ("read('copy-size')", "copy-size"),
+        ("read('copy-size/copy:bandwidth')", "copy-size"),
+        ("read('copy-size')", "copy-size"),
+    ]
 
 
 def test_a_front_matter_that_no_one_reads_stops_the_build(project: Project) -> None:

@@ -1,7 +1,7 @@
 """The ledger of claims: what one hears about GPUs and language models, what is right, and how we know.
 
-The rows stand in ``claims.toml``. :mod:`gpuguide.claims.ledger` reads, checks and words them;
-:mod:`gpuguide.claims.expression` evaluates the small arithmetic language that rows are written in.
+Topics and sources stand in ``claims.toml``, rows in the files beside it. :mod:`gpuguide.claims.ledger` reads, checks
+and words them; :mod:`gpuguide.claims.expression` evaluates the small arithmetic language that rows are written in.
 Importing this package imports neither torch nor matplotlib.
 """
 
@@ -14,6 +14,7 @@ from gpuguide.claims.ledger import (
     Source,
     by_topic,
     check,
+    files,
     how_we_know,
     load,
     right,
@@ -27,6 +28,7 @@ __all__ = [
     "Source",
     "by_topic",
     "check",
+    "files",
     "how_we_know",
     "load",
     "right",

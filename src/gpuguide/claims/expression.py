@@ -138,6 +138,7 @@ def _ratio(reference: str) -> Reading:
 FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "abs": abs,
     "ceil": math.ceil,
+    "cos": math.cos,
     "exp": math.exp,
     "floor": math.floor,
     "log": math.log,

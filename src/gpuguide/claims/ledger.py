@@ -1,4 +1,4 @@
-"""Read, check and word the rows of ``claims.toml``.
+"""Read, check and word the rows of the ledger: ``claims.toml``, and the files beside it, a topic each.
 
 A row states a claim that one hears, a verdict and what is right, and carries the means to check it:
 
@@ -21,7 +21,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ NOT_VERIFIED = "not verified"
 DEFAULT_TOLERANCE = 0.005
 """Relative tolerance of a computed row that names none: half a percent, so three digits agree."""
 
+_ID = re.compile(r'id\s*=\s*"([^"]*)"')
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -74,8 +75,8 @@ class Claim:
     right: str
     """What is right, with expressions in braces; :func:`right` writes them out"""
     kind: str
-    taught: str
-    """Name of the page that settles it, for example ``00-measure-a-gpu``"""
+    taught: str = ""
+    """Name of the page that settles it, for example ``00-measure-a-gpu``; empty until there is one"""
     expression: str = ""
     """Computed rows: what is evaluated. Measured rows: the predicate."""
     value: float | tuple[float, ...] = ()
@@ -85,6 +86,15 @@ class Claim:
     functions: tuple[str, ...] = ()
     """Library functions that the expression calls, as ``gpuguide.roofline.ridge``"""
     sources: tuple[Source, ...] = ()
+    path: Path | None = None
+    """The file in which it stands"""
+    line: int = 1
+    """The line of its id there, counted from one"""
+
+    @property
+    def place(self) -> str:
+        """Where the row stands, as editors understand it: ``path:line``."""
+        return f"{self.path}:{self.line}"
 
     @property
     def expressions(self) -> list[str]:
@@ -127,12 +137,12 @@ def load(path: Path = LEDGER) -> list[Claim]:
     Parameters
     ----------
     path : Path
-        The TOML file; the published ledger by default.
+        The file of topics and sources; the published ledger by default. Rows stand in it or in files beside it.
 
     Returns
     -------
     list of Claim
-        In the order of the file.
+        In the order of the topics, and of the rows in their file.
 
     Raises
     ------
@@ -143,12 +153,22 @@ def load(path: Path = LEDGER) -> list[Claim]:
     sources = {key: _source(path, key, table) for key, table in content["sources"].items()}
     titles = content["topics"]
     claims: dict[str, Claim] = {}
-    for number, row in enumerate(content["claims"], start=1):
-        claim = _claim(_Row(path, f"row {number}", row), titles, sources)
-        if claim.id in claims:
-            raise LedgerError(f"{path.name}, row {number}: the id {claim.id!r} stands twice.")
-        claims[claim.id] = claim
-    return list(claims.values())
+    for file, rows in _rows(path, content).items():
+        lines = _lines_of_ids(file)
+        for number, row in enumerate(rows, start=1):
+            claim = _claim(_Row(file, f"row {number}", row), titles, sources)
+            if claim.id in claims:
+                raise LedgerError(f"{file.name}, row {number}: the id {claim.id!r} stands twice.")
+            claims[claim.id] = replace(claim, path=file, line=lines.get(claim.id, 1))
+    if not claims:
+        raise LedgerError(f"There is no list of rows named 'claims' in the ledger {path}, nor in a file beside it.")
+    order = list(titles)
+    return sorted(claims.values(), key=lambda claim: order.index(claim.topic))
+
+
+def files(path: Path = LEDGER) -> list[Path]:
+    """Return the files that make up the ledger: ``claims.toml``, and those beside it with the rows of a topic each."""
+    return [path, *sorted(beside for beside in path.parent.glob("*.toml") if beside != path)]
 
 
 def topics(path: Path = LEDGER) -> dict[str, str]:
@@ -157,7 +177,7 @@ def topics(path: Path = LEDGER) -> dict[str, str]:
 
 
 def by_topic(claims: Iterable[Claim] | None = None) -> dict[str, list[Claim]]:
-    """Group claims by the name of their topic, topics and claims in the order of the file.
+    """Group claims by the name of their topic, in the order in which they come.
 
     Parameters
     ----------
@@ -171,25 +191,51 @@ def by_topic(claims: Iterable[Claim] | None = None) -> dict[str, list[Claim]]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Read the file and check its top level."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LedgerError(f"Cannot read the ledger {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LedgerError(f"The ledger {path} is not TOML: {error}.") from error
-    tables = {"topics": dict, "sources": dict, "claims": list}
-    for name, kind in tables.items():
-        if not isinstance(content.get(name), kind):
-            shape = "list of rows" if kind is list else "table"
-            raise LedgerError(f"The ledger {path} has no {shape} named {name!r}.")
-    for name in content:
-        if name not in tables:
-            raise LedgerError(f"The ledger {path} has {name!r}, which is none of {', '.join(tables)}.")
+    """Read the file of topics and sources, and check its top level."""
+    content = _toml(path)
+    for name in ("topics", "sources"):
+        if not isinstance(content.get(name), dict):
+            raise LedgerError(f"The ledger {path} has no table named {name!r}.")
+    _only(path, content, ("topics", "sources", "claims"))
     for name, title in content["topics"].items():
         if not isinstance(title, str) or not title:
             raise LedgerError(f"{path.name}, topic {name!r}: the title must be text.")
     return content
+
+
+def _rows(path: Path, content: dict[str, Any]) -> dict[Path, list[Any]]:
+    """Return the rows of each file: those of the file of topics, if it has any, and those beside it."""
+    found: dict[Path, list[Any]] = {path: content.get("claims", [])}
+    for file in files(path)[1:]:
+        beside = _toml(file)
+        _only(file, beside, ("claims",))
+        found[file] = beside.get("claims", [])
+    for file, rows in found.items():
+        if not isinstance(rows, list):
+            raise LedgerError(f"{file}: 'claims' is no list of rows; begin each row with [[claims]].")
+    return found
+
+
+def _lines_of_ids(path: Path) -> dict[str, int]:
+    """Return the line on which each id is set, counted from one. TOML's own reader does not say."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [(_ID.match(line), number) for number, line in enumerate(lines, start=1)]
+    return {match[1]: number for match, number in found if match}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LedgerError(f"Cannot read the ledger {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LedgerError(f"The ledger {path} is not TOML: {error}.") from error
+
+
+def _only(path: Path, content: dict[str, Any], known: Sequence[str]) -> None:
+    for name in content:
+        if name not in known:
+            raise LedgerError(f"The ledger {path} has {name!r}, which is none of {', '.join(known)}.")
 
 
 class _Row:
@@ -282,7 +328,7 @@ def _claim(row: _Row, titles: Mapping[str, str], sources: Mapping[str, Source]) 
         verdict=row.choice("verdict", VERDICTS),
         right=row.text("right"),
         kind=kind,
-        taught=row.text("taught"),
+        taught=row.text("taught") if "taught" in row.table else "",
         sources=tuple(sources[key] for key in row.texts("sources")),
         **_means_of_check(row, kind),
     )
@@ -365,8 +411,8 @@ def _check_computed(claim: Claim) -> tuple[bool, str]:
     )
     if agree:
         return True, _written(found, claim.unit)
-    wanted = _written(claim.value, claim.unit)
-    return False, f"{claim.expression} is {_written(found, claim.unit)}, but the row says {wanted}"
+    is_now, row_says = (", ".join(f"{each:.9g}" for each in numbers) for numbers in (values, expected))
+    return False, f"{claim.expression} is {is_now}, but the row says {row_says} (unit {claim.unit})"
 
 
 def _check_measured(claim: Claim) -> tuple[bool, str]:

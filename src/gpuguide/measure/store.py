@@ -97,10 +97,15 @@ def check_declared(benchmark: str) -> None:
     """Raise if a page that is being built reads a benchmark which its front matter does not name."""
     declared = os.environ.get(DECLARED_VARIABLE)
     if declared is not None and benchmark not in declared.split(","):
-        raise GpuguideError(
-            f"This page reads the record {benchmark!r} and does not declare it. Add it to the page's front matter: "
-            f"gpuguide: {{benchmarks: [{benchmark}]}}."
-        )
+        raise GpuguideError(undeclared(benchmark))
+
+
+def undeclared(benchmark: str) -> str:
+    """Return what to say of a page that reads a record and does not declare it."""
+    return (
+        f"This page reads the record {benchmark!r} and does not declare it. Add it to the page's front matter: "
+        f"gpuguide: {{benchmarks: [{benchmark}]}}."
+    )
 
 
 def load(path: Path) -> Record:

@@ -25,6 +25,7 @@ from gpuguide.site import (
     record_downloads,
     record_list,
     skipped_cells,
+    status,
     watching,
 )
 
@@ -48,6 +49,7 @@ PARTS = (
     record_downloads,
     record_list,
     skipped_cells,
+    status,
     watching,
 )
 

@@ -1,4 +1,4 @@
-"""The directive ``benchmark-list``: what can be measured, the question of each, and how long it took us."""
+"""The directive ``benchmark-list``: what can be measured, the question of each, where we did, and how long it took."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ class BenchmarkList(SphinxDirective):
         with faults.reporting(self.get_location()), watching.site_reads():
             for name, texts in declared().items():
                 self.env.note_dependency(str(texts["path"]))
-                files = [path for path in store.record_files(name) if store.PUBLISHED_DEVICE in path.parts]
-                elapsed = duration(sum(run.elapsed for run in store.published(name).runs)) if files else "not measured"
-                rows.append([nodes.literal("", name), texts["question"], elapsed])
-        return [table(["benchmark", "its question", "time on our H100"], rows)]
+                own = [record for record in store.published_records() if record.benchmark == name]
+                devices = ", ".join(record.device_name.removeprefix("NVIDIA ") for record in own) or "nothing yet"
+                ours = [record for record in own if record.device == store.PUBLISHED_DEVICE]
+                elapsed = duration(sum(run.elapsed for run in ours[0].runs)) if ours else "not measured"
+                rows.append([nodes.literal("", name), texts["question"], devices, elapsed])
+        return [table(["benchmark", "its question", "measured on", "time on our H100"], rows)]
 
 
 def declared() -> dict[str, dict[str, str]]:

@@ -8,6 +8,7 @@ read again, and the cache then finds no entry for it.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import os
@@ -57,10 +58,29 @@ def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
     now = vars(app.env)["gpuguide_digests"].get(docname)
     if now is None:
         return
-    with naming(Path(app.env.doc2path(docname))):
+    path = Path(app.env.doc2path(docname))
+    with naming(path):
         page = pages.read(source[0])
+        for line, name in undeclared(source[0]):
+            raise SphinxError(f"{path}:{line}: {store.undeclared(name)}")
         source[0] = pages.marked(source[0], now)
     os.environ[store.DECLARED_VARIABLE] = ",".join(page.benchmarks)
+
+
+def undeclared(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the benchmark wherever a cell names one in full that the page's front matter does not."""
+    declared = pages.read(source).benchmarks
+    known = digest.benchmark_modules()
+    for cell in pages.cells(source):
+        try:
+            tree = ast.parse(cell.code)
+        except SyntaxError:
+            continue  # the cell that fails will say so
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                name, slash, rest = node.value.partition("/")
+                if name in known and name not in declared and (not slash or ":" in rest):
+                    yield node.lineno, name
 
 
 def release(app: Sphinx, doctree: nodes.document) -> None:
@@ -87,7 +107,7 @@ def page_digest(page: pages.Page) -> str:
 
 
 def data_files(modules: Iterable[str]) -> Iterator[Path]:
-    """Yield the files beside a module, other than Python, that its source names, and those in folders that it names."""
+    """Yield the files beside a module, other than Python, that its source names: by name, folder or ``"*.ending"``."""
     for module in sorted(modules):
         yield from _data_files_of(module)
 
@@ -96,7 +116,12 @@ def data_files(modules: Iterable[str]) -> Iterator[Path]:
 def _data_files_of(module: str) -> tuple[Path, ...]:
     path = digest.module_path(module)
     text = path.read_text(encoding="utf-8")
-    named = sorted(other for other in path.parent.iterdir() if other.suffix != ".py" and f'"{other.name}"' in text)
+    beside = (other for other in path.parent.iterdir() if other.suffix != ".py")
+    named = sorted(
+        other
+        for other in beside
+        if f'"{other.name}"' in text or (other.is_file() and f'"*{other.suffix or other.name}"' in text)
+    )
     return tuple(
         file for other in named for file in (sorted(other.iterdir()) if other.is_dir() else [other]) if file.is_file()
     )

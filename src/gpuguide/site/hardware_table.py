@@ -145,10 +145,14 @@ def source_numbers() -> dict[str, int]:
     return {key: number for number, key in enumerate(datasheet.sources(), start=1)}
 
 
+def written(key: str, figure: datasheet.Figure) -> str:
+    """Write a figure with its unit. Vendors print memory in decimal GB."""
+    return f"{figure.value / 1e9:g} GB" if key == "memory" else format_quantity(figure.value, figure.unit)
+
+
 def _value(key: str, figure: datasheet.Figure, numbers: dict[str, int]) -> list[nodes.Node]:
-    """Return a value with its source's number, and its note to point at. Vendors print memory in decimal GB."""
-    text = f"{figure.value / 1e9:g} GB" if key == "memory" else format_quantity(figure.value, figure.unit)
-    shown: nodes.Node = nodes.Text(text)
+    """Return a value with its source's number, and its note to point at."""
+    shown: nodes.Node = nodes.Text(written(key, figure))
     if figure.note:
         shown = nodes.abbreviation("", shown.astext(), explanation=figure.note)
     number = nodes.reference("", f"[{numbers[figure.source]}]", refid=f"source-{figure.source}", classes=["gg-source"])

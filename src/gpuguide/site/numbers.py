@@ -1,4 +1,8 @@
-"""The roles ``measured`` and ``ratio``: numbers in prose that come from a record each time the site is built."""
+"""The roles ``measured``, ``ratio``, ``datasheet`` and ``given``: numbers in prose, and where they come from.
+
+The first two are read from a record each time the site is built, the third from the table of GPUs. The last one marks
+what was chosen or assumed; it shows its text, and tells the lint that nobody measured it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxRole
 
-from gpuguide.errors import GpuguideError
-from gpuguide.measure import reference
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware import datasheet
+from gpuguide.measure import digest, reference
 from gpuguide.measure.reference import Measurement, Ratio
 from gpuguide.measure.units import format_quantity, significant
-from gpuguide.site import faults, watching
+from gpuguide.site import faults, hardware_table, watching
 
 if TYPE_CHECKING:
     from docutils.nodes import Node, system_message
@@ -22,6 +27,8 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_role("measured", Measured())
     app.add_role("ratio", RatioOf())
+    app.add_role("datasheet", Datasheet())
+    app.add_role("given", Given())
     app.add_node(number, override=True)
     app.connect("doctree-resolved", link_numbers)
 
@@ -91,6 +98,32 @@ class RatioOf(_Reference):
     def look_up(self) -> Ratio:
         """Return the ratio that the role's text names."""
         return reference.ratio(self.text)
+
+
+class Datasheet(SphinxRole):
+    """``{datasheet}`h100-sxm memory_bandwidth```: one figure of the table of GPUs."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the figure with its unit, and its document for those who point at it."""
+        self.env.note_dependency(str(digest.module_path("gpuguide.hardware.datasheet").with_suffix(".toml")))
+        with faults.reporting(self.get_location()):
+            gpu, _, key = self.text.strip().partition(" ")
+            figures = datasheet.get(gpu).figures
+            if key not in figures:
+                raise unknown(f"datasheet figure of {gpu}", key, figures)
+            figure, document = figures[key], datasheet.sources()[figures[key].source]
+            seen = f"looked at on {document.looked_at}" if document.verified else "not verified by us"
+            text = f"From a data sheet: {document.title}, {document.publisher} ({seen})"
+            return [number("", hardware_table.written(key, figure), provenance=text, target="")], []
+        return [nodes.literal(self.text, self.text)], []
+
+
+class Given(SphinxRole):
+    """``{given}`40 µs```: a quantity that is chosen or assumed, and that nobody measured."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the text."""
+        return [nodes.Text(self.text)], []
 
 
 def provenance(found: Measurement | Ratio) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 _CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _CELL_OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _DISPLAY_NAME = re.compile(r"^(  display_name: .*)$", re.MULTILINE)
-_KNOWN = {"benchmarks", "extras", "downloads"}
+_KNOWN = {"benchmarks", "extras", "downloads", "not-run"}
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,50 @@ class Page:
     """The optional dependencies that it needs"""
     downloads: str = "nothing"
     """What running it fetches from elsewhere, in words"""
+    not_run: str = ""
+    """Why the page is not executed although it has code, with the day; empty if it is executed"""
     code: str = ""
     """All code cells, joined"""
     front_matter: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CodeCell:
+    """One code cell of a page's source."""
+
+    line: int
+    """The line of its fence, counted from one"""
+    options: Mapping[str, Any]
+    """Its metadata, with the tags"""
+    code: str
+    """Its Python, below as many empty lines as it has lines above it, so that line numbers are those of the page"""
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags."""
+        tags = self.options.get("tags") or []
+        return [tags] if isinstance(tags, str) else [str(tag) for tag in tags]
+
+
+def cells(source: str) -> Iterator[CodeCell]:
+    """Yield the code cells of a page's source in order.
+
+    Raises
+    ------
+    GpuguideError
+        If a cell's options are not YAML.
+    """
+    for found in _CODE_CELL.finditer(source):
+        line = source.count("\n", 0, found.start()) + 1
+        head = _CELL_OPTIONS.match(found[1])
+        text = head[0] if head else ""
+        written = text.strip().strip("-") if text.startswith("---") else re.sub(r"^:", "", text, flags=re.MULTILINE)
+        try:
+            options = yaml.safe_load(written) or {}
+        except yaml.YAMLError as error:
+            raise GpuguideError(f"The options of the cell on line {line} are not YAML: {error}.") from error
+        above = "\n" * (line + text.count("\n"))
+        yield CodeCell(line, options if isinstance(options, dict) else {}, above + _code(found[1]))
 
 
 def read(source: str) -> Page:
@@ -58,6 +99,7 @@ def read(source: str) -> Page:
         benchmarks=_names(own, "benchmarks"),
         extras=_names(own, "extras"),
         downloads=str(own.get("downloads", "nothing")),
+        not_run=str(own.get("not-run", "")),
         code="\n".join(_code(cell) for cell in _CODE_CELL.findall(source)),
         front_matter=front,
     )

@@ -51,9 +51,9 @@ def note_folder(env: BuildEnvironment, folder: Path) -> None:
 
 
 def content(folder: Path) -> str:
-    """Return a digest of the names, sizes and times of the record files in a folder."""
+    """Return a digest of the names, sizes and times of the records, or of the ledger's files, in a folder."""
     total = hashlib.sha256()
-    for path in sorted(folder.glob("**/*.json")):
+    for path in sorted([*folder.glob("**/*.json"), *folder.glob("*.toml")]):
         status = path.stat()
         total.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
     return total.hexdigest()

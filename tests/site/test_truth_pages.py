@@ -1,0 +1,214 @@
+"""The pages of claims and of status, on a small site: what they say, and what happens when a claim's benchmark goes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bs4 import BeautifulSoup
+from small_site import Project, cell, start
+
+from gpuguide.site import ages
+
+LEDGER = """
+[topics]
+speed = "How fast"
+sizes = "How large"
+
+[sources.unread]
+title = "A standard"
+publisher = "A body"
+url = "https://example.org/standard"
+looked_at = "not verified"
+"""
+SIZES = """
+[[claims]]
+id = "a-kibibyte"
+topic = "sizes"
+note = "000"
+claim = "A kibibyte is 1000 bytes."
+verdict = "false"
+right = "It is {2**10} bytes."
+kind = "computed"
+expression = "2**10"
+value = 1024
+sources = ["unread"]
+"""
+SPEED = """
+[[claims]]
+id = "copies-are-fast"
+topic = "speed"
+note = "000"
+claim = "A copy runs at over 1 TB/s."
+verdict = "true"
+right = "It ran at {measurement('copy-size/copy:bandwidth working_set=1073741824')}."
+kind = "measured"
+predicate = "measurement('copy-size/copy:bandwidth working_set=1073741824').p25 > 1e12"
+taught = "00-copies"
+"""
+STATUS = """
+```{status}
+```
+
+```{page-status}
+```
+
+```{record-status}
+```
+
+```{toctree}
+docs/claims
+tutorials/00-copies
+tutorials/01-gone
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = start(tmp_path_factory.mktemp("site"))
+    for path in (made.library / "claims").glob("*.toml"):
+        path.unlink()
+    for name, text in (("claims", LEDGER), ("sizes", SIZES), ("speed", SPEED)):
+        (made.library / "claims" / f"{name}.toml").write_text(text, encoding="utf-8")
+    made.record("copy-size")
+    made.record("ceilings", stale=True)
+    for folder in ("docs", "tutorials"):
+        (made.root / folder).mkdir()
+    conf = made.root / "conf.py"
+    conf.write_text(conf.read_text(encoding="utf-8").replace('["*.md"]', '["*.md", "docs/*", "tutorials/*"]'))
+    made.page("index", STATUS, runs=False)
+    made.page("docs/claims", "```{all-claims}\n```", runs=False)
+    body = (
+        "```{claims} 00-copies\n```\n\nA card promises {datasheet}`h100-sxm memory_bandwidth`, say {given}`40 µs`.\n\n"
+        + cell("1")
+        + "\n"
+        + cell("2", "skip-execution")
+    )
+    made.page("tutorials/00-copies", body, benchmarks="copy-size")
+    made.page("tutorials/01-gone", cell("1 / 0"), benchmarks="ceilings")
+    path = made.root / "tutorials" / "01-gone.md"
+    text = path.read_text(encoding="utf-8")
+    for old, new in (
+        ("  benchmarks:", "  not-run: it divides (2026-01-31)\n  benchmarks:"),
+        ("kernelspec:", "mystnb:\n  execution_mode: 'off'\nkernelspec:\n  language: python"),
+    ):
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    build = made.build()
+    assert build.status == 0, build.output
+    return made
+
+
+def page(project: Project, name: str) -> BeautifulSoup:
+    return BeautifulSoup((project.html / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+
+
+def words(found: object) -> str:
+    return " ".join(found.get_text(" ").split())  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_the_claims_page_counts_verdicts_and_folds_topics(project: Project) -> None:
+    claims = page(project, "docs/claims")
+    text = words(claims)
+    assert "2 claims: 1 are checked by a computation, 1 against our measurements, 0 rest on sources alone." in text
+    assert "1 could not be looked at" in text
+    assert [[words(entry) for entry in row.select("td")][:2] for row in claims.select("table tbody tr")] == [
+        ["True", "1"],
+        ["True on a condition", "0"],
+        ["Misleading", "0"],
+        ["False", "1"],
+        ["Outdated", "0"],
+    ]
+    sections = claims.select("section[id^=topic-]")
+    assert [section["id"] for section in sections] == ["topic-speed", "topic-sizes"]
+    folds = [section.select_one("details.gg-claims") for section in sections]
+    assert [fold is not None and fold.has_attr("open") for fold in folds] == [False, False]
+    assert [words(section.select_one("summary")) for section in sections] == ["1 claim: 1 true", "1 claim: 1 false"]
+
+
+@pytest.mark.slow
+def test_a_claim_has_an_address_its_evidence_and_where_it_is_taught(project: Project) -> None:
+    claims = page(project, "docs/claims")
+    speed, sizes = (claims.find(id=f"claim-{name}") for name in ("copies-are-fast", "a-kibibyte"))
+    assert "TB/s" in words(speed)
+    assert "NVIDIA H100 80GB HBM3" in words(speed)
+    assert "It is 1,024 bytes." in words(sizes)
+    assert "A body (not verified)" in words(sizes)
+    links = {words(link): link["href"] for link in speed.select("a")}  # type: ignore[union-attr]
+    assert links == {"#": "#claim-copies-are-fast", "tutorials/00-copies": "../tutorials/00-copies.html"}
+    assert "Settled in" not in words(sizes)
+
+
+@pytest.mark.slow
+def test_a_tutorial_leads_to_all_claims(project: Project) -> None:
+    link = page(project, "tutorials/00-copies").select_one(".gg-more a")
+    assert link is not None
+    assert link["href"] == "../docs/claims.html"
+
+
+@pytest.mark.slow
+def test_figures_of_datasheets_and_given_ones_in_prose(project: Project) -> None:
+    paragraph = next(p for p in page(project, "tutorials/00-copies").select("p") if "A card promises" in p.text)
+    assert paragraph.text == "A card promises 3.35 TB/s, say 40 µs."
+    figure = paragraph.select_one("abbr.gg-number")
+    assert figure is not None
+    assert "H100 Tensor Core GPU datasheet" in figure["title"]
+
+
+@pytest.mark.slow
+def test_the_status_page_tells_pages_and_records(project: Project) -> None:
+    status = page(project, "index")
+    assert "2 records on 1 device, 1 stale." in words(status)
+    assert "2 claims checked, all of them hold." in words(status)
+    tables = [[[words(td) for td in row.select("td")] for row in t.select("tbody tr")] for t in status.select("table")]
+    pages, records = tables
+    ran, left = pages
+    assert ran[0] == "tutorials/00-copies"
+    assert ran[1].endswith("in 1 s") or " s" in ran[1]
+    assert ran[2] == "1 that times the machine"
+    assert ran[3].startswith("NVIDIA H100 80GB HBM3")
+    assert ran[3].endswith("copy-size")
+    assert left[1] == "never. it divides (2026-01-31)"
+    assert left[3].endswith("ceilings stale")
+    age = ages.age(ages.day_of(1767323645.0))
+    assert records == [
+        ["ceilings", "NVIDIA H100 80GB HBM3", "2026-01-02", age, "00000000", "stale", "JSON CSV"],
+        ["copy-size", "NVIDIA H100 80GB HBM3", "2026-01-02", age, "00000000", "fresh", "JSON CSV"],
+    ]
+
+
+@pytest.mark.slow
+def test_a_page_that_is_not_run_says_why_under_its_cells(project: Project) -> None:
+    notes = [words(note) for note in page(project, "tutorials/01-gone").select(".gg-not-run")]
+    assert notes == ["Not run here: it divides (2026-01-31). Run it on yours."]
+
+
+@pytest.mark.slow
+def test_the_status_file_says_the_same(project: Project) -> None:
+    content = json.loads((project.html / "status.json").read_text(encoding="utf-8"))
+    assert [(entry["page"], entry["executed"]) for entry in content["pages"]] == [
+        ("tutorials/00-copies", True),
+        ("tutorials/01-gone", False),
+    ]
+    assert [(entry["benchmark"], entry["stale"]) for entry in content["records"]] == [
+        ("ceilings", True),
+        ("copy-size", False),
+    ]
+
+
+@pytest.mark.slow
+def test_a_claim_whose_benchmark_is_gone_fails_every_build(project: Project) -> None:
+    path = project.library / "claims" / "speed.toml"
+    path.write_text(SPEED.replace("copy-size/", "copy-sizes/"), encoding="utf-8")
+    for _ in range(2):
+        build = project.build()
+        assert build.status != 0
+        place = f"{path}:3"
+        line = project.line_of("docs/claims", "{all-claims}")
+        reported = [text for text in build.output.splitlines() if f"docs/claims.md:{line}:" in text]
+        assert reported, build.output
+        assert f"The claim 'copies-are-fast' ({place}) cannot be worded" in reported[0]
+        assert "copy-size" in reported[0]
+        assert "Correct the row, or measure again what it reads." in reported[0]
