@@ -23,6 +23,7 @@ from gpuguide.site import (
     record_downloads,
     record_list,
     skipped_cells,
+    stylesheet,
     watching,
 )
 
@@ -44,6 +45,7 @@ PARTS = (
     record_downloads,
     record_list,
     skipped_cells,
+    stylesheet,
     watching,
 )
 
