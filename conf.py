@@ -24,6 +24,11 @@ extensions = [
     "sphinx_copybutton",
 ]
 
+# Where the site and its repository are, if that is known. Without the first, the links of the page for a wrong address
+# begin at the root of the host; without the second, pages have no links to edit them and to report a problem.
+html_baseurl = os.environ.get("GPUGUIDE_SITE", "")
+gpuguide_repository = os.environ.get("GPUGUIDE_REPOSITORY", "")
+
 # The repository is the source folder. What the patterns leave out is walked all the same unless it is excluded.
 include_patterns = ["index.md", "docs/**", "tutorials/**"]
 exclude_patterns = ["_build", ".venv", ".git", "**/.ipynb_checkpoints"]
@@ -73,6 +78,7 @@ html_theme_options = {
     "logo": {"text": "gpuguide"},
     "navbar_end": ["theme-switcher"],
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "article_footer_items": ["repository-links"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "show_toc_level": 2,

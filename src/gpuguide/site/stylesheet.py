@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -112,7 +113,7 @@ def _classes(selector: Sequence[Any]) -> set[str]:
     """Return the classes that an element must have; what stands in parentheses, as after ``:not``, is no condition."""
     return {
         token.value
-        for dot, token in zip(selector, selector[1:], strict=False)
+        for dot, token in itertools.pairwise(selector)
         if dot.type == "literal" and dot.value == "." and token.type == "ident"
     }
 
