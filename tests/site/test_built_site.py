@@ -31,7 +31,8 @@ def test_internal_links_lead_somewhere(page: Path) -> None:
         address = urlsplit(str(link.get("href") or link.get("src")))
         if address.scheme or address.netloc:
             continue
-        target = (page.parent / unquote(address.path)).resolve() if address.path else page
+        folder = SITE if address.path.startswith("/") else page.parent  # as in 404.html, which is sent at any depth
+        target = (folder / unquote(address.path).lstrip("/")).resolve() if address.path else page
         if not target.is_file():
             broken.append(address.geturl())
         elif address.fragment and target.suffix == ".html" and page.name not in ("search.html", "genindex.html"):

@@ -21,11 +21,14 @@ from gpuguide.site import (
     folds,
     hardware_table,
     mathematics,
+    not_found,
     numbers,
     record_downloads,
     record_list,
+    repository_links,
     skipped_cells,
     status,
+    stylesheet,
     watching,
 )
 
@@ -45,11 +48,14 @@ PARTS = (
     folds,
     hardware_table,
     mathematics,
+    not_found,
     numbers,
     record_downloads,
     record_list,
+    repository_links,
     skipped_cells,
     status,
+    stylesheet,
     watching,
 )
 

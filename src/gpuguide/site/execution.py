@@ -118,9 +118,7 @@ def _data_files_of(module: str) -> tuple[Path, ...]:
     text = path.read_text(encoding="utf-8")
     beside = (other for other in path.parent.iterdir() if other.suffix != ".py")
     named = sorted(
-        other
-        for other in beside
-        if f'"{other.name}"' in text or (other.is_file() and f'"*{other.suffix or other.name}"' in text)
+        other for other in beside if f'"{other.name}"' in text or (other.suffix and f'"*{other.suffix}"' in text)
     )
     return tuple(
         file for other in named for file in (sorted(other.iterdir()) if other.is_dir() else [other]) if file.is_file()

@@ -1,0 +1,78 @@
+"""The reduced stylesheet: what it keeps, what it leaves out, and that no page misses a rule of the theme."""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import tinycss2
+from fontTools.ttLib import TTFont
+
+from gpuguide.site import stylesheet
+
+SITE = Path(__file__).parents[2] / "_build" / "html"
+built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run `make site`, or `make test`")
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (".a{top:0}", ".a{top:0}"),
+        (".b{top:0}", ""),
+        (".b,.a>p{top:0}", ".a>p{top:0}"),
+        (".a.b{top:0}", ""),
+        ("p:not(.b){top:0}", "p:not(.b){top:0}"),
+        (":is(.a,.b) i{top:0}", ":is(.a,.b) i{top:0}"),
+        ("html[data-theme=dark] .b{top:0}", ""),
+        ("@media print{.a{top:0}.b{top:0}}", "@media print{.a{top:0}}"),
+        ("@media print{.b{top:0}}", ""),
+        ("@font-face{src:url(x.woff2)}", "@font-face{src:url(x.woff2)}"),
+        (r".w-1\/2{top:0}", ""),
+        (':root{--x:"}"}.b{top:0}', ':root{--x:"}"}'),
+    ],
+)
+def test_a_rule_stays_if_its_classes_are_used(text: str, kept: str) -> None:
+    assert stylesheet.reduced(text, {"a"}) == kept
+
+
+def test_an_escaped_class_is_the_class_that_a_page_has() -> None:
+    assert stylesheet.reduced(r".w-1\/2{top:0}", {"w-1/2"})
+
+
+def test_what_a_page_or_a_loaded_script_names_is_used(tmp_path: Path) -> None:
+    (tmp_path / "_static" / "scripts").mkdir(parents=True)
+    (tmp_path / "index.html").write_text('<p class="a b"></p>', encoding="utf-8")
+    (tmp_path / "_static" / "webpack-macros.html").write_text('<p class="c"></p>', encoding="utf-8")
+    (tmp_path / "_static" / "scripts" / "x.js").write_text('e.classList.add("shown")', encoding="utf-8")
+    (tmp_path / "_static" / "scripts" / "fontawesome.js").write_text('"fa-ghost"', encoding="utf-8")
+    used = stylesheet.used_classes(tmp_path)
+    assert {"a", "b", "shown"} <= used
+    assert not {"c", "fa-ghost"} & used
+
+
+@built
+def test_the_site_keeps_every_rule_that_its_pages_need() -> None:
+    folder = SITE / stylesheet.STYLES
+    whole = (folder / stylesheet.WHOLE).read_text(encoding="utf-8")
+    small = (folder / stylesheet.REDUCED).read_text(encoding="utf-8")
+    assert len(small) < len(whole) / 2
+    used = stylesheet.used_classes(SITE)
+    assert stylesheet.reduced(small, used) == stylesheet.reduced(whole, used).replace(
+        "../vendor/fontawesome/webfonts/", ""
+    )
+    assert not [rule for rule in tinycss2.parse_stylesheet(small) if rule.type == "error"]
+
+
+@built
+def test_the_icon_font_has_what_the_rules_write() -> None:
+    folder = SITE / stylesheet.STYLES
+    small = (folder / stylesheet.REDUCED).read_text(encoding="utf-8")
+    icon = re.search(r'\.fa-bars\{--fa:"(.)"', small)
+    assert icon
+    content = (folder / "fa-solid-900.woff2").read_bytes()
+    assert len(content) < 10_000
+    assert ord(icon[1]) in TTFont(BytesIO(content)).getBestCmap()
+    whole = SITE / "_static" / "vendor" / "fontawesome" / "webfonts" / "fa-solid-900.woff2"
+    assert stylesheet.font_of(whole, icon[1]) == stylesheet.font_of(whole, icon[1])
