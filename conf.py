@@ -24,9 +24,9 @@ extensions = [
     "sphinx_copybutton",
 ]
 
-# Where the site and its repository are, if that is known. Without the first, notebooks have links to other sites only and
-# are installed from the zip, and the links of the page for a wrong address begin at the root of the host; without the
-# second, no link opens a notebook in Colab, and pages have no links to edit them and to report a problem.
+# Where the site and its repository are, if that is known. Without the first, notebooks have links to other sites only,
+# and are installed from the zip, and the links of the page for a wrong address begin at the root of the host; without
+# the second, no link opens a notebook in Colab, and pages have no links to edit them and to report a problem.
 html_baseurl = os.environ.get("GPUGUIDE_SITE", "")
 gpuguide_repository = os.environ.get("GPUGUIDE_REPOSITORY", "")
 
