@@ -52,8 +52,8 @@ nb_merge_streams = True
 
 # `make page` runs one page; the others are read so that links to them work.
 if only := os.environ.get("GPUGUIDE_PAGE"):
-    pages = [path.relative_to(HERE).with_suffix("").as_posix() for path in HERE.glob("tutorials/*.md")]
-    nb_execution_excludepatterns = ["index.md", *(f"{page}.md" for page in pages if page != only)]
+    pages = [path.relative_to(HERE).as_posix() for path in (*HERE.glob("docs/*.md"), *HERE.glob("tutorials/*.md"))]
+    nb_execution_excludepatterns = ["index.md", *(page for page in pages if page != f"{only}.md")]
 
 # --- API reference ----------------------------------------------------------------------------------------
 

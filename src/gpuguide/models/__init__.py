@@ -1,8 +1,7 @@
 """A GPT-2-shaped model, and two small checkpoints that were trained for this site on Python's standard library.
 
->>> draft = load("draft")
->>> draft.complete("for index in", 1)
-' range'
+>>> load("main").complete("def __init__(self", 1)
+','
 """
 
 from __future__ import annotations
