@@ -30,6 +30,14 @@ CONTENDERS = {
 TOPICS = {
     "softmax": ["torch-eager", "torch-compile"],
     "lm-head": ["torch"],
+    "training-memory": [
+        "train-fp32",
+        "train-bf16",
+        "train-mixed",
+        "train-checkpointed",
+        "train-unfused",
+        "forward-bf16",
+    ],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

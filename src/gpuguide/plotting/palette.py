@@ -92,6 +92,12 @@ CONTENDERS = {
     "torch": Style("blue", "o"),
     "torch-eager": Style("blue", "o"),
     "torch-compile": Style("orange", "s"),
+    "train-fp32": Style("pink", "D"),
+    "train-bf16": Style("orange", "s"),
+    "train-mixed": Style("blue", "o"),
+    "train-checkpointed": Style("green", "^"),
+    "train-unfused": Style("violet", "v"),
+    "forward-bf16": Style("ochre", "P"),
 }
 """A new contender gets its line here; contenders that share a figure need different colours and markers."""
 

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpuguide.benchmarks import training_memory as benchmarks
+from gpuguide.benchmarks.training_memory import CHECKED, WAYS, Stage, Way
+from gpuguide.hardware import device as devices
+from gpuguide.hardware.device import Device
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import records, runner
+from gpuguide.measure.benchmark import too_large
+
+TRAINING_MEMORY = declarations.get("training-memory")
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def on(gigabytes: int) -> Device:
+    """Return a device that has everything but memory."""
+    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
+
+
+def test_the_configurations_are_twenty_four() -> None:
+    cases = TRAINING_MEMORY.cases(on(80))
+    assert len(cases) * len(TRAINING_MEMORY.contenders) == 24
+    assert all(list(keys) == ["layers", "heads", "hidden", "vocab", "batch", "seq_len"] for keys in cases)
+
+
+def test_a_processor_has_no_such_memory() -> None:
+    assert TRAINING_MEMORY.cases(devices.cpu()) == []
+
+
+@pytest.mark.parametrize(("gigabytes", "fitting"), [(8, 2), (16, 3), (24, 4), (80, 4)])
+def test_what_does_not_fit_is_left_out(gigabytes: int, fitting: int) -> None:
+    device = on(gigabytes)
+    assert sum(not too_large(TRAINING_MEMORY, keys, device) for keys in TRAINING_MEMORY.cases(device)) == fitting
+
+
+@pytest.mark.parametrize(("gpu", "lacks"), [("t4", set(WAYS) - {"train-fp32"}), ("h100-sxm", set())])
+def test_everything_runs_on_a_fake_device_and_computes_nothing(tmp_path: Path, gpu: str, lacks: set[str]) -> None:
+    outcome = runner.run([TRAINING_MEMORY], devices.fake(gpu), tmp_path, commit="c0ffee")
+    (record,) = outcome.records
+    assert not records.read(record.path or Path()).stale
+    for case in record.cases:
+        assert (case.status, case.reason) == ("ok", "") or case.contender in lacks or "GiB" in case.reason
+
+
+@each_way
+def test_a_right_model_passes_the_check(way: Way) -> None:
+    torch.manual_seed(0)
+    benchmarks.check_logits(way, "cpu")
+
+
+@each_way
+def test_a_wrong_model_is_found(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(stage: Stage) -> torch.Tensor:
+        result = right(stage)
+        if result.dtype != torch.float64:
+            result[:, -1] *= 1.5
+        return result
+
+    right = Stage.logits
+    monkeypatch.setattr(Stage, "logits", wrong)
+    torch.manual_seed(0)
+    with pytest.raises(AssertionError, match="relative error"):
+        benchmarks.check_logits(way, "cpu")
+
+
+@each_way
+def test_a_step_trains_and_leaves_no_gradients(way: Way) -> None:
+    torch.manual_seed(0)
+    stage = Stage(way, CHECKED, "cpu")
+    matrices = [weight for weight in stage.model.parameters() if weight.ndim == 2]  # bf16 is too coarse for the norms'
+    before = [weight.detach().clone() for weight in matrices]
+    stage.step()
+    changed = [not torch.equal(old, new) for old, new in zip(before, matrices, strict=True)]
+    assert all(changed) if way.trains else not any(changed)
+    assert all(weight.grad is None for weight in stage.model.parameters())
+
+
+def test_each_way_differs_from_the_others_in_what_it_says() -> None:
+    def saved(way: Way) -> int:
+        """Return the bytes of the tensors that wait for the backward pass."""
+        stage = Stage(way, CHECKED, "cpu")
+        found: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            stage.forward()
+        return sum(found.values())
+
+    by_way = {name: saved(way) for name, way in WAYS.items()}
+    assert by_way["forward-bf16"] == 0
+    assert by_way["train-bf16"] < by_way["train-mixed"] < by_way["train-fp32"]
+    assert by_way["train-checkpointed"] < by_way["train-mixed"] < by_way["train-unfused"]
