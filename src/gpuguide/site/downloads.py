@@ -126,7 +126,8 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     pieces = notebook.Pieces(
         notebook.executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
     )
-    known = {"Time": f"{executed_in(app.env, docname)} on a CPU to run it.", **facts(pieces, page, doctree)}
+    took = f"{executed_in(app.env, docname)} on a CPU to run it." if not page.not_run else f"not known: {page.not_run}."
+    known = {"Time": took, **facts(pieces, page, doctree)}
     install = opening_cells.install(library_wheel.NAME, addresses.wheel(), page.extras)
 
     def with_opening(outputs: str) -> Any:
@@ -137,7 +138,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
 
     shown = outputs(pieces)
     return (
-        with_opening(f"{shown}, as they came out when the site was built."),
+        with_opening(f"{shown}, as they came out when the site was built." if not page.not_run else "none."),
         notebook.without_outputs(with_opening(f"none until you run it; then {shown}.")),
     )
 
