@@ -56,7 +56,7 @@ def _difference(published: list[Case], own: Record) -> Difference:
     ranked = sorted(((speed(case, other), position) for position, (case, other) in enumerate(pairs)))
     middle, position = ranked[len(ranked) // 2]
     case, other = pairs[position]
-    spread = f"{significant(ranked[0][0], 2)} to {significant(ranked[-1][0], 2)} in {len(pairs)} cases"
+    spread = f"{significant(ranked[0][0], 2)} to {significant(ranked[-1][0], 2)} ({len(pairs)})"
     return Difference(
         case.contender,
         described(case),

@@ -253,9 +253,7 @@ def device_label(record: Record) -> str:
 def _holds(record: Record, contender: str, metric: str, keys: Mapping[str, Key]) -> bool:
     """Return whether a reader's record has one case of these keys, with this metric."""
     found = [
-        case
-        for case in record.cases_of(contender)
-        if all(case.keys.get(name) == value for name, value in keys.items())
+        case for case in record.cases_of(contender) if all(case.keys.get(name) == value for name, value in keys.items())
     ]
     return len(found) == 1 and metric in found[0].metrics
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from docutils.nodes import Node
     from sphinx.application import Sphinx
 
-HEADER = ["measured", "case", "published", "yours", "times as fast", "all cases"]
+HEADER = ["measured", "published", "yours", "times as fast", "range (cases)"]
 LEGEND = (
-    "A factor above 1 means that yours is faster. Where there are several cases, the one with the median factor is "
-    "shown, and the last column has the range. "
+    "A factor above 1 means that yours is faster. Where both have several cases, the one with the median factor is "
+    "shown, and the last column has the lowest and the highest factor. "
 )
 
 
@@ -73,7 +73,8 @@ def beside(pairs: list[tuple[Record, Record]]) -> list[Node]:
 def row(own: Record, difference: side_by_side.Difference) -> list[Cell]:
     """Return one row."""
     name: list[nodes.Node] = [nodes.literal("", f"{own.benchmark}/{difference.contender}")]
+    if difference.case:
+        name += [nodes.Text(" "), nodes.literal("", difference.case)]
     if own.stale:
         name.append(nodes.inline("", "stale", classes=["gg-stale"]))
-    case: Cell = nodes.literal("", difference.case) if difference.case else ""
-    return [name, case, difference.published, difference.yours, difference.speed, difference.all_cases]
+    return [name, difference.published, difference.yours, difference.speed, difference.all_cases]
