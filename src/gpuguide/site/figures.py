@@ -42,8 +42,6 @@ class FigureRenderer:
 
 SCHEMES = ("light", "dark")
 """In this order on every page, whatever order the execution cache keeps them in"""
-
-
 VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
