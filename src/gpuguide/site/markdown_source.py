@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 NOT_PROSE = ("code", "eval-rst", "literalinclude", "math", "mermaid", "raw", "toctree", "image", "glue")
 """How the names of directives begin whose content is no prose; the content of all others is read"""
 EXTENSIONS = {"attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
+INSIDE = "gpuguide-inside-a-directive"
+"""In the ``meta`` of tokens that stand inside a directive"""
 _OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?:[ \t]*:[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _DIRECTIVE = re.compile(r"\s*\{([^}]+)\}")
 
@@ -34,7 +36,9 @@ def walk(source: str, first_line: int = 1) -> Iterator[tuple[int, Token]]:
         yield line, token
         if token.type in ("fence", "colon_fence") and _holds_prose(token.info):
             skipped = options(token.content)
-            yield from walk(token.content[len(skipped) :], line + 1 + skipped.count("\n"))
+            for below, inner in walk(token.content[len(skipped) :], line + 1 + skipped.count("\n")):
+                inner.meta[INSIDE] = True
+                yield below, inner
 
 
 def directive(info: str) -> str:

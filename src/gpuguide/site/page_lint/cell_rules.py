@@ -42,7 +42,11 @@ def cell_length(source: Source) -> Found:
     for cell in source.cells:
         count = len(cell.code.strip().splitlines())
         if count > LONGEST:
-            yield cell.line, f"The cell has {count} lines of code.", f"Split it where its second idea begins: {LONGEST}."
+            yield (
+                cell.line,
+                f"The cell has {count} lines of code.",
+                f"Split it where its second idea begins: {LONGEST}.",
+            )
 
 
 @rule("cell-width")
@@ -193,5 +197,3 @@ def figure_text(source: Source) -> Found:
 def _says_something(text: str) -> bool:
     """Return whether a text is more than one word and no file name."""
     return len(text.split()) > 1 and not re.search(r"\.(png|svg|jpe?g|gif|webp)$", text.strip(), re.IGNORECASE)
-
-

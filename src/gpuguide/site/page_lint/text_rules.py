@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gpuguide.site import hand_typed
+from gpuguide.site import hand_typed, markdown_source
 from gpuguide.site.page_lint.rules import Found, rule
 from gpuguide.site.page_lint.source import Source
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 WORDS = re.compile(
     r"\b(simply|obviously|trivially|needless to say|of course|blazing(?:ly)?|lightning[- ]fast|game[- ]?chang\w+"
-    r"|revolution\w+|cutting[- ]edge|state[- ]of[- ]the[- ]art|seamless(?:ly)?|unleash\w*|supercharg\w+|effortless(?:ly)?"
-    r"|insane(?:ly)?|awesome|amazing(?:ly)?|incredibl[ey]|delve|deep dive|under the hood|just works?)\b",
+    r"|revolution\w+|cutting[- ]edge|state[- ]of[- ]the[- ]art|seamless(?:ly)?|unleash\w*|supercharg\w+"
+    r"|effortless(?:ly)?|insane(?:ly)?|awesome|amazing(?:ly)?|incredibl[ey]|delve|deep dive|under the hood)\b",
     re.IGNORECASE,
 )
 EMOJI = re.compile("[\U0001f000-\U0001faff\u2600-\u26ff\u2705\u2728\u274c\ufe0f]")
@@ -35,8 +36,14 @@ def typed_measurements(source: Source) -> Found:
 @rule("one-line-paragraph")
 def one_line_paragraph(source: Source) -> Found:
     """A paragraph is one line of the source, so that a change shows what changed."""
+    terms = [
+        range(found.line, found.line + found.content.count("\n") + 2)
+        for found in source.directives
+        if found.name == "glossary"  # where the indented lines below a term are its definition
+    ]
     for line, children in source.inlines:
-        if any(child.type == "softbreak" for child in children):
+        broken = any(child.type == "softbreak" for child in children)
+        if broken and not any(line in span for span in terms):
             yield line, "The paragraph goes over several lines.", "Join them into one."
 
 
@@ -102,7 +109,7 @@ def headings(source: Source) -> Found:
     found = source.headings
     if not found or found[0].level != 1:
         yield found[0].line if found else 1, "The page does not begin with its title.", "Begin it with '# Title'."
-    for before, heading in zip(found, found[1:], strict=False):
+    for before, heading in itertools.pairwise(found):
         if heading.level == 1:
             yield heading.line, "The page has a second title.", "Write '##' in front of it."
         elif heading.level > before.level + 1:
@@ -132,7 +139,7 @@ def code_block(source: Source) -> Found:
             yield line, "A code cell between colons is not executed.", "Write ``` around it."
         elif token.type == "code_block":
             yield line, "The indented block has no language.", "Put it between ```text and ```."
-    top = {cell.line for cell in source.cells}
+    top = {line for line, token in source.tokens if token.level == 0 and not token.meta.get(markdown_source.INSIDE)}
     for line, token in source.tokens:
         if token.type == "fence" and token.info.strip().startswith("{code-cell}") and line not in top:
             yield line, "A code cell inside a directive is not executed.", "Move it out; hide it with a tag."

@@ -10,13 +10,15 @@ from gpuguide.measure import digest
 from gpuguide.site.page_lint.rules import Found, rule
 from gpuguide.site.page_lint.source import TEMPLATE, Source
 
-FRONT_MATTER = {
+FRONT_MATTER: dict[str, dict[str, Any]] = {
     "jupytext": {"text_representation": {"extension": ".md", "format_name": "myst", "format_version": 0.13}},
     "kernelspec": {"display_name": "Python 3", "name": "python3"},
 }
 """What every tutorial has beside its own entry ``gpuguide``, so that no tool leaves its version there"""
 SECTIONS = ("Predict", "Build", "Measure", "Explain", "Claims checked", "Exercises", "Further reading")
 """How the headings of a tutorial begin, in this order; others may stand between them"""
+UNSEEN = ("inline", "myst_line_comment", "myst_target")
+"""Tokens that are no block of their own"""
 ABILITIES = range(3, 6)
 EXERCISES = 3
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
@@ -36,7 +38,7 @@ def front_matter(source: Source) -> Found:
     if "gpuguide" not in front:
         yield 1, "The front matter has no entry gpuguide.", "Add it: gpuguide: {benchmarks: []}."
     for key, wanted in FRONT_MATTER.items():
-        expected: dict[str, Any] = {**wanted, "language": "python"} if _needs_language(front, key) else wanted
+        expected = {**wanted, "language": "python"} if _needs_language(front, key) else wanted
         if front.get(key) != expected:
             yield source.front_line(key), f"The entry {key} is not the template's.", f"Write it as {expected}."
     for key in sorted(set(front) - {"gpuguide", "mystnb", *FRONT_MATTER}):
@@ -66,7 +68,7 @@ def opening(source: Source) -> Found:
     """Title, then one sentence that says what one will do; the two become a notebook's first cell."""
     blocks = [(line, token) for line, token in source.tokens if token.map and token.level == 0]
     after = next((position for position, (_, token) in enumerate(blocks) if token.type == "heading_open"), None)
-    rest = [] if after is None else [block for block in blocks[after + 1 :] if block[1].type != "inline"]
+    rest = [] if after is None else [block for block in blocks[after + 1 :] if block[1].type not in UNSEEN]
     title = source.headings[0].line if source.headings else 1
     if not rest or rest[0][1].type != "paragraph_open":
         yield title, "No sentence follows the title.", "Say in one sentence what the reader will do."
@@ -144,7 +146,7 @@ def your_records(source: Source) -> Found:
 
 @rule("exercises", tutorials_only=True)
 def exercises(source: Source) -> Found:
-    """There are three exercises or more, numbered, each with a folded solution: a cell tagged `hide-cell`, or a fold."""
+    """There are three exercises or more, numbered, each with a solution in a cell tagged `hide-cell` or in a fold."""
     lines = source.section("Exercises")
     if lines is None:
         return  # another rule says so
