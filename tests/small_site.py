@@ -79,7 +79,7 @@ class Project:
 
     def page(self, name: str, body: str, *, benchmarks: str = "", runs: bool = True) -> None:
         """Write a page, as a notebook if it ``runs``."""
-        front = FRONT.format(benchmarks=benchmarks) if runs else ""
+        front = FRONT.format(benchmarks=benchmarks) + "\n" if runs else ""
         path = self.root / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{front}# {path.stem}\n\n{body}\n", encoding="utf-8")

@@ -252,7 +252,7 @@ BAD = {
     ),
     "a glued object": (
         {"tutorials/00-page": "Text.\n\n" + cell("from myst_nb import glue\n\nglue('x', object())")},
-        ("tutorials/00-page.md:18: The glued value 'x'", "Glue a string or a number"),
+        ("tutorials/00-page.md:19: The glued value 'x'", "Glue a string or a number"),
     ),
     "raw HTML": (
         {"tutorials/00-page": "Text.\n\n```{raw} html\n<hr>\n```\n"},

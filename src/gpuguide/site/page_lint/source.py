@@ -130,9 +130,7 @@ class Source:
 
     def front_line(self, key: str) -> int:
         """Return the line of the front matter that has this key, or the first."""
-        end = self.lines.index("---", 1) if self.lines[:1] == ["---"] and "---" in self.lines[1:] else 0
-        found = (number for number, line in enumerate(self.lines[:end], 1) if line.strip().startswith(f"{key}:"))
-        return next(found, 1)
+        return pages.front_line(self.text, key)
 
 
 def dotted(node: ast.expr) -> str:
