@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 TEMPLATE = (ROOT / "tutorials" / "template.md").read_text(encoding="utf-8")
 END = "## Further reading"
 SENTENCE = next(line for line in TEMPLATE.splitlines() if line.startswith("You will copy"))
+HAND_DRAWN = "def line(ax):\n    ax.plot(r)\n\n\ndef plot(figure, theme):\n    line(figure.subplots())"
 LONG = "\n".join(f"x = {number}" for number in range(26))
 
 
@@ -77,6 +78,12 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (with_cell("plotting.show(draw, caption='A line.')"), "plotting.show"),
         (with_cell("plotting.show(draw, alt='A line.', caption='')"), "plotting.show"),
         (with_cell("plotting.show(draw, alt='images/line.png', caption='A line.')"), "plotting.show"),
+    ],
+    "own-records": [
+        (
+            with_cell(HAND_DRAWN + "\n\n\nplotting.show(plot, alt='A line.', caption='A line.', records=[r])"),
+            "plotting.show",
+        ),
     ],
     "hand-typed": [(with_text("It ran at 3 TB/s."), "It ran at")],
     "one-line-paragraph": [(with_text("One line\nand another."), "One line"), (with_text("- One\n  more."), "- One")],
@@ -150,6 +157,10 @@ ALLOWED = {
     "a magic in a string": with_cell('x = """\na % b\n"""'),
     "a skipped cell with a dated reason": with_text(
         cell("1", "skip-execution").replace(":tags:", ":not-run: it needs two GPUs (2026-01-31)\n:tags:").strip()
+    ),
+    "a figure whose function draws own records through another": with_cell(
+        HAND_DRAWN.replace("ax.plot(r)", "plotting.published_and_mine(r)")
+        + "\n\n\nplotting.show(plot, alt='A line.', caption='A line.', records=[r])"
     ),
     "the import of glue": with_cell("from myst_nb import glue"),
     "a given quantity": with_text("It takes {given}`3 ms`."),

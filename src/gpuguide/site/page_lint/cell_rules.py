@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 
 from gpuguide.site import execution, skipped_cells
 from gpuguide.site.page_lint.rules import Found, rule
-from gpuguide.site.page_lint.source import Source
+from gpuguide.site.page_lint.source import Source, dotted
 
 LONGEST = 25
 WIDEST = 88
@@ -26,6 +27,7 @@ TAGS = {
 NOT_SHOWN = {"remove-input", "remove-cell"}
 MEASURING = {"here", "time_call", "perf_counter", "perf_counter_ns", "Event", "do_bench", "timeit", "bench"}
 """Calls after whose names a cell evidently times the machine that it runs on"""
+DRAWS_OWN = {"curves", "bars", "published_and_mine"}
 SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "rng = numpy.random.default_rng(0)", "random": "random.seed(0)"}
 _TORCH_RANDOM = re.compile(
     r"torch\.(rand|randn|randint|randperm|rand_like|randn_like|randint_like|normal|bernoulli|multinomial|poisson)"
@@ -192,6 +194,36 @@ def figure_text(source: Source) -> Found:
                 yield call.lineno, f"The figure has no {wanted}.", f"Pass {wanted}='…' to plotting.show."
             elif isinstance(value, ast.Constant) and not _says_something(str(value.value)):
                 yield value.lineno, f"The figure's {wanted} says nothing.", "Write a sentence: what one sees in it."
+
+
+@rule("own-records")
+def own_records(source: Source) -> Found:
+    """A figure of records shows a reader's own too: it is drawn with `curves`, `bars` or `published_and_mine`."""
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    for _, node in source.nodes():
+        if isinstance(node, ast.FunctionDef):
+            functions.setdefault(node.name, []).append(node)
+    for _, call, name in source.calls():
+        named = {keyword.arg for keyword in call.keywords}
+        if name != "plotting.show" or "records" not in named or not call.args:
+            continue
+        before = {key: [each for each in found if each.lineno < call.lineno] for key, found in functions.items()}
+        if not _reaches(dotted(call.args[0]), {key: found[-1] for key, found in before.items() if found}, set()):
+            yield (
+                call.lineno,
+                "The figure shows published records and never a reader's own.",
+                "Loop over plotting.published_and_mine(…) where it is drawn, and style lines with plotting.stroke.",
+            )
+
+
+def _reaches(name: str, functions: Mapping[str, ast.FunctionDef], seen: set[str]) -> bool:
+    """Return whether a function of the page calls one that draws own records too, itself or through others."""
+    if name in seen or name not in functions:
+        return False
+    calls = {dotted(node.func) for node in ast.walk(functions[name]) if isinstance(node, ast.Call)}
+    if any(called.rpartition(".")[2] in DRAWS_OWN for called in calls):
+        return True
+    return any(_reaches(called, functions, seen | {name}) for called in calls)
 
 
 def _says_something(text: str) -> bool:
