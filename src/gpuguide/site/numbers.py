@@ -36,7 +36,7 @@ def connect(app: Sphinx) -> None:
 class number(nodes.inline):
     """A measured number: ``provenance`` says where it comes from, ``target`` is the label of its record.
 
-    ``stamp`` stays on what replaces it: the GPU and its software. What comes from a data sheet has none.
+    ``stamp`` stays on what replaces it: the GPU and its software.
     """
 
 
@@ -52,7 +52,7 @@ def link_numbers(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         else:
             shown = nodes.abbreviation("", "", *node.children, explanation=node["provenance"])
         shown["classes"].append("gg-number")
-        if "stamp" in node:
+        if "stamp" in node:  # a datasheet's figure has none
             shown["stamp"] = node["stamp"]
         node.replace_self(shown)
 
