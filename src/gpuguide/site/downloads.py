@@ -133,8 +133,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     pieces = notebook.Pieces(
         notebook.executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
     )
-    ran = f"{executed_in(app.env, docname)} on a CPU to run it."
-    known = {"Time": f"not known: {page.not_run}." if page.not_run else ran, **facts(pieces, page, doctree)}
+    known = {"Time": f"{executed_in(app.env, docname)} on a CPU to run it.", **facts(pieces, page, doctree)}
     install = opening_cells.install(library_wheel.NAME, addresses.wheel(), page.extras)
 
     def with_opening(outputs: str) -> Any:

@@ -34,8 +34,6 @@ _TOOL_VERSION = re.compile(r"^#\s+jupytext_version: .*\n", re.MULTILINE)
 def executed(env: BuildEnvironment, docname: str) -> Any:
     """Return the page as the execution cache keeps it, with ``source_map``: the line before each cell.
 
-    A page that says why it is not run has no outputs.
-
     Raises
     ------
     SphinxError
@@ -50,11 +48,8 @@ def executed(env: BuildEnvironment, docname: str) -> Any:
     reader = create_nb_reader(path, config["myst_config"], config["mystnb_config"], text)
     if reader is None:
         raise SphinxError(f"{path}: the page is no notebook. Give it the front matter of the other tutorials.")
-    notebook = reader.read(text)
-    if pages.read(text).not_run:
-        return notebook
     try:
-        _, found = get_cache(config["mystnb_config"].execution_cache_path).merge_match_into_notebook(notebook)
+        _, found = get_cache(config["mystnb_config"].execution_cache_path).merge_match_into_notebook(reader.read(text))
     except KeyError as error:
         raise SphinxError(
             f"{path}: its outputs are not in the execution cache. Remove _build and build again."
