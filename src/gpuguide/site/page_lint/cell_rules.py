@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gpuguide.site import execution, skipped_cells
 from gpuguide.site.page_lint.rules import Found, rule
 from gpuguide.site.page_lint.source import Source, dotted
+from gpuguide.site.pages import CodeCell
 
 LONGEST = 25
 WIDEST = 88
@@ -38,10 +39,15 @@ _PYTHON_RANDOM = re.compile(
 )
 
 
+def seen_cells(source: Source) -> list[CodeCell]:
+    """Return the cells that readers see: on a tutorial all of them, because its downloads have them all."""
+    return [cell for cell in source.cells if source.is_tutorial or not NOT_SHOWN & set(cell.tags)]
+
+
 @rule("cell-length")
 def cell_length(source: Source) -> Found:
     """A code cell has at most 25 lines."""
-    for cell in source.cells:
+    for cell in seen_cells(source):
         count = len(cell.code.strip().splitlines())
         if count > LONGEST:
             yield (
@@ -54,9 +60,7 @@ def cell_length(source: Source) -> Found:
 @rule("cell-width")
 def cell_width(source: Source) -> Found:
     """A line of a code cell has at most 88 columns, which a page shows without scrolling."""
-    for cell in source.cells:
-        if not source.is_tutorial and NOT_SHOWN & set(cell.tags):
-            continue  # nobody sees it; a tutorial's cells are all in its downloads
+    for cell in seen_cells(source):
         for number, line in enumerate(cell.code.splitlines(), start=1):
             if len(line) > WIDEST:
                 yield number, f"The line has {len(line)} columns.", f"Break it: at most {WIDEST} fit the page."
