@@ -30,6 +30,7 @@ from gpuguide.site import (
     status,
     stylesheet,
     watching,
+    your_records,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ PARTS = (
     status,
     stylesheet,
     watching,
+    your_records,
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -58,26 +58,33 @@ def find(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
 
 
 def check_names(paths: Mapping[str, str]) -> None:
-    """Check that no two pages would have files of one name, also where upper and lower case are the same.
+    """Stop the build at the first of :func:`wrong_names`."""
+    for docname, problem, remedy in wrong_names(paths):
+        raise SphinxError(f"{paths[docname]}:1: {problem} {remedy}")
+
+
+def wrong_names(paths: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield pages that would have files of one name, also where upper and lower case are the same.
 
     Parameters
     ----------
     paths : mapping of str to str
         Page to its source file.
+
+    Yields
+    ------
+    tuple of str
+        The page, what is wrong with its name, and the remedy.
     """
     taken: dict[str, str] = {}
     for docname, path in sorted(paths.items()):
         name = PurePosixPath(docname).name
         if other := taken.get(name.casefold()):
-            raise SphinxError(
-                f"{path}:1: its notebook {name}.ipynb has the name of that of {other}. Rename one of them."
-            )
+            yield docname, f"its notebook {name}.ipynb has the name of that of {other}.", "Rename one of them."
         taken[name.casefold()] = path
         if name.isidentifier() and importlib.util.find_spec(name):
-            raise SphinxError(
-                f"{path}:1: its script {name}.py would be imported in place of the module {name}. "
-                "Begin its name with a number: NN-short-title.md."
-            )
+            problem = f"its script {name}.py would be imported in place of the module {name}."
+            yield docname, problem, "Begin its name with a number: NN-short-title.md."
 
 
 def tutorials(app: Sphinx) -> list[str]:

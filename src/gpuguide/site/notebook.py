@@ -88,14 +88,15 @@ class Pieces:
     def _opening(self, doctree: nodes.document) -> tuple[str, str, list[nodes.Node]]:
         """Return the title, the first paragraph, and what follows, less the cost card: they fill the first cell."""
         section = next(iter(doctree.findall(nodes.section)), None)
-        if section is None or len(section) < 2 or not isinstance(section[1], nodes.paragraph):
+        shown = [node for node in section or () if not isinstance(node, nodes.Invisible)]
+        if section is None or len(shown) < 2 or not isinstance(shown[1], nodes.paragraph):
             raise SphinxError(
                 f"{self.path}:1: a tutorial begins with a title and one sentence that says what one does."
             )
-        rest = [node for node in section[2:] if "gg-cost" not in _classes(node)]
+        rest = [node for node in shown[2:] if "gg-cost" not in _classes(node)]
         self._place = section["ids"][0]
         with self._naming(section):
-            return self.markdown.heading(section[0], 1), self.markdown.block(section[1]), rest
+            return self.markdown.heading(shown[0], 1), self.markdown.block(shown[1]), rest
 
     def _walk(self, children: Iterable[nodes.Node], level: int) -> None:
         for node in children:
