@@ -115,12 +115,10 @@ class Stage:
 def measured_memory(way: Way, keys: Keys, device: str) -> Mapping[str, int]:
     """Return the bytes of device memory in use, at rest and at the highest point of each part of the second step.
 
-    The first step allocates what stays: the state of the optimizer and the workspaces of the libraries. Beside what
-    tensors hold stand what the allocator keeps in reserve for them, and what the driver takes from the device.
+    The first step allocates what stays: the state of the optimizer and the workspaces of the libraries.
     """
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()  # so that this contender's own count
-    torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
 
     def peak() -> int:
@@ -142,9 +140,7 @@ def measured_memory(way: Way, keys: Keys, device: str) -> Mapping[str, int]:
         stage.optimizer.step()
         found["optimizer_peak"] = peak()
     found["peak_memory"] = max(value for name, value in found.items() if name.endswith("_peak"))
-    reserved = torch.cuda.memory_reserved()
-    free, total = torch.cuda.mem_get_info()
-    return {**found, "reserved_memory": reserved, "driver_memory": total - free - reserved}
+    return found
 
 
 def work(way: Way, device: Device, keys: Keys) -> Work:
