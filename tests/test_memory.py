@@ -29,7 +29,7 @@ SMALL = {
     "mostly activations": {"layers": 3, "heads": 4, "hidden": 128, "vocab": 128, "batch": 2, "seq_len": 128},
     "mostly logits": {"layers": 3, "heads": 4, "hidden": 128, "vocab": 3000, "batch": 2, "seq_len": 128},
     "mostly weights": {"layers": 6, "heads": 2, "hidden": 128, "vocab": 200, "batch": 1, "seq_len": 16},
-    "long sequences": {"layers": 5, "heads": 4, "hidden": 64, "vocab": 500, "batch": 4, "seq_len": 256},
+    "long sequences": {"layers": 2, "heads": 4, "hidden": 64, "vocab": 500, "batch": 2, "seq_len": 256},
 }
 
 

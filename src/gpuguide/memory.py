@@ -73,6 +73,8 @@ ELEMENT_SIZE = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 +
 """Bytes a number. Four-bit weights have a 16-bit scale for every 128 of them (Frantar et al., "GPTQ", 2022)."""
 LIBRARY_WORKSPACE = 32 * MIB
 """What cuBLAS keeps for each thread that computes products, on a GPU of compute capability 9.0"""
+SAFE_SHARE = 0.9
+"""Share of a GPU's memory that a run may take: the driver, other libraries and gaps between tensors need the rest"""
 LARGEST = {"count": 10**6, "size": 10**9}
 """Bounds of what is accepted, far above any model: of layers, heads, GPUs and sequences, and of all else"""
 
@@ -595,6 +597,16 @@ def _inference(shape: Shape, run: Run) -> Iterator[tuple[str, dict[str, float]]]
             "logits": compute * scored * local.vocab,
         },
     )
+
+
+# --- does it fit? ----------------------------------------------------------------------------------------
+
+
+def judge(total: float, capacity: float) -> str:
+    """Return ``fits``, ``tight`` (more than :data:`SAFE_SHARE` of a GPU's memory) or ``too large``."""
+    if total <= SAFE_SHARE * capacity:
+        return "fits"
+    return "tight" if total <= capacity else "too large"
 
 
 # --- when it does not fit --------------------------------------------------------------------------------
