@@ -21,7 +21,7 @@ from gpuguide import memory, presets
 from gpuguide.benchmarks import training_memory
 from gpuguide.benchmarks.training_memory import WAYS, Stage, Way
 from gpuguide.errors import GpuguideError
-from gpuguide.memory import Run, Shape
+from gpuguide.memory import Setup, Shape
 from gpuguide.models.gpt2 import GPT2, Config
 
 LLAMA = presets.get("llama-3.1-8b").shape
@@ -53,10 +53,10 @@ def shape_of(keys: Mapping[str, Any]) -> Shape:
     )
 
 
-def run_of(way: Way, keys: Mapping[str, Any]) -> Run:
+def run_of(way: Way, keys: Mapping[str, Any]) -> Setup:
     """Return the run that a contender of the benchmark stands for."""
     precision = "mixed" if way.mixed else "bf16" if way.weights == torch.bfloat16 else "fp32"
-    return Run(
+    return Setup(
         purpose="train" if way.trains else "evaluate",
         precision=precision,
         batch=int(keys["batch"]),
@@ -201,7 +201,7 @@ def test_a_gated_layer_keeps_what_is_counted(heads: int, kv_heads: int) -> None:
         result = layer(torch.randn(3, 64, 96))
     found = sum(size for place, size in kept.items() if place not in own)
     assert result.shape == (3, 64, 96)
-    run = Run(precision="fp32", batch=3, seq_len=64)
+    run = Setup(precision="fp32", batch=3, seq_len=64)
     assert memory.activations_of_layer(shape, run) == pytest.approx(found, rel=1e-3)
 
 
@@ -238,12 +238,12 @@ def test_each_part_of_a_step_is_predicted_not_only_the_highest() -> None:
 
 
 def test_sharding_divides_what_each_stage_says() -> None:
-    whole = memory.predict(LLAMA, Run(data_parallel=8)).moments[-1].parts
+    whole = memory.predict(LLAMA, Setup(data_parallel=8)).moments[-1].parts
     for stage, divided in enumerate([set(), {"optimizer"}, {"optimizer", "gradients"}]):
-        parts = memory.predict(LLAMA, Run(data_parallel=8, sharding=stage)).moments[-1].parts
+        parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=stage)).moments[-1].parts
         for name in ("weights", "gradients", "optimizer"):
             assert parts[name] == pytest.approx(whole[name] / (8 if name in divided else 1))
-    parts = memory.predict(LLAMA, Run(data_parallel=8, sharding=3)).moments[-1].parts
+    parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=3)).moments[-1].parts
     states = LLAMA.parameters() * 16 / 8  # ZeRO, section 5: 16 bytes a parameter, all of them divided
     assert parts["weights"] + parts["gradients"] + parts["optimizer"] == pytest.approx(states)
 
@@ -258,19 +258,19 @@ def test_tensor_parallelism_divides_the_matrices_and_repeats_the_norms() -> None
 
 def test_the_cache_of_a_known_model() -> None:
     """Llama 3.1 8B takes 2 × 32 layers × 8 heads × 128 × 2 bytes for each position: 128 KiB."""
-    run = Run("generate", "bf16", seq_len=8192)
+    run = Setup("generate", "bf16", seq_len=8192)
     assert memory.cache_bytes(LLAMA, run) == 8192 * 128 * 1024
     assert memory.cache_bytes(LLAMA, replace(run, cache="fp8", batch=2)) == 8192 * 128 * 1024
     assert memory.cache_bytes(LLAMA, replace(run, tensor_parallel=4)) == 8192 * 32 * 1024
 
 
 def test_quantised_weights_leave_the_embedding_alone() -> None:
-    bf16 = memory.weight_bytes(LLAMA, Run("generate", "bf16"))
-    int8 = memory.weight_bytes(LLAMA, Run("generate", "int8"))
+    bf16 = memory.weight_bytes(LLAMA, Setup("generate", "bf16"))
+    int8 = memory.weight_bytes(LLAMA, Setup("generate", "int8"))
     assert bf16 == 2 * LLAMA.parameters()
     matrices = 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)
     assert bf16 - int8 == matrices
-    int4 = memory.weight_bytes(LLAMA, Run("generate", "int4"))
+    int4 = memory.weight_bytes(LLAMA, Setup("generate", "int4"))
     assert int8 - int4 == pytest.approx(matrices * (0.5 - 2 / 128))
 
 
@@ -309,12 +309,12 @@ def test_a_shape_that_makes_no_sense_is_refused(field: str, value: Any, says: st
 )
 def test_a_run_that_makes_no_sense_is_refused(field: str, value: Any, says: str) -> None:
     with pytest.raises(GpuguideError) as error:
-        memory.predict(LLAMA, replace(Run(), **{field: value}))
+        memory.predict(LLAMA, replace(Setup(), **{field: value}))
     assert str(error.value) == says
 
 
 runs = st.builds(
-    Run,
+    Setup,
     purpose=st.sampled_from(memory.PURPOSES),
     precision=st.sampled_from([*memory.TRAINING_PRECISIONS, *memory.WEIGHT_FORMATS]),
     batch=st.integers(1, 512),
@@ -331,7 +331,7 @@ runs = st.builds(
 
 @given(run=runs, preset=st.sampled_from(list(presets.load().values())))
 @settings(max_examples=100, deadline=None)
-def test_more_sequences_never_take_less_and_every_part_is_counted(run: Run, preset: presets.Preset) -> None:
+def test_more_sequences_never_take_less_and_every_part_is_counted(run: Setup, preset: presets.Preset) -> None:
     assume(not memory.run_faults(preset.shape, run))
     prediction = memory.predict(preset.shape, run)
     for moment in prediction.moments:
@@ -344,7 +344,7 @@ def test_more_sequences_never_take_less_and_every_part_is_counted(run: Run, pres
 
 @given(run=runs, available=st.floats(1e9, 1e12))
 @settings(max_examples=50, deadline=None)
-def test_the_largest_batch_fits_and_the_next_does_not(run: Run, available: float) -> None:
+def test_the_largest_batch_fits_and_the_next_does_not(run: Setup, available: float) -> None:
     assume(not memory.run_faults(LLAMA, run))
     batch = memory.largest_batch(LLAMA, run, available)
     if batch:
@@ -354,10 +354,10 @@ def test_the_largest_batch_fits_and_the_next_does_not(run: Run, available: float
 
 
 def test_the_remedies_of_a_model_that_does_not_fit() -> None:
-    changes = [remedy.change for remedy in memory.remedies(LLAMA, Run(batch=8, seq_len=4096))]
+    changes = [remedy.change for remedy in memory.remedies(LLAMA, Setup(batch=8, seq_len=4096))]
     assert "checkpoint the layers" in changes
     assert "shard everything over 8 GPUs" in changes
     assert "halve the batch to 4" in changes
     assert not any("fp8" in change for change in changes)
-    in_use = [remedy.change for remedy in memory.remedies(LLAMA, Run("generate", "bf16"))]
+    in_use = [remedy.change for remedy in memory.remedies(LLAMA, Setup("generate", "bf16"))]
     assert in_use[:2] == ["halve the sequences to 512 tokens", "store the weights as int8"]

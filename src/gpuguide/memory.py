@@ -153,7 +153,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Run:
+class Setup:
     """How a model is run.
 
     Parameters
@@ -234,7 +234,7 @@ class Remedy:
     """One change to a run that lowers its memory."""
 
     change: str
-    run: Run
+    run: Setup
     total: float
     """Bytes that the changed run needs"""
 
@@ -257,7 +257,7 @@ def shape_faults(shape: Shape) -> dict[str, str]:
     return faults
 
 
-def run_faults(shape: Shape, run: Run) -> dict[str, str]:
+def run_faults(shape: Shape, run: Setup) -> dict[str, str]:
     """Return what is wrong with a run of a model of this shape: a sentence for each field that makes no sense."""
     faults: dict[str, str] = {}
     _check_choice(faults, "purpose", run.purpose, PURPOSES)
@@ -376,7 +376,7 @@ class Local:
 # --- training --------------------------------------------------------------------------------------------
 
 
-def predict(shape: Shape, run: Run) -> Prediction:
+def predict(shape: Shape, run: Setup) -> Prediction:
     """Return the memory of one GPU in each moment of a step of training, or of a forward pass.
 
     Raises
@@ -389,7 +389,7 @@ def predict(shape: Shape, run: Run) -> Prediction:
     return Prediction(tuple(Moment(name, {part: parts.get(part, 0.0) for part in PARTS}) for name, parts in moments))
 
 
-def activations_of_layer(shape: Shape, run: Run) -> float:
+def activations_of_layer(shape: Shape, run: Setup) -> float:
     """Return the bytes that a layer keeps for its backward pass, the norms' inputs included."""
     local, tokens = Local(shape, run.tensor_parallel), run.batch * run.seq_len
     compute, stream = _compute_size(run), _stream_size(run)
@@ -400,7 +400,7 @@ def activations_of_layer(shape: Shape, run: Run) -> float:
     return norms + _attention(shape, run) + _feed_forward(shape, run)
 
 
-def _attention(shape: Shape, run: Run) -> float:
+def _attention(shape: Shape, run: Setup) -> float:
     """Return the bytes that attention keeps: queries, keys, values, its output, and what it needs of the scores."""
     local, tokens = Local(shape, run.tensor_parallel), run.batch * run.seq_len
     compute = _compute_size(run)
@@ -415,28 +415,28 @@ def _attention(shape: Shape, run: Run) -> float:
     return output + copies + _scores(shape, run)
 
 
-def _scores(shape: Shape, run: Run) -> float:
+def _scores(shape: Shape, run: Setup) -> float:
     """Return the bytes of the scores of all heads, in fp32."""
     return 4 * run.batch * shape.heads / run.tensor_parallel * run.seq_len**2
 
 
-def _feed_forward(shape: Shape, run: Run) -> float:
+def _feed_forward(shape: Shape, run: Setup) -> float:
     """Return the bytes that the feed-forward part keeps, its own input aside."""
     kept = 4 if shape.gated else 2
     return _compute_size(run) * run.batch * run.seq_len * kept * Local(shape, run.tensor_parallel).inner
 
 
-def _compute_size(run: Run) -> float:
+def _compute_size(run: Setup) -> float:
     """Return the bytes of a number in products and attention."""
     return 4.0 if run.precision == "fp32" else 2.0
 
 
-def _stream_size(run: Run) -> float:
+def _stream_size(run: Setup) -> float:
     """Return the bytes of a number in the stream of hidden states."""
     return 2.0 if run.precision in ("bf16", "int8", "int4") else 4.0
 
 
-def _backward_of_layer(shape: Shape, run: Run, *, gradient: float) -> float:
+def _backward_of_layer(shape: Shape, run: Setup, *, gradient: float) -> float:
     """Return the bytes, beyond what was kept, that the backward pass of a layer takes at its highest point."""
     local, tokens = Local(shape, run.tensor_parallel), run.batch * run.seq_len
     compute, stream = _compute_size(run), _stream_size(run)
@@ -449,7 +449,7 @@ def _backward_of_layer(shape: Shape, run: Run, *, gradient: float) -> float:
     return through + max(wide, narrow)
 
 
-def _training(shape: Shape, run: Run) -> Iterator[tuple[str, dict[str, float]]]:
+def _training(shape: Shape, run: Setup) -> Iterator[tuple[str, dict[str, float]]]:
     local, tokens = Local(shape, run.tensor_parallel), run.batch * run.seq_len
     mixed = run.precision == "mixed"
     compute, stream = _compute_size(run), _stream_size(run)
@@ -559,13 +559,13 @@ def _training(shape: Shape, run: Run) -> Iterator[tuple[str, dict[str, float]]]:
 # --- a model in use --------------------------------------------------------------------------------------
 
 
-def cache_bytes(shape: Shape, run: Run) -> float:
+def cache_bytes(shape: Shape, run: Setup) -> float:
     """Return the bytes of the keys and values of all positions, on one GPU."""
     positions = run.batch * run.seq_len
     return 2 * shape.layers * Local(shape, run.tensor_parallel).keys * positions * ELEMENT_SIZE[run.cache]
 
 
-def weight_bytes(shape: Shape, run: Run) -> float:
+def weight_bytes(shape: Shape, run: Setup) -> float:
     """Return the bytes of the weights of a model in use, on one GPU."""
     local = Local(shape, run.tensor_parallel)
     matrices = shape.layers * local.matrices
@@ -573,7 +573,7 @@ def weight_bytes(shape: Shape, run: Run) -> float:
     return matrices * ELEMENT_SIZE[run.precision] + (local.total - matrices) * rest
 
 
-def _inference(shape: Shape, run: Run) -> Iterator[tuple[str, dict[str, float]]]:
+def _inference(shape: Shape, run: Setup) -> Iterator[tuple[str, dict[str, float]]]:
     local, tokens = Local(shape, run.tensor_parallel), run.batch * run.seq_len
     generates = run.purpose == "generate"
     compute = _compute_size(run)
@@ -612,14 +612,14 @@ def judge(total: float, capacity: float) -> str:
 # --- when it does not fit --------------------------------------------------------------------------------
 
 
-def remedies(shape: Shape, run: Run) -> list[Remedy]:
+def remedies(shape: Shape, run: Setup) -> list[Remedy]:
     """Return single changes that lower the memory of a run, each with what it leads to.
 
     Parameters
     ----------
     shape : Shape
         The model.
-    run : Run
+    run : Setup
         A run that makes sense for it.
     """
     now = predict(shape, run).total
@@ -632,7 +632,7 @@ def remedies(shape: Shape, run: Run) -> list[Remedy]:
     return found
 
 
-def _changes(shape: Shape, run: Run) -> Iterator[tuple[str, Run]]:
+def _changes(shape: Shape, run: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield the changes worth trying, those that cost the least first."""
     if not run.fused_attention:
         yield "use fused attention", replace(run, fused_attention=True)
@@ -665,7 +665,7 @@ def _changes(shape: Shape, run: Run) -> Iterator[tuple[str, Run]]:
             yield f"divide the matrices over {gpus} GPUs", replace(run, tensor_parallel=gpus)
 
 
-def largest_batch(shape: Shape, run: Run, available: float) -> int:
+def largest_batch(shape: Shape, run: Setup, available: float) -> int:
     """Return how many sequences at a time fit into ``available`` bytes: 0 if not even one does."""
     if predict(shape, replace(run, batch=1)).total > available:
         return 0

@@ -34,7 +34,7 @@ SCRIPTS = {
 
 MODEL, GPU = "llama-3.1-8b", "h100-sxm"
 """What a calculator shows at first"""
-RUN = memory.Run(batch=1, seq_len=4096)
+RUN = memory.Setup(batch=1, seq_len=4096)
 SHAPE_LABELS = {
     "layers": "Layers",
     "hidden": "Hidden size",
@@ -137,8 +137,8 @@ class _Calculator(SphinxDirective):
             data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         name = self.name_of_calculator
         place = (
-            f'<div class="gg-calculator" id="{name}"></div>'
-            f'<script type="application/json" id="{name}-data">{data}</script>'
+            f'<div class="gg-calculator" id="gg-{name}"></div>'
+            f'<script type="application/json" id="gg-{name}-data">{data}</script>'
         )
         return [example, nodes.raw("", place, format="html")]
 
@@ -176,30 +176,14 @@ class WillItFit(_Calculator):
             shown,
             python_call(
                 "from gpuguide import memory, presets\n\n"
-                f"run = memory.Run(batch={RUN.batch}, seq_len={RUN.seq_len})\n"
+                f"run = memory.Setup(batch={RUN.batch}, seq_len={RUN.seq_len})\n"
                 f'memory.predict(presets.get("{MODEL}").shape, run).total'
             ),
         ]
 
     def data(self) -> dict[str, Any]:
-        """Return models, GPUs, constants and first values."""
-        defaults = {
-            field.name: field.default for field in fields(memory.Shape) if isinstance(field.default, bool | int | str)
-        }
-        return {
-            "memory": memory_constants(),
-            "models": [model_data(preset) for preset in presets.load().values()],
-            "gpus": [
-                {"id": gpu.id, "name": gpu.name.removeprefix("NVIDIA "), "memory": gpu.figures["memory"].value}
-                for gpu in datasheet.load().values()
-            ],
-            "first": {"model": MODEL, "gpu": GPU},
-            "run": asdict(RUN),
-            "run_defaults": asdict(memory.Run()),
-            "shape_defaults": defaults,
-            "shape_labels": SHAPE_LABELS,
-            "part_names": PART_NAMES,
-        }
+        """Return what the script needs to know."""
+        return fit_data()
 
 
 class WhatIsTheLimit(_Calculator):
@@ -239,19 +223,8 @@ class WhatIsTheLimit(_Calculator):
         ]
 
     def data(self) -> dict[str, Any]:
-        """Return GPUs with their ceilings, models, constants and first values."""
-        return {
-            "memory": memory_constants(),
-            "limits": limit_constants(),
-            "models": [model_data(preset) for preset in presets.load().values()],
-            "machines": [machine_data(machines.machine(gpu)) for gpu in datasheet.load()],
-            "first": {"operation": "matmul", "gpu": GPU},
-            "operations": OPERATIONS,
-            "fields": {name: list(values) for name, values in EXAMPLES.items()},
-            "examples": EXAMPLES,
-            "labels": LABELS,
-            "channels": CHANNELS,
-        }
+        """Return what the script needs to know."""
+        return limit_data()
 
 
 class ModelShapes(SphinxDirective):
@@ -275,6 +248,43 @@ class ModelShapes(SphinxDirective):
             link = nodes.reference("", source.title, refuri=source.url)
             listed += nodes.list_item("", nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({seen})")))
         return [table(header, rows, classes=["gg-datasheet"]), listed]
+
+
+def fit_data() -> dict[str, Any]:
+    """Return models, GPUs, constants and first values."""
+    defaults = {
+        field.name: field.default for field in fields(memory.Shape) if isinstance(field.default, bool | int | str)
+    }
+    return {
+        "memory": memory_constants(),
+        "models": [model_data(preset) for preset in presets.load().values()],
+        "gpus": [
+            {"id": gpu.id, "name": gpu.name.removeprefix("NVIDIA "), "memory": gpu.figures["memory"].value}
+            for gpu in datasheet.load().values()
+        ],
+        "first": {"model": MODEL, "gpu": GPU},
+        "run": asdict(RUN),
+        "run_defaults": asdict(memory.Setup()),
+        "shape_defaults": defaults,
+        "shape_labels": SHAPE_LABELS,
+        "part_names": PART_NAMES,
+    }
+
+
+def limit_data() -> dict[str, Any]:
+    """Return GPUs with their ceilings, models, constants and first values."""
+    return {
+        "memory": memory_constants(),
+        "limits": limit_constants(),
+        "models": [model_data(preset) for preset in presets.load().values()],
+        "machines": [machine_data(machines.machine(gpu)) for gpu in datasheet.load()],
+        "first": {"operation": "matmul", "gpu": GPU},
+        "operations": OPERATIONS,
+        "fields": {name: list(values) for name, values in EXAMPLES.items()},
+        "examples": EXAMPLES,
+        "labels": LABELS,
+        "channels": CHANNELS,
+    }
 
 
 def memory_constants() -> dict[str, Any]:

@@ -37,6 +37,8 @@ gpuguide.calculator = (() => {
     return bytes === 0 ? "0" : `${significant(bytes / size)} ${unit}`;
   };
 
+  const percent = (share) => (share > 0 && share < 1e-3 ? "< 0.1 %" : `${significant(100 * share)} %`);
+
   // --- the form --------------------------------------------------------------------------------------------
 
   // A field: name, label, kind (number, choice or flag), value at first, options of a choice, group, and shown(state).
@@ -199,6 +201,6 @@ gpuguide.calculator = (() => {
 
   const data = (name) => JSON.parse(document.getElementById(name).textContent);
 
-  return { element, svg, scaled, binary, significant, Form, options, fromAddress, toAddress, table, notices, code,
+  return { element, svg, scaled, binary, significant, percent, Form, options, fromAddress, toAddress, table, notices, code,
     python, data };
 })();

@@ -1,11 +1,11 @@
 // The calculator of limits: reads the form, asks limits.js, and draws a roofline.
 "use strict";
 (() => {
-  const place = document.getElementById("what-is-the-limit");
+  const place = document.getElementById("gg-what-is-the-limit");
   if (!place) return;
   const { element, svg, scaled, binary, significant, Form, options, fromAddress, toAddress, table, notices, code, python,
     data } = gpuguide.calculator;
-  const known = data("what-is-the-limit-data");
+  const known = data("gg-what-is-the-limit-data");
   const { local } = gpuguide.memory(known.memory);
   const limits = gpuguide.limits(known.limits, local);
   const first = known.first;
@@ -127,7 +127,7 @@
   }
   function powers([low, high]) {
     const found = [];
-    const step = Math.max(1, Math.round((Math.log10(high) - Math.log10(low)) / 6));
+    const step = Math.max(1, Math.ceil((Math.log10(high) - Math.log10(low)) / 8));
     for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power += step) found.push(10 ** power);
     return found;
   }

@@ -1,11 +1,11 @@
 // The calculator of a model's memory: reads the form, asks memory.js, and draws the answer.
 "use strict";
 (() => {
-  const place = document.getElementById("will-it-fit");
+  const place = document.getElementById("gg-will-it-fit");
   if (!place) return;
-  const { element, binary, significant, Form, options, fromAddress, toAddress, table, notices, code, python, data } =
+  const { element, binary, percent, Form, options, fromAddress, toAddress, table, notices, code, python, data } =
     gpuguide.calculator;
-  const known = data("will-it-fit-data");
+  const known = data("gg-will-it-fit-data");
   const memory = gpuguide.memory(known.memory);
   const first = known.first;
   const CUSTOM = "custom";
@@ -105,7 +105,7 @@
     const [word, kind] = share <= known.memory.safe_share ? ["It fits", "good"]
       : share <= 1 ? ["It is tight", "between"] : ["It does not fit", "bad"];
     verdict.className = `gg-verdict-line gg-${kind}`;
-    verdict.replaceChildren(element("strong", {}, `${word}: `), `${size}, ${significant(100 * share)} %.`);
+    verdict.replaceChildren(element("strong", {}, `${word}: `), `${size}, ${percent(share)}.`);
   }
 
   function bar(found, gpu) {
@@ -123,7 +123,7 @@
     const used = Object.entries(found.highest.parts).filter(([, size]) => size > 0);
     const rows = used.map(([part, size]) => [
       [element("span", { class: `gg-swatch gg-part-${part}` }), known.part_names[part]],
-      binary(size), `${significant((100 * size) / found.total)} %`]);
+      binary(size), percent(size / found.total)]);
     return table(`At the highest moment (${found.highest.name})`, ["what for", "memory", "share"],
       [...rows, ["in all", binary(found.total), "100 %"]]);
   }
@@ -161,7 +161,7 @@
     const own = SHAPE.filter((name) => shape[name] !== known.shape_defaults[name])
       .map((name) => `${name}=${python(shape[name])}`).join(", ");
     const model = state.model === CUSTOM ? `memory.Shape(${own})` : `presets.get(${python(state.model)}).shape`;
-    const text = `from gpuguide import memory, presets\n\nrun = memory.Run(${words})\n`
+    const text = `from gpuguide import memory, presets\n\nrun = memory.Setup(${words})\n`
       + `memory.predict(${model}, run).total`;
     const box = element("details", { class: "gg-fold" }, element("summary", {}, "The same in Python"), code(text));
     return box;
