@@ -159,7 +159,6 @@ gpuguide.memory = (known) => {
       ["head, backward", { ...fixed,
         copies: copies(held, 1),
         activations: inputs + kept + norm,
-        gradients: gradients(0, here.head),
         temporary: compute * tokens * shape.hidden
           + Math.max(compute * (scores + here.head), mixed ? (compute + number) * here.head : 0) }],
       ["last layer, backward", { ...fixed,
