@@ -363,11 +363,22 @@ def test_every_operation_has_a_roofline_and_its_numbers_as_tables(browser: Any, 
     assert "at least" in page.locator(".gg-verdict-line").inner_text()
     assert "Roofline of H100 SXM" in page.get_attribute(".gg-roofline", "aria-label")
     assert page.locator(".gg-answer table").count() == 3
+    ticks = page.locator(".gg-roofline text").all_text_contents()
+    assert len(ticks) == len(set(ticks)) >= 8
     point = page.locator(".gg-point")
     frame = page.locator(".gg-roofline").bounding_box()
     box = point.bounding_box()
     assert frame["x"] < box["x"] < frame["x"] + frame["width"]
     assert frame["y"] < box["y"] < frame["y"] + frame["height"]
+    page.context.close()
+
+
+@built
+def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -> None:
+    page = opened(browser, LIMIT, operation="decode", gpu="a100-sxm-80gb")
+    ticks = page.locator(".gg-roofline text").all_text_contents()
+    for right in ("1", "10", "100", "1000", "1 T", "10 T", "100 T"):
+        assert right in ticks
     page.context.close()
 
 

@@ -80,7 +80,8 @@
   // --- the picture -----------------------------------------------------------------------------------------
 
   function roofline(found, machine) {
-    const [width, height, left, bottom, top, right] = [640, 360, 72, 46, 26, 16];
+    const [width, height] = place.clientWidth < 520 ? [380, 300] : [640, 360];  // text keeps its size on a phone
+    const [left, bottom, top, right] = [58, 46, 26, 16];
     const intensities = [Math.min(found.intensity, found.ridge) / 8, Math.max(found.intensity, found.ridge) * 8];
     const rates = [Math.min(found.throughput, intensities[0] * found.bandwidth.value) / 3, found.rate.value * 3];
     const scale = (range, from, to) => (value) => {
@@ -106,7 +107,7 @@
     }
     for (const power of powers(rates)) {
       picture.append(line([[intensities[0], power], [intensities[1], power]], "gg-grid"),
-        text(left - 8, y(power) + 4, scaled(power, "").replace(/\.?0+(?= )/, ""), "end"));
+        text(left - 8, y(power) + 4, plain(power), "end"));
     }
     const low = intensities[0] * found.bandwidth.value;
     picture.append(line([[intensities[0], low], [found.ridge, found.rate.value]],
@@ -131,7 +132,7 @@
     for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power += step) found.push(10 ** power);
     return found;
   }
-  const plain = (value) => (value >= 1e4 ? scaled(value, "").replace(/\.?0+(?= )/, "") : String(+value.toPrecision(2)));
+  const plain = (value) => (value >= 1e4 ? scaled(value, "").replace(/\.0+(?= )/, "") : String(+value.toPrecision(2)));
 
   // --- the tables ------------------------------------------------------------------------------------------
 
