@@ -137,7 +137,7 @@ class _Calculator(SphinxDirective):
             data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         name = self.name_of_calculator
         place = (
-            f'<div class="gg-calculator" id="gg-{name}"></div>'
+            f'<div class="gg-calculator pst-js-only" id="gg-{name}"></div>'
             f'<script type="application/json" id="gg-{name}-data">{data}</script>'
         )
         return [example, nodes.raw("", place, format="html")]

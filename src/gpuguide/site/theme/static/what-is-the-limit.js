@@ -124,7 +124,7 @@
     picture.append(text(left - 8, top - 10, "FLOP/s", "end"));
     const caption = "The slope is the bandwidth, the flat part the rate of arithmetic; a solid line is measured, a dashed "
       + "one printed by the vendor. The dot is where the operation can be at best.";
-    return element("figure", { class: "gg-figure" }, picture, element("figcaption", {}, caption));
+    return element("figure", { class: "gg-drawing" }, picture, element("figcaption", {}, caption));
   }
   function powers([low, high]) {
     const found = [];
