@@ -24,10 +24,13 @@ What is assumed of the software:
   are whole on every GPU. Sharding over data-parallel GPUs divides optimizer states (stage 1), gradients (2) and
   weights (3); at stage 3 two layers, the embedding and the head are there whole while they are used. Buffers of the
   communication library are not counted.
-* The key and value cache holds every position, also where a layer looks back over a window only.
+* In generation the prompt is read in one piece, as long as the whole sequence; only its last position gets logits.
+  The key and value cache holds every position, also where a layer looks back over a window only.
 
-The first six are measured: the benchmark ``training-memory`` compares 24 configurations with
-``torch.cuda.max_memory_allocated``. Parallelism and the cache are derived and not measured.
+Models of the shape of GPT-2 are measured: the benchmark ``training-memory`` compares 24 configurations, training with
+AdamW in three precisions and forward passes, with ``torch.cuda.max_memory_allocated``. What a gated layer with grouped
+keys keeps is compared with what PyTorch keeps on a processor. Other optimizers, parallelism, the cache and weights of
+fewer than 16 bits are derived and not measured.
 
 References
 ----------
