@@ -52,7 +52,8 @@ def link_numbers(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         else:
             shown = nodes.abbreviation("", "", *node.children, explanation=node["provenance"])
         shown["classes"].append("gg-number")
-        shown["stamp"] = node["stamp"]
+        if "stamp" in node:  # a datasheet's figure has none
+            shown["stamp"] = node["stamp"]
         node.replace_self(shown)
 
 
