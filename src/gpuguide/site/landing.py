@@ -98,7 +98,7 @@ class NewestRecords(SphinxDirective):
         texts = declared()
         with watching.site_reads():
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
-            records.sort(key=status.measured_on, reverse=True)
+            records.sort(key=lambda record: max(run.finished_at for run in record.runs), reverse=True)
             rows: list[list[Cell]] = []
             for record in records[: int(self.arguments[0])]:
                 watching.note_record(self.env, record)
