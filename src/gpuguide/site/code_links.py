@@ -57,7 +57,7 @@ def note_written(app: Sphinx, pagename: str, templatename: str, context: dict[st
 def link_in_what_was_written(app: Sphinx, exception: Exception | None) -> None:
     """Have the names linked in the code of every page that this build wrote, and of no other."""
     for listener in app.events.listeners["build-finished"]:
-        extension = getattr(listener.handler, "__self__", None)
+        extension: Any = getattr(listener.handler, "__self__", None)
         if type(extension).__name__ == "SphinxCodeAutoLink":
             extension.outdated_docs = vars(app).get("gpuguide_written", set())
 

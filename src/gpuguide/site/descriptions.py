@@ -18,9 +18,7 @@ def connect(app: Sphinx) -> None:
     app.connect("html-page-context", add)
 
 
-def add(
-    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
+def add(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the template the first paragraph of a page that has a source."""
     if doctree is not None:
         context["description"] = of(doctree)

@@ -2,7 +2,7 @@
 
 A term is found in running text as it stands there, in the plural too; a capital inside it must be a capital in the
 text. A term with its field in parentheses, as ``event (CUDA)``, is a word of everyday language as well: it is looked
-for only on pages that also name the field. Headings, code, links, formulas, figures and what is folded stay as they are.
+for only on pages that also name the field. Headings, code, links, formulas, figures and folds stay as they are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Lighthouse is no dependency of the project: it is an npm package that ``npx`` fetches, or that ``LIGHTHOUSE`` names. It
 drives an installed Chromium, which ``CHROME_PATH`` may name, and a server of ours that compresses, as those of
-published sites do. The result stands in :data:`FILE`, and the status page shows it.
+published sites do. The result stands in :data:`~gpuguide.site.lighthouse_table.FILE`, and the status page shows it.
 """
 
 from __future__ import annotations
@@ -22,63 +22,16 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from docutils import nodes
-from sphinx.util.docutils import SphinxDirective
+from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site.tables import Cell, table
-
-if TYPE_CHECKING:
-    from docutils.nodes import Node
-    from sphinx.application import Sphinx
+from gpuguide.site.lighthouse_table import CATEGORIES, FILE
 
 PAGES = ("index.html", "tutorials/00-measure-a-gpu.html", "docs/hardware.html")
 """The pages that are measured: the first, a tutorial, and one of each other kind"""
-FILE = Path("docs/lighthouse.json")
-"""Where the result is kept, from the root of the repository"""
 RUNS = 3
 """Of each page and device; the median counts"""
-CATEGORIES = {
-    "performance": "performance",
-    "accessibility": "accessibility",
-    "best-practices": "best practices",
-    "seo": "search engines",
-}
 _COMPRESSED = {".html", ".css", ".js", ".svg", ".json", ".xml", ".txt"}
-
-
-def connect(app: Sphinx) -> None:
-    """Register this part with Sphinx."""
-    app.add_directive("lighthouse", LighthouseTable)
-
-
-# --- on the status page ------------------------------------------------------------------------------------
-
-
-class LighthouseTable(SphinxDirective):
-    """``{lighthouse}``: the scores of each page that was measured, with the day and the versions."""
-
-    def run(self) -> list[Node]:
-        """Return the table and its stamp."""
-        path = Path(self.env.srcdir) / FILE
-        self.env.note_dependency(str(path))
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        header = ["page", *(f"{shown}, desktop" for shown in CATEGORIES.values()), "performance, phone"]
-        rows: list[list[Cell]] = [
-            [
-                nodes.literal("", page),
-                *(str(scores["desktop"][category]) for category in CATEGORIES),
-                str(scores["mobile"]["performance"]),
-            ]
-            for page, scores in kept["pages"].items()
-        ]
-        stamp = f"Lighthouse {kept['lighthouse']} · {kept['browser']} · {kept['date']} · median of {kept['runs']} runs"
-        return [table(header, rows), nodes.paragraph("", stamp, classes=["gg-stamp"])]
-
-
-# --- measuring ---------------------------------------------------------------------------------------------
 
 
 class Compressing(SimpleHTTPRequestHandler):
