@@ -40,12 +40,11 @@ class stretch(nodes.General, nodes.Element):
 
 
 class LearningPath(SphinxDirective):
-    """``{learning-path} 00 01``: the tutorials with these numbers, in the order of the path.
+    """``{learning-path} 00 01``: the tutorials with these numbers, or all of them, in the order of the path.
 
     Each with its number, title, sentence and time.
     """
 
-    required_arguments = 1
     optional_arguments = 99
 
     def run(self) -> list[Node]:
@@ -59,7 +58,7 @@ class LearningPath(SphinxDirective):
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put the lists of tutorials where they belong."""
     for place in list(doctree.findall(stretch)):
-        found = [page for page in path(app.env) if _number(page) in place["numbers"]]
+        found = [page for page in path(app.env) if not place["numbers"] or _number(page) in place["numbers"]]
         for missing in sorted({*place["numbers"]} - {_number(page) for page in found}):
             logger.warning("No tutorial in %s begins with %s-.", INDEX, missing, location=place)
         made = nodes.bullet_list(classes=["gg-path"])
