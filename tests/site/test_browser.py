@@ -97,6 +97,11 @@ class View:
         self.context.close()
 
 
+# The theme does so a moment after the window has changed its size.
+TABLES_ARE_REACHED = """[...document.querySelectorAll(".pst-scrollable-table-container")].every(
+    table => table.scrollWidth <= table.clientWidth || table.tabIndex >= 0)"""
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page(browser: Any, address: str, name: str) -> None:
     """In both schemes and at both widths: nothing from elsewhere, no complaint, no barrier, no sideways scrolling."""
@@ -111,6 +116,7 @@ def test_page(browser: Any, address: str, name: str) -> None:
             view.page.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
             for width in (1280, 390):
                 view.page.set_viewport_size({"width": width, "height": 900})
+                view.page.wait_for_function(TABLES_ARE_REACHED)
                 sideways = view.page.evaluate("document.documentElement.scrollWidth")
                 assert sideways <= width, f"{scheme}, {width} px: the page is {sideways} px wide"
                 for figure in view.page.locator("figure.gg-figure").all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,14 @@ def defer_scripts(app: Sphinx, pagename: str, templatename: str, context: dict[s
     """Let no script hold up the drawing of a page. They run in their order, and before the theme looks at the page."""
     if pagename == "search":  # its own script needs them at once
         return
-    for script in context.get("script_files", []):
-        name = getattr(script, "filename", None)
-        if name and not str(name).endswith("documentation_options.js"):  # scripts within the page write to its options
-            script.attributes.setdefault("defer", "defer")
+    context["script_files"] = [deferred(script) for script in context.get("script_files", [])]
+
+
+def deferred(script: Any) -> Any:
+    """Return a script that waits until the page is there. The given one, which all pages share, stays as it is."""
+    name = str(getattr(script, "filename", ""))
+    if not name or name.endswith("documentation_options.js"):  # scripts within the page write to its options
+        return script
+    waiting = copy.deepcopy(script)
+    waiting.attributes.setdefault("defer", "defer")
+    return waiting
