@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -15,6 +16,7 @@ THEME = Path(__file__).with_name("theme")
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.connect("config-inited", add_paths)
+    app.connect("html-page-context", defer_scripts, priority=900)
     app.add_css_file("gpuguide.css")
 
 
@@ -22,3 +24,20 @@ def add_paths(app: Sphinx, config: Config) -> None:
     """Let Sphinx find our templates and static files before those of the theme."""
     config.templates_path = [*config.templates_path, str(THEME / "templates")]
     config.html_static_path = [*config.html_static_path, str(THEME / "static")]
+
+
+def defer_scripts(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Let no script hold up the drawing of a page. They run in their order, and before the theme looks at the page."""
+    if pagename == "search":  # its own script needs them at once
+        return
+    context["script_files"] = [deferred(script) for script in context.get("script_files", [])]
+
+
+def deferred(script: Any) -> Any:
+    """Return a script that waits until the page is there. The given one, which all pages share, stays as it is."""
+    name = str(getattr(script, "filename", ""))
+    if not name or name.endswith("documentation_options.js"):  # scripts within the page write to its options
+        return script
+    waiting = copy.deepcopy(script)
+    waiting.attributes.setdefault("defer", "defer")
+    return waiting

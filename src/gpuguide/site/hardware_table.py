@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from docutils.nodes import Node
     from sphinx.application import Sphinx
 
+Amount: TypeAlias = tuple[float, str]
+"""A value and its unit"""
 GROUPS = {
     "memory": ("memory", "memory_bandwidth", "l2"),
     "arithmetic": ("fp32", "tf32_dense", "fp16_dense", "bf16_dense", "fp8_dense"),
@@ -84,7 +87,8 @@ class DatasheetTable(SphinxDirective):
         for gpu in datasheet.load().values():
             if not any(key in gpu.figures for key in keys):
                 continue
-            row: list[Cell] = [gpu.name]
+            # The first table is where a search for a GPU leads.
+            row: list[Cell] = [nodes.inline("", gpu.name, ids=[anchor(gpu)] if keys == GROUPS["memory"] else [])]
             for key in keys:
                 figure = gpu.figures.get(key)
                 row.append(_value(key, figure, numbers) if figure else "–")
@@ -127,17 +131,37 @@ class MeasuredHardware(SphinxDirective):
 
 def compared(record: Record, gpu: datasheet.Gpu) -> list[nodes.Node]:
     """Return one device's name, its table and its stamp."""
-    rows: list[list[Cell]] = []
-    for key, (contender, metric, label) in COMPARED.items():
-        if contender in record.contenders and key in gpu.figures:
-            reading = record.case(contender).metrics[metric]
-            measured, printed = reading.summary.median, gpu.figures[key]
-            shown = [format_quantity(measured, reading.unit), format_quantity(printed.value, printed.unit)]
-            rows.append([label, *shown, f"{significant(100 * measured / printed.value)} %"])
+    rows: list[list[Cell]] = [
+        [label, quantity(measured), quantity(printed), f"{significant(100 * measured[0] / printed[0])} %"]
+        for label, measured, printed in comparisons(record, gpu)
+    ]
     stamp = " · ".join([record.runs[-1].stamp(), *(["stale"] if record.stale else [])])
-    name = nodes.paragraph("", record.device_name, classes=["gg-record"])
+    name = nodes.paragraph("", record.device_name, classes=["gg-record"], ids=[measured_anchor(record)])
     header = ["ceiling", "measured", "datasheet", "measured share"]
     return [name, table(header, rows), nodes.paragraph("", stamp, classes=["gg-stamp"])]
+
+
+def comparisons(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, Amount]]:
+    """Yield the name of each ceiling, what was measured, and the datasheet's figure."""
+    for key, (contender, metric, label) in COMPARED.items():
+        if contender in record.contenders and key in gpu.figures:
+            reading, printed = record.case(contender).metrics[metric], gpu.figures[key]
+            yield label, (reading.summary.median, reading.unit), (printed.value, printed.unit)
+
+
+def quantity(amount: Amount) -> str:
+    """Write an amount with its unit."""
+    return format_quantity(*amount)
+
+
+def anchor(gpu: datasheet.Gpu) -> str:
+    """Return where on the page a GPU's figures stand first."""
+    return f"gpu-{gpu.id}"
+
+
+def measured_anchor(record: Record) -> str:
+    """Return where on the page a device's measured ceilings stand."""
+    return f"measured-{record.device}"
 
 
 def source_numbers() -> dict[str, int]:

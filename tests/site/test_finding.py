@@ -1,0 +1,222 @@
+"""A site of a few pages: where names are used, terms, path, newest records, sitemap; and the same on the built site."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from bs4 import BeautifulSoup
+from small_site import Project, cell, start
+
+from gpuguide.site import lighthouse
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "_build" / "html"
+ADDRESS = "https://example.org/guide/"
+MORE = f"""
+extensions += ["sphinx.ext.autodoc", "sphinx_codeautolink"]
+include_patterns = ["*.md", "docs/**.md", "tutorials/**.md"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+codeautolink_concat_default = True
+html_baseurl = "{ADDRESS}"
+"""
+INDEX = """
+```{learning-path} 00 01
+```
+
+```{newest-records} 1
+```
+
+```{toctree}
+tutorials/index
+docs/api/topics
+docs/glossary
+```
+"""
+GLOSSARY = """
+```{glossary}
+roofline
+  A model of the best speed. It is simple.
+
+ridge (GPU)
+  Where both ceilings meet.
+```
+"""
+API = """
+What there is.
+
+```{eval-rst}
+.. automodule:: gpuguide.roofline
+   :members:
+```
+"""
+RIDGE = cell("from gpuguide import roofline\n\nprint(roofline.ridge(1e12, 1e11))")
+USED = "a.sphinx-codeautolink-a[href$='#gpuguide.roofline.ridge']"
+
+built = pytest.mark.skipif(
+    not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = start(tmp_path_factory.mktemp("site"))
+    conf = made.root / "conf.py"
+    conf.write_text(conf.read_text(encoding="utf-8") + MORE, encoding="utf-8")
+    made.record("copy-size")
+    made.page("index", INDEX, runs=False)
+    made.page("docs/glossary", GLOSSARY, runs=False)
+    made.page("docs/api/topics", API, runs=False)
+    made.page("tutorials/index", "```{toctree}\n:glob:\n\n[0-9]*\n```", runs=False)
+    made.page("tutorials/00-first", f"You will draw a roofline, and its ridge, for a GPU.\n\n## Do it\n\n{RIDGE}")
+    made.page("tutorials/01-second", f"You will do nothing.\n\n{cell('print(1)')}")
+    build = made.build()
+    assert build.status == 0, build.output
+    return made
+
+
+def read(project: Project, name: str) -> BeautifulSoup:
+    return BeautifulSoup((project.html / name).read_text(encoding="utf-8"), "html.parser")
+
+
+@pytest.mark.slow
+def test_the_landing_page_shows_the_path_and_the_newest_record(project: Project) -> None:
+    page = read(project, "index.html")
+    items = page.select("ul.gg-path > li")
+    assert [item.select_one("a")["href"] for item in items] == ["tutorials/00-first.html", "tutorials/01-second.html"]
+    assert items[0].get_text(" ").split()[0] == "00"
+    assert "You will draw a roofline" in items[0].text
+    assert re.search(r"Runs in \d+ s on a CPU", " ".join(items[0].text.split()))
+    (row,) = page.select("table tbody tr")
+    assert row.select_one("a")["href"] == "docs/measurements.html#record-nvidia-h100-80gb-hbm3-copy-size"
+
+
+@pytest.mark.slow
+def test_terms_are_linked_on_the_page_and_in_its_notebook(project: Project) -> None:
+    links = read(project, "tutorials/00-first.html").select("a.gg-term")
+    assert [(link.text, link["href"], link["title"]) for link in links] == [
+        ("roofline", "../docs/glossary.html#term-roofline", "A model of the best speed."),
+        ("ridge", "../docs/glossary.html#term-ridge-GPU", "Where both ceilings meet."),
+    ]
+    notebook = json.loads((project.html / "notebooks" / "00-first.ipynb").read_text(encoding="utf-8"))
+    text = "".join("".join(part["source"]) for part in notebook["cells"] if part["cell_type"] == "markdown")
+    assert f"[roofline]({ADDRESS}docs/glossary.html#term-roofline)" in text
+
+
+@pytest.mark.slow
+def test_the_sitemap_lists_all_pages_at_their_addresses(project: Project) -> None:
+    tree = ElementTree.parse(project.html / "sitemap.xml")
+    listed = [place.text for place in tree.iter("{http://www.sitemaps.org/schemas/sitemap/0.9}loc")]
+    pages = [path.relative_to(project.html).as_posix() for path in project.html.glob("**/*.html")]
+    own = {"404.html", "search.html", "genindex.html", "py-modindex.html"}
+    assert listed == sorted(ADDRESS + page for page in pages if page not in own and not page.startswith("_"))
+
+
+@pytest.mark.slow
+def test_what_other_pages_say_of_it_follows_a_change(project: Project) -> None:
+    def uses() -> list[str]:
+        return [link["href"] for link in read(project, "docs/api/topics.html").select("dd .gg-used-in a")]
+
+    first, second = "../../tutorials/00-first.html#do-it", "../../tutorials/01-second.html#second"
+    assert uses() == [first]
+    below_the_title = read(project, "docs/api/topics.html").select_one("p + p.gg-used-in")
+    assert "Tutorials that use what is here: 00-first" in below_the_title.text
+
+    project.page("tutorials/01-second", f"You will do the same.\n\n{RIDGE}")
+    project.page("docs/glossary", GLOSSARY.replace("roofline", "GPU"), runs=False)
+    build = project.build()
+    assert build.status == 0, build.output
+    assert "tutorials/01-second" in build.read
+    assert "docs/api/topics" not in build.read
+    assert uses() == [first, second]
+    page = read(project, "tutorials/00-first.html")
+    assert [link.text for link in page.select("a.gg-term")] == ["ridge", "GPU"]
+    assert page.select(USED), "a page that is written for another reason than its own text keeps the links in its code"
+
+
+# --- the built site ----------------------------------------------------------------------------------------
+
+
+@built
+def test_the_path_leads_from_page_to_page() -> None:
+    """From the landing page, "next" passes all tutorials in the order of their numbers; "previous" leads back."""
+
+    def step(page: Path, way: str) -> Path:
+        link = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select_one(f".prev-next-area a.{way}")
+        assert link, f"{page.name} has no link {way}"
+        return (page.parent / str(link["href"])).resolve()
+
+    tutorials = sorted(SITE.glob("tutorials/[0-9]*.html"))
+    path = [SITE / "index.html", SITE / "tutorials" / "index.html", *tutorials]
+    for here, there in itertools.pairwise(path):
+        assert step(here, "right-next") == there.resolve()
+        assert step(there, "left-prev") == here.resolve()
+
+
+@built
+def test_every_term_has_a_unit_and_a_place() -> None:
+    page = BeautifulSoup((SITE / "docs" / "glossary.html").read_text(encoding="utf-8"), "html.parser")
+    definitions = page.select("dl.glossary > dd")
+    assert len(definitions) >= 40
+    for definition in definitions:
+        assert re.search(r"Unit: \S.*Where: \S", definition.get_text(" ", strip=True).replace("\n", " ")), definition
+
+
+@built
+def test_every_page_of_names_says_which_tutorials_use_them() -> None:
+    pages = [page for page in SITE.glob("docs/api/*.html") if page.name != "index.html"]
+    assert pages
+    for page in pages:
+        parsed = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+        assert parsed.select_one("article > section > p.gg-used-in"), page.name
+
+
+def test_what_lighthouse_said_holds_the_bars() -> None:
+    kept = json.loads((ROOT / lighthouse.FILE).read_text(encoding="utf-8"))
+    assert list(kept["pages"]) == list(lighthouse.PAGES), "run `make lighthouse`"
+    for page, devices in kept["pages"].items():
+        assert {*devices["desktop"]} == {*lighthouse.CATEGORIES}
+        assert min(devices["desktop"].values()) >= 95, page
+        assert devices["mobile"]["performance"] >= 88, page
+
+
+SHIFTS = """(() => {
+    window.shifted = 0;
+    new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value; }))
+        .observe({type: "layout-shift", buffered: true});
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(browser_path: Path) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@built
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1350, 390])
+def test_the_first_view_is_small_and_stands_still(browser: Any, width: int) -> None:
+    heaviest = sorted(SITE.glob("[dt]*/*.html"), key=lambda path: path.stat().st_size)[-6:]
+    with lighthouse.served(SITE) as address:
+        for name in ["index.html", *(path.relative_to(SITE).as_posix() for path in heaviest)]:
+            context = browser.new_context(viewport={"width": width, "height": 900})
+            page, sizes = context.new_page(), []
+            page.on("requestfinished", lambda request, sizes=sizes: sizes.append(len(request.response().body())))
+            page.add_init_script(SHIFTS)
+            page.goto(f"{address}/{name}", wait_until="networkidle")
+            assert len(sizes) <= 30, name
+            assert sum(sizes) <= 1.0e6, name  # before compression
+            assert page.evaluate("shifted") < 0.05, name
+            context.close()
