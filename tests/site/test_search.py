@@ -47,7 +47,8 @@ EXPECTED = {
     "model card": "docs/model-card.html",
     "will it fit": "docs/will-it-fit.html",
     "what is the limit": "docs/what-is-the-limit.html",
-    "logit lens": "tutorials/01-logits.html",
+    "logit lens": "docs/glossary.html#term-logit-lens",
+    "vocabulary of 50257": "tutorials/01-logits.html#a-vocabulary-of-50257",
     "stale": "docs/how-we-measure.html#when-a-number-is-stale",
 }
 
