@@ -2,7 +2,8 @@
 
 sphinx-codeautolink resolves the names in code and links them to the reference. It forgets the pages that a build does
 not read: its cache looks for sources that end in ``.rst``. And it links only in pages whose own text has changed. So
-what it found is kept here, and it is told which pages were written.
+what it found is kept here, and it is told which pages were written. To resolve names it imports what they belong to,
+PyTorch among others; a build that reads no page does without, unless it writes one with code.
 """
 
 from __future__ import annotations
@@ -39,14 +40,17 @@ def keep(app: Sphinx, env: BuildEnvironment) -> None:
     if found is None:  # the extension is not used, or this builder writes no HTML
         return
     kept: dict[str, list[Any]] = vars(env).setdefault("gpuguide_code", {})
+    if kept and not found and not vars(app).get("gpuguide_forgotten"):
+        extension(app).do_nothing = True
     kept.update(copy.deepcopy(found))
     for docname, blocks in kept.items():
         found.setdefault(docname, copy.deepcopy(blocks))
 
 
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
-    """Drop what was found on a page, before it is read again."""
-    vars(env).get("gpuguide_code", {}).pop(docname, None)
+    """Drop what was found on a page, before it is read again or because it is gone."""
+    if vars(env).get("gpuguide_code", {}).pop(docname, None) is not None:
+        vars(app)["gpuguide_forgotten"] = True
 
 
 def note_written(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
@@ -56,10 +60,23 @@ def note_written(app: Sphinx, pagename: str, templatename: str, context: dict[st
 
 def link_in_what_was_written(app: Sphinx, exception: Exception | None) -> None:
     """Have the names linked in the code of every page that this build wrote, and of no other."""
-    for listener in app.events.listeners["build-finished"]:
-        extension: Any = getattr(listener.handler, "__self__", None)
-        if type(extension).__name__ == "SphinxCodeAutoLink":
-            extension.outdated_docs = vars(app).get("gpuguide_written", set())
+    written: set[str] = vars(app).get("gpuguide_written", set())
+    links = extension(app)
+    if links is None:
+        return
+    links.outdated_docs = written
+    if links.do_nothing and exception is None and written & vars(app.env).get("gpuguide_code", {}).keys():
+        links.do_nothing = False
+        links.create_references(app, app.env)
+
+
+def extension(app: Sphinx) -> Any:
+    """Return sphinx-codeautolink's object, or None if it is not used."""
+    for listener in app.events.listeners.get("build-finished", ()):
+        found = getattr(listener.handler, "__self__", None)
+        if type(found).__name__ == "SphinxCodeAutoLink":
+            return found
+    return None
 
 
 # --- where a name is used ----------------------------------------------------------------------------------
@@ -67,6 +84,9 @@ def link_in_what_was_written(app: Sphinx, exception: Exception | None) -> None:
 
 def note_uses(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """Note which tutorials use each name, and return the pages whose lines about it have changed."""
+    links = extension(app)
+    if links is None or links.do_nothing:
+        return []
     uses: dict[str, dict[str, str]] = {}
     for docname, blocks in sorted(vars(env).get("sphinx_codeautolink_transforms", {}).items()):
         if docname.startswith(TUTORIALS):
