@@ -56,10 +56,11 @@ test: ## Run all tests, the built site's included: make test T="tests/measure"
 	@$(BIN)/python tests/find_browser.py
 	$(BIN)/python -m pytest $(T)
 
-lint: $(READY) ## Check style and types
+lint: $(READY) ## Check style and types, and the pages' rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m gpuguide.site.page_lint
 
 release-check: ## List what stands in the way of a release: stale records, claims that fail, pages and cells not run
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site

@@ -32,7 +32,7 @@ gpuguide_repository = os.environ.get("GPUGUIDE_REPOSITORY", "")
 
 # The repository is the source folder. What the patterns leave out is walked all the same unless it is excluded.
 include_patterns = ["index.md", "docs/**", "tutorials/**"]
-exclude_patterns = ["_build", ".venv", ".git", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", ".venv", ".git", "**/.ipynb_checkpoints", "tutorials/template.md"]
 
 # --- Markdown ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ exclude_patterns = ["_build", "README.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
-html_theme_options = {"article_header_end": ["downloads"]}
+html_theme_options = {"article_header_end": ["downloads"], "article_footer_items": ["repository-links"]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
 nb_execution_raise_on_error = True
@@ -79,7 +79,7 @@ class Project:
 
     def page(self, name: str, body: str, *, benchmarks: str = "", runs: bool = True) -> None:
         """Write a page, as a notebook if it ``runs``."""
-        front = FRONT.format(benchmarks=benchmarks) if runs else ""
+        front = FRONT.format(benchmarks=benchmarks) + "\n" if runs else ""
         path = self.root / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{front}# {path.stem}\n\n{body}\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from gpuguide import __version__
 from gpuguide.errors import GpuguideError, UnknownName, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records as record_files
-from gpuguide.measure import store
+from gpuguide.measure import side_by_side, store
 from gpuguide.measure.records import Case, Record, describe_keys
 from gpuguide.measure.units import format_quantity
 
@@ -49,7 +49,6 @@ out = Console(width=None if sys.stdout.isatty() else WIDE, soft_wrap=True, highl
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 TYPER_INTERRUPTED = 130
 """The status with which Typer ends on Ctrl-C, without a word"""
-PREFERRED_METRICS = ("throughput", "bandwidth", "time")
 
 
 class ClaimsFormat(StrEnum):
@@ -218,29 +217,10 @@ def bench_compare(
         table.add_column(column, overflow="fold")
     for name in declarations.names():
         chosen = [everything.get((device, name)) for device in columns]
-        for contender, keys in cases_of(chosen):
+        for contender, keys in side_by_side.cases_of(chosen):
             found = [next((c for c in r.cases_of(contender) if c.keys == keys), None) if r else None for r in chosen]
-            table.add_row(name, contender, describe_keys(keys) if keys else "", *map(headline, found))
+            table.add_row(name, contender, describe_keys(keys) if keys else "", *map(side_by_side.headline, found))
     out.print(table)
-
-
-def cases_of(chosen: list[Record | None]) -> list[tuple[str, dict[str, record_files.Key]]]:
-    """Return every contender and keys that were measured in any of the records, without repetition."""
-    found: list[tuple[str, dict[str, record_files.Key]]] = []
-    for record in filter(None, chosen):
-        for case in record.cases:
-            if case.status == "ok" and (case.contender, dict(case.keys)) not in found:
-                found.append((case.contender, dict(case.keys)))
-    return found
-
-
-def headline(case: Case | None) -> str:
-    """Return the most telling metric of a case."""
-    if case is None:
-        return "–"
-    metrics = case.metrics
-    name = next((name for name in PREFERRED_METRICS if name in metrics), next(iter(metrics)))
-    return format_quantity(metrics[name].summary.median, metrics[name].unit)
 
 
 @records.command("list")

@@ -83,7 +83,8 @@ def test_a_readers_own_record_is_dashed_and_named(
     shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
     assert shown.svg is not None
     assert plain.svg is not None
-    assert ">RTX 4090<" in shown.svg["light"]
+    assert ">RTX 4090 (yours)<" in shown.svg["light"]
+    assert shown.alt == "Two curves. Dashed and hollow: the same, measured by you on NVIDIA GeForce RTX 4090."
     assert "RTX 4090" not in plain.svg["light"]
     assert shown.svg["light"].count("stroke-dasharray") > plain.svg["light"].count("stroke-dasharray")
     assert [stamp.split(" · ")[0] for stamp in shown.stamps] == ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"]
@@ -101,6 +102,47 @@ def test_bars_carry_their_values_in_words() -> None:
     assert shown.svg is not None
     assert len(re.findall(r">\d+ TFLOP/s<", shown.svg["light"])) >= 2
     assert ">zeros<" in shown.svg["light"]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_bars_of_a_reader_who_lacks_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = synthetic.record("matmul-size", synthetic.cases_of("matmul-size"), synthetic.PUBLISHED)
+    smaller = [case for case in synthetic.cases_of("matmul-size", 3.0) if case.keys["size"] != 16384]
+    own = synthetic.record("matmul-size", smaller, synthetic.OWN)
+    records.write(own, tmp_path / own.device / "matmul-size.json")
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
+
+    def shown(size: int) -> str:
+        def draw(canvas, theme):
+            plotting.bars(canvas.subplots(), published, metric="throughput", contenders=["matmul-bf16"], size=size)
+
+        made = plotting.show(draw, alt="A bar.", caption="Products.")
+        assert made.svg is not None
+        return made.svg["light"]
+
+    assert "RTX 4090 (yours)" in shown(8192)
+    assert "RTX 4090 (yours)" not in shown(16384)
+
+
+def test_a_figure_leaves_out_the_reader_who_lacks_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = synthetic.record("ceilings", synthetic.cases_of("ceilings"), synthetic.PUBLISHED)
+    without = [case for case in synthetic.cases_of("ceilings", 3.0) if case.contender != "matmul-fp8"]
+    own = synthetic.record("ceilings", without, synthetic.OWN)
+    records.write(own, tmp_path / own.device / "ceilings.json")
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
+    assert len(plotting.published_and_mine(published, "copy", "launch")) == 2
+    assert plotting.published_and_mine(published, "copy", "matmul-fp8") == [published]
+
+
+def test_a_readers_own_h100_is_told_from_ours(
+    record: records.Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.write_all(tmp_path, synthetic.PUBLISHED, slower=1.1)
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
+    names = [plotting.device_label(each) for each in plotting.published_and_mine(record)]
+    assert names == ["H100 80GB HBM3", "H100 80GB HBM3 (yours)"]
 
 
 def test_a_roofline_bends_at_the_ridge() -> None:

@@ -213,6 +213,24 @@ def test_the_page_offers_them_and_colab_if_the_repository_is_known(
 
 
 @pytest.mark.slow
+def test_a_page_can_be_edited_and_reported_on_if_the_repository_is_known(
+    site: Project, plain: Build, configured: Build
+) -> None:
+    def links(path: Path) -> dict[str, str]:
+        page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        return {link.text: str(link["href"]) for link in page.select("a") if "/someone/guide/" in str(link["href"])}
+
+    assert links(site.root / "plain" / "00-halves.html") == {}
+    edit, report = (
+        "https://github.com/someone/guide/edit/main/tutorials/00-halves.md",
+        "https://github.com/someone/guide/issues/new?title=On%20tutorials/00-halves.md%3A%20",
+    )
+    found = links(site.html / "tutorials" / "00-halves.html")
+    assert {address for address in found.values() if "colab" not in address} == {edit, report}
+    assert links(site.html / "search.html") == {}
+
+
+@pytest.mark.slow
 def test_they_are_made_when_something_changed_and_only_then(site: Project, configured: Build) -> None:
     folder = site.html / "notebooks"
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
@@ -252,7 +270,7 @@ BAD = {
     ),
     "a glued object": (
         {"tutorials/00-page": "Text.\n\n" + cell("from myst_nb import glue\n\nglue('x', object())")},
-        ("tutorials/00-page.md:18: The glued value 'x'", "Glue a string or a number"),
+        ("tutorials/00-page.md:19: The glued value 'x'", "Glue a string or a number"),
     ),
     "raw HTML": (
         {"tutorials/00-page": "Text.\n\n```{raw} html\n<hr>\n```\n"},

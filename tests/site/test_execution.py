@@ -91,6 +91,7 @@ def test_a_failing_cell_fails_the_first_and_the_second_build(project: Project) -
 @pytest.mark.slow
 def test_a_page_cannot_read_a_record_that_it_does_not_declare(project: Project) -> None:
     project.record("copy-size")
+    project.record("ceilings")
     reads = "from gpuguide.measure import store\n\nstore.published('copy-size')"
     project.page("greedy", cell(reads), benchmarks="ceilings")
     build = project.build()
@@ -103,6 +104,7 @@ def test_a_page_cannot_read_a_record_that_it_does_not_declare(project: Project) 
 @pytest.mark.slow
 def test_a_name_that_is_put_together_is_found_when_the_cell_runs(project: Project) -> None:
     project.record("copy-size")
+    project.record("ceilings")
     reads = "from gpuguide.measure import store\n\nstore.published('-'.join(['copy', 'size']))"
     project.page("greedy", cell(reads), benchmarks="ceilings")
     build = project.build()

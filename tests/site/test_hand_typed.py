@@ -77,19 +77,3 @@ def test_lines_of_one_paragraph_are_told_apart(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("One\ntwo with 3 ms\nthree with {given}`1 s`\nfour with 5 ms\n", encoding="utf-8")
     assert [(line, text) for line, text, _ in hand_typed.hand_typed(page)] == [(2, "3 ms"), (4, "5 ms")]
-
-
-def test_the_command_names_file_line_and_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("It takes 3 ms.\n", encoding="utf-8")
-    assert hand_typed.main([str(page)]) == 1
-    assert capsys.readouterr().out.startswith(f"{page}:1: '3 ms' is typed by hand; write {{measured}}")
-    page.write_text("It takes a while.\n", encoding="utf-8")
-    assert hand_typed.main([str(page)]) == 0
-
-
-def test_our_own_pages_pass(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(repository)
-    assert hand_typed.main([]) == 0, capsys.readouterr().out

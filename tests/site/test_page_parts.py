@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
@@ -132,5 +137,74 @@ def test_a_readers_own_record_is_a_second_curve(project: Project) -> None:
     assert len(stamps) == 2
     assert "RTX 4090" in stamps[1]
     light = (project.html / str(figure.select("img")[0]["src"])).read_text(encoding="utf-8")
-    assert ">RTX 4090<" in light
+    assert ">RTX 4090 (yours)<" in light
     assert "stroke-dasharray" in light
+
+
+def article(page: Path) -> str:
+    """Return what a page says; around it stand digests of style sheets."""
+    return str(BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select_one("article"))
+
+
+FIGURES = """from gpuguide import plotting
+
+
+def draw(figure, theme):
+    left, right = figure.subplots(1, 2)
+    plotting.bars(left, "ceilings", metric="throughput", contenders=["matmul-bf16", "matmul-fp16"])
+    records = plotting.published_and_mine("ceilings", "launch")
+    for record in records:
+        samples = record.case("launch").metrics["time"].samples
+        right.plot(samples, color=theme.text, **plotting.stroke(record))
+    plotting.name_devices(right, records)
+    plotting.legend(right)
+
+
+plotting.show(draw, alt="Bars and a line.", caption="Ceilings.")"""
+
+
+@pytest.mark.slow
+def test_ones_own_measurements_reach_the_figures_a_table_and_the_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the command that measures to the page, on a GPU that is made up: a T4, which lacks bf16."""
+    project = start(tmp_path)
+    for name in ("ceilings", "copy-size"):
+        project.record(name)
+    project.page("index", "```{toctree}\ntutorials/00-copies\n```", runs=False)
+    body = f"You will copy.\n\n{cell(DRAW)}\n{cell(FIGURES)}\n\n```{{your-records}}\n```\n"
+    project.page("tutorials/00-copies", body, benchmarks="ceilings, copy-size")
+    build = project.build()
+    assert build.status == 0, build.output
+    page = project.html / "tutorials" / "00-copies.html"
+    before = article(page)
+    assert "gg-yours" not in before
+
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "t4")
+    command = [sys.executable, "-m", "gpuguide", "bench", "run", "ceilings", "copy-size", "--out", tmp_path / "own"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "src")}, check=True)
+    build = project.build(own=True)
+    assert build.status == 0, build.output
+    assert build.executed == {"00-copies"}
+    text = page.read_text(encoding="utf-8")
+    soup = BeautifulSoup(text, "html.parser")
+    for figure in soup.select("figure.gg-figure"):
+        light = (page.parent / str(figure.select("img")[0]["src"])).read_text(encoding="utf-8")
+        assert ">T4 (yours)<" in light
+        assert "measured by you on NVIDIA T4" in str(figure.select("img")[0]["alt"])
+        assert any("simulated, not measured" in stamp.text for stamp in figure.select(".gg-stamp"))
+    (table,) = soup.select("table.gg-yours")
+    cells = [row.select("td") for row in table.select("tbody tr")]
+    rows = {row[0].select("code")[0].text: [each.text.strip() for each in row] for row in cells}
+    assert list(rows)[:2] == ["ceilings/copy", "ceilings/matmul-bf16"]
+    assert len(rows) == 13
+    assert rows["ceilings/matmul-bf16"][2].startswith("skipped, needs bf16")
+    assert rows["copy-size/copy"][0].startswith("copy-size/copy working_set=")
+    assert rows["copy-size/copy"][4].endswith("(18)")
+    assert 0 < float(rows["copy-size/copy"][3]) < 1
+    assert "Yours is simulated, not measured." in text
+    notebook = (project.html / "notebooks" / "00-copies.ipynb").read_text(encoding="utf-8")
+    assert "| measured | published | yours | times as fast | range (cases) |" in notebook
+
+    assert project.build().executed == set(), "without them, the outputs from before are still in the cache"
+    assert article(page) == before

@@ -96,6 +96,13 @@ def test_styled_letters_are_characters(tex: str, expected: str) -> None:
     assert expected in mathematics.for_browsers(found["ok"])
 
 
+def test_what_stands_under_a_word_is_in_a_row_that_browsers_lay_out() -> None:
+    (found,) = mathematics.render([(r"\underset{t \times v}{\text{logits}}", True)])
+    mathml = mathematics.for_browsers(found["ok"])
+    assert "<mi><munder>" in found["ok"]
+    assert "<mrow><munder><mrow><mtext>logits</mtext></mrow>" in mathml
+
+
 def test_a_wrong_formula_says_what_is_wrong() -> None:
     (found,) = mathematics.render([(r"\frac{1}{", False)])
     assert "error" in found

@@ -76,17 +76,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for folder in ("docs", "tutorials"):
         (made.root / folder).mkdir()
     conf = made.root / "conf.py"
-    conf.write_text(conf.read_text(encoding="utf-8").replace('["*.md"]', '["*.md", "docs/*", "tutorials/*"]'))
+    conf.write_text(conf.read_text(encoding="utf-8").replace('["*.md", ', '["*.md", "docs/*", '))
     made.page("index", STATUS, runs=False)
     made.page("docs/claims", "```{all-claims}\n```", runs=False)
     body = (
-        "```{claims} 00-copies\n```\n\nA card promises {datasheet}`h100-sxm memory_bandwidth`, say {given}`40 µs`.\n\n"
+        "You will copy.\n\n```{claims} 00-copies\n```\n\n"
+        "A card promises {datasheet}`h100-sxm memory_bandwidth`, say {given}`40 µs`.\n\n"
         + cell("1")
         + "\n"
         + cell("2", "skip-execution")
     )
     made.page("tutorials/00-copies", body, benchmarks="copy-size")
-    made.page("tutorials/01-gone", cell("1 / 0"), benchmarks="ceilings")
+    made.page("tutorials/01-gone", "You will divide.\n\n" + cell("1 / 0"), benchmarks="ceilings")
     path = made.root / "tutorials" / "01-gone.md"
     text = path.read_text(encoding="utf-8")
     for old, new in (
@@ -137,7 +138,7 @@ def test_a_claim_has_an_address_its_evidence_and_where_it_is_taught(project: Pro
     assert "It is 1,024 bytes." in words(sizes)
     assert "A body (not verified)" in words(sizes)
     links = {words(link): link["href"] for link in speed.select("a")}  # type: ignore[union-attr]
-    assert links == {"#": "#claim-copies-are-fast", "tutorials/00-copies": "../tutorials/00-copies.html"}
+    assert links == {"#": "#claim-copies-are-fast", "00-copies": "../tutorials/00-copies.html"}
     assert "Settled in" not in words(sizes)
 
 
@@ -165,7 +166,7 @@ def test_the_status_page_tells_pages_and_records(project: Project) -> None:
     tables = [[[words(td) for td in row.select("td")] for row in t.select("tbody tr")] for t in status.select("table")]
     pages, records = tables
     ran, left = pages
-    assert ran[0] == "tutorials/00-copies"
+    assert ran[0] == "00-copies"
     assert ran[1].endswith("in 1 s") or " s" in ran[1]
     assert ran[2] == "1 that times the machine"
     assert ran[3].startswith("NVIDIA H100 80GB HBM3")
@@ -212,3 +213,12 @@ def test_a_claim_whose_benchmark_is_gone_fails_every_build(project: Project) -> 
         assert f"The claim 'copies-are-fast' ({place}) cannot be worded" in reported[0]
         assert "copy-size" in reported[0]
         assert "Correct the row, or measure again what it reads." in reported[0]
+
+
+@pytest.mark.slow
+def test_a_page_that_is_not_run_is_offered_as_a_notebook_all_the_same(project: Project) -> None:
+    notebook = json.loads((project.html / "notebooks" / "01-gone.ipynb").read_text(encoding="utf-8"))
+    sources = ["".join(cell_["source"]) for cell_ in notebook["cells"]]
+    assert "1 / 0" in sources
+    assert "not known: it divides (2026-01-31)." in sources[0]
+    assert all(not cell_.get("outputs") for cell_ in notebook["cells"])

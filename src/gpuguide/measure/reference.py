@@ -102,12 +102,19 @@ def measurement(reference: str) -> Measurement:
     return Measurement(record, case, name, metric_of(case, name, reference))
 
 
-def ratio(reference: str) -> Ratio:
+def ratio(reference: str, record: Record | None = None) -> Ratio:
     """Return the ratio that ``benchmark/numerator/denominator:metric key=value …`` names.
 
     Samples of the two contenders were taken in turn; the first of one is divided by the first of the other, and so
     on, so that a drift of the clocks cancels. Where one contender has more samples, those without a partner are
     left out.
+
+    Parameters
+    ----------
+    reference : str
+        Benchmark, contenders, metric and keys.
+    record : Record, optional
+        Take the ratio from this record of the benchmark, for example a reader's own, and not from a published one.
 
     Raises
     ------
@@ -117,7 +124,7 @@ def ratio(reference: str) -> Ratio:
     benchmark, contender, other, name, keys, device = parse(reference)
     if other is None:
         raise GpuguideError(f"{reference!r} names one contender; a ratio is written benchmark/one/other:metric.")
-    record = store.published(benchmark, device)
+    record = record or store.published(benchmark, device)
     above, below = record.case(contender, **keys), record.case(other, **keys)
     if above.run != below.run:
         raise GpuguideError(f"{reference!r}: the two contenders were measured in different runs, so no ratio is given.")

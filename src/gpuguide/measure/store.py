@@ -93,6 +93,12 @@ def mine(benchmark: str) -> list[Record]:
     return [load(path) for path in sorted(folder.glob(f"*/{benchmark}.json"))] if folder else []
 
 
+def is_mine(record: Record) -> bool:
+    """Return whether a record lies in the reader's own folder."""
+    folder = overlay_folder()
+    return folder is not None and record.path is not None and record.path.is_relative_to(folder)
+
+
 def check_declared(benchmark: str) -> None:
     """Raise if a page that is being built reads a benchmark which its front matter does not name."""
     declared = os.environ.get(DECLARED_VARIABLE)

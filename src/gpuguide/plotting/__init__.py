@@ -14,8 +14,8 @@ matplotlib is imported when the first figure is drawn, not before.
 from __future__ import annotations
 
 from gpuguide.plotting.axes import linear_axis, log_axis
-from gpuguide.plotting.figure import Figure, show, stamp
-from gpuguide.plotting.marks import bars, ceiling, curves, legend, roofline
+from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
+from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour
 
 __all__ = [
@@ -27,10 +27,14 @@ __all__ = [
     "ceiling",
     "colour",
     "curves",
+    "device_label",
     "legend",
     "linear_axis",
     "log_axis",
+    "name_devices",
+    "published_and_mine",
     "roofline",
     "show",
     "stamp",
+    "stroke",
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
 from gpuguide.measure.records import Record
+from gpuguide.measure.side_by_side import case_like
 from gpuguide.plotting import palette
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def show(
         if os.environ.get("GPUGUIDE_SITE_BUILD"):
             svg = {theme.scheme: _svg(draw, theme, size) for theme in (palette.LIGHT, palette.DARK)}
         png = _png(draw, size)
-    return Figure(alt.strip(), caption.strip(), tuple(stamp([*records, *drawn])), png, svg)
+    own = _own_devices(drawn)
+    text = f"{alt.strip()} Dashed and hollow: the same, measured by you on {own}." if own else alt.strip()
+    return Figure(text, caption.strip(), tuple(stamp([*records, *drawn])), png, svg)
 
 
 def stamp(records: Iterable[Record]) -> list[str]:
@@ -127,13 +130,28 @@ def note(record: Record) -> None:
         _drawn.append(record)
 
 
-def published_and_mine(source: Record | str) -> list[Record]:
-    """Return the published record first, then the reader's own records of that benchmark."""
+def published_and_mine(source: Record | str, *contenders: str) -> list[Record]:
+    """Return the published record first, then the reader's own records of that benchmark, to draw all of them.
+
+    Parameters
+    ----------
+    source : Record or str
+        A record, or the name of a benchmark whose published record is meant.
+    *contenders : str
+        What the figure needs: own records are left out that lack a case of these which the published one has.
+    """
     published = store.published(source) if isinstance(source, str) else source
-    found = [published, *(mine for mine in store.mine(published.benchmark) if mine.path != published.path)]
+    needed = [case for contender in contenders for case in published.cases_of(contender)]
+    own = [record for record in store.mine(published.benchmark) if record.path != published.path]
+    found = [published, *(record for record in own if all(case_like(case, record) for case in needed))]
     for record in found:
         note(record)
     return found
+
+
+def _own_devices(records: Iterable[Record]) -> str:
+    """Return the names of the reader's own devices that a figure draws."""
+    return " and ".join(dict.fromkeys(record.device_name for record in records if store.is_mine(record)))
 
 
 # --- renditions ------------------------------------------------------------------------------------------

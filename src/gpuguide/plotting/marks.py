@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuguide.errors import GpuguideError
+from gpuguide.measure import store
 from gpuguide.measure.records import Key, Record, Summary
 from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import palette
 from gpuguide.plotting.figure import published_and_mine
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 
@@ -68,26 +70,40 @@ def curves(
             style = palette.style(contender)
             colour = theme.series[style.colour]
             xs = [float(value) for value, _ in points]
-            mine = record is not published
-            ax.plot(
-                xs,
-                [summary.median for _, summary in points],
-                color=colour,
-                marker=style.marker,
-                markerfacecolor=theme.background if mine else colour,
-                linestyle="--" if mine else "-",
-                zorder=3 if mine else 2,
-                label=None if mine else (labels or {}).get(contender, contender),
-            )
+            label = (labels or {}).get(contender, contender)
+            medians = [summary.median for _, summary in points]
+            ax.plot(xs, medians, color=colour, marker=style.marker, label=label, **stroke(record))
             low, high = zip(*(_band(summary) for _, summary in points), strict=True)
             ax.fill_between(xs, low, high, color=colour, alpha=0.25, linewidth=0)
-    if own or published.stale:
-        for record in (published, *own):
-            ax.plot(
-                [], [], color=theme.text, linestyle="-" if record is published else "--", label=device_label(record)
-            )
+    name_devices(ax, (published, *own))
     if len(ax.get_legend_handles_labels()[1]) > 1:
         legend(ax)
+
+
+def stroke(record: Record, *, line: bool = True) -> dict[str, Any]:
+    """Return how what comes from a record is drawn: a reader's own is dashed, with hollow markers, above the others.
+
+    Parameters
+    ----------
+    record : Record
+        Published, or the reader's own.
+    line : bool
+        False for markers that no line joins.
+    """
+    if not store.is_mine(record):
+        return {"linestyle": "-" if line else "none", "zorder": 2}
+    return {
+        "linestyle": "--" if line else "none",
+        "zorder": 3,
+        "markerfacecolor": palette.current().background,
+    }
+
+
+def name_devices(ax: Axes, records: Sequence[Record]) -> None:
+    """Put the devices into the legend, if there is more than one or the only one is stale."""
+    if len(records) > 1 or records[0].stale:
+        for record in records:
+            ax.plot([], [], color=palette.current().text, marker="o", label=device_label(record), **stroke(record))
 
 
 def bars(
@@ -110,7 +126,7 @@ def bars(
     names: list[str] = []
     for contender in chosen:
         for record in (published, *own):
-            if record is not published and contender not in record.contenders:
+            if record is not published and not _holds(record, contender, metric, keys):
                 continue
             found = record.case(contender, **keys).metrics[metric]
             colour = palette.colour(contender)
@@ -163,6 +179,7 @@ def roofline(
     label: str,
     contender: str | None = None,
     faint: bool = False,
+    record: Record | None = None,
     intensity: tuple[float, float] = (0.1, 10_000.0),
 ) -> None:
     """Draw the most that a kernel can reach at each arithmetic intensity.
@@ -181,6 +198,8 @@ def roofline(
         Take the colour of this contender; by default that of a ceiling.
     faint : bool
         Draw it thin and dotted, for a datasheet's values.
+    record : Record, optional
+        Where the ceilings come from. A reader's own are dashed.
     intensity : tuple of float
         The range of the horizontal axis in FLOP/B.
 
@@ -198,7 +217,7 @@ def roofline(
         [min(throughput, bandwidth * value) for value in xs],
         color=colour,
         linewidth=1.2 if faint else 2,
-        linestyle=":" if faint else "-",
+        linestyle=":" if faint else stroke(record)["linestyle"] if record else "-",
         label=label,
     )
     ax.set_xscale("log")
@@ -207,7 +226,9 @@ def roofline(
 
 def legend(ax: Axes) -> None:
     """Put the legend above the axes, where it covers no data: each name once, in as many columns as fit."""
-    entries = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    entries: dict[str, Artist] = {}
+    for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+        entries.setdefault(name, handle)  # the published line stands for a contender, not the reader's
     points = ax.get_figure(root=True).get_figwidth() * 72 - 40  # type: ignore[union-attr]
     columns = int(points // (46 + 6.4 * max(map(len, entries), default=1)))
     ax.legend(
@@ -223,9 +244,18 @@ def legend(ax: Axes) -> None:
 
 
 def device_label(record: Record) -> str:
-    """Return the name of a record's device as a legend shows it: without its maker, and with its state if stale."""
+    """Return the name of a record's device as a legend shows it: without its maker, whose it is, and if it is stale."""
     name = record.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    return f"{name} (stale)" if record.stale else name
+    notes = ["yours"] * store.is_mine(record) + ["stale"] * record.stale
+    return f"{name} ({', '.join(notes)})" if notes else name
+
+
+def _holds(record: Record, contender: str, metric: str, keys: Mapping[str, Key]) -> bool:
+    """Return whether a reader's record has one case of these keys, with this metric."""
+    found = [
+        case for case in record.cases_of(contender) if all(case.keys.get(name) == value for name, value in keys.items())
+    ]
+    return len(found) == 1 and metric in found[0].metrics
 
 
 def _band(summary: Summary) -> tuple[float, float]:

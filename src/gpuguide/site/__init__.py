@@ -12,6 +12,7 @@ from gpuguide.site import (
     addresses,
     assets,
     benchmark_list,
+    calculators,
     claims_table,
     cost_card,
     downloads,
@@ -30,6 +31,7 @@ from gpuguide.site import (
     status,
     stylesheet,
     watching,
+    your_records,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ PARTS = (
     addresses,
     assets,
     benchmark_list,
+    calculators,
     claims_table,
     cost_card,
     downloads,
@@ -57,6 +60,7 @@ PARTS = (
     status,
     stylesheet,
     watching,
+    your_records,
 )
 
 

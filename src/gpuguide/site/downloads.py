@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -58,26 +58,33 @@ def find(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
 
 
 def check_names(paths: Mapping[str, str]) -> None:
-    """Check that no two pages would have files of one name, also where upper and lower case are the same.
+    """Stop the build at the first of :func:`wrong_names`."""
+    for docname, problem, remedy in wrong_names(paths):
+        raise SphinxError(f"{paths[docname]}:1: {problem} {remedy}")
+
+
+def wrong_names(paths: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield pages that would have files of one name, also where upper and lower case are the same.
 
     Parameters
     ----------
     paths : mapping of str to str
         Page to its source file.
+
+    Yields
+    ------
+    tuple of str
+        The page, what is wrong with its name, and the remedy.
     """
     taken: dict[str, str] = {}
     for docname, path in sorted(paths.items()):
         name = PurePosixPath(docname).name
         if other := taken.get(name.casefold()):
-            raise SphinxError(
-                f"{path}:1: its notebook {name}.ipynb has the name of that of {other}. Rename one of them."
-            )
+            yield docname, f"its notebook {name}.ipynb has the name of that of {other}.", "Rename one of them."
         taken[name.casefold()] = path
         if name.isidentifier() and importlib.util.find_spec(name):
-            raise SphinxError(
-                f"{path}:1: its script {name}.py would be imported in place of the module {name}. "
-                "Begin its name with a number: NN-short-title.md."
-            )
+            problem = f"its script {name}.py would be imported in place of the module {name}."
+            yield docname, problem, "Begin its name with a number: NN-short-title.md."
 
 
 def tutorials(app: Sphinx) -> list[str]:
@@ -126,7 +133,8 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     pieces = notebook.Pieces(
         notebook.executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
     )
-    known = {"Time": f"{executed_in(app.env, docname)} on a CPU to run it.", **facts(pieces, page, doctree)}
+    took = f"{executed_in(app.env, docname)} on a CPU to run it." if not page.not_run else f"not known: {page.not_run}."
+    known = {"Time": took, **facts(pieces, page, doctree)}
     install = opening_cells.install(library_wheel.NAME, addresses.wheel(), page.extras)
 
     def with_opening(outputs: str) -> Any:
@@ -137,7 +145,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
 
     shown = outputs(pieces)
     return (
-        with_opening(f"{shown}, as they came out when the site was built."),
+        with_opening(f"{shown}, as they came out when the site was built." if not page.not_run else "none."),
         notebook.without_outputs(with_opening(f"none until you run it; then {shown}.")),
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sphinx.errors import SphinxError
 
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, store
 from gpuguide.site import pages
 
@@ -46,11 +46,27 @@ def changed_pages(
         path = Path(env.doc2path(docname))
         if path.suffix == ".md":
             with naming(path):
-                page = pages.read(path.read_text(encoding="utf-8"))
-                if page.executed:
+                source = path.read_text(encoding="utf-8")
+                page = pages.read(source)
+            if page.executed:
+                with naming(f"{path}:{pages.front_line(source, 'benchmarks')}"):
+                    check_published(page)
                     digests[docname] = page_digest(page)
     vars(env)["gpuguide_digests"] = digests
     return [docname for docname, now in digests.items() if before.get(docname) != now]
+
+
+def check_published(page: pages.Page) -> None:
+    """Raise if a page declares a benchmark that does not exist, or of which no record is published."""
+    known = digest.benchmark_modules()
+    for name in page.benchmarks:
+        if name not in known:
+            raise unknown("benchmark", name, known)
+        if not any(store.published_folder().glob(f"*/{name}.json")):
+            raise GpuguideError(
+                f"The page declares {name!r}, of which no record is published. Measure it with 'gpuguide bench run "
+                f"{name} --out DIR' and 'gpuguide records import --publish DIR', or remove it from the front matter."
+            )
 
 
 def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -63,6 +79,9 @@ def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
         page = pages.read(source[0])
         for line, name in undeclared(source[0]):
             raise SphinxError(f"{path}:{line}: {store.undeclared(name)}")
+        for line, name, device in asked_for(source[0]):
+            with naming(f"{path}:{line}"):
+                store.published(name, device)
         source[0] = pages.marked(source[0], now)
     os.environ[store.DECLARED_VARIABLE] = ",".join(page.benchmarks)
 
@@ -71,16 +90,32 @@ def undeclared(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the benchmark wherever a cell names one in full that the page's front matter does not."""
     declared = pages.read(source).benchmarks
     known = digest.benchmark_modules()
+    for node in _code(source):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name, slash, rest = node.value.partition("/")
+            if name in known and name not in declared and (not slash or ":" in rest):
+                yield node.lineno, name
+
+
+def asked_for(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line, benchmark and device wherever a cell asks for a published record of a device that it names."""
+    for node in _code(source):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "published":
+            values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "device")]
+            names = [
+                value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+            ]
+            if len(names) == len(values) == 2:
+                yield node.lineno, names[0], names[1]
+
+
+def _code(source: str) -> Iterator[ast.AST]:
+    """Yield everything that the code of a page is made of. A cell that is no Python will say so when it runs."""
     for cell in pages.cells(source):
         try:
-            tree = ast.parse(cell.code)
+            yield from ast.walk(ast.parse(cell.code))
         except SyntaxError:
-            continue  # the cell that fails will say so
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                name, slash, rest = node.value.partition("/")
-                if name in known and name not in declared and (not slash or ":" in rest):
-                    yield node.lineno, name
+            continue
 
 
 def release(app: Sphinx, doctree: nodes.document) -> None:

@@ -36,9 +36,12 @@ class FigureRenderer:
             content = svg.encode()
             return renderer.write_file([f"{hashlib.sha256(content).hexdigest()[:32]}.svg"], content, exists_ok=True)
 
-        return [figure_node({scheme: write(svg) for scheme, svg in data.content["svg"].items()}, data.content)]
+        svg = data.content["svg"]
+        return [figure_node({scheme: write(svg[scheme]) for scheme in SCHEMES}, data.content)]
 
 
+SCHEMES = ("light", "dark")
+"""In this order on every page, whatever order the execution cache keeps them in"""
 VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 

@@ -2,21 +2,20 @@
 
 A rate, a time, a share or a factor in the prose of a page has to come from somewhere that the page can name: a
 record, the hardware table, or a cell that computed it. What is chosen or assumed, and not measured, says so with
-the role ``given``. ``python -m gpuguide.site.hand_typed`` looks at all pages.
+the role ``given``. It is one rule of :mod:`gpuguide.site.page_lint`.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuguide.site import markdown_source
+
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
 REMEDY = (
@@ -24,9 +23,6 @@ REMEDY = (
     "{datasheet}`gpu figure` for a datasheet's, {glue:text}`name` for one that a cell of the page computes, "
     "or {given}`…` for one that is chosen or assumed and that nobody measured"
 )
-NOT_PROSE = ("code", "literalinclude", "math", "mermaid", "raw", "toctree", "image", "glue")
-"""How the names of directives begin whose content is no prose; the content of all others is read"""
-EXTENSIONS = {"attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
 
 _NUMBER = r"(?<![\w.,/^–-])\d[\d,.]*(?:e[+-]?\d+)?"
 _UNITS = (
@@ -46,7 +42,6 @@ _UNITS = (
     r"[×x](?!\w)(?!\s*(?:\d|[A-Za-z]\b|\())",  # a factor, and no shape such as 4096 × 4096 or 8 x N
 )
 _QUANTITY = re.compile(rf"{_NUMBER}[ \u00a0\u202f-]?(?:{'|'.join(_UNITS)})")
-_OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?:[ \t]*:[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 
 
 def hand_typed(path: Path) -> list[tuple[int, str, str]]:
@@ -63,31 +58,25 @@ def hand_typed(path: Path) -> list[tuple[int, str, str]]:
         For each its line, counted from one, the quantity as it is written, and the remedy.
     """
     found = []
-    for line, prose in _prose(path.read_text(encoding="utf-8"), 1):
+    for line, prose in _prose(path.read_text(encoding="utf-8")):
         for match in _QUANTITY.finditer(prose):
             found.append((line + prose.count("\n", 0, match.start()), match[0], REMEDY))
     return found
 
 
-def _prose(source: str, first_line: int) -> Iterator[tuple[int, str]]:
+def _prose(source: str) -> Iterator[tuple[int, str]]:
     """Yield each paragraph, heading and cell of a table, as text without roles and code, and its first line."""
-    for token in _parser().parse(source):
-        start = first_line + (token.map[0] if token.map else 0)
+    for line, token in markdown_source.walk(source):
         if token.type == "inline":
-            yield start, "".join(_words(token.children or ()))
-        elif token.type in ("fence", "colon_fence") and _holds_prose(token.info):
-            options = _OPTIONS.match(token.content)
-            skipped = options[0] if options else ""
-            yield from _prose(token.content[len(skipped) :], start + 1 + skipped.count("\n"))
+            yield line, "".join(_words(token.children or ()))
         elif token.type == "fence" and token.info.lstrip().startswith("{code-cell}"):
-            yield from _shown_texts(token.content, start + 1)
+            yield from _shown_texts(token.content, line + 1)
 
 
 def _shown_texts(cell: str, first_line: int) -> Iterator[tuple[int, str]]:
     """Yield the captions and alternative texts that a cell writes out in full; what it computes stays its own."""
-    options = _OPTIONS.match(cell)
-    blank = "\n" * options[0].count("\n") if options else ""
-    code = blank + (cell[options.end() :] if options else cell)
+    options = markdown_source.options(cell)
+    code = "\n" * options.count("\n") + cell[len(options) :]
     try:
         tree = ast.parse(re.sub(r"^[ \t]*[%!].*$", "", code, flags=re.MULTILINE))
     except SyntaxError:
@@ -105,39 +94,3 @@ def _words(children: Sequence[Token]) -> Iterator[str]:
             yield child.content
         elif not child.type.endswith(("_open", "_close")):
             yield " \0 "  # a role, code or a formula: what stands on both sides of it is not one quantity
-
-
-def _holds_prose(info: str) -> bool:
-    """Return whether a fence is a directive with text in it: code and figures are none."""
-    directive = re.match(r"\s*\{([^}]+)\}", info)
-    return directive is not None and not directive[1].startswith(NOT_PROSE)
-
-
-@functools.cache
-def _parser() -> MarkdownIt:
-    """Return the parser that reads the pages, with the extensions of the site."""
-    from markdown_it.renderer import RendererHTML
-    from myst_parser.config.main import MdParserConfig
-    from myst_parser.parsers.mdit import create_md_parser
-
-    return create_md_parser(MdParserConfig(enable_extensions=EXTENSIONS), RendererHTML)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print each typed quantity with file, line and remedy, and return 1 if there is any.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Pages to look at; without any, all tutorials and documents below the current folder.
-    """
-    named = [Path(name) for name in (sys.argv[1:] if arguments is None else arguments)]
-    pages = named or [Path("index.md"), *sorted(Path("docs").glob("**/*.md")), *sorted(Path("tutorials").glob("*.md"))]
-    faults = [(page, *fault) for page in pages for fault in hand_typed(page)]
-    for page, line, text, remedy in faults:
-        print(f"{page}:{line}: {text!r} is typed by hand; {remedy}.")
-    return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

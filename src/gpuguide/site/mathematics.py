@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from docutils import nodes
 from sphinx.errors import SphinxError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 FONT = "stix-two-math.woff2"
+MATHML = "http://www.w3.org/1998/Math/MathML"
 ALWAYS = "".join(map(chr, range(0x20, 0x7F)))
 """Characters that the font has whatever the formulas are"""
 RENDER = """
@@ -117,13 +119,25 @@ def for_browsers(katex: str) -> str:
     """Return KaTeX's MathML with what today's browsers ignore written in a way that they honour.
 
     Browsers implement MathML Core. It knows no ``mathvariant`` but ``normal``, so a styled letter must be the
-    Unicode character; and it aligns columns by CSS only.
+    Unicode character; it aligns columns by CSS only; and it lays out no elements inside of a token such as ``mi``,
+    into which KaTeX puts what stands under or over a word.
     """
     match = re.search(r"<math.*</math>", katex, re.DOTALL)
     if match is None:
         raise SphinxError(f"KaTeX gave no MathML: {katex}")
-    text = re.sub(r'<(m[ino]|mtext) mathvariant="([a-z-]+)">([^<&])</\1>', _styled, match[0])
+    text = _laid_out(match[0])
+    text = re.sub(r'<(m[ino]|mtext) mathvariant="([a-z-]+)">([^<&])</\1>', _styled, text)
     return re.sub(r'<mtable([^>]*) columnalign="([a-z ]+)"([^>]*)>.*?</mtable>', _aligned, text, flags=re.DOTALL)
+
+
+def _laid_out(mathml: str) -> str:
+    """Return MathML in which tokens that hold elements are rows."""
+    root = ElementTree.fromstring(mathml)
+    for element in root.iter():
+        if len(element) and element.tag in (f"{{{MATHML}}}mi", f"{{{MATHML}}}mo"):
+            element.tag = f"{{{MATHML}}}mrow"
+    ElementTree.register_namespace("", MATHML)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _styled(match: re.Match[str]) -> str:

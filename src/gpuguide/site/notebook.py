@@ -34,6 +34,8 @@ _TOOL_VERSION = re.compile(r"^#\s+jupytext_version: .*\n", re.MULTILINE)
 def executed(env: BuildEnvironment, docname: str) -> Any:
     """Return the page as the execution cache keeps it, with ``source_map``: the line before each cell.
 
+    A page that the site shows and does not run is returned without outputs.
+
     Raises
     ------
     SphinxError
@@ -48,8 +50,11 @@ def executed(env: BuildEnvironment, docname: str) -> Any:
     reader = create_nb_reader(path, config["myst_config"], config["mystnb_config"], text)
     if reader is None:
         raise SphinxError(f"{path}: the page is no notebook. Give it the front matter of the other tutorials.")
+    notebook = reader.read(text)
+    if notebook.metadata.get("mystnb", {}).get("execution_mode") == "off":
+        return notebook
     try:
-        _, found = get_cache(config["mystnb_config"].execution_cache_path).merge_match_into_notebook(reader.read(text))
+        _, found = get_cache(config["mystnb_config"].execution_cache_path).merge_match_into_notebook(notebook)
     except KeyError as error:
         raise SphinxError(
             f"{path}: its outputs are not in the execution cache. Remove _build and build again."
@@ -83,14 +88,15 @@ class Pieces:
     def _opening(self, doctree: nodes.document) -> tuple[str, str, list[nodes.Node]]:
         """Return the title, the first paragraph, and what follows, less the cost card: they fill the first cell."""
         section = next(iter(doctree.findall(nodes.section)), None)
-        if section is None or len(section) < 2 or not isinstance(section[1], nodes.paragraph):
+        shown = [node for node in section or () if not isinstance(node, nodes.Invisible)]
+        if section is None or len(shown) < 2 or not isinstance(shown[1], nodes.paragraph):
             raise SphinxError(
                 f"{self.path}:1: a tutorial begins with a title and one sentence that says what one does."
             )
-        rest = [node for node in section[2:] if "gg-cost" not in _classes(node)]
+        rest = [node for node in shown[2:] if "gg-cost" not in _classes(node)]
         self._place = section["ids"][0]
         with self._naming(section):
-            return self.markdown.heading(section[0], 1), self.markdown.block(section[1]), rest
+            return self.markdown.heading(shown[0], 1), self.markdown.block(shown[1]), rest
 
     def _walk(self, children: Iterable[nodes.Node], level: int) -> None:
         for node in children:

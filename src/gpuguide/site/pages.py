@@ -124,6 +124,13 @@ def marked(source: str, digest: str) -> str:
     return head + source[len(front[0]) if front else 0 :]
 
 
+def front_line(source: str, key: str) -> int:
+    """Return the line of a page's front matter that has this key, counted from one, or the first line."""
+    front = _FRONT_MATTER.match(source)
+    lines = front[0].splitlines() if front else []
+    return next((number for number, line in enumerate(lines, 1) if line.strip().startswith(f"{key}:")), 1)
+
+
 def _names(entry: Mapping[str, Any], field: str) -> tuple[str, ...]:
     value = entry.get(field) or []
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):

@@ -17,7 +17,7 @@ from docutils import nodes
 from gpuguide.errors import GpuguideError
 
 _SPECIAL = re.compile(r"([\\`*\[\]<$])|(?<![^\W_])(_)|(_)(?![^\W_])|(~)(?=~)|(&)(?=#?\w+;)")
-_LINE_START = re.compile(r"^(#{1,6}(?=\s|$)|[-+>](?=\s|$)|[-=]+\s*$|~{3,}|\d{1,9}(?=[.)](?:\s|$)))")
+_LINE_START = re.compile(r"^(#{1,6}(?=\s|$)|[-+](?=\s|$)|>|[-=]+\s*$|~{3,}|\d{1,9}(?=[.)](?:\s|$)))")
 _INVISIBLE = (nodes.Invisible, nodes.meta)
 
 Address = Callable[[str], str | None]

@@ -19,6 +19,8 @@ from gpuguide.measure import reference, store
 from gpuguide.measure.records import Record
 from gpuguide.site import pages, skipped_cells, status
 
+TEMPLATE = "template.md"
+"""What one copies for a new tutorial; the site does not have it"""
 _ROLE = re.compile(r"\{(?:measured|ratio)\}`([^`]+)`")
 _NOT_RUN = re.compile(r"\bnot-run:")
 
@@ -66,7 +68,7 @@ def blockers(repository: Path, site: Path) -> list[Blocker]:
 def page_files(repository: Path) -> list[Path]:
     """Return the sources of all pages."""
     found = [repository / "index.md", *repository.glob("docs/**/*.md"), *repository.glob("tutorials/*.md")]
-    return sorted(path for path in found if path.is_file())
+    return sorted(path for path in found if path.is_file() and path.name != TEMPLATE)
 
 
 def stale_records(stale: Sequence[Record]) -> Iterator[Blocker]:

@@ -1,0 +1,82 @@
+"""What bounds a GPU: its rates of arithmetic and its bandwidths, each with where the figure comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware import datasheet
+
+Origin = Literal["measured", "datasheet"]
+FORMATS = {"bf16": "bf16_dense", "fp16": "fp16_dense", "tf32": "tf32_dense", "fp32": "fp32", "fp8": "fp8_dense"}
+"""Number format to the key of its rate in the datasheet, without sparsity"""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One rate that a GPU can reach."""
+
+    value: float
+    """FLOP/s, B/s or, for a launch, s"""
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The ceilings of one GPU. What is absent, it lacks, or nobody has printed or measured."""
+
+    id: str
+    name: str
+    memory: float
+    """Bytes, as printed"""
+    arithmetic: Mapping[str, Ceiling]
+    """Rate of matrix products by number format, FLOP/s"""
+    bandwidth: Mapping[str, Ceiling]
+    """Of ``memory``, of the ``link`` to other GPUs and of the ``host`` connection, each way, B/s"""
+    launch: Ceiling | None = None
+    """Seconds from one kernel to the next in a CUDA graph, at least"""
+    link_name: str = "PCIe"
+    """``NVLink``, or ``PCIe`` for a GPU without"""
+
+    def rate(self, format: str) -> Ceiling:
+        """Return the rate of products in a format.
+
+        Raises
+        ------
+        GpuguideError
+            If the GPU has none; the message says which formats it has.
+        """
+        if format not in self.arithmetic:
+            raise GpuguideError(f"{self.name} has no rate for {format}; choose one of {', '.join(self.arithmetic)}.")
+        return self.arithmetic[format]
+
+
+def printed(gpu_id: str) -> Machine:
+    """Return a GPU's ceilings as its vendor prints them.
+
+    Raises
+    ------
+    GpuguideError
+        If the table has no such GPU.
+    """
+    gpu = datasheet.get(gpu_id)
+    figures = gpu.figures
+    arithmetic = {name: Ceiling(figures[key].value, "datasheet") for name, key in FORMATS.items() if key in figures}
+    nvlink = "nvlink_per_direction" in figures
+    wanted = {
+        "memory": "memory_bandwidth",
+        "link": "nvlink_per_direction" if nvlink else "pcie_per_direction",
+        "host": "pcie_per_direction",
+    }
+    bandwidth = {name: Ceiling(figures[key].value, "datasheet") for name, key in wanted.items() if key in figures}
+    return Machine(
+        gpu.id,
+        gpu.name,
+        figures["memory"].value,
+        MappingProxyType(arithmetic),
+        MappingProxyType(bandwidth),
+        link_name="NVLink" if nvlink else "PCIe",
+    )

@@ -1,0 +1,437 @@
+"""The calculators: each equals its Python function, refuses what makes no sense, and opens from any address."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from gpuguide import limits, memory, presets
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware import datasheet
+from gpuguide.measure import machines
+from gpuguide.site import calculators
+from gpuguide.site.assets import THEME
+
+SITE = Path(__file__).parents[2] / "_build" / "html"
+FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"
+INPUTS = 200
+FLAGS = ("gated", "tied", "learned_positions", "layer_norm", "qk_norm")
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+built = pytest.mark.skipif(not FIT.exists(), reason="the site is not built; run `make site`, or `make test`")
+
+
+@pytest.fixture(scope="module")
+def browser(browser_path: Path) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def scripts(browser: Any) -> Iterator[Any]:
+    """A page with the cost models' scripts, and nothing else."""
+    page = browser.new_page()
+    for script in ("memory.js", "limits.js"):
+        page.add_script_tag(path=str(THEME / "static" / script))
+    yield page
+    page.close()
+
+
+def opened(browser: Any, path: Path, *, javascript: bool = True, width: int = 1280, **query: Any) -> Any:
+    """Open a page of the site, and fail at any error of its scripts."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, java_script_enabled=javascript)
+    page = context.new_page()
+    page.on("pageerror", lambda error: pytest.fail(f"{path.name}: {error}"))
+    page.goto(f"{path.as_uri()}?{urlencode(query)}")
+    return page
+
+
+def equal(found: float, expected: float) -> bool:
+    return found == pytest.approx(expected, rel=1e-9, abs=1e-30)
+
+
+# --- equality with Python --------------------------------------------------------------------------------
+
+
+def random_shape(draw: random.Random) -> memory.Shape:
+    """Return the shape of a published model, or one that nobody has published."""
+    if draw.random() < 0.5:
+        return draw.choice(list(presets.load().values())).shape
+    kv_heads = draw.choice([1, 2, 3, 8])
+    return memory.Shape(
+        layers=draw.randint(1, 130),
+        hidden=draw.randint(1, 20000),
+        heads=kv_heads * draw.choice([1, 2, 4, 8]),
+        kv_heads=kv_heads,
+        head_dim=draw.choice([1, 64, 80, 128]),
+        intermediate=draw.randint(1, 8000) * 8,
+        vocab=draw.randint(1, 300000),
+        context=draw.randint(1, 200000),
+        bias=draw.choice(memory.BIASES),
+        norms=draw.choice([2, 4]),
+        **{flag: draw.random() < 0.5 for flag in FLAGS},
+    )
+
+
+def random_setup(draw: random.Random, shape: memory.Shape) -> memory.Setup:
+    """Return a way of running a model; about one in ten makes no sense."""
+    purpose = draw.choice(memory.PURPOSES)
+    setup = memory.Setup(
+        purpose=purpose,
+        precision=draw.choice(memory.TRAINING_PRECISIONS if purpose == "train" else memory.WEIGHT_FORMATS),
+        batch=draw.choice([1, 2, 7, 64, 512]),
+        seq_len=draw.randint(1, shape.context),
+        optimizer=draw.choice(memory.OPTIMIZERS),
+        checkpointing=draw.random() < 0.5,
+        fused_attention=draw.random() < 0.7,
+        cache=draw.choice(memory.CACHE_FORMATS),
+        tensor_parallel=draw.choice([1, 1, 2, 4, 8]),
+        data_parallel=draw.choice([1, 2, 8, 512]),
+        sharding=draw.randint(0, 3),
+    )
+    wrong: list[dict[str, Any]] = [
+        {"batch": 0},
+        {"seq_len": shape.context + 1},
+        {"precision": "fp64"},
+        {"sharding": 7},
+        {"tensor_parallel": 10**9},
+        {"purpose": "dream"},
+    ]
+    return replace(setup, **draw.choice(wrong)) if draw.random() < 0.1 else setup
+
+
+def predicted(shape: memory.Shape, setup: memory.Setup, available: float) -> dict[str, Any]:
+    """Return all that the script is asked for, computed by Python."""
+    if faults := memory.run_faults(shape, setup):
+        return {"faults": faults}
+    prediction = memory.predict(shape, setup)
+    return {
+        "parameters": shape.parameters(),
+        "moments": [{"name": moment.name, **moment.parts} for moment in prediction.moments],
+        "highest": prediction.highest.name,
+        "total": prediction.total,
+        "remedies": [[remedy.change, remedy.total] for remedy in memory.remedies(shape, setup)],
+        "batch": memory.largest_batch(shape, setup, available),
+    }
+
+
+SCRIPT_OF_MEMORY = """([known, inputs]) => {
+  const memory = gpuguide.memory(known);
+  return inputs.map(([shape, run, available]) => {
+    const faults = memory.runFaults(shape, run);
+    if (Object.keys(faults).length) return { faults };
+    const found = memory.predict(shape, run);
+    return { parameters: memory.parameters(shape),
+      moments: found.moments.map(({ name, parts }) => ({ name, ...parts })),
+      highest: found.highest.name, total: found.total,
+      remedies: memory.remedies(shape, run).map(({ change, total }) => [change, total]),
+      batch: memory.largestBatch(shape, run, available) };
+  });
+}"""
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Compare what a script returned with what Python did: numbers to nine digits, all else exactly."""
+    if isinstance(expected, dict):
+        return list(found) == list(expected) and all(same(found[key], value) for key, value in expected.items())
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(expected, float | int):
+        return equal(found, expected)
+    return bool(found == expected)
+
+
+def test_the_script_of_memory_equals_python(scripts: Any) -> None:
+    draw = random.Random(5)
+    shapes = [random_shape(draw) for _ in range(INPUTS)]
+    inputs = [(shape, random_setup(draw, shape), 10 ** draw.uniform(9, 12)) for shape in shapes]
+    known = calculators.memory_constants()
+    found = scripts.evaluate(SCRIPT_OF_MEMORY, [known, [[asdict(a), asdict(b), c] for a, b, c in inputs]])
+    assert len(found) == INPUTS
+    wrong = 0
+    for given, result in zip(inputs, found, strict=True):
+        expected = json.loads(json.dumps(predicted(*given)))
+        assert same(result, expected), given
+        wrong += "faults" in expected
+    assert 5 < wrong < INPUTS / 4
+
+
+@pytest.mark.parametrize("field", ["layers", "hidden", "kv_heads", "bias", "norms"])
+def test_the_script_refuses_the_shapes_that_python_refuses(scripts: Any, field: str) -> None:
+    shape = presets.get("llama-3.1-8b").shape
+    for value in (0, -1, 3, 1.5, 10**10, "many"):
+        try:
+            replace(shape, **{field: value})
+            expected: str | None = None
+        except GpuguideError as error:
+            expected = str(error)
+        found = scripts.evaluate(
+            "([known, shape]) => Object.values(gpuguide.memory(known).shapeFaults(shape))[0] ?? null",
+            [calculators.memory_constants(), {**asdict(shape), field: value}],
+        )
+        assert found == expected
+
+
+def random_operation(draw: random.Random) -> tuple[str, dict[str, Any]]:
+    """Return the name of an operation and its input; about one in ten makes no sense."""
+    name = draw.choice(list(calculators.EXAMPLES))
+    values = dict(calculators.EXAMPLES[name])
+    for key, value in values.items():
+        if isinstance(value, bool):
+            values[key] = draw.random() < 0.5
+        elif isinstance(value, int):
+            values[key] = int(10 ** draw.uniform(0, {"element_size": 1.2, "context": 4, "gpus": 3}.get(key, 5)))
+    if name == "attention":
+        values["heads"] = values["kv_heads"] * draw.choice([1, 4])
+    if name == "all_reduce":
+        values["gpus"] += 1
+    choices = {"format": list(limits.ELEMENT_SIZE), "weights": limits.WEIGHTS, "cache": limits.CACHES}
+    choices |= {"place": limits.PLACES, "model": list(presets.load())}
+    values |= {key: draw.choice(choices[key]) for key in values if key in choices}
+    if draw.random() < 0.1:
+        number = draw.choice([key for key, value in values.items() if type(value) is int])
+        values[number] = draw.choice([0, 10**13])
+    return name, values
+
+
+def limited(name: str, values: dict[str, Any], gpu: str) -> dict[str, Any]:
+    """Return what the script is asked for, computed by Python: the numbers, or why there are none."""
+    functions: dict[str, Any] = {
+        "matmul": limits.matmul,
+        "attention": limits.attention,
+        "decode": limits.decode_step,
+        "all_reduce": limits.all_reduce,
+        "scan": limits.scan,
+    }
+    given = {("shape" if key == "model" else key): value for key, value in values.items()}
+    if "shape" in given:
+        given["shape"] = presets.get(given["shape"]).shape
+    try:
+        found = limits.limit(functions[name](**given), machines.machine(gpu))
+    except GpuguideError as error:
+        return {"fault": str(error).replace("NVIDIA ", "")}
+    return {
+        "flops": found.operation.flops,
+        "moved": found.operation.moved,
+        "time": found.time,
+        "bound": found.bound,
+        "intensity": found.operation.intensity,
+        "ridge": found.ridge,
+        "throughput": found.throughput,
+        "origins": [found.rate.origin, found.bandwidth.origin],
+    }
+
+
+SCRIPT_OF_LIMITS = """([data, inputs]) => {
+  const limits = gpuguide.limits(data.limits, gpuguide.memory(data.memory).local);
+  return inputs.map(([name, values, gpu]) => {
+    const input = { ...values };
+    if ("model" in input) input.shape = data.models.find((model) => model.id === input.model).shape;
+    const fault = Object.values(limits.operations[name].faults(input))[0];
+    if (fault) return { fault };
+    const cost = limits.operations[name].cost(input);
+    const machine = data.machines.find((each) => each.id === gpu);
+    const lack = limits.lacking(cost, machine);
+    if (lack) return { fault: lack };
+    const found = limits.limit(cost, machine);
+    return { flops: cost.flops, moved: cost.moved, time: found.time, bound: found.bound, intensity: found.intensity,
+      ridge: found.ridge, throughput: found.throughput, origins: [found.rate.origin, found.bandwidth.origin] };
+  });
+}"""
+
+
+def test_the_script_of_limits_equals_python(scripts: Any) -> None:
+    draw = random.Random(6)
+    inputs = [(*random_operation(draw), draw.choice(list(datasheet.load()))) for _ in range(INPUTS)]
+    found = scripts.evaluate(SCRIPT_OF_LIMITS, [calculators.limit_data(), [list(given) for given in inputs]])
+    bounds = set()
+    for given, result in zip(inputs, found, strict=True):
+        expected = limited(*given)
+        assert same(result, expected), given
+        bounds.add(expected.get("bound", "refused"))
+    assert bounds >= {"arithmetic", "memory", "link", "host", "launch", "refused"}
+
+
+# --- the pages -------------------------------------------------------------------------------------------
+
+
+@built
+def test_the_answer_follows_the_fields_and_the_address_follows_the_answer(browser: Any) -> None:
+    page = opened(browser, FIT)
+    verdict = page.locator(".gg-verdict-line")
+    assert "It does not fit" in verdict.inner_text()
+    page.select_option("#gg-purpose", "generate")
+    page.select_option("#gg-gpu", "rtx-4090")
+    page.select_option("#gg-precision", "bf16")
+    assert "It fits" in verdict.inner_text()
+    assert "GeForce RTX 4090" in verdict.inner_text()
+    address = page.url
+    assert "purpose=generate" in address
+    again = browser.new_page()
+    again.goto(address)
+    assert again.locator(".gg-verdict-line").inner_text() == verdict.inner_text()
+    again.close()
+    page.context.close()
+
+
+@built
+def test_a_remedy_is_one_click_away(browser: Any) -> None:
+    page = opened(browser, FIT, purpose="generate", precision="bf16", model="llama-2-13b", gpu="rtx-4090")
+    assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
+    page.get_by_role("button", name="store the weights as int8").click()
+    assert "It fits" in page.locator(".gg-verdict-line").inner_text()
+    assert page.locator("#gg-precision").input_value() == "int8"
+    page.context.close()
+
+
+@built
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("batch", "0", "batch is 0; it must be a whole number from 1 to 1000000."),
+        ("batch", "", "batch is empty; it must be a whole number from 1 to 1000000."),
+        ("seq_len", "1e99", "seq_len is 1e99; it must be a whole number from 1 to 1000000000."),
+        ("seq_len", "131073", "seq_len is 131073; the model knows 131072 positions."),
+        ("tensor_parallel", "3", "tensor_parallel is 3; it must divide the 32 of heads."),
+        ("layers", "0", "layers is 0; it must be a whole number from 1 to 1000000."),
+        ("kv_heads", "5", "kv_heads is 5; it must divide the 32 heads."),
+    ],
+)
+def test_a_field_says_why_it_does_not_accept_a_value(browser: Any, name: str, value: str, says: str) -> None:
+    page = opened(browser, FIT)
+    page.evaluate("document.querySelectorAll('.gg-calculator details').forEach((fold) => { fold.open = true; })")
+    page.fill(f"#gg-{name}", value)
+    assert page.locator(f"#gg-{name}-fault").inner_text() == says
+    assert page.get_attribute(f"#gg-{name}", "aria-invalid") == "true"
+    assert page.get_attribute(f"#gg-{name}", "aria-describedby") == f"gg-{name}-fault"
+    assert page.locator(".gg-verdict-line").inner_text() == says
+    assert page.locator(".gg-bar").count() == 0
+    page.context.close()
+
+
+@built
+def test_any_address_opens(browser: Any) -> None:
+    page = opened(browser, FIT, model="gpt-9", gpu="rtx-9090", batch="-4", nonsense="1", sharding="9", purpose="<b>")
+    notices = " ".join(page.locator(".gg-notice").all_inner_texts())
+    for said in ("“gpt-9”, which is not known here; shown is Llama 3.1 8B", "“rtx-9090”", "“9”", "“<b>”"):
+        assert said in notices
+    assert page.locator("#gg-batch-fault").inner_text().startswith("batch is -4")
+    page.fill("#gg-batch", "1")
+    assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
+    page.context.close()
+    page = opened(browser, LIMIT, operation="sort", gpu="removed", rows="x" * 5000)
+    assert len(page.locator(".gg-notice").all_inner_texts()) == 2
+    assert page.locator("#gg-rows-fault").inner_text().startswith("rows is xxx")
+    page.context.close()
+
+
+@built
+def test_an_own_shape_travels_in_the_address(browser: Any) -> None:
+    page = opened(browser, FIT, model="custom", layers="2", vocab="1000", tied="true")
+    assert page.locator("#gg-model").input_value() == "custom"
+    assert page.locator("#gg-layers").input_value() == "2"
+    assert page.locator("#gg-tied").is_checked()
+    assert "memory.Shape(layers=2" in page.locator(".gg-call").text_content()
+    page.context.close()
+
+
+@built
+def test_what_a_gpu_cannot_do_is_said_at_the_format(browser: Any) -> None:
+    page = opened(browser, LIMIT, gpu="t4", format="bf16")
+    assert "T4 has no rate for bf16" in page.locator("#gg-format-fault").inner_text()
+    page.select_option("#gg-format", "fp16")
+    assert "at least, bound by arithmetic" in page.locator(".gg-verdict-line").inner_text()
+    assert "from a data sheet" in page.locator(".gg-answer").inner_text()
+    page.context.close()
+
+
+@built
+@pytest.mark.parametrize("operation", calculators.EXAMPLES)
+def test_every_operation_has_a_roofline_and_its_numbers_as_tables(browser: Any, operation: str) -> None:
+    page = opened(browser, LIMIT, operation=operation)
+    assert "at least" in page.locator(".gg-verdict-line").inner_text()
+    assert "Roofline of H100 SXM" in page.get_attribute(".gg-roofline", "aria-label")
+    assert page.locator(".gg-answer table").count() == 3
+    ticks = page.locator(".gg-roofline text").all_text_contents()
+    assert len(ticks) == len(set(ticks)) >= 8
+    point = page.locator(".gg-point")
+    frame = page.locator(".gg-roofline").bounding_box()
+    box = point.bounding_box()
+    assert frame["x"] < box["x"] < frame["x"] + frame["width"]
+    assert frame["y"] < box["y"] < frame["y"] + frame["height"]
+    page.context.close()
+
+
+@built
+def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -> None:
+    page = opened(browser, LIMIT, operation="decode", gpu="a100-sxm-80gb")
+    ticks = page.locator(".gg-roofline text").all_text_contents()
+    for right in ("1", "10", "100", "1000", "1 T", "10 T", "100 T"):
+        assert right in ticks
+    page.context.close()
+
+
+@built
+@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any, path: Path) -> None:
+    page = opened(browser, path, javascript=False)
+    assert page.locator(".gg-worked table").is_visible()
+    assert "from gpuguide import" in page.locator(".gg-worked pre").inner_text()
+    assert not page.locator(".gg-calculator").is_visible()
+    page.context.close()
+    with_scripts = opened(browser, path)
+    assert not with_scripts.locator(".gg-worked").is_visible()
+    assert with_scripts.locator(".gg-calculator form").is_visible()
+    with_scripts.context.close()
+
+
+@built
+@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+def test_every_field_is_reached_by_keyboard_and_has_a_name(browser: Any, path: Path) -> None:
+    page = opened(browser, path)
+    page.evaluate("document.querySelectorAll('.gg-calculator details').forEach((fold) => { fold.open = true; })")
+    fields = page.locator(".gg-calculator :is(input, select):visible")
+    names = fields.evaluate_all("(all) => all.map((each) => each.labels[0]?.textContent.trim() ?? '')")
+    assert len(names) >= 6
+    assert all(names)
+    fields.first.focus()
+    reached = set()
+    for _ in range(3 * len(names)):
+        reached.add(page.evaluate("document.activeElement.id"))
+        page.keyboard.press("Tab")
+    assert set(fields.evaluate_all("(all) => all.map((each) => each.id)")) <= reached
+    page.context.close()
+
+
+@built
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
+    browser: Any, path: Path, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    if path == FIT:
+        page.fill("#gg-batch", "0")  # an error in view as well
+        found = axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        page.fill("#gg-batch", "2")
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()

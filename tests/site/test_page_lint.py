@@ -1,0 +1,312 @@
+"""Every rule for pages fires on the page that breaks it, names its line and a remedy, and leaves a good page alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_site import cell
+
+from gpuguide.site import page_lint
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = (ROOT / "tutorials" / "template.md").read_text(encoding="utf-8")
+END = "## Further reading"
+SENTENCE = next(line for line in TEMPLATE.splitlines() if line.startswith("You will copy"))
+HAND_DRAWN = "def line(ax):\n    ax.plot(r)\n\n\ndef plot(figure, theme):\n    line(figure.subplots())"
+LONG = "\n".join(f"x = {number}" for number in range(26))
+
+
+def with_text(text: str) -> Callable[[str], str]:
+    """Return what puts a text before the last heading of a page."""
+    return lambda page: page.replace(END, f"{text}\n\n{END}")
+
+
+def with_cell(code: str, tags: str = "") -> Callable[[str], str]:
+    """Return what puts a cell before the last heading of a page."""
+    return with_text(cell(code, tags).strip())
+
+
+def without(old: str, new: str = "") -> Callable[[str], str]:
+    """Return what takes something out of a page, or puts another thing in its place."""
+
+    def change(page: str) -> str:
+        assert old in page
+        return page.replace(old, new)
+
+    return change
+
+
+def swapped(first: str, second: str) -> Callable[[str], str]:
+    """Return what lets two headings change places."""
+    return lambda page: page.replace(first, "##").replace(second, first).replace("##\n", f"{second}\n")
+
+
+BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
+    # rule: what breaks it, and the text of the line that is named
+    "cell-length": [(with_cell(LONG), "```{code-cell} ipython3")],
+    "cell-width": [(with_cell("x = '" + 90 * "x" + "'"), "x = 'xxxx")],
+    "pyplot-state": [
+        (with_cell("import matplotlib.pyplot as plt"), "import matplotlib.pyplot"),
+        (with_cell("from matplotlib import pyplot"), "from matplotlib import pyplot"),
+    ],
+    "magic": [(with_cell("%timeit 1"), "%timeit"), (with_cell("!ls"), "!ls"), (with_cell("%pip install x"), "%pip")],
+    "unseeded": [
+        (without("torch.manual_seed(0)", "pass"), "torch.randn"),
+        (with_cell("import numpy as np\n\nnp.random.rand(3)"), "np.random.rand"),
+        (with_cell("import numpy as np\n\nnp.random.default_rng()"), "default_rng()"),
+        (with_cell("import random\n\nrandom.shuffle([1])"), "random.shuffle"),
+        (with_cell("import random\n\nrandom.Random()"), "random.Random()"),
+    ],
+    "unknown-tag": [(with_cell("1", "hide-inputs"), "```{code-cell}")],
+    "parameters": [
+        (with_cell("depth = 3", "parameters"), "```{code-cell}"),
+        (without("count = 1000", "count = len('x')"), "count = len"),
+        (without("count = 1000", "print(1000)"), "print(1000)"),
+    ],
+    "skipped-cell": [(with_cell("print(1)", "skip-execution"), "```{code-cell}")],
+    "glue-import": [
+        (with_cell("import myst_nb"), "import myst_nb"),
+        (with_cell("from myst_nb import glue as show"), "from myst_nb"),
+    ],
+    "undeclared-benchmark": [(with_cell("store.published('softmax')"), "store.published('softmax')")],
+    "figure-text": [
+        (with_cell("plotting.show(draw, caption='A line.')"), "plotting.show"),
+        (with_cell("plotting.show(draw, alt='A line.', caption='')"), "plotting.show"),
+        (with_cell("plotting.show(draw, alt='images/line.png', caption='A line.')"), "plotting.show"),
+    ],
+    "own-records": [
+        (
+            with_cell(HAND_DRAWN + "\n\n\nplotting.show(plot, alt='A line.', caption='A line.', records=[r])"),
+            "plotting.show",
+        ),
+    ],
+    "hand-typed": [(with_text("It ran at 3 TB/s."), "It ran at")],
+    "one-line-paragraph": [(with_text("One line\nand another."), "One line"), (with_text("- One\n  more."), "- One")],
+    "plain-words": [
+        (with_text("You simply copy it."), "You simply"),
+        (with_text("A blazing-fast copy."), "A blazing"),
+        (with_text("Done \U0001f680."), "Done"),
+        (with_text(":::{note}\nObviously.\n:::"), "Obviously."),
+    ],
+    "image-text": [
+        (with_text("![](line.png)"), "![](line.png)"),
+        (with_text("![img/line.svg](line.png)"), "![img"),
+        (with_text("```{image} line.png\n```"), "```{image}"),
+    ],
+    "image-source": [(with_text("![A curve](https://example.org/line.png)"), "![A curve]")],
+    "raw-html": [
+        (with_text("A <b>bold</b> word."), "A <b>"),
+        (with_text("<div>\nText\n</div>"), "<div>"),
+        (with_text("```{raw} html\n<hr>\n```"), "```{raw}"),
+    ],
+    "headings": [
+        (with_text("# Another title"), "# Another title"),
+        (with_text("#### Too deep"), "#### Too deep"),
+    ],
+    "link-text": [(with_text("See [here](index.md)."), "See [here]")],
+    "code-block": [
+        (with_text("```\nmake\n```"), "```"),
+        (with_text(":::{code-cell} ipython3\n1\n:::"), ":::{code-cell}"),
+        (with_text("::::{note}\n:::{note}\n```{code-cell} ipython3\n1\n```\n:::\n::::"), ""),
+    ],
+    "front-matter": [
+        (without("  name: python3", "  name: python"), "kernelspec:"),
+        (without("kernelspec:", "author: me\nkernelspec:"), "author: me"),
+        (without("gpuguide:\n  benchmarks: [ceilings, copy-size]\n"), "---"),
+    ],
+    "benchmarks": [
+        (without("copy-size]", "copy-size, softmax]"), "  benchmarks:"),
+        (without("copy-size]", "copy-size, copysize]"), "  benchmarks:"),
+    ],
+    "opening": [
+        (without("You will copy", "We begin. You will copy"), "We begin."),
+        (without(SENTENCE), "# Predict"),
+    ],
+    "cost-card": [(without("```{cost-card}\n```\n"), "---")],
+    "abilities": [
+        (without("- count the bytes that an operation moves;\n"), "**What you will learn.**"),
+        (without("**What you will learn.**"), "---"),
+        (without("**What you need.**"), "---"),
+    ],
+    "skeleton": [
+        (without("## Explain: what", "## Why"), "---"),
+        (swapped("## Exercises", "## Claims checked"), "---"),
+    ],
+    "equality": [
+        (without("assert torch.equal(fast, source)\nassert torch.equal(copied_by_hand(source), fast)\n"), "## Build"),
+    ],
+    "claims": [(without("```{claims} launches\n```\n"), "## Claims checked")],
+    "your-records": [(without("```{your-records}\n```\n"), "---")],
+    "exercises": [
+        (without("**2. In place.**", "In place."), "## Exercises"),
+        (with_text("**4. One more.** Why?"), "## Exercises"),
+    ],
+    "notebook-markdown": [(with_text("```{eval-rst}\n.. note:: x\n```"), "```{eval-rst}")],
+}
+ALLOWED = {
+    "a cell of 25 lines": with_cell("\n".join(LONG.splitlines()[:25])),
+    "a seeded generator": with_cell("import random\n\nrandom.Random(0).random()"),
+    "a generator that is handed over": without(
+        "torch.manual_seed(0)\nsource = torch.randn(count)", "source = torch.randn(count, generator=torch.Generator())"
+    ),
+    "a magic in a string": with_cell('x = """\na % b\n"""'),
+    "a skipped cell with a dated reason": with_text(
+        cell("1", "skip-execution").replace(":tags:", ":not-run: it needs two GPUs (2026-01-31)\n:tags:").strip()
+    ),
+    "a figure whose function draws own records through another": with_cell(
+        HAND_DRAWN.replace("ax.plot(r)", "plotting.published_and_mine(r)")
+        + "\n\n\nplotting.show(plot, alt='A line.', caption='A line.', records=[r])"
+    ),
+    "the import of glue": with_cell("from myst_nb import glue"),
+    "a given quantity": with_text("It takes {given}`3 ms`."),
+    "a word in code": with_text("The function `simply`."),
+    "an image with a text": with_text("![A curve that rises](line.png)"),
+    "an image directive with a text": with_text("```{image} line.png\n:alt: A curve that rises\n```"),
+    "a comment": with_text("<!-- a note -->\n\n% another"),
+    "a link that says where it leads": with_text("See [the list of tutorials](index.md)."),
+    "a code block with a language": with_text("```sh\nmake site\n```"),
+    "arrows and marks": with_text("From left → right, 2 × 3 ≥ 5."),
+    "a glossary": with_text("```{glossary}\nterm\n  Its first line\n  and its second.\n```"),
+    "an extra section": with_text("## Use this tomorrow"),
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a page into a folder of tutorials, or another."""
+
+    def written(text: str, name: str = "tutorials/07-copies.md") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def broken(paths: list[Path]) -> set[str]:
+    return {finding.rule for finding in page_lint.findings(paths)}
+
+
+CASES = [(rule, change, place) for rule, cases in BREAKS.items() for change, place in cases]
+
+
+@pytest.mark.parametrize(("rule", "change", "place"), CASES, ids=[case[0] for case in CASES])
+def test_a_rule_fires_with_line_and_remedy(
+    write: Callable[..., Path], rule: str, change: Callable[[str], str], place: str
+) -> None:
+    assert change(TEMPLATE) != TEMPLATE
+    path = write(change(TEMPLATE))
+    found = [finding for finding in page_lint.findings([path]) if finding.rule == rule]
+    assert found, "the rule does not fire"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert any(lines[finding.line - 1].startswith(place) or place in lines[finding.line - 1] for finding in found)
+    for finding in found:
+        assert re.fullmatch(rf"{re.escape(str(path))}:\d+: \[{rule}\] \S.*[.:)}}\]`] \S.+", str(finding)), str(finding)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_no_rule_fires_on_a_good_page(write: Callable[..., Path], name: str) -> None:
+    assert ALLOWED[name](TEMPLATE) != TEMPLATE
+    assert page_lint.findings([write(ALLOWED[name](TEMPLATE))]) == []
+
+
+def test_every_rule_is_tried_and_listed(repository: Path) -> None:
+    rules = page_lint.sentences()
+    assert set(rules) == {*BREAKS, "file-name", "duplicate-label", "notebook-name"}
+    assert len(rules) >= 15
+    text = (repository / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^- `([a-z-]+)`: (.+)$", text, re.MULTILINE))
+    assert {name: sentence for name, sentence in listed.items() if name in rules} == rules, (
+        "CONTRIBUTING.md lists what `python -m gpuguide.site.page_lint --rules` prints"
+    )
+
+
+# --- several pages, and pages that are no tutorials --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["copies.md", "7-copies.md", "07-Copies.md", "07_copies.md"])
+def test_a_tutorial_is_named_by_number_and_title(write: Callable[..., Path], name: str) -> None:
+    (finding,) = page_lint.findings([write(TEMPLATE, f"tutorials/{name}")])
+    assert (finding.rule, finding.line) == ("file-name", 1)
+    assert "NN-short-title.md" in finding.remedy
+
+
+def test_the_template_needs_no_number(write: Callable[..., Path]) -> None:
+    assert page_lint.findings([write(TEMPLATE, "tutorials/template.md")]) == []
+
+
+def test_a_label_stands_once_on_the_site(write: Callable[..., Path]) -> None:
+    one = write("# One\n\n(where)=\n## Here\n", "docs/one.md")
+    two = write(
+        "# Two\n\nText.\n\n(where)=\n## There\n\n```{image} a.png\n:alt: A line\n:name: Where\n```\n", "docs/two.md"
+    )
+    first, second = page_lint.findings([one, two])
+    assert str(first).startswith(f"{two}:5: [duplicate-label] The label 'where' stands at {one}:3 already. Choose")
+    assert second.line == 8
+    assert broken([one]) == set()
+
+
+def test_a_notebooks_name_is_its_own(write: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    one, other = write(TEMPLATE, "tutorials/07-copies.md"), tmp_path / "more" / "tutorials" / "07-copies.md"
+    other.parent.mkdir()
+    other.write_text(TEMPLATE, encoding="utf-8")
+    (finding,) = [found for found in page_lint.findings([one, other]) if found.rule == "notebook-name"]
+    assert "has the name of that of" in finding.problem
+    assert finding.remedy == "Rename one of them."
+    assert finding.line == 1
+    module = write(TEMPLATE, "tutorials/torch.md")
+    assert "notebook-name" in broken([module])
+
+
+def test_pages_of_text_need_no_skeleton(write: Callable[..., Path]) -> None:
+    assert page_lint.findings([write("# A page\n\nText.\n", "docs/page.md")]) == []
+    assert page_lint.findings([write("# Tutorials\n\nText.\n", "tutorials/index.md")]) == []
+    assert broken([write("Text.\n\n![](a.png) simply\n", "docs/page.md")]) == {"headings", "image-text", "plain-words"}
+
+
+def test_a_cell_that_nobody_sees_may_be_wide_and_long(write: Callable[..., Path]) -> None:
+    code = LONG + "\nx = '" + 90 * "x" + "'"
+    page = f"# A page\n\n{cell(code, 'remove-input')}"
+    assert page_lint.findings([write(page, "docs/page.md")]) == []
+    assert {"cell-width", "cell-length"} <= broken([write(page)]), "a tutorial's downloads show it"
+
+
+def test_a_front_matter_that_cannot_be_read_is_named(write: Callable[..., Path]) -> None:
+    path = write("---\ngpuguide: [a]\n---\n# Title\n", "docs/page.md")
+    (finding,) = page_lint.findings([path])
+    assert str(finding).startswith(f"{path}:1: [front-matter] The entry gpuguide of the front matter is ['a']")
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def run(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuguide.site.page_lint", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_our_own_pages_pass() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_command_prints_findings_and_fails(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write("# A page\n\nYou simply read.\n", "docs/page.md")
+    done = run(folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("docs/page.md:3: [plain-words] 'simply' adds nothing.")
+    assert "1 found" in done.stderr
+    assert run(str(path)).stdout.startswith(f"{path}:3: ")
+    missing = run("no-such-page.md")
+    assert (missing.returncode, missing.stderr) == (2, "There is no page no-such-page.md.\n")
+
+
+def test_make_lint_runs_it() -> None:
+    assert "python -m gpuguide.site.page_lint" in (ROOT / "Makefile").read_text(encoding="utf-8")
