@@ -17,6 +17,8 @@ the arithmetic is that of the ordinary way, and of the logits one chunk exists a
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,16 +157,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> torch.Tensor:
         wants_hidden, wants_head = ctx.needs_input_grad[:2]
         d_hidden = torch.empty_like(hidden, dtype=settings.gradient_dtype) if wants_hidden else None
-        d_head = torch.zeros_like(head, dtype=settings.gradient_dtype) if wants_head else None
+        d_head = torch.empty_like(head, dtype=settings.gradient_dtype) if wants_head else None
         total = torch.zeros((), dtype=_wide(hidden.dtype), device=hidden.device)
+        logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
         for start in range(0, len(hidden), settings.chunk):
             here = slice(start, start + settings.chunk)
-            logits = hidden[here] @ head.t()
+            logits = logits[: len(hidden[here])]
+            torch.mm(hidden[here], head.t(), out=logits)
             total += loss_then_gradient_(logits, targets[here], scale, settings)
             if d_hidden is not None:
                 _store_product(d_hidden[here], logits, head)
             if d_head is not None:
-                _add_product(d_head, logits.t(), hidden[here])
+                (_add_product if start else _store_product)(d_head, logits.t(), hidden[here])
+        if d_head is not None and not len(hidden):
+            d_head.zero_()
         ctx.gradients = d_hidden, d_head
         ctx.types = hidden.dtype, head.dtype
         return total * scale
@@ -183,7 +189,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
         gradients, ctx.gradients = ctx.gradients, None
         done = [
-            None if gradient is None else gradient.mul_(upstream[0]).to(dtype)
+            None if gradient is None else multiply_(gradient, upstream[0]).to(dtype)
             for gradient, dtype in zip(gradients, ctx.types, strict=True)
         ]
         return (*done, None, None, None)
@@ -192,7 +198,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def loss_then_gradient_(
     logits: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, settings: Settings
 ) -> torch.Tensor:
-    """Return the sum of the losses of a chunk, and put their gradients times ``scale`` in the place of its logits."""
+    """Return the sum of the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
+
+    On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
+    """
+    if _fused(logits):
+        from gpuguide.cross_entropy import fused
+
+        return fused.loss_then_gradient_(
+            logits, targets, scale, vocab_size=settings.vocab_size, **_of_the_loss(settings)
+        )
     total = torch.zeros((), dtype=_wide(logits.dtype), device=logits.device)
     logits[:, settings.vocab_size :] = 0  # what stands for no token has no gradient
     real = logits[:, : settings.vocab_size]
@@ -200,6 +215,25 @@ def loss_then_gradient_(
         total += token_losses(rows, some, **_of_the_loss(settings)).sum()
         rows.copy_(logits_gradient(rows, some, **_of_the_loss(settings)).mul_(scale))
     return total
+
+
+def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Multiply in place by one number, and return the result. On a GPU a factor of one costs nothing."""
+    if _fused(values):
+        from gpuguide.cross_entropy import fused
+
+        return fused.multiply_(values, factor)
+    return values.mul_(factor)
+
+
+def _fused(values: torch.Tensor) -> bool:
+    """Return whether our kernels take a tensor."""
+    return values.is_cuda and values.dtype != torch.float64 and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _of_the_loss(settings: Settings) -> dict[str, Any]:
@@ -214,16 +248,20 @@ def _store_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
     """Set ``out`` to a product, in its own type."""
     if out.dtype == left.dtype:
         torch.mm(left, right, out=out)
+    elif out.is_cuda:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
     else:
-        out.copy_(left.to(out.dtype) @ right.to(out.dtype))
+        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """Add a product to ``total``, in the type of ``total``."""
     if total.dtype == left.dtype:
-        total.addmm_(left, right)
+        torch.addmm(total, left, right, out=total)
+    elif total.is_cuda:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
     else:
-        total.addmm_(left.to(total.dtype), right.to(total.dtype))
+        torch.addmm(total, left.to(total.dtype), right.to(total.dtype), out=total)
 
 
 # --- checks ----------------------------------------------------------------------------------------------
