@@ -1,0 +1,208 @@
+"""The head and the loss of a language model, forward and backward."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from gpuguide.cross_entropy import cost, linear_cross_entropy
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware.device import Device
+from gpuguide.measure import records
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
+from gpuguide.measure.records import Metric, Rate
+
+ELEMENT_SIZE = 2
+"""Bytes of a bf16 number"""
+SHAPES = (
+    {"tokens": 4096, "hidden": 768, "vocab": 50304},
+    {"tokens": 32768, "hidden": 768, "vocab": 50304},
+    {"tokens": 4096, "hidden": 4096, "vocab": 128256},
+    {"tokens": 8192, "hidden": 4096, "vocab": 128256},
+    {"tokens": 8192, "hidden": 2304, "vocab": 256000},
+)
+"""GPT-2 with a small and with a large batch, Llama 3 8B, and Gemma 2 2B"""
+CHUNKED = ((SHAPES[1], 512), (SHAPES[3], 256))
+"""Shapes, and the smallest chunk for each"""
+ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 2e-2}
+"""Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too."""
+ROWS_CHECKED_AT_ONCE = 1024
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Hidden states, a head and targets, both tensors with their gradients."""
+
+    hidden: torch.Tensor
+    head: torch.Tensor
+    targets: torch.Tensor
+
+    @classmethod
+    def of(cls, keys: Keys, device: str) -> Problem:
+        """Draw one. The head is scaled so that logits are N(0, 1)."""
+        tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
+        states = torch.randn(tokens, hidden, dtype=torch.bfloat16, device=device)
+        head = torch.randn(vocab, hidden, dtype=torch.bfloat16, device=device).mul_(hidden**-0.5)
+        targets = torch.randint(vocab, (tokens,), device=device)
+        return cls(states.requires_grad_(), head.requires_grad_(), targets)
+
+    def forget(self) -> None:
+        """Drop the gradients."""
+        self.hidden.grad = self.head.grad = None
+
+    def step(self, loss: Loss) -> torch.Tensor:
+        """Compute the loss and both gradients, anew."""
+        self.forget()
+        result = loss(self.hidden, self.head, self.targets)
+        result.backward()
+        return result.detach()
+
+
+# --- contenders ------------------------------------------------------------------------------------------
+
+
+def whole(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the loss as models compute it: all logits, in fp32."""
+    return functional.cross_entropy(functional.linear(hidden, head).float(), targets)
+
+
+def compiled(device: Device) -> Loss:
+    """Return the same, to be compiled for the one shape that it is called with next."""
+    if device.backend == "fake":
+        return whole
+    torch.compiler.reset()
+    return torch.compile(whole, dynamic=False)
+
+
+def liger(device: Device) -> Loss:
+    """Return the loss of the library liger-kernel, which takes the positions in chunks as well."""
+    if device.backend == "fake":
+        return whole
+    try:
+        from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
+    except ImportError as error:
+        raise GpuguideError("liger-kernel is not installed; it comes with the extra peers.") from error
+    module = LigerFusedLinearCrossEntropyLoss()
+    return lambda hidden, head, targets: module(head, hidden, targets)
+
+
+def work(loss: Loss, device: Device, keys: Keys) -> Work:
+    """Compute a loss with its gradients."""
+    tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
+    problem = Problem.of(keys, device.torch_device)
+    rates = {"throughput": Rate("FLOP/s", cost.linear_cross_entropy_flops(tokens, hidden, vocab))}
+
+    def call() -> None:
+        problem.step(loss)
+
+    def further() -> Mapping[str, Metric]:
+        return {"peak_memory": records.metric("B", [extra_memory(problem, loss)])}
+
+    if device.backend == "fake":
+        return Work([call], rates=rates)
+    call()  # compiles
+    return Work([call], lambda: check(problem, loss), rates, footprint=2 * tokens * vocab, further=further)
+
+
+def extra_memory(problem: Problem, loss: Loss) -> int:
+    """Return the bytes that a step takes at its highest, beside the inputs and their gradients."""
+    problem.forget()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    problem.step(loss)
+    gradients = problem.hidden.nbytes + problem.head.nbytes
+    return torch.cuda.max_memory_allocated() - before - gradients
+
+
+def check(problem: Problem, loss: Loss) -> None:
+    """Check the loss and both gradients against fp32, a few rows at a time."""
+    found = float(problem.step(loss))
+    hidden, head, targets = problem.hidden.detach().float(), problem.head.detach().float(), problem.targets
+    d_head = torch.zeros_like(head)
+    total, wrong, right = 0.0, 0.0, 0.0
+    assert problem.hidden.grad is not None
+    assert problem.head.grad is not None
+    parts = (hidden, targets, problem.hidden.grad)
+    for states, wanted, ours in zip(*(part.split(ROWS_CHECKED_AT_ONCE) for part in parts), strict=True):
+        logits = states @ head.t()
+        total += float(functional.cross_entropy(logits, wanted, reduction="sum"))
+        gradient = torch.softmax(logits, dim=-1)
+        gradient[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
+        gradient /= len(targets)
+        exact = gradient @ head
+        wrong += float((ours.float() - exact).square().sum())
+        right += float(exact.square().sum())
+        d_head.addmm_(gradient.t(), states)
+    errors = {
+        "loss": abs(found * len(targets) / total - 1),
+        "gradient": max(
+            (wrong / right) ** 0.5,
+            float(torch.linalg.vector_norm(problem.head.grad.float() - d_head) / torch.linalg.vector_norm(d_head)),
+        ),
+    }
+    problem.forget()
+    for name, accepted in ACCEPTED_ERROR.items():
+        error = errors[name]
+        assert error <= accepted, (
+            f"the relative error of the {name} is {error:.1e}, and at most {accepted:.0e} is accepted"
+        )
+
+
+def bytes_needed(keys: Keys) -> float:
+    """Return roughly what a case takes: four contenders' inputs and gradients, and the largest of their peaks."""
+    tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
+    operands = 2 * ELEMENT_SIZE * (tokens + vocab) * hidden
+    checking = 2 * 4 * (tokens + vocab) * hidden + 3 * 4 * ROWS_CHECKED_AT_ONCE * vocab
+    return 4 * operands + max(cost.whole_extra_memory(tokens, vocab) + ELEMENT_SIZE * tokens * vocab, checking)
+
+
+BF16 = frozenset({"gpu", "bf16"})
+
+LINEAR_CROSS_ENTROPY = Benchmark(
+    name="linear-cross-entropy",
+    title="Head and loss, forward and backward",
+    question="How much time and memory does a loss take that never holds all logits?",
+    contenders={
+        "gpuguide": Contender(lambda device, keys: work(linear_cross_entropy, device, keys), BF16),
+        "torch-eager": Contender(lambda device, keys: work(whole, device, keys), BF16),
+        "torch-compile": Contender(lambda device, keys: work(compiled(device), device, keys), BF16),
+        "liger": Contender(lambda device, keys: work(liger(device), device, keys), BF16),
+    },
+    cases=lambda device: SHAPES if device.is_gpu else [],
+    memory=bytes_needed,
+    settle=0.5,
+)
+
+
+def chunk_cases(device: Device) -> list[Keys]:
+    """Return chunks from small to all positions at once, by powers of two."""
+    if not device.is_gpu:
+        return []
+    return [
+        {**shape, "chunk": chunk} for shape, smallest in CHUNKED for chunk in powers_of_two(smallest, shape["tokens"])
+    ]
+
+
+def chunk_work(device: Device, keys: Keys) -> Work:
+    """Compute our loss with a given chunk."""
+    return work(functools.partial(linear_cross_entropy, chunk=int(keys["chunk"])), device, keys)
+
+
+LINEAR_CROSS_ENTROPY_CHUNK = Benchmark(
+    name="linear-cross-entropy-chunk",
+    title="Head and loss by the size of the chunk",
+    question="What does a smaller chunk of logits cost in time, and what does it save in memory?",
+    contenders={"gpuguide": Contender(chunk_work, BF16)},
+    cases=chunk_cases,
+    memory=bytes_needed,
+    settle=0.5,
+    budget=0.5,
+)

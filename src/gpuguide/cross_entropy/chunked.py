@@ -1,0 +1,298 @@
+"""The loss from hidden states, without ever holding all logits.
+
+The head of a language model turns each position's hidden state into a logit for every token. In training the logits of
+all positions are often the largest tensor there is, and it is needed twice: for the loss, and for its gradient. But a
+position's loss depends on its own logits alone, and once they are there, so is their gradient, ``softmax - onehot``.
+So positions are taken a chunk at a time, and the forward pass does for each chunk all that will be needed of it::
+
+    logits   = hidden @ head.T           # (chunk, vocab)
+    loss     += sum(lse - logits[target])
+    logits   = softmax - onehot          # the gradient, in the place of the logits
+    d_hidden = logits @ head
+    d_head  += logits.T @ hidden
+
+The backward pass only multiplies the two results by the gradient that arrives from above. Nothing is computed twice:
+the arithmetic is that of the ordinary way, and of the logits one chunk exists at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpuguide.cross_entropy.reference import (
+    IGNORED,
+    check_settings,
+    check_targets,
+    divisor,
+    logits_gradient,
+    token_losses,
+)
+
+CHUNK_BYTES = 832 * 2**20
+"""The logits of a chunk take about as much, unless that would leave it fewer than ``FEWEST_TOKENS``"""
+FEWEST_TOKENS = 2048
+"""With fewer at a time, reading the head and adding to its gradient again and again costs more than the arithmetic"""
+ROWS_AT_ONCE = 64
+"""Rows of logits that are turned into gradients together. They are computed with in fp32, so few rows save memory."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the loss, apart from the tensors."""
+
+    vocab_size: int
+    ignore_index: int
+    label_smoothing: float
+    z_loss: float
+    chunk: int
+    gradient_dtype: torch.dtype
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor,
+    head: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    vocab_size: int | None = None,
+    ignore_index: int = IGNORED,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+    count: int | torch.Tensor | None = None,
+    chunk: int | None = None,
+    gradient_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return the loss of ``hidden @ head.T`` against targets, and compute its gradient on the way.
+
+    It stands in the place of ``cross_entropy(linear(hidden, head), targets)``.
+
+    Parameters
+    ----------
+    hidden : torch.Tensor
+        ``(..., hidden_size)``, after the final norm.
+    head : torch.Tensor
+        ``(rows, hidden_size)``, of the same type as the hidden states. Under autocast both are cast.
+    targets : torch.Tensor
+        ``(...)``, int64: the token after each position.
+    vocab_size : int, optional
+        Tokens that exist, if the head has been padded with rows that stand for none. Those take no part in the loss,
+        and their gradient is zero.
+    ignore_index, label_smoothing, z_loss, count
+        As in :func:`gpuguide.cross_entropy.cross_entropy`.
+    reduction : str
+        ``mean`` or ``sum``. One loss a position cannot be had: the gradients of all positions are added up before it
+        is known what each will be multiplied by.
+    chunk : int, optional
+        Positions at a time. More take more memory and, up to a point, less time.
+    gradient_dtype : torch.dtype, optional
+        The type in which gradients are added up. By default that of the inputs, and fp32 if that is fp16.
+
+    Returns
+    -------
+    torch.Tensor
+        A scalar in fp32 or wider. Zero if no position counts.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types do not fit, a target is outside the vocabulary, or a setting is out of its range.
+    RuntimeError
+        From the backward pass, if a second derivative is asked for, or it is run a second time.
+    """
+    hidden, head = _in_autocast_type(hidden), _in_autocast_type(head)
+    check_settings(label_smoothing, z_loss, reduction, "mean, sum")
+    _check_operands(hidden, head)
+    vocab_size = _checked_vocab_size(vocab_size, head)
+    check_targets(targets, hidden.shape[:-1], vocab_size, ignore_index)
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"The chunk is {chunk} positions; it must be at least 1.")
+    settings = Settings(
+        vocab_size,
+        ignore_index,
+        label_smoothing,
+        z_loss,
+        chunk or default_chunk(head.shape[0], hidden.element_size()),
+        gradient_dtype or (torch.float32 if hidden.dtype == torch.float16 else hidden.dtype),
+    )
+    counted = torch.as_tensor(divisor(targets, ignore_index, reduction, count), device=hidden.device)
+    scale = counted.to(_wide(hidden.dtype)).reciprocal()
+    flat, flat_targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    if torch.is_grad_enabled() and (hidden.requires_grad or head.requires_grad):
+        return _LinearCrossEntropy.apply(flat, head, flat_targets, scale, settings)
+    return loss_of_chunks(flat, head, flat_targets, settings) * scale
+
+
+def default_chunk(rows: int, element_size: int) -> int:
+    """Return how many positions are taken at a time: a power of two, for a head of ``rows`` rows."""
+    fitting = CHUNK_BYTES // (rows * element_size)
+    return max(FEWEST_TOKENS, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def loss_of_chunks(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """Return the sum of the losses, a chunk at a time and without gradients."""
+    total = torch.zeros((), dtype=_wide(hidden.dtype), device=hidden.device)
+    for part, wanted in zip(hidden.split(settings.chunk), targets.split(settings.chunk), strict=True):
+        logits = (part @ head.t())[:, : settings.vocab_size]
+        for rows, some in zip(logits.split(ROWS_AT_ONCE), wanted.split(ROWS_AT_ONCE), strict=True):
+            total += token_losses(rows, some, **_of_the_loss(settings)).sum()
+    return total
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The loss, whose forward pass computes the gradients too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        head: torch.Tensor,
+        targets: torch.Tensor,
+        scale: torch.Tensor,
+        settings: Settings,
+    ) -> torch.Tensor:
+        wants_hidden, wants_head = ctx.needs_input_grad[:2]
+        d_hidden = torch.empty_like(hidden, dtype=settings.gradient_dtype) if wants_hidden else None
+        d_head = torch.empty_like(head, dtype=settings.gradient_dtype) if wants_head else None
+        total = torch.zeros((), dtype=_wide(hidden.dtype), device=hidden.device)
+        logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
+        for start in range(0, len(hidden), settings.chunk):
+            here = slice(start, start + settings.chunk)
+            logits = logits[: len(hidden[here])]
+            torch.mm(hidden[here], head.t(), out=logits)
+            total += loss_then_gradient_(logits, targets[here], scale, settings)
+            if d_hidden is not None:
+                _store_product(d_hidden[here], logits, head)
+            if d_head is not None:
+                (_add_product if start else _store_product)(d_head, logits.t(), hidden[here])
+        if d_head is not None and not len(hidden):
+            d_head.zero_()
+        ctx.gradients = d_hidden, d_head
+        ctx.types = hidden.dtype, head.dtype
+        return total * scale
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "linear_cross_entropy has no second derivative: its gradient was computed with the loss. "
+                "Use torch.nn.functional.cross_entropy on the logits for one."
+            )
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "The gradient of this linear_cross_entropy was handed out already. Compute the loss again before a "
+                "second backward pass."
+            )
+        gradients, ctx.gradients = ctx.gradients, None
+        done = [
+            None if gradient is None else multiply_(gradient, upstream[0]).to(dtype)
+            for gradient, dtype in zip(gradients, ctx.types, strict=True)
+        ]
+        return (*done, None, None, None)
+
+
+def loss_then_gradient_(
+    logits: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, settings: Settings
+) -> torch.Tensor:
+    """Return the sum of the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
+
+    On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
+    """
+    if _fused(logits):
+        from gpuguide.cross_entropy import fused
+
+        return fused.loss_then_gradient_(
+            logits, targets, scale, vocab_size=settings.vocab_size, **_of_the_loss(settings)
+        )
+    total = torch.zeros((), dtype=_wide(logits.dtype), device=logits.device)
+    logits[:, settings.vocab_size :] = 0  # what stands for no token has no gradient
+    real = logits[:, : settings.vocab_size]
+    for rows, some in zip(real.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True):
+        total += token_losses(rows, some, **_of_the_loss(settings)).sum()
+        rows.copy_(logits_gradient(rows, some, **_of_the_loss(settings)).mul_(scale))
+    return total
+
+
+def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Multiply in place by one number, and return the result. On a GPU a factor of one costs nothing."""
+    if _fused(values):
+        from gpuguide.cross_entropy import fused
+
+        return fused.multiply_(values, factor)
+    return values.mul_(factor)
+
+
+def _fused(values: torch.Tensor) -> bool:
+    """Return whether our kernels take a tensor."""
+    return values.is_cuda and values.dtype != torch.float64 and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _of_the_loss(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ("ignore_index", "label_smoothing", "z_loss")}
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _store_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Set ``out`` to a product, in its own type."""
+    if out.dtype == left.dtype:
+        torch.mm(left, right, out=out)
+    elif out.is_cuda:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add a product to ``total``, in the type of ``total``."""
+    if total.dtype == left.dtype:
+        torch.addmm(total, left, right, out=total)
+    elif total.is_cuda:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        torch.addmm(total, left.to(total.dtype), right.to(total.dtype), out=total)
+
+
+# --- checks ----------------------------------------------------------------------------------------------
+
+
+def _in_autocast_type(tensor: torch.Tensor) -> torch.Tensor:
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind) and tensor.is_floating_point():
+        return tensor.to(torch.get_autocast_dtype(kind))
+    return tensor
+
+
+def _check_operands(hidden: torch.Tensor, head: torch.Tensor) -> None:
+    if head.ndim != 2 or hidden.ndim < 1 or hidden.shape[-1] != head.shape[-1]:
+        raise ValueError(
+            f"The head must be (rows, hidden_size) and the hidden states (..., hidden_size); "
+            f"given {tuple(head.shape)} and {tuple(hidden.shape)}."
+        )
+    if hidden.dtype != head.dtype or not hidden.is_floating_point():
+        raise ValueError(
+            f"Hidden states and head must be floating-point numbers of one type; given {hidden.dtype} and {head.dtype}."
+        )
+    if hidden.device != head.device:
+        raise ValueError(f"Hidden states and head must be on one device; given {hidden.device} and {head.device}.")
+
+
+def _checked_vocab_size(vocab_size: int | None, head: torch.Tensor) -> int:
+    if vocab_size is None:
+        return head.shape[0]
+    if not 1 <= vocab_size <= head.shape[0]:
+        raise ValueError(
+            f"vocab_size is {vocab_size}; the head has {head.shape[0]} rows, so it lies between 1 and that."
+        )
+    return vocab_size

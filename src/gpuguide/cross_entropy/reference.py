@@ -1,0 +1,189 @@
+"""The loss from logits: the plain version of everything that the faster ones do.
+
+A target's loss is its *surprise*, the negative logarithm of its probability. With logits ``x``, the target ``t`` and
+``lse = log(sum(exp(x)))`` that is ``lse - x[t]``: the probability itself is never computed, so none can underflow.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from gpuguide import logits as distributions
+
+IGNORED = -100
+"""The target of a position that does not count, as in PyTorch"""
+
+
+def cross_entropy_naive(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss as the definition is written: minus the logarithm of the target's probability.
+
+    A probability below the smallest number of the format gives an infinite loss. Targets must all count.
+    """
+    probabilities = torch.softmax(logits, dim=-1)
+    return -probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log().mean()
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    ignore_index: int = IGNORED,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+    count: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the loss of logits against targets.
+
+    Parameters
+    ----------
+    logits : torch.Tensor
+        ``(..., vocab_size)``, floating point.
+    targets : torch.Tensor
+        ``(...)``, int64: for each position the number of the token that follows it.
+    ignore_index : int
+        Positions with this target do not count.
+    label_smoothing : float
+        In [0, 1): the share of the target's weight that is spread evenly over the whole vocabulary.
+    z_loss : float
+        Weight of the squared ``lse``, which keeps logits from drifting. Zero or above.
+    reduction : str
+        ``mean`` over the positions that count, ``sum``, or ``none``: one loss a position, zero where it does not count.
+    count : int or torch.Tensor, optional
+        What ``mean`` divides by instead of the positions that count here: the number of those in all micro-batches,
+        when gradients are accumulated.
+
+    Returns
+    -------
+    torch.Tensor
+        In fp32 or wider: a scalar, or the shape of ``targets``. If no position counts the sum and the mean are zero,
+        where PyTorch's mean is NaN. A row of logits with NaN, or with nothing but ``-inf``, gives NaN.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types do not fit, a target is outside the vocabulary, or a setting is out of its range.
+
+    References
+    ----------
+    C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015, section 7 (smoothing).
+    A. Chowdhery et al., "PaLM", 2022, section 5 (z-loss).
+    """
+    check_settings(label_smoothing, z_loss, reduction)
+    check_targets(targets, logits.shape[:-1], logits.shape[-1], ignore_index)
+    losses = token_losses(logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss)
+    if reduction == "none":
+        return losses
+    return losses.sum() / divisor(targets, ignore_index, reduction, count)
+
+
+def token_losses(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    ignore_index: int = IGNORED,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> torch.Tensor:
+    """Return the loss at each position, zero where the target is ignored. Parameters as :func:`cross_entropy`."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    lse = distributions.log_sum_exp(wide)
+    counted = targets != ignore_index
+    of_target = wide.gather(-1, targets.where(counted, 0).unsqueeze(-1)).squeeze(-1)
+    losses = lse - of_target
+    if label_smoothing:
+        losses = (1 - label_smoothing) * losses + label_smoothing * (lse - wide.mean(dim=-1))
+    if z_loss:
+        losses = losses + z_loss * lse.square()
+    return losses.where(counted, 0.0)
+
+
+def logits_gradient(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    ignore_index: int = IGNORED,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> torch.Tensor:
+    """Return the derivative of each position's loss by its logits: ``softmax - onehot``, shape ``(..., vocab_size)``.
+
+    Smoothing spreads the one over the vocabulary. The z-loss adds ``2 * z_loss * lse`` times the softmax.
+    Parameters as :func:`cross_entropy`.
+    """
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    counted = targets != ignore_index
+    gradient = distributions.softmax(wide)
+    if z_loss:
+        gradient = gradient * (1 + 2 * z_loss * distributions.log_sum_exp(wide)).unsqueeze(-1)
+    if label_smoothing:
+        gradient = gradient - label_smoothing / logits.shape[-1]
+    weight = torch.full_like(gradient[..., :1], 1 - label_smoothing)
+    gradient = gradient.scatter_add(-1, targets.where(counted, 0).unsqueeze(-1), -weight)
+    return gradient.where(counted.unsqueeze(-1), 0.0)
+
+
+def perplexity(loss: float) -> float:
+    """Return the number of equally likely tokens that would surprise as much as a loss in nats."""
+    return math.exp(loss)
+
+
+def bits_per_byte(loss: float, tokens: int, size: int) -> float:
+    """Return a mean loss a token as bits for each byte of the text, which no tokenizer changes.
+
+    Parameters
+    ----------
+    loss : float
+        Mean loss a token, in nats.
+    tokens, size : int
+        Tokens and bytes of the text.
+    """
+    return loss / math.log(2) * tokens / size
+
+
+# --- checks ----------------------------------------------------------------------------------------------
+
+
+def divisor(
+    targets: torch.Tensor, ignore_index: int, reduction: str, count: int | torch.Tensor | None
+) -> torch.Tensor | int:
+    """Return what the sum of the losses is divided by, at least one."""
+    if reduction == "sum":
+        return 1
+    if count is None:
+        return (targets != ignore_index).sum().clamp_min(1)
+    return count.clamp_min(1) if isinstance(count, torch.Tensor) else max(count, 1)
+
+
+def check_settings(label_smoothing: float, z_loss: float, reduction: str, reductions: str = "mean, sum, none") -> None:
+    """Raise a :class:`ValueError` if a setting is out of its range."""
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1.")
+    if not (math.isfinite(z_loss) and z_loss >= 0):
+        raise ValueError(f"z_loss is {z_loss}; it must be a finite number, zero or above.")
+    if reduction not in reductions.split(", "):
+        raise ValueError(f"The reduction is {reduction!r}; it must be one of {reductions}.")
+
+
+def check_targets(targets: torch.Tensor, shape: torch.Size, vocab_size: int, ignore_index: int) -> None:
+    """Raise a :class:`ValueError` unless targets are int64 of a shape and inside the vocabulary.
+
+    To know, it waits for the device that holds them; while a CUDA graph is captured it looks at shape and type only.
+    """
+    if targets.shape != shape:
+        raise ValueError(
+            f"Targets must have the shape {tuple(shape)}, one for each position; given {tuple(targets.shape)}."
+        )
+    if targets.dtype != torch.int64:
+        raise ValueError(f"Targets must be int64, not {targets.dtype}.")
+    if targets.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    outside = (targets != ignore_index) & ((targets < 0) | (targets >= vocab_size))
+    if bool(outside.any()):
+        where = tuple(outside.nonzero()[0].tolist())
+        raise ValueError(
+            f"The target at {where} is {int(targets[where])}; it must lie between 0 and {vocab_size - 1}, "
+            f"or be {ignore_index} for a position that does not count."
+        )

@@ -1,0 +1,122 @@
+"""The Triton kernels against the plain losses: interpreted on the processor, and compiled on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from gpuguide.cross_entropy import linear_cross_entropy, reference
+
+triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton has no build for this system")
+SETTINGS: list[dict[str, float]] = [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-2}]
+SHAPES = [(9, 1003, 990), (3, 64, 64), (2, 1, 1), (2, 40000, 39999)]
+"""Rows, columns, and how many of these stand for a token"""
+PLAIN = {"ignore_index": reference.IGNORED, "label_smoothing": 0.0, "z_loss": 0.0}
+
+
+def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], scale: float) -> None:
+    """Assert that the kernel's loss and gradient are those of the plain version."""
+    from gpuguide.cross_entropy import fused
+
+    rows, columns, vocab = shape
+    generator = torch.Generator().manual_seed(rows)
+    logits = (torch.randn(rows, columns, generator=generator) * 4).to(device)
+    targets = torch.randint(vocab, (rows,), generator=generator).to(device)
+    targets[rows // 2] = reference.IGNORED
+    settings: dict[str, Any] = PLAIN | given
+    real = logits[:, :vocab].double()
+    loss = reference.token_losses(real, targets, **settings).sum()
+    gradient = reference.logits_gradient(real, targets, **settings) * scale
+    overwritten = logits.clone()
+    factor = torch.tensor(scale, device=device)
+    found = fused.loss_then_gradient_(overwritten, targets, factor, vocab_size=vocab, **settings)
+    torch.testing.assert_close(found.double(), loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(overwritten[:, :vocab].double(), gradient, rtol=1e-4, atol=1e-6)
+    assert not overwritten[:, vocab:].any()
+
+
+def compare_all(device: str) -> None:
+    """Compare every shape and setting, and the multiplication in place."""
+    from gpuguide.cross_entropy import fused
+
+    for shape in SHAPES:
+        for given in SETTINGS:
+            compare(device, shape, given, scale=0.5)
+    for factor in (1.0, 3.0):
+        values = torch.randn(10001, device=device)
+        expected = values * factor
+        torch.testing.assert_close(fused.multiply_(values, torch.tensor(factor, device=device)), expected)
+
+
+@triton
+def test_kernels_interpreted() -> None:
+    """In a process of its own: Triton decides when it is imported whether it interprets."""
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_fused; test_fused.compare_all('cpu')"
+    done = subprocess.run(
+        [sys.executable, "-c", program, os.path.dirname(__file__)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.gpu
+def test_kernels_on_a_gpu() -> None:
+    compare_all("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("chunk", [64, 300])
+def test_linear_cross_entropy_on_a_gpu(dtype: torch.dtype, chunk: int) -> None:
+    """Against float64 from the same rounded inputs; at most half as much again as PyTorch's own error."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(257, 64, generator=generator).to("cuda", dtype)
+    head = (torch.randn(1003, 64, generator=generator) / 8).to("cuda", dtype)
+    targets = torch.randint(1003, (257,), generator=generator).cuda()
+    targets[::5] = reference.IGNORED
+
+    def gradients(loss: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+        operands = [each.to(dtype).requires_grad_() for each in (hidden, head)]
+        found = loss(*operands, targets)
+        (found * 2).backward()
+        return [found.detach(), *(each.grad for each in operands)]
+
+    def whole(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        return torch.nn.functional.cross_entropy((hidden @ head.t()).to(wide), targets)
+
+    exact = gradients(whole, torch.float64)
+    theirs = gradients(whole, dtype)
+    ours = gradients(lambda *given: linear_cross_entropy(*given, chunk=chunk), dtype)
+    for mine, other, right in zip(ours, theirs, exact, strict=True):
+        norm = torch.linalg.vector_norm
+        error, accepted = (float(norm(each.double() - right) / norm(right)) for each in (mine, other))
+        assert error <= 1.5 * accepted + 1e-6
+
+
+@pytest.mark.gpu
+def test_more_than_two_to_the_31_logits() -> None:
+    """Offsets exceed 32 bits in the last rows."""
+    from gpuguide.cross_entropy import fused
+
+    vocab = 262144
+    rows = 2**31 // vocab + 2
+    if torch.cuda.get_device_properties(0).total_memory < 6 * rows * vocab:
+        pytest.skip("needs 13 GB of GPU memory")
+    logits = torch.zeros(rows, vocab, dtype=torch.bfloat16, device="cuda")
+    targets = torch.arange(rows, device="cuda")
+    one = torch.ones((), device="cuda")
+    found = fused.loss_then_gradient_(logits, targets, one, vocab_size=vocab, **PLAIN)  # type: ignore[arg-type]
+    assert float(found) == pytest.approx(rows * torch.tensor(float(vocab)).log().item(), rel=1e-5)
+    last = logits[-1].float()
+    assert float(last[rows - 1]) == pytest.approx(1 / vocab - 1, rel=1e-2)
+    assert float(last[0]) == pytest.approx(1 / vocab, rel=1e-2)
