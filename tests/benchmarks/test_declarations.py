@@ -30,6 +30,8 @@ CONTENDERS = {
 TOPICS = {
     "softmax": ["torch-eager", "torch-compile"],
     "lm-head": ["torch"],
+    "linear-cross-entropy": ["gpuguide", "torch-eager", "torch-compile", "liger"],
+    "linear-cross-entropy-chunk": ["gpuguide"],
     "training-memory": [
         "train-fp32",
         "train-bf16",

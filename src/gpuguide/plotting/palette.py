@@ -92,6 +92,8 @@ CONTENDERS = {
     "torch": Style("blue", "o"),
     "torch-eager": Style("blue", "o"),
     "torch-compile": Style("orange", "s"),
+    "gpuguide": Style("green", "^"),
+    "liger": Style("violet", "v"),
     "train-fp32": Style("pink", "D"),
     "train-bf16": Style("orange", "s"),
     "train-mixed": Style("blue", "o"),
