@@ -54,7 +54,8 @@ test: ## Run all tests, the built site's included: make test T="tests/measure"
 	@# The tests look at the site of the published records, not at a reader's own.
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
 	@$(BIN)/python tests/find_browser.py
-	$(BIN)/python -m pytest $(T)
+	@# A file of tests is one process's, and a process computes on one core.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(T)
 
 lint: $(READY) ## Check style and types, and the pages' rules
 	$(BIN)/ruff check .
