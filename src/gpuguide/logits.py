@@ -24,6 +24,11 @@ from gpuguide import roofline
 # --- from scores to probabilities ------------------------------------------------------------------------
 
 
+def at_least_fp32(values: torch.Tensor) -> torch.Tensor:
+    """Return values in the format in which to compute with them: float64 as it is, everything else in fp32."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
 def softmax_naive(logits: torch.Tensor) -> torch.Tensor:
     """Return the probabilities as the definition is written, in the logits' own format. It overflows.
 
@@ -50,7 +55,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         Same shape and format. A row that is no distribution gives NaN, as in :func:`torch.softmax`.
     """
-    wide = _at_least_fp32(logits)
+    wide = at_least_fp32(logits)
     powers = torch.exp(wide - wide.amax(dim=-1, keepdim=True))
     return (powers / powers.sum(dim=-1, keepdim=True)).to(logits.dtype)
 
@@ -60,7 +65,7 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 
     It is what separates a logit from its log-probability.
     """
-    wide = _at_least_fp32(logits)
+    wide = at_least_fp32(logits)
     largest = wide.amax(dim=-1, keepdim=True)
     return (largest + torch.exp(wide - largest).sum(dim=-1, keepdim=True).log()).squeeze(-1)
 
@@ -78,7 +83,7 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         Same shape and format.
     """
-    wide = _at_least_fp32(logits)
+    wide = at_least_fp32(logits)
     return (wide - log_sum_exp(wide).unsqueeze(-1)).to(logits.dtype)
 
 
@@ -87,7 +92,7 @@ def entropy(logits: torch.Tensor) -> torch.Tensor:
 
     It is zero if one token is certain, and ``log(vocab_size)`` if all are equally likely.
     """
-    return torch.special.entr(softmax(_at_least_fp32(logits))).sum(dim=-1)
+    return torch.special.entr(softmax(at_least_fp32(logits))).sum(dim=-1)
 
 
 # --- changing the distribution ---------------------------------------------------------------------------
@@ -122,7 +127,7 @@ def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     if temperature == 0:
         first = logits.argmax(dim=-1, keepdim=True)
         return torch.full_like(logits, -torch.inf).scatter(-1, first, 0.0)
-    shifted = (_at_least_fp32(logits) - _at_least_fp32(largest)).double()  # fp32 would round a tiny temperature to zero
+    shifted = (at_least_fp32(logits) - at_least_fp32(largest)).double()  # fp32 would round a tiny temperature to zero
     return (shifted / temperature).to(logits.dtype)
 
 
@@ -227,8 +232,51 @@ def keep_min_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     largest = _row_maximum(logits)
     if p == 0:
         return logits
-    below = _at_least_fp32(logits) - _at_least_fp32(largest) < math.log(p)
+    below = at_least_fp32(logits) - at_least_fp32(largest) < math.log(p)
     return logits.masked_fill(below, -torch.inf)
+
+
+def with_repetition_penalty(logits: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Make tokens that were written already less likely: divide their logits by a penalty, or multiply negative ones.
+
+    It works on logits before :func:`adjust`, and is the one change here that depends on where zero lies: adding a
+    constant to all logits, which changes no probability, changes what the penalty does.
+
+    Parameters
+    ----------
+    logits : torch.Tensor
+        ``(..., vocab_size)``, floating point.
+    seen : torch.Tensor
+        ``(..., count)``, int64: the tokens of each row so far. A token that stands there twice is punished once.
+    penalty : float
+        Above zero. One changes nothing; below one rewards repetition.
+
+    Returns
+    -------
+    torch.Tensor
+        Same shape and format as the logits.
+
+    Raises
+    ------
+    ValueError
+        If the penalty is not a finite number above zero, the shapes do not fit, or a token is outside the vocabulary.
+
+    References
+    ----------
+    N. S. Keskar et al., "CTRL", 2019, section 4.1. https://arxiv.org/abs/1909.05858. The paper divides every logit, and
+    so makes tokens with negative ones more likely; like ``transformers``, this multiplies those.
+    """
+    if not (math.isfinite(penalty) and penalty > 0):
+        raise ValueError(f"The repetition penalty is {penalty}; it must be a finite number above 0 (1: no penalty).")
+    if seen.dtype != torch.int64 or seen.ndim != logits.ndim or seen.shape[:-1] != logits.shape[:-1]:
+        raise ValueError(
+            f"The tokens seen must be int64 of shape {(*logits.shape[:-1], 'count')}, as many rows as the logits; "
+            f"given {seen.dtype} of shape {tuple(seen.shape)}."
+        )
+    if bool(((seen < 0) | (seen >= logits.shape[-1])).any()):
+        raise ValueError(f"A token that was seen is outside the vocabulary of {logits.shape[-1]}.")
+    of_seen = logits.gather(-1, seen)
+    return logits.scatter(-1, seen, torch.where(of_seen < 0, of_seen * penalty, of_seen / penalty))
 
 
 def adjust(
@@ -297,7 +345,7 @@ def sample(logits: torch.Tensor, generator: torch.Generator | None = None) -> to
     _row_maximum(logits)
     if logits.shape[:-1].numel() == 0:
         return torch.empty(logits.shape[:-1], dtype=torch.int64, device=logits.device)
-    rows = softmax(_at_least_fp32(logits)).reshape(-1, logits.shape[-1])
+    rows = softmax(at_least_fp32(logits)).reshape(-1, logits.shape[-1])
     return torch.multinomial(rows, num_samples=1, generator=generator).reshape(logits.shape[:-1])
 
 
@@ -435,10 +483,6 @@ def head_turning_point(hidden: int, vocab: int, element_size: float, ridge: floa
 
 
 # --- checks ----------------------------------------------------------------------------------------------
-
-
-def _at_least_fp32(values: torch.Tensor) -> torch.Tensor:
-    return values if values.dtype == torch.float64 else values.float()
 
 
 def _row_maximum(logits: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ SHAPES = [(9, 1003, 990), (3, 64, 64), (2, 1, 1), (2, 40000, 39999)]
 PLAIN = {"ignore_index": reference.IGNORED, "label_smoothing": 0.0, "z_loss": 0.0}
 
 
-def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], scale: float) -> None:
+def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], scale: float, piece: int) -> None:
     """Assert that the kernel's loss and gradient are those of the plain version."""
     from gpuguide.cross_entropy import fused
 
@@ -31,23 +31,37 @@ def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], s
     targets[rows // 2] = reference.IGNORED
     settings: dict[str, Any] = PLAIN | given
     real = logits[:, :vocab].double()
-    loss = reference.token_losses(real, targets, **settings).sum()
+    loss = reference.token_losses(real, targets, **settings)
     gradient = reference.logits_gradient(real, targets, **settings) * scale
     overwritten = logits.clone()
     factor = torch.tensor(scale, device=device)
-    found = fused.loss_then_gradient_(overwritten, targets, factor, vocab_size=vocab, **settings)
-    torch.testing.assert_close(found.double(), loss, rtol=1e-5, atol=1e-5)
+    losses = torch.full((rows,), torch.nan, device=device)
+    fused.loss_then_gradient_(overwritten, targets, losses, factor, vocab_size=vocab, piece_bytes=piece, **settings)
+    torch.testing.assert_close(losses.double(), loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(overwritten[:, :vocab].double(), gradient, rtol=1e-4, atol=1e-6)
     assert not overwritten[:, vocab:].any()
 
 
-def compare_all(device: str) -> None:
-    """Compare every shape and setting, and the multiplication in place."""
+def compare_all(device: str, pieces: tuple[int, ...]) -> None:
+    """Compare every shape and setting, the look at the targets, and the multiplication in place.
+
+    The interpreter runs one program after the other, so there every row must be one piece.
+    """
     from gpuguide.cross_entropy import fused
 
     for shape in SHAPES:
         for given in SETTINGS:
-            compare(device, shape, given, scale=0.5)
+            for piece in pieces:
+                compare(device, shape, given, scale=0.5, piece=piece)
+    for count in (1, 5000):
+        targets = torch.randint(100, (count,), device=device)
+        targets[::3] = reference.IGNORED
+        scale, outside = fused.look_at_targets(targets, 100, reference.IGNORED)
+        counted = int((targets != reference.IGNORED).sum())
+        assert float(scale) == pytest.approx(1 / max(counted, 1))
+        assert int(outside) >= count
+        targets[count // 2 :] = 100
+        assert int(fused.look_at_targets(targets, 100, reference.IGNORED)[1]) == count // 2
     for factor in (1.0, 3.0):
         values = torch.randn(10001, device=device)
         expected = values * factor
@@ -57,7 +71,7 @@ def compare_all(device: str) -> None:
 @triton
 def test_kernels_interpreted() -> None:
     """In a process of its own: Triton decides when it is imported whether it interprets."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_fused; test_fused.compare_all('cpu')"
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_fused; test_fused.compare_all('cpu', (2**20,))"
     done = subprocess.run(
         [sys.executable, "-c", program, os.path.dirname(__file__)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -70,7 +84,47 @@ def test_kernels_interpreted() -> None:
 
 @pytest.mark.gpu
 def test_kernels_on_a_gpu() -> None:
-    compare_all("cuda")
+    compare_all("cuda", (256, 4096, 32768, 2**20))
+
+
+@pytest.mark.gpu
+def test_a_target_outside_the_vocabulary_is_refused_and_harms_nothing() -> None:
+    """The GPU has then computed with it; it is told all the same, and the next loss is right."""
+    hidden = torch.randn(300, 64, device="cuda", requires_grad=True)
+    head = torch.randn(1003, 64, device="cuda", requires_grad=True)
+    targets = torch.randint(1003, (300,), device="cuda")
+    right = float(linear_cross_entropy(hidden, head, targets, chunk=64))
+    for wrong in (1003, -1, 2**40):
+        outside = targets.clone()
+        outside[211] = wrong
+        with pytest.raises(ValueError, match=rf"The target at \(211,\) is {wrong}; it must lie between 0 and 1002"):
+            linear_cross_entropy(hidden, head, outside, chunk=64)
+    assert float(linear_cross_entropy(hidden, head, targets, chunk=64)) == right
+
+
+@pytest.mark.gpu
+def test_a_captured_step_gives_the_same() -> None:
+    hidden = torch.randn(300, 64, device="cuda", requires_grad=True)
+    head = torch.randn(1003, 64, device="cuda", requires_grad=True)
+    targets = torch.randint(1003, (300,), device="cuda")
+
+    def step() -> torch.Tensor:
+        hidden.grad = head.grad = None
+        loss = linear_cross_entropy(hidden, head, targets, chunk=64)
+        loss.backward()
+        return loss.detach()
+
+    eager = step(), hidden.grad, head.grad
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(), hidden.grad, head.grad
+    graph.replay()
+    for one, other in zip(eager, captured, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.gpu
@@ -115,8 +169,9 @@ def test_more_than_two_to_the_31_logits() -> None:
     logits = torch.zeros(rows, vocab, dtype=torch.bfloat16, device="cuda")
     targets = torch.arange(rows, device="cuda")
     one = torch.ones((), device="cuda")
-    found = fused.loss_then_gradient_(logits, targets, one, vocab_size=vocab, **PLAIN)  # type: ignore[arg-type]
-    assert float(found) == pytest.approx(rows * torch.tensor(float(vocab)).log().item(), rel=1e-5)
+    losses = torch.full((rows,), torch.nan, device="cuda")
+    fused.loss_then_gradient_(logits, targets, losses, one, vocab_size=vocab, **PLAIN)  # type: ignore[arg-type]
+    torch.testing.assert_close(losses, torch.tensor(float(vocab), device="cuda").log().expand(rows))
     last = logits[-1].float()
     assert float(last[rows - 1]) == pytest.approx(1 / vocab - 1, rel=1e-2)
     assert float(last[0]) == pytest.approx(1 / vocab, rel=1e-2)

@@ -1,4 +1,4 @@
-"""Softmax over a vocabulary, and the product that makes the logits."""
+"""Softmax and log-sum-exp over a vocabulary, and the product that makes the logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gpuguide import logits
+from gpuguide import logits, softmax
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
@@ -15,6 +15,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 ACCEPTED_ERROR = {"bf16": 4e-3, "fp16": 4e-3, "fp32": 1e-5}
 """Largest accepted error against float64, as a ratio of norms. The probabilities of a large vocabulary are so small
 that fp16 holds them with few digits."""
+ACCEPTED_LSE_ERROR = 1e-5
+"""Largest accepted error of a log-sum-exp in fp32 against float64, in nats"""
 CHECKED_ROWS = 16
 COLUMNS_AT_ONCE = 4096
 SOFTMAX_ROWS = (64, 4096)
@@ -23,7 +25,8 @@ VOCABULARIES = (32768, 65536, 131072, 262144)
 GPT2, GPT2_PADDED, LLAMA3_8B = (768, 50257), (768, 50304), (4096, 128256)
 """Hidden size and vocabulary. Padded, GPT-2's vocabulary is a multiple of 64."""
 
-Softmax = Callable[[torch.Tensor], torch.Tensor]
+OfRows = Callable[[torch.Tensor], torch.Tensor]
+"""A softmax, or a log-sum-exp"""
 
 
 def number(keys: Keys, name: str) -> int:
@@ -55,34 +58,51 @@ def check_error(result: torch.Tensor, reference: torch.Tensor, dtype: str) -> No
     assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
 
 
-# --- softmax ---------------------------------------------------------------------------------------------
+# --- softmax and log-sum-exp -----------------------------------------------------------------------------
 
 
-def eager(values: torch.Tensor) -> torch.Tensor:
+def eager_softmax(values: torch.Tensor) -> torch.Tensor:
     """Return PyTorch's softmax over the last axis."""
     return torch.softmax(values, dim=-1)
 
 
-def compiled(device: Device) -> Softmax:
-    """Return PyTorch's softmax, to be compiled for the one shape that it is called with next."""
+def eager_log_sum_exp(values: torch.Tensor) -> torch.Tensor:
+    """Return PyTorch's log-sum-exp over the last axis, in fp32."""
+    return torch.logsumexp(values.float(), dim=-1)
+
+
+def compiled(function: OfRows, device: Device) -> OfRows:
+    """Return a function of PyTorch's, to be compiled for the one shape that it is called with next."""
     if device.backend == "fake":
-        return eager
+        return function
     torch.compiler.reset()  # after eight shapes the compiler would give up on one function
-    return torch.compile(eager, dynamic=False)
+    return torch.compile(function, dynamic=False)
 
 
-def softmax_work(softmax: Softmax, device: Device, keys: Keys) -> Work:
+def inputs(device: Device, keys: Keys) -> list[torch.Tensor]:
+    """Return rows of N(0, 1) logits, so many sets that none is still in the cache when its turn comes again."""
+    rows, vocab = number(keys, "rows"), number(keys, "vocab")
+    count = rotated(rows * vocab * element_size(keys), device)
+    dtype = DTYPES[str(keys["dtype"])]
+    return [torch.randn(rows, vocab, dtype=dtype, device=device.torch_device) for _ in range(count)]
+
+
+def calls_on(function: OfRows, values: Sequence[torch.Tensor]) -> list[Callable[[], torch.Tensor]]:
+    """Return a call for each set of inputs."""
+
+    def call_on(some: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: function(some)
+
+    calls = [call_on(some) for some in values]
+    calls[0]()  # compiles
+    return calls
+
+
+def softmax_work(function: OfRows, device: Device, keys: Keys) -> Work:
     """Turn rows of N(0, 1) logits into probabilities."""
     rows, vocab, dtype = number(keys, "rows"), number(keys, "vocab"), str(keys["dtype"])
-    moved = int(logits.softmax_bytes(rows, vocab, element_size(keys)))
-    inputs = [
-        torch.randn(rows, vocab, dtype=DTYPES[dtype], device=device.torch_device) for _ in range(rotated(moved, device))
-    ]
-
-    def call_on(values: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: softmax(values)
-
-    calls = [call_on(values) for values in inputs]
+    values = inputs(device, keys)
+    calls = calls_on(function, values)
 
     def check() -> None:
         result = calls[0]()
@@ -90,9 +110,24 @@ def softmax_work(softmax: Softmax, device: Device, keys: Keys) -> Work:
         accepted = ACCEPTED_ERROR[dtype]
         assert bool(((sums - 1).abs() <= accepted).all()), f"the probabilities of a row do not add up to 1: {sums}"
         chosen = evenly_spaced(rows, result.device)
-        check_error(result[chosen], torch.softmax(inputs[0][chosen].double(), dim=-1), dtype)
+        check_error(result[chosen], torch.softmax(values[0][chosen].double(), dim=-1), dtype)
 
-    calls[0]()  # compiles
+    moved = int(logits.softmax_bytes(rows, vocab, element_size(keys)))
+    return Work(calls, check, {"bandwidth": Rate("B/s", moved)}, footprint=moved)
+
+
+def log_sum_exp_work(function: OfRows, device: Device, keys: Keys) -> Work:
+    """Add up the powers of rows of N(0, 1) logits."""
+    rows, vocab = number(keys, "rows"), number(keys, "vocab")
+    values = inputs(device, keys)
+    calls = calls_on(function, values)
+
+    def check() -> None:
+        for part, found in zip(values[0].split(CHECKED_ROWS), calls[0]().split(CHECKED_ROWS), strict=True):
+            error = float((found.double() - torch.logsumexp(part.double(), dim=-1)).abs().max())
+            assert error <= ACCEPTED_LSE_ERROR, f"the error is {error:.1e}, and {ACCEPTED_LSE_ERROR:.0e} is accepted"
+
+    moved = int(softmax.log_sum_exp_bytes(rows, vocab, element_size(keys)))
     return Work(calls, check, {"bandwidth": Rate("B/s", moved)}, footprint=moved)
 
 
@@ -114,14 +149,31 @@ def half_format(device: Device) -> str:
 
 SOFTMAX = Benchmark(
     name="softmax",
-    title="Softmax over a vocabulary, eager and compiled",
-    question="How near does PyTorch's softmax come to reading and writing its data once?",
+    title="Softmax over a vocabulary",
+    question="How near does a softmax come to reading and writing its data once?",
     contenders={
-        "torch-eager": Contender(lambda device, keys: softmax_work(eager, device, keys)),
-        "torch-compile": Contender(lambda device, keys: softmax_work(compiled(device), device, keys)),
+        "gpuguide": Contender(lambda device, keys: softmax_work(softmax.softmax, device, keys)),
+        "torch-eager": Contender(lambda device, keys: softmax_work(eager_softmax, device, keys)),
+        "torch-compile": Contender(lambda device, keys: softmax_work(compiled(eager_softmax, device), device, keys)),
     },
     cases=softmax_cases,
     memory=lambda keys: 2 * logits.softmax_bytes(number(keys, "rows"), number(keys, "vocab"), element_size(keys)),
+    budget=0.3,
+)
+
+LOG_SUM_EXP = Benchmark(
+    name="log-sum-exp",
+    title="Log-sum-exp over a vocabulary",
+    question="How near does a log-sum-exp come to reading its data once?",
+    contenders={
+        "gpuguide": Contender(lambda device, keys: log_sum_exp_work(softmax.log_sum_exp, device, keys)),
+        "torch-eager": Contender(lambda device, keys: log_sum_exp_work(eager_log_sum_exp, device, keys)),
+        "torch-compile": Contender(
+            lambda device, keys: log_sum_exp_work(compiled(eager_log_sum_exp, device), device, keys)
+        ),
+    },
+    cases=softmax_cases,
+    memory=lambda keys: 3 * logits.softmax_bytes(number(keys, "rows"), number(keys, "vocab"), 4),
     budget=0.3,
 )
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +28,11 @@ import torch
 from gpuguide.cross_entropy.reference import (
     IGNORED,
     check_settings,
+    check_shape_of_targets,
     check_targets,
     divisor,
     logits_gradient,
+    outside_the_vocabulary,
     token_losses,
 )
 
@@ -49,6 +52,8 @@ class Settings:
     ignore_index: int
     label_smoothing: float
     z_loss: float
+    reduction: str
+    count: int | torch.Tensor | None
     chunk: int
     gradient_dtype: torch.dtype
 
@@ -108,7 +113,7 @@ def linear_cross_entropy(
     check_settings(label_smoothing, z_loss, reduction, "mean, sum")
     _check_operands(hidden, head)
     vocab_size = _checked_vocab_size(vocab_size, head)
-    check_targets(targets, hidden.shape[:-1], vocab_size, ignore_index)
+    check_shape_of_targets(targets, hidden.shape[:-1])
     if chunk is not None and chunk < 1:
         raise ValueError(f"The chunk is {chunk} positions; it must be at least 1.")
     settings = Settings(
@@ -116,15 +121,16 @@ def linear_cross_entropy(
         ignore_index,
         label_smoothing,
         z_loss,
+        reduction,
+        count,
         chunk or default_chunk(head.shape[0], hidden.element_size()),
         gradient_dtype or (torch.float32 if hidden.dtype == torch.float16 else hidden.dtype),
     )
-    counted = torch.as_tensor(divisor(targets, ignore_index, reduction, count), device=hidden.device)
-    scale = counted.to(_wide(hidden.dtype)).reciprocal()
-    flat, flat_targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    flat = hidden.reshape(-1, hidden.shape[-1])
     if torch.is_grad_enabled() and (hidden.requires_grad or head.requires_grad):
-        return _LinearCrossEntropy.apply(flat, head, flat_targets, scale, settings)
-    return loss_of_chunks(flat, head, flat_targets, settings) * scale
+        return _LinearCrossEntropy.apply(flat, head, targets, settings)
+    check_targets(targets, hidden.shape[:-1], vocab_size, ignore_index)
+    return loss_of_chunks(flat, head, targets.reshape(-1), settings) * one_over_count(targets, settings, flat)
 
 
 def default_chunk(rows: int, element_size: int) -> int:
@@ -148,32 +154,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        head: torch.Tensor,
-        targets: torch.Tensor,
-        scale: torch.Tensor,
-        settings: Settings,
+        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, settings: Settings
     ) -> torch.Tensor:
         wants_hidden, wants_head = ctx.needs_input_grad[:2]
         d_hidden = torch.empty_like(hidden, dtype=settings.gradient_dtype) if wants_hidden else None
         d_head = torch.empty_like(head, dtype=settings.gradient_dtype) if wants_head else None
-        total = torch.zeros((), dtype=_wide(hidden.dtype), device=hidden.device)
+        scale, refuse_targets_outside = look_at_targets(targets, settings, hidden)
+        targets = targets.reshape(-1)
+        losses = torch.zeros(len(hidden), dtype=_wide(hidden.dtype), device=hidden.device)
         logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
         for start in range(0, len(hidden), settings.chunk):
             here = slice(start, start + settings.chunk)
             logits = logits[: len(hidden[here])]
             torch.mm(hidden[here], head.t(), out=logits)
-            total += loss_then_gradient_(logits, targets[here], scale, settings)
+            loss_then_gradient_(logits, targets[here], losses[here], scale, settings)
             if d_hidden is not None:
                 _store_product(d_hidden[here], logits, head)
             if d_head is not None:
                 (_add_product if start else _store_product)(d_head, logits.t(), hidden[here])
         if d_head is not None and not len(hidden):
             d_head.zero_()
+        refuse_targets_outside()
         ctx.gradients = d_hidden, d_head
         ctx.types = hidden.dtype, head.dtype
-        return total * scale
+        return losses.sum() * scale
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -192,29 +196,67 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if gradient is None else multiply_(gradient, upstream[0]).to(dtype)
             for gradient, dtype in zip(gradients, ctx.types, strict=True)
         ]
-        return (*done, None, None, None)
+        return (*done, None, None)
+
+
+def look_at_targets(
+    targets: torch.Tensor, settings: Settings, hidden: torch.Tensor
+) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Return what the sum of the losses is multiplied by, and a function that refuses targets outside the vocabulary.
+
+    On a GPU that function is called when all work has been launched. It waits only until the targets were looked at,
+    which is the first thing the GPU does; asked before, the host would wait and the GPU then have nothing to do.
+    """
+    if not _fused(hidden):
+        check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)
+        return one_over_count(targets, settings, hidden), lambda: None
+    from gpuguide.cross_entropy import fused
+
+    flat = targets.reshape(-1)
+    scale, first_outside = fused.look_at_targets(flat, settings.vocab_size, settings.ignore_index)
+    if settings.reduction == "sum" or settings.count is not None:
+        scale = one_over_count(targets, settings, hidden)
+    if torch.cuda.is_current_stream_capturing():
+        return scale, lambda: None
+    found = torch.empty((), dtype=torch.int64, pin_memory=True)
+    found.copy_(first_outside, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def refuse_targets_outside() -> None:
+        arrived.synchronize()
+        if int(found) < len(flat):
+            raise outside_the_vocabulary(targets, int(found), settings.vocab_size, settings.ignore_index)
+
+    return scale, refuse_targets_outside
+
+
+def one_over_count(targets: torch.Tensor, settings: Settings, hidden: torch.Tensor) -> torch.Tensor:
+    """Return what the sum of the losses is multiplied by."""
+    counted = divisor(targets, settings.ignore_index, settings.reduction, settings.count)
+    return torch.as_tensor(counted, device=hidden.device).to(_wide(hidden.dtype)).reciprocal()
 
 
 def loss_then_gradient_(
-    logits: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor, settings: Settings
-) -> torch.Tensor:
-    """Return the sum of the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
+    logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, scale: torch.Tensor, settings: Settings
+) -> None:
+    """Write the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
 
     On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
     """
     if _fused(logits):
         from gpuguide.cross_entropy import fused
 
-        return fused.loss_then_gradient_(
-            logits, targets, scale, vocab_size=settings.vocab_size, **_of_the_loss(settings)
+        fused.loss_then_gradient_(
+            logits, targets, losses, scale, vocab_size=settings.vocab_size, **_of_the_loss(settings)
         )
-    total = torch.zeros((), dtype=_wide(logits.dtype), device=logits.device)
+        return
     logits[:, settings.vocab_size :] = 0  # what stands for no token has no gradient
     real = logits[:, : settings.vocab_size]
-    for rows, some in zip(real.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True):
-        total += token_losses(rows, some, **_of_the_loss(settings)).sum()
+    parts = (part.split(ROWS_AT_ONCE) for part in (real, targets, losses))
+    for rows, some, of_rows in zip(*parts, strict=True):
+        of_rows.copy_(token_losses(rows, some, **_of_the_loss(settings)))
         rows.copy_(logits_gradient(rows, some, **_of_the_loss(settings)).mul_(scale))
-    return total
 
 
 def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

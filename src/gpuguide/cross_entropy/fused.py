@@ -1,12 +1,9 @@
-"""One Triton kernel between two products: it reads a chunk's logits, adds up the loss, and leaves their gradients.
+"""Triton kernels between the products: a chunk's logits become losses and gradients, and targets are checked.
 
-Plain PyTorch does this in some ten passes over fp32 copies. The least is one read and one write of the logits as they
-are: :func:`gpuguide.cross_entropy.cost.loss_pass_bytes`. One program takes one row. It reads the row once for
-``lse``, with a running maximum so that one read is enough, and once more for the gradient. The second read finds the
-row in the L2 cache, as long as the rows that are worked on at a time fit there.
-
-Source of the running maximum: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018,
-https://arxiv.org/abs/1805.02867.
+Plain PyTorch turns logits into gradients in some ten passes over fp32 copies. The least is one read and one write of
+the logits as they are: :func:`gpuguide.cross_entropy.cost.loss_pass_bytes`. A row is cut into pieces, a program takes
+one of them into its registers, learns the sum of the whole row from the programs that have the other pieces, and
+writes the gradient over the logits. How programs share their sums is explained in :mod:`gpuguide.softmax.fused`.
 """
 
 from __future__ import annotations
@@ -15,68 +12,99 @@ import torch
 import triton
 import triton.language as tl
 
-LARGEST_BLOCK = 32768
-"""Logits that a program holds at a time"""
-LOG2_E = tl.constexpr(1.4426950408889634)
-"""Powers of two are an instruction, powers of e are not"""
+from gpuguide.softmax.fused import LOG2_E, PIECE_BYTES, Cut, converted_anew, highest_and_sum, shared_with_row
+
+LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
 def loss_then_gradient_kernel(
     logits,  # (rows, padded), overwritten
     targets,  # (rows,)
-    losses,  # (rows,), fp32
+    losses,  # (rows,), fp32, written
     scale,  # one number: what gradients are multiplied by
+    numbers,  # (rows, 2, pieces), fp32
+    sums,  # (rows, pieces), fp32: of the logits themselves, for smoothing
+    started,  # one int32, zero: programs so far
+    arrived,  # (rows,), int32, zero: pieces whose numbers are there
     row_stride,
     vocab_size,  # columns that stand for a token
     padded_size,  # all columns
+    length,  # of a piece
+    pieces,
     ignore_index,
     label_smoothing,
     z_loss,
     SMOOTHED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
+    BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
-    """Take one row: its loss, and its gradient in the place of its logits."""
-    row = tl.program_id(0).to(tl.int64)  # an offset may exceed 32 bits
-    logits += row * row_stride
+    """Take one piece of one row: its share of the loss, and its gradient in the place of its logits."""
+    number = tl.program_id(0)
+    if SLOTS > 1:
+        number = tl.atomic_add(started, 1)
+    row = (number // pieces).to(tl.int64)  # an offset may exceed 32 bits
+    piece = number % pieces
+    first = piece * length
+    logits += row * row_stride + first
+    lane = tl.arange(0, BLOCK)
+    stored = (lane < length) & (first + lane < padded_size)
+    inside = (lane < length) & (first + lane < vocab_size)
     target = tl.load(targets + row)
-    columns = tl.arange(0, BLOCK)
-    if target == ignore_index:
-        tl.store(losses + row, 0.0)
-        for start in range(0, padded_size, BLOCK):
-            tl.store(logits + start + columns, 0.0, mask=start + columns < padded_size)
+    if (target == ignore_index) | (target < 0) | (target >= vocab_size):  # targets outside are refused when noticed
+        if piece == 0:
+            tl.store(losses + row, 0.0)
+        tl.store(logits + lane, 0.0, mask=stored)
         return
 
-    of_target = tl.load(logits + target).to(tl.float32)  # before it is overwritten
-    highest = -float("inf")
-    total = 0.0
-    summed = 0.0
-    for start in range(0, vocab_size, BLOCK):
-        inside = start + columns < vocab_size
-        x = tl.load(logits + start + columns, mask=inside, other=-float("inf"), eviction_policy="evict_last")
-        x = x.to(tl.float32)
-        higher = tl.maximum(highest, tl.max(x, 0))
-        total = total * tl.exp2((highest - higher) * LOG2_E) + tl.sum(tl.exp2((x - higher) * LOG2_E), 0)
-        highest = higher
-        if SMOOTHED:
-            summed += tl.sum(tl.where(inside, x, 0.0), 0)
-    lse = highest + tl.log(total)
-    loss = lse - of_target
+    target -= first
+    has_target = (target >= 0) & (target < length)
+    of_target = tl.load(logits + target, mask=has_target, other=0.0).to(tl.float32)  # before it is overwritten
+    x = tl.load(logits + lane, mask=inside, other=-float("inf"), eviction_policy="evict_first")
+    highest, total = highest_and_sum(x.to(tl.float32) * LOG2_E)
     if SMOOTHED:
-        loss = (1 - label_smoothing) * loss + label_smoothing * (lse - summed / vocab_size)
-    tl.store(losses + row, loss + z_loss * lse * lse)
+        tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
+    highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
+    shift = highest + tl.log2(total)
+    lse = shift / LOG2_E
+    if has_target:
+        loss = lse - of_target
+        if SMOOTHED:
+            slot = tl.arange(0, SLOTS)
+            part = tl.load(sums + row * pieces + slot, mask=slot < pieces, other=0.0, cache_modifier=".cg")
+            loss = (1 - label_smoothing) * loss + label_smoothing * (lse - tl.sum(part, 0) / vocab_size)
+        tl.store(losses + row, loss + z_loss * lse * lse)
 
     factor = tl.load(scale).to(tl.float32)
-    of_softmax = factor * (1 + 2 * z_loss * lse)
-    everywhere = factor * label_smoothing / vocab_size
-    at_target = factor * (1 - label_smoothing)
-    for start in range(0, padded_size, BLOCK):
-        here = start + columns
-        x = tl.load(logits + here, mask=here < vocab_size, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        gradient = tl.exp2((x - lse) * LOG2_E) * of_softmax - everywhere
-        gradient = tl.where(here == target, gradient - at_target, gradient)
-        gradient = tl.where(here < vocab_size, gradient, 0.0)
-        tl.store(logits + here, gradient, mask=here < padded_size)
+    gradient = tl.exp2(converted_anew(x) * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse))
+    if SMOOTHED:
+        gradient -= factor * label_smoothing / vocab_size
+    gradient = tl.where(lane == target, gradient - factor * (1 - label_smoothing), gradient)
+    tl.store(logits + lane, tl.where(inside, gradient, 0.0), mask=stored)
+
+
+@triton.jit
+def check_targets_kernel(
+    targets,  # (tokens,)
+    scale,  # one fp32, written: one over the targets that count
+    first_outside,  # one int64, written: where the first target outside the vocabulary stands
+    tokens,
+    vocab_size,
+    ignore_index,
+    BLOCK: tl.constexpr,
+):
+    """Look at all targets. One program does it, and is done before the first product has begun."""
+    counted = tl.zeros([BLOCK], tl.int64)
+    outside = tl.full([BLOCK], LARGEST_INT64, tl.int64)
+    for start in range(0, tokens, BLOCK):
+        here = start + tl.arange(0, BLOCK)
+        target = tl.load(targets + here, mask=here < tokens, other=ignore_index)
+        counts = target != ignore_index
+        counted += counts.to(tl.int64)
+        is_outside = counts & ((target < 0) | (target >= vocab_size))
+        outside = tl.minimum(outside, tl.where(is_outside, here.to(tl.int64), LARGEST_INT64))
+    tl.store(scale, 1 / tl.maximum(tl.sum(counted, 0), 1).to(tl.float32))
+    tl.store(first_outside, tl.min(outside, 0))
 
 
 @triton.jit
@@ -84,66 +112,86 @@ def multiply_kernel(values, factor, count, BLOCK: tl.constexpr):
     """Multiply in place. A factor of one, the usual case, is noticed on the device and costs no pass over memory."""
     by = tl.load(factor).to(tl.float32)
     if by != 1.0:
-        here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = here < count
-        tl.store(values + here, tl.load(values + here, mask=inside).to(tl.float32) * by, mask=inside)
-
-
-def block_of(columns: int) -> int:
-    """Return how many logits of a row are taken at a time.
-
-    Longer rows are worked on by more threads each, so that fewer of them are under way and their second read still
-    finds them in the L2 cache.
-    """
-    return min(triton.next_power_of_2(columns), LARGEST_BLOCK if columns > 65536 else LARGEST_BLOCK // 2)
+        start = tl.program_id(0).to(tl.int64) * BLOCK
+        while start < count:
+            here = start + tl.arange(0, BLOCK)
+            tl.store(values + here, tl.load(values + here, mask=here < count).to(tl.float32) * by, mask=here < count)
+            start += tl.num_programs(0) * BLOCK
 
 
 def loss_then_gradient_(
     logits: torch.Tensor,
     targets: torch.Tensor,
+    losses: torch.Tensor,
     scale: torch.Tensor,
     *,
     vocab_size: int,
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
-) -> torch.Tensor:
-    """Return the sum of the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
+    piece_bytes: int = PIECE_BYTES,
+) -> None:
+    """Write the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
 
     Parameters
     ----------
     logits : torch.Tensor
-        ``(rows, padded)``, rows contiguous, on a GPU.
+        ``(rows, padded)``, the logits of a row side by side, on a GPU.
     targets : torch.Tensor
-        ``(rows,)``, int64, inside the vocabulary.
+        ``(rows,)``, int64. One outside the vocabulary is treated as ignored.
+    losses : torch.Tensor
+        ``(rows,)``, fp32, for the result.
     scale : torch.Tensor
         One number.
     vocab_size, ignore_index, label_smoothing, z_loss
         As in :func:`gpuguide.cross_entropy.linear_cross_entropy`.
+    piece_bytes : int
+        Of a row that a program takes.
     """
     rows, padded = logits.shape
-    losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    block = block_of(padded)
-    loss_then_gradient_kernel[(rows,)](
+    cut = Cut.of(padded, logits.element_size(), piece_bytes)
+    smoothed = label_smoothing > 0
+    counters = torch.zeros(1 + rows, dtype=torch.int32, device=logits.device)
+    loss_then_gradient_kernel[(rows * cut.pieces,)](
         logits,
         targets,
         losses,
         scale,
+        cut.numbers(rows, logits.device),
+        torch.empty(rows, cut.pieces, dtype=torch.float32, device=logits.device) if smoothed else losses,
+        counters,
+        counters[1:],
         logits.stride(0),
         vocab_size,
         padded,
+        cut.length,
+        cut.pieces,
         ignore_index,
         label_smoothing,
         z_loss,
-        SMOOTHED=label_smoothing > 0,
-        BLOCK=block,
-        num_warps=max(4, min(32, block // 1024)),
+        SMOOTHED=smoothed,
+        SLOTS=cut.slots,
+        BLOCK=cut.block,
+        num_warps=cut.warps,
     )
-    return losses.sum()
+
+
+def look_at_targets(targets: torch.Tensor, vocab_size: int, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one over the targets that count (fp32), and where the first one outside the vocabulary stands (int64).
+
+    The second is larger than any position if there is none. Nothing waits.
+    """
+    scale = torch.empty((), dtype=torch.float32, device=targets.device)
+    first_outside = torch.empty((), dtype=torch.int64, device=targets.device)
+    check_targets_kernel[(1,)](
+        targets, scale, first_outside, len(targets), vocab_size, ignore_index, BLOCK=4096, num_warps=16
+    )
+    return scale, first_outside
 
 
 def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Multiply a contiguous tensor by one number in place, and return it."""
     block = 4096
-    multiply_kernel[(triton.cdiv(values.numel(), block),)](values, factor, values.numel(), BLOCK=block)
+    programs = min(triton.cdiv(values.numel(), block), 1024)
+    multiply_kernel[(programs,)](values, factor, values.numel(), BLOCK=block)
     return values

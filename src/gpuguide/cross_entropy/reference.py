@@ -88,7 +88,7 @@ def token_losses(
     z_loss: float = 0.0,
 ) -> torch.Tensor:
     """Return the loss at each position, zero where the target is ignored. Parameters as :func:`cross_entropy`."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
+    wide = distributions.at_least_fp32(logits)
     lse = distributions.log_sum_exp(wide)
     counted = targets != ignore_index
     of_target = wide.gather(-1, targets.where(counted, 0).unsqueeze(-1)).squeeze(-1)
@@ -113,7 +113,7 @@ def logits_gradient(
     Smoothing spreads the one over the vocabulary. The z-loss adds ``2 * z_loss * lse`` times the softmax.
     Parameters as :func:`cross_entropy`.
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
+    wide = distributions.at_least_fp32(logits)
     counted = targets != ignore_index
     gradient = distributions.softmax(wide)
     if z_loss:
@@ -167,23 +167,33 @@ def check_settings(label_smoothing: float, z_loss: float, reduction: str, reduct
         raise ValueError(f"The reduction is {reduction!r}; it must be one of {reductions}.")
 
 
-def check_targets(targets: torch.Tensor, shape: torch.Size, vocab_size: int, ignore_index: int) -> None:
-    """Raise a :class:`ValueError` unless targets are int64 of a shape and inside the vocabulary.
-
-    To know, it waits for the device that holds them; while a CUDA graph is captured it looks at shape and type only.
-    """
+def check_shape_of_targets(targets: torch.Tensor, shape: torch.Size) -> None:
+    """Raise a :class:`ValueError` unless targets are int64 of a shape."""
     if targets.shape != shape:
         raise ValueError(
             f"Targets must have the shape {tuple(shape)}, one for each position; given {tuple(targets.shape)}."
         )
     if targets.dtype != torch.int64:
         raise ValueError(f"Targets must be int64, not {targets.dtype}.")
+
+
+def check_targets(targets: torch.Tensor, shape: torch.Size, vocab_size: int, ignore_index: int) -> None:
+    """Raise a :class:`ValueError` unless targets are int64 of a shape and inside the vocabulary.
+
+    To know, it waits for the device that holds them; while a CUDA graph is captured it looks at shape and type only.
+    """
+    check_shape_of_targets(targets, shape)
     if targets.is_cuda and torch.cuda.is_current_stream_capturing():
         return
     outside = (targets != ignore_index) & ((targets < 0) | (targets >= vocab_size))
     if bool(outside.any()):
-        where = tuple(outside.nonzero()[0].tolist())
-        raise ValueError(
-            f"The target at {where} is {int(targets[where])}; it must lie between 0 and {vocab_size - 1}, "
-            f"or be {ignore_index} for a position that does not count."
-        )
+        raise outside_the_vocabulary(targets, int(outside.flatten().nonzero()[0]), vocab_size, ignore_index)
+
+
+def outside_the_vocabulary(targets: torch.Tensor, position: int, vocab_size: int, ignore_index: int) -> ValueError:
+    """Return the error that a target is outside the vocabulary. The position counts through all targets."""
+    where = tuple(int(index) for index in torch.unravel_index(torch.tensor(position), targets.shape))
+    return ValueError(
+        f"The target at {where} is {int(targets[where])}; it must lie between 0 and {vocab_size - 1}, "
+        f"or be {ignore_index} for a position that does not count."
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import lzma
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
+from gpuguide.cross_entropy.reference import bits_per_byte, perplexity
 from gpuguide.errors import GpuguideError
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.tokenizer import Tokenizer
@@ -29,12 +29,12 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """The number of equally likely tokens that would surprise as much. Depends on the tokenizer."""
-        return math.exp(self.loss)
+        return perplexity(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
         """Bits that the model would need for a byte of the text, as a compressor. Independent of the tokenizer."""
-        return self.loss * self.tokens / math.log(2) / self.bytes
+        return bits_per_byte(self.loss, self.tokens, self.bytes)
 
 
 def evaluate(model: GPT2, tokenizer: Tokenizer, text: str | bytes) -> Evaluation:

@@ -1,0 +1,86 @@
+"""Drawing the next token: temperature, top-k, top-p, min-p and the draw, without a sort and without waiting.
+
+:mod:`gpuguide.logits` has each step as a function of its own. :func:`sample_token` does all of them for many rows at
+once, each with a seed of its own: the same seed and step draw the same token on every device, alone or in a batch.
+:mod:`~gpuguide.sampling.reference` explains, :mod:`~gpuguide.sampling.fused` is two kernels for a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import torch
+
+from gpuguide.sampling import reference
+from gpuguide.sampling.reference import NO_TOKEN, Settings
+
+__all__ = ["NO_TOKEN", "sample_bytes", "sample_token"]
+
+
+def sample_token(
+    logits: torch.Tensor,
+    seeds: torch.Tensor,
+    *,
+    step: int | torch.Tensor = 0,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> torch.Tensor:
+    """Draw one token from each row, after temperature, top-k, top-p and min-p in this order.
+
+    Nothing waits for the device, so a CUDA graph can capture it. A row that is no distribution (NaN, ``+inf``, or
+    nothing but ``-inf``) can then raise no error; its token is ``NO_TOKEN``, which is −1.
+
+    Parameters
+    ----------
+    logits : torch.Tensor
+        ``(..., vocab_size)``, floating point.
+    seeds : torch.Tensor
+        ``(...)``, int64, on the device of the logits: one for each sequence. A row's token depends on its logits, its
+        seed and the step, and on nothing else in the batch.
+    step : int or torch.Tensor
+        Which draw of the sequence this is, from zero on. In a captured graph give an int64 tensor with one element
+        and add one to it: the number itself would be captured.
+    temperature, top_k, top_p, min_p
+        As in :func:`gpuguide.logits.adjust`. Tokens that tie with the last one kept are kept too. A temperature of
+        zero takes the most likely token, the first of equals.
+
+    Returns
+    -------
+    torch.Tensor
+        int64, shape ``(...)``.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of its range, or shapes, types or devices do not fit.
+    """
+    settings = Settings(temperature, top_k, top_p, min_p)
+    reference.check(logits, seeds, settings)
+    steps = torch.as_tensor(step, dtype=torch.int64)
+    if temperature == 0:
+        return reference.most_likely(logits)
+    if not _fused(logits):
+        return reference.sample_token(logits, seeds, steps, settings)
+    from gpuguide.sampling import fused
+
+    if not steps.is_cuda:
+        steps = torch.full((), int(step), dtype=torch.int64, device=logits.device)
+    return fused.draw(logits, seeds, steps, settings)[0]
+
+
+def sample_bytes(rows: int, vocab: int, element_size: float) -> float:
+    """Return the fewest bytes a sampler must move: every logit is read once. What it writes is a number a row."""
+    return rows * vocab * element_size
+
+
+def _fused(logits: torch.Tensor) -> bool:
+    """Return whether our kernels take a tensor."""
+    return logits.is_cuda and logits.dtype != torch.float64 and logits.numel() > 0 and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,123 @@
+"""The plain sampler: keep what the settings keep, then let the tokens race.
+
+Give every token a random time to wait, exponentially distributed with the token's probability as its rate. Then a
+token is the first of all with exactly its probability. So a draw needs no running sum over the vocabulary: divide
+exponential random numbers by the probabilities, or subtract their logarithms from the logits, and take the best. (This
+is also known as the Gumbel-max trick: minus the logarithm of an exponential number is a Gumbel one.)
+
+The random numbers are a function of seed, step and token, not of a state that moves on. Any processor can compute any
+of them at any time, so the outcome depends neither on the order of the work nor on what else is in the batch.
+
+Source of the random numbers: J. K. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011, section 4.3
+(Philox-4x32 with ten rounds), https://doi.org/10.1145/2063384.2063405.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gpuguide import logits as distributions
+
+NO_TOKEN = -1
+"""Drawn from a row that is no distribution"""
+ROUNDS = 10
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+LOW_BITS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is kept of a distribution; see :func:`gpuguide.sampling.sample_token`."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+def sample_token(logits: torch.Tensor, seeds: torch.Tensor, step: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """Draw one token from each row. Parameters as :func:`gpuguide.sampling.sample_token`; a temperature above zero."""
+    usable = is_distribution(logits)
+    rows = torch.where(usable.unsqueeze(-1), logits, 0).double()
+    kept = distributions.adjust(
+        rows,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+    )
+    tokens = torch.arange(logits.shape[-1], device=logits.device)
+    waiting = waiting_times(random_words(seeds.unsqueeze(-1), tokens, step.to(logits.device)))
+    return (kept - waiting.log()).argmax(dim=-1).where(usable, NO_TOKEN)
+
+
+def most_likely(logits: torch.Tensor) -> torch.Tensor:
+    """Return the token with the largest logit, of equal ones the first, and ``NO_TOKEN`` for no distribution."""
+    return logits.argmax(dim=-1).where(is_distribution(logits), NO_TOKEN)
+
+
+def is_distribution(logits: torch.Tensor) -> torch.Tensor:
+    """Return which rows are distributions, shape ``(...)``: those whose largest logit is a finite number."""
+    return torch.isfinite(logits.amax(dim=-1))
+
+
+def waiting_times(words: torch.Tensor) -> torch.Tensor:
+    """Turn random words in [0, 2³²) into exponentially distributed times of mean one, in float64.
+
+    The middle of each word's interval is taken, so that no time is zero or infinite. Short times win, so they are
+    those that need digits: near zero ``log1p`` keeps all of them.
+    """
+    return -torch.log1p(-(words.double() + 0.5) * 2.0**-32)
+
+
+def random_words(seeds: torch.Tensor, tokens: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """Return a random word in [0, 2³²) for each seed, token and step: the first of Philox-4x32's four.
+
+    Parameters
+    ----------
+    seeds, tokens, step : torch.Tensor
+        int64, of shapes that broadcast. The counter is the token and the two halves of the step, the key is the seed.
+    """
+    zero = torch.zeros_like(seeds + tokens + step)
+    counter = [zero + (tokens & LOW_BITS), zero + (step & LOW_BITS), zero + (step >> 32 & LOW_BITS), zero]
+    key = [seeds & LOW_BITS, seeds >> 32 & LOW_BITS]
+    for _ in range(ROUNDS):
+        high, low = zip(*(_product(word, by) for word, by in zip(counter[::2], MULTIPLIERS, strict=True)), strict=True)
+        counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]]
+        key = [word + step_of & LOW_BITS for word, step_of in zip(key, KEY_STEPS, strict=True)]
+    return counter[0]
+
+
+def _product(word: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the upper and the lower 32 bits of a product of two words."""
+    product = word * by  # int64 wraps around, which leaves all 64 bits as they should be
+    return product >> 32 & LOW_BITS, product & LOW_BITS
+
+
+# --- checks ----------------------------------------------------------------------------------------------
+
+
+def check(logits: torch.Tensor, seeds: torch.Tensor, settings: Settings) -> None:
+    """Raise a :class:`ValueError` if a setting is out of its range, or tensors do not fit. It looks at no value."""
+    if not logits.is_floating_point():
+        raise ValueError(f"Logits must be floating-point numbers, not {logits.dtype}.")
+    if logits.ndim == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"Logits must have the shape (..., vocab_size), with a token or more; not {logits.shape}.")
+    if seeds.dtype != torch.int64 or seeds.shape != logits.shape[:-1] or seeds.device != logits.device:
+        raise ValueError(
+            f"Seeds must be int64 of shape {tuple(logits.shape[:-1])} on {logits.device}, one for each row of logits; "
+            f"given {seeds.dtype} of shape {tuple(seeds.shape)} on {seeds.device}."
+        )
+    # a row of one logit, so that the settings are judged where they are defined
+    distributions.adjust(
+        torch.zeros(1),
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+    )
+    assert math.isfinite(settings.temperature)

@@ -1,0 +1,225 @@
+"""Triton kernels that read long rows once: softmax, and log-sum-exp.
+
+A row of a large vocabulary does not fit one multiprocessor, so a row is cut into pieces and each program takes one of
+them. It finds the largest logit of its piece and the sum of the powers below it; from these two numbers of every piece
+follows the sum of the whole row.
+
+The log-sum-exp is put together by the program of the row that finishes last. The softmax needs the sum in every
+program, while the logits still lie in its registers: each waits for the others of its row, and then writes. A logit is
+thus read once and a probability written once, however long the row is.
+
+Waiting is safe because programs take their pieces in the order in which they start. All pieces before a program's own
+have been started, so the earliest row that is not finished has all its programs running, or will have them as soon as
+a program of an earlier row ends. It needs room for the programs of one row at the same time, which every GPU has.
+Triton's interpreter runs one program after the other: there a row must be one piece.
+
+Source of sums below a running maximum: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018,
+https://arxiv.org/abs/1805.02867.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+PIECE_BYTES = 32768
+"""Of a row that one program takes. Enough of these are under way on a multiprocessor to keep its memory busy."""
+WARP_BYTES = 4096
+"""Of a piece for each warp: 128 bytes a thread, which are its registers' share as long as they stay as they are"""
+SMALLEST_BLOCK = 1024
+LOG2_E = tl.constexpr(1.4426950408889634)
+"""Powers of two are an instruction, powers of e are not"""
+CAN_HIDE = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
+"""Whether the instruction of :func:`converted_anew` exists"""
+
+
+@triton.jit
+def converted_anew(x):
+    """Return ``x`` in fp32, without the compiler knowing that it has these numbers already.
+
+    It would keep the converted numbers in registers from their first use to their last, in twice the room of a 16-bit
+    format. A move that it cannot see through makes it convert again, and twice as much of a row is under way.
+    """
+    if CAN_HIDE:
+        if x.dtype.primitive_bitwidth == 16:
+            x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+        else:
+            x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def highest_and_sum(x):
+    """Return the highest of a piece's logits (zero if that is infinite) and the sum of ``2**(x - highest)``.
+
+    The logits are fp32, in units in which powers of two are probabilities: multiplied by the logarithm of e.
+    """
+    highest = tl.max(x, 0)
+    highest = tl.where(tl.abs(highest) == float("inf"), 0.0, highest)
+    return highest, tl.sum(tl.exp2(x - highest), 0)
+
+
+@triton.jit
+def of_whole_row(numbers, pieces, SLOTS: tl.constexpr):
+    """Return highest and sum of a row from those of its pieces, ``(2, pieces)``.
+
+    Other multiprocessors wrote them, so they are read past the own one's cache.
+    """
+    slot = tl.arange(0, SLOTS)
+    highest = tl.load(numbers + slot, mask=slot < pieces, other=-float("inf"), cache_modifier=".cg")
+    total = tl.load(numbers + pieces + slot, mask=slot < pieces, other=0.0, cache_modifier=".cg")
+    of_row = tl.max(tl.where(total == 0, -float("inf"), highest), 0)  # a piece that holds -inf alone has no say
+    return of_row, tl.sum(tl.where(total == 0, 0.0, total * tl.exp2(highest - of_row)), 0)
+
+
+@triton.jit
+def shared_with_row(highest, total, numbers, arrived, piece, pieces, SLOTS: tl.constexpr):
+    """Give the other programs of the row this piece's numbers, wait for theirs, and return those of the whole row."""
+    if SLOTS > 1:
+        tl.store(numbers + piece, highest)
+        tl.store(numbers + pieces + piece, total)
+        tl.atomic_add(arrived, 1, sem="release")
+        while tl.atomic_add(arrived, 0, sem="acquire") < pieces:
+            pass
+        highest, total = of_whole_row(numbers, pieces, SLOTS)
+    return highest, total
+
+
+@triton.jit
+def softmax_kernel(
+    logits,  # (rows, vocab)
+    probabilities,  # (rows, vocab), contiguous
+    numbers,  # (rows, 2, pieces), fp32: highest and sum of each piece
+    started,  # one int32, zero: programs so far
+    arrived,  # (rows,), int32, zero: pieces whose numbers are there
+    row_stride,
+    vocab_size,
+    length,  # of a piece
+    pieces,
+    SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
+    BLOCK: tl.constexpr,  # a power of two, ``length`` or more
+):
+    """Take one piece of one row."""
+    number = tl.program_id(0)
+    if SLOTS > 1:
+        number = tl.atomic_add(started, 1)
+    row = (number // pieces).to(tl.int64)  # an offset may exceed 32 bits
+    piece = number % pieces
+    lane = tl.arange(0, BLOCK)
+    inside = (lane < length) & (piece * length + lane < vocab_size)
+    here = piece * length + lane
+    x = tl.load(logits + row * row_stride + here, mask=inside, other=-float("inf"), eviction_policy="evict_first")
+    highest, total = highest_and_sum(x.to(tl.float32) * LOG2_E)
+    highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
+    total = tl.where(total == float("inf"), float("nan"), total)  # a logit was +inf: no distribution
+    powers = tl.exp2(converted_anew(x) * LOG2_E - (highest + tl.log2(total)))
+    tl.store(probabilities + row * vocab_size + here, powers, mask=inside)
+
+
+@triton.jit
+def log_sum_exp_kernel(
+    logits,  # (rows, vocab)
+    results,  # (rows,), fp32
+    numbers,  # (rows, 2, pieces), fp32
+    arrived,  # (rows,), int32, zero
+    row_stride,
+    vocab_size,
+    length,
+    pieces,
+    SLOTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Take one piece of one row; the last program of a row puts its sum together."""
+    row = (tl.program_id(0) // pieces).to(tl.int64)
+    piece = tl.program_id(0) % pieces
+    lane = tl.arange(0, BLOCK)
+    inside = (lane < length) & (piece * length + lane < vocab_size)
+    logits += row * row_stride + piece * length
+    x = tl.load(logits + lane, mask=inside, other=-float("inf"), eviction_policy="evict_first")
+    highest, total = highest_and_sum(x.to(tl.float32) * LOG2_E)
+    numbers += row * 2 * pieces
+    tl.store(numbers + piece, highest)
+    tl.store(numbers + pieces + piece, total)
+    if tl.atomic_add(arrived + row, 1, sem="acq_rel") == pieces - 1:
+        highest, total = of_whole_row(numbers, pieces, SLOTS)
+        tl.store(results + row, (highest + tl.log2(total)) / LOG2_E)
+
+
+def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
+    """Return the probabilities of each row. On a GPU; see :func:`gpuguide.softmax.softmax`."""
+    rows = as_rows(logits)
+    probabilities = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    cut = Cut.of(rows.shape[1], rows.element_size(), piece_bytes)
+    counters = torch.zeros(1 + len(rows), dtype=torch.int32, device=logits.device)
+    softmax_kernel[(len(rows) * cut.pieces,)](
+        rows,
+        probabilities,
+        cut.numbers(len(rows), logits.device),
+        counters,
+        counters[1:],
+        rows.stride(0),
+        rows.shape[1],
+        cut.length,
+        cut.pieces,
+        SLOTS=cut.slots,
+        BLOCK=cut.block,
+        num_warps=cut.warps,
+    )
+    return probabilities.view(logits.shape)
+
+
+def log_sum_exp(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
+    """Return the log-sum-exp of each row in fp32. On a GPU; see :func:`gpuguide.softmax.log_sum_exp`."""
+    rows = as_rows(logits)
+    results = torch.empty(len(rows), dtype=torch.float32, device=logits.device)
+    cut = Cut.of(rows.shape[1], rows.element_size(), piece_bytes)
+    log_sum_exp_kernel[(len(rows) * cut.pieces,)](
+        rows,
+        results,
+        cut.numbers(len(rows), logits.device),
+        torch.zeros(len(rows), dtype=torch.int32, device=logits.device),
+        rows.stride(0),
+        rows.shape[1],
+        cut.length,
+        cut.pieces,
+        SLOTS=cut.slots,
+        BLOCK=cut.block,
+        num_warps=cut.warps,
+    )
+    return results.view(logits.shape[:-1])
+
+
+def as_rows(logits: torch.Tensor) -> torch.Tensor:
+    """Return logits as ``(rows, vocab)`` with the logits of a row side by side in memory."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a row is cut into pieces, all but the last of the same length."""
+
+    length: int
+    pieces: int
+    block: int
+    warps: int
+
+    @classmethod
+    def of(cls, columns: int, element_size: int, piece_bytes: int = PIECE_BYTES) -> Cut:
+        """Return the cut of rows of ``columns`` elements into pieces of at most ``piece_bytes``."""
+        pieces = triton.cdiv(columns * element_size, piece_bytes)
+        length = 64 * triton.cdiv(triton.cdiv(columns, pieces), 64)  # pieces begin where wide loads may
+        block = max(SMALLEST_BLOCK, triton.next_power_of_2(length))
+        return cls(length, triton.cdiv(columns, length), block, max(1, min(32, block * element_size // WARP_BYTES)))
+
+    @property
+    def slots(self) -> int:
+        """The pieces, rounded up to a power of two."""
+        return int(triton.next_power_of_2(self.pieces))
+
+    def numbers(self, rows: int, device: torch.device) -> torch.Tensor:
+        """Return room for the highest logit and the sum of each piece."""
+        return torch.empty(rows, 2, self.pieces, dtype=torch.float32, device=device)
