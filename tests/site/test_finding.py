@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -191,16 +190,6 @@ SHIFTS = """(() => {
     new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value; }))
         .observe({type: "layout-shift", buffered: true});
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser(browser_path: Path) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @built
