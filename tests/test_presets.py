@@ -36,7 +36,7 @@ def test_every_model_names_its_configuration_and_a_source() -> None:
         assert preset.config.startswith("https://huggingface.co/")
         assert preset.source in presets.sources()
     for source in presets.sources().values():
-        assert source.looked_at == presets.NOT_VERIFIED or date.fromisoformat(source.looked_at)
+        assert source.looked_at == "not verified" or date.fromisoformat(source.looked_at)
 
 
 def test_models_of_a_family_stand_together() -> None:
@@ -60,6 +60,9 @@ def test_an_unknown_model_is_named_with_near_ones() -> None:
         ('source = "s"', 'source = "t"', "no source named 't'"),
         ("[model.m]", "[model.m", "not valid TOML"),
         ('looked_at = "not verified"', "", "sources.s has no looked_at"),
+        ('looked_at = "not verified"', 'looked_at = "last week"', "t.toml, sources.s: looked_at is 'last week'"),
+        ('title = "A document"', 'title = ""', "t.toml, sources.s: title is ''"),
+        ('title = "A document"', 'tittle = "A document"', "t.toml, sources.s: There is no key named 'tittle'"),
     ],
 )
 def test_a_damaged_table_is_refused(old: str, new: str, says: str) -> None:

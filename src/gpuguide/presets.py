@@ -17,23 +17,11 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware.datasheet import SOURCE_KEYS, Source, read_source
 from gpuguide.memory import Shape
 
-NOT_VERIFIED = "not verified"
 _OWN = ("name", "family", "config", "source", "parameters")
 _SHAPE = tuple(field.name for field in fields(Shape))
-_SOURCE = ("title", "url", "publisher", "looked_at")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A document that shapes were read in."""
-
-    title: str
-    url: str
-    publisher: str
-    looked_at: str
-    """The day (ISO 8601) on which it was read, or ``"not verified"``"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ def parse(text: str, origin: str) -> tuple[Mapping[str, Source], Mapping[str, Pr
     except tomllib.TOMLDecodeError as error:
         raise GpuguideError(f"{origin} is not valid TOML: {error}.") from error
     known = {
-        key: Source(**_keys(entry, _SOURCE, _SOURCE, f"{origin}, sources.{key}"))
+        key: read_source(key, _keys(entry, SOURCE_KEYS, SOURCE_KEYS, f"{origin}, sources.{key}"), origin)
         for key, entry in tables.get("sources", {}).items()
     }
     models = {key: _preset(key, entry, known, origin) for key, entry in tables.get("model", {}).items()}

@@ -305,6 +305,12 @@ def test_a_small_table_is_read() -> None:
     assert table.sources["paper"].verified
 
 
+def test_a_page_says_whether_and_when_a_document_was_looked_at() -> None:
+    assert parse(SOURCE + GPU, "small.toml").sources["paper"].seen == "looked at on 2026-11-21"
+    unread = SOURCE.replace("2026-11-21", "not verified")
+    assert parse(unread + GPU, "small.toml").sources["paper"].seen == "not verified by us"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

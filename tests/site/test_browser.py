@@ -51,16 +51,6 @@ def address() -> Iterator[str]:
     server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def browser(browser_path: Path) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
 class View:
     """One page opened, with what it asked for and complained about."""
 

@@ -28,16 +28,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 built = pytest.mark.skipif(not FIT.exists(), reason="the site is not built; run `make site`, or `make test`")
 
 
-@pytest.fixture(scope="module")
-def browser(browser_path: Path) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def scripts(browser: Any) -> Iterator[Any]:
     """A page with the cost models' scripts, and nothing else."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -119,6 +118,13 @@ def test_the_sitemap_lists_all_pages_at_their_addresses(project: Project) -> Non
 
 
 @pytest.mark.slow
+def test_the_path_says_what_a_tutorial_says_now(project: Project) -> None:
+    project.page("tutorials/01-second", f"You will do next to nothing.\n\n{cell('print(1)')}")
+    assert project.build().read == {"tutorials/01-second"}
+    assert "You will do next to nothing." in read(project, "index.html").select("ul.gg-path > li")[1].text
+
+
+@pytest.mark.slow
 def test_what_other_pages_say_of_it_follows_a_change(project: Project) -> None:
     def uses() -> list[str]:
         return [link["href"] for link in read(project, "docs/api/topics.html").select("dd .gg-used-in a")]
@@ -191,16 +197,6 @@ SHIFTS = """(() => {
     new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value; }))
         .observe({type: "layout-shift", buffered: true});
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser(browser_path: Path) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @built

@@ -61,16 +61,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def browser(browser_path: Path) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(browser_path), args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page two folders deep, opened from its file."""

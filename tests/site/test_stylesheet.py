@@ -10,7 +10,7 @@ import pytest
 import tinycss2
 from fontTools.ttLib import TTFont
 
-from gpuguide.site import stylesheet
+from gpuguide.site import fonts, stylesheet
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
 built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run `make site`, or `make test`")
@@ -75,4 +75,4 @@ def test_the_icon_font_has_what_the_rules_write() -> None:
     assert len(content) < 10_000
     assert ord(icon[1]) in TTFont(BytesIO(content)).getBestCmap()
     whole = SITE / "_static" / "vendor" / "fontawesome" / "webfonts" / "fa-solid-900.woff2"
-    assert stylesheet.font_of(whole, icon[1]) == stylesheet.font_of(whole, icon[1])
+    assert fonts.reduced(whole, icon[1]) == fonts.reduced(whole, icon[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 
 import pytest
@@ -197,6 +198,15 @@ def test_the_status_file_says_the_same(project: Project) -> None:
         ("ceilings", True),
         ("copy-size", False),
     ]
+
+
+@pytest.mark.slow
+def test_on_another_day_the_page_with_ages_is_read_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(later.timestamp())))
+    assert [project.build().read, project.build().read] == [{"index"}, set()]
+    age = f"{(later.date() - datetime.date(2026, 1, 2)).days} days"
+    assert words(page(project, "index").select("table")[1]).count(f" {age} ") == 2
 
 
 @pytest.mark.slow

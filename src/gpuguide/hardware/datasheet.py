@@ -46,7 +46,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
 )
 FEATURES = frozenset({"fp16", "bf16", "tf32", "fp8", "flash-attention", "nvlink"})
 
-_SOURCE_KEYS = ("title", "url", "publisher", "looked_at")
+SOURCE_KEYS = ("title", "url", "publisher", "looked_at")
 _GPU_KEYS = ("name", "aliases", "architecture", "capability", "form", "supports")
 _FIGURE_KEYS = ("value", "source", "note")
 
@@ -66,6 +66,11 @@ class Source:
     def verified(self) -> bool:
         """Whether the document itself was looked at."""
         return self.looked_at != NOT_VERIFIED
+
+    @property
+    def seen(self) -> str:
+        """Whether the document was looked at, and when, as pages say it."""
+        return f"looked at on {self.looked_at}" if self.verified else "not verified by us"
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ def parse(text: str, origin: str) -> Datasheet:
     except tomllib.TOMLDecodeError as error:
         raise GpuguideError(f"{origin} is not valid TOML: {error}.") from error
     _only(tables, ("sources", "gpu"), origin)
-    known = {key: _source(key, table, origin) for key, table in _tables(tables, "sources", origin)}
+    known = {key: read_source(key, table, origin) for key, table in _tables(tables, "sources", origin)}
     gpus = {key: _gpu(key, table, known, origin) for key, table in _tables(tables, "gpu", origin)}
     names: dict[str, Gpu] = {}
     for gpu in gpus.values():
@@ -202,10 +207,26 @@ def parse(text: str, origin: str) -> Datasheet:
     return Datasheet(MappingProxyType(known), MappingProxyType(gpus), MappingProxyType(names))
 
 
-def _source(key: str, table: Mapping[str, Any], origin: str) -> Source:
+def read_source(key: str, table: Mapping[str, Any], origin: str) -> Source:
+    """Return the document that a table ``[sources.KEY]`` describes, here or in another table of published figures.
+
+    Parameters
+    ----------
+    key : str
+        The name by which figures cite the document.
+    table : Mapping
+        Its title, url, publisher and looked_at.
+    origin : str
+        The name of the file, for messages.
+
+    Raises
+    ------
+    GpuguideError
+        If a key is unknown, a text is missing or empty, or ``looked_at`` is neither a date nor ``"not verified"``.
+    """
     where = f"{origin}, sources.{key}"
-    _only(table, _SOURCE_KEYS, where)
-    title, url, publisher, looked_at = (_text(table, name, where) for name in _SOURCE_KEYS)
+    _only(table, SOURCE_KEYS, where)
+    title, url, publisher, looked_at = (_text(table, name, where) for name in SOURCE_KEYS)
     if looked_at != NOT_VERIFIED:
         try:
             date.fromisoformat(looked_at)

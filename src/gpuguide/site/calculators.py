@@ -19,7 +19,7 @@ from gpuguide.hardware.machines import FORMATS, Ceiling, Machine
 from gpuguide.measure import digest, machines, store
 from gpuguide.measure.units import format_quantity, significant
 from gpuguide.site import faults, watching
-from gpuguide.site.hardware_table import note_datasheet
+from gpuguide.site.hardware_table import cited, note_datasheet
 from gpuguide.site.tables import Cell, table
 
 if TYPE_CHECKING:
@@ -244,9 +244,7 @@ class ModelShapes(SphinxDirective):
         header = ["model", "parameters", "layers", "hidden", "heads", "context", "source"]
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in presets.sources().values():
-            seen = "not verified by us" if source.looked_at == presets.NOT_VERIFIED else f"read on {source.looked_at}"
-            link = nodes.reference("", source.title, refuri=source.url)
-            listed += nodes.list_item("", nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({seen})")))
+            listed += nodes.list_item("", cited(source))
         return [table(header, rows, classes=["gg-datasheet"]), listed]
 
 

@@ -104,12 +104,14 @@ class Sources(SphinxDirective):
         note_datasheet(self)
         listed = nodes.enumerated_list(enumtype="arabic")
         for key in source_numbers():
-            source = datasheet.sources()[key]
-            seen = f"looked at on {source.looked_at}" if source.verified else "not verified by us"
-            link = nodes.reference("", source.title, refuri=source.url)
-            text = nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({seen})"))
-            listed += nodes.list_item("", text, ids=[f"source-{key}"])
+            listed += nodes.list_item("", cited(datasheet.sources()[key]), ids=[f"source-{key}"])
         return [listed]
+
+
+def cited(source: datasheet.Source) -> nodes.paragraph:
+    """Return the link to a document, its publisher, and whether we looked at it."""
+    link = nodes.reference("", source.title, refuri=source.url)
+    return nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({source.seen})"))
 
 
 class MeasuredHardware(SphinxDirective):

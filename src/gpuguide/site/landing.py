@@ -30,8 +30,6 @@ def connect(app: Sphinx) -> None:
     app.add_directive("learning-path", LearningPath)
     app.add_directive("newest-records", NewestRecords)
     app.add_node(stretch, override=True)
-    app.connect("env-get-updated", tutorials_may_have_changed)
-    app.connect("env-purge-doc", forget)
     app.connect("doctree-resolved", fill_in)
 
 
@@ -49,7 +47,7 @@ class LearningPath(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return what will be replaced by the list."""
-        _noted(self.env).add(self.env.docname)
+        watching.note_other_pages(self.env)
         made = stretch(numbers=self.arguments)
         self.set_source_info(made)
         return [made]
@@ -107,21 +105,3 @@ class NewestRecords(SphinxDirective):
                 link = nodes.reference("", texts[record.benchmark]["title"], refuri=up + address, internal=True)
                 rows.append([link, record.device_name, day])
         return [table(["what", "on", "measured"], rows)]
-
-
-# --- when it changes ---------------------------------------------------------------------------------------
-
-
-def tutorials_may_have_changed(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Return the pages that show a part of the path, to be written again if any page was read."""
-    return sorted(_noted(env) & env.found_docs) if vars(app).get("gpuguide_pages_read") else []
-
-
-def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
-    """Drop that a page shows the path, before it is read again."""
-    _noted(env).discard(docname)
-
-
-def _noted(env: BuildEnvironment) -> set[str]:
-    found: set[str] = vars(env).setdefault("gpuguide_path_pages", set())
-    return found

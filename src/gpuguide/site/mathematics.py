@@ -22,7 +22,7 @@ from docutils import nodes
 from sphinx.errors import SphinxError
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site import faults
+from gpuguide.site import faults, fonts
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -208,25 +208,10 @@ def italic_too(characters: str) -> str:
 
 def font_subset(characters: str) -> bytes:
     """Return STIX Two Math as WOFF2 with only ``characters`` and the variants that formulas make of them."""
-    import io
-    import logging
-
-    from fontTools import subset
-
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it reports every glyph, and Sphinx shows it
     source = _package_file("ziamath", "fonts/STIXTwoMath-Regular.ttf")
     if source is None:
         raise SphinxError("The font for formulas is not here. Install ziamath (site extra).")
-    options = subset.Options(flavor="woff2", hinting=False, layout_features=["ssty", "dtls", "flac", "kern"])
-    font = subset.load_font(str(source), options)
-    subsetter = subset.Subsetter(options)
-    subsetter.populate(text=characters)
-    subsetter.subset(font)
-    written = io.BytesIO()
-    font.flavor = "woff2"
-    font.recalcTimestamp = False
-    font.save(written)
-    return written.getvalue()
+    return fonts.reduced(source, characters, layout_features=["ssty", "dtls", "flac", "kern"])
 
 
 def _package_file(package: str, name: str) -> Path | None:

@@ -113,8 +113,7 @@ class Datasheet(SphinxRole):
             if key not in figures:
                 raise unknown(f"datasheet figure of {gpu}", key, figures)
             figure, document = figures[key], datasheet.sources()[figures[key].source]
-            seen = f"looked at on {document.looked_at}" if document.verified else "not verified by us"
-            text = f"From a data sheet: {document.title}, {document.publisher} ({seen})"
+            text = f"From a data sheet: {document.title}, {document.publisher} ({document.seen})"
             return [number("", hardware_table.written(key, figure), provenance=text, target="")], []
         return [nodes.literal(self.text, self.text)], []
 

@@ -42,10 +42,6 @@ def connect(app: Sphinx) -> None:
     app.add_directive("page-status", PageStatusTable)
     app.add_directive("record-status", RecordStatusTable)
     app.add_node(page_status, override=True)
-    app.connect("env-get-outdated", a_day_has_passed)
-    app.connect("env-before-read-docs", note_reading)
-    app.connect("env-get-updated", pages_have_run)
-    app.connect("env-purge-doc", forget)
     app.connect("doctree-resolved", fill_in)
     app.connect("build-finished", write)
 
@@ -163,7 +159,8 @@ class PageStatusTable(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return what will be replaced by the table."""
-        _noted(self.env).add(self.env.docname)
+        watching.note_other_pages(self.env)
+        watching.note_day(self.env)
         return [page_status()]
 
 
@@ -172,7 +169,7 @@ class RecordStatusTable(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return the table."""
-        _noted(self.env).add(self.env.docname)
+        watching.note_day(self.env)
         watching.note_folder(self.env, store.published_folder())
         rows: list[list[Cell]] = []
         with faults.reporting(self.get_location()), watching.site_reads():
@@ -237,39 +234,6 @@ def _used(places: Iterable[tuple[str, str]]) -> Cell:
             shown += [nodes.Text(", " if position else ""), nodes.literal("", record.benchmark)]
             shown += [nodes.inline("", "stale", classes=["gg-stale"])] if record.stale else []
     return shown or "none"
-
-
-# --- when it changes ---------------------------------------------------------------------------------------
-
-
-def a_day_has_passed(
-    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
-) -> list[str]:
-    """Return the pages with ages if the day from which they count is another one."""
-    now = ages.today().isoformat()
-    before = vars(env).get("gpuguide_today")
-    vars(env)["gpuguide_today"] = now
-    return sorted(_noted(env) & env.found_docs) if before != now else []
-
-
-def note_reading(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
-    """Remember whether any page was read, and so perhaps run, in this build."""
-    vars(app)["gpuguide_pages_read"] = bool(docnames)
-
-
-def pages_have_run(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Return the pages that show other pages' times, to be written again if any page was read."""
-    return sorted(_noted(env) & env.found_docs) if vars(app).get("gpuguide_pages_read") else []
-
-
-def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
-    """Drop that a page shows ages, before it is read again."""
-    _noted(env).discard(docname)
-
-
-def _noted(env: BuildEnvironment) -> set[str]:
-    found: set[str] = vars(env).setdefault("gpuguide_status_pages", set())
-    return found
 
 
 # --- as a file ---------------------------------------------------------------------------------------------

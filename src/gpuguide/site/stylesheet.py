@@ -7,15 +7,15 @@ later. The font keeps the characters that the remaining rules write.
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tinycss2
+
+from gpuguide.site import fonts
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -54,7 +54,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     icons = "".join(sorted(set(_ICON.findall(text))))
     for address in _FONT.findall(text):
         font = folder / address
-        (folder / font.name).write_bytes(font_of(font, icons))
+        (folder / font.name).write_bytes(fonts.reduced(font, icons))
         text = text.replace(address, font.name)
     (folder / REDUCED).write_text(text, encoding="utf-8")
     note.write_text(made_from, encoding="utf-8")
@@ -116,20 +116,3 @@ def _classes(selector: Sequence[Any]) -> set[str]:
         for dot, token in itertools.pairwise(selector)
         if dot.type == "literal" and dot.value == "." and token.type == "ident"
     }
-
-
-def font_of(font: Path, characters: str) -> bytes:
-    """Return a font as WOFF2 with only the ``characters`` that it has of these."""
-    from fontTools import subset
-
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it reports every glyph, and Sphinx shows it
-    options = subset.Options(flavor="woff2", hinting=False)
-    loaded = subset.load_font(str(font), options)
-    subsetter = subset.Subsetter(options)
-    subsetter.populate(text=characters)
-    subsetter.subset(loaded)
-    written = io.BytesIO()
-    loaded.flavor = "woff2"
-    loaded.recalcTimestamp = False
-    loaded.save(written)
-    return written.getvalue()
