@@ -53,7 +53,7 @@ EXPECTED = {
     "label smoothing": "docs/glossary.html#term-label-smoothing",
     "z-loss": "docs/glossary.html#term-z-loss",
     "padded vocabulary": "tutorials/02-cross-entropy.html#a-padded-vocabulary",
-    "linear_cross_entropy": "docs/api/topics.html#gpuguide.cross_entropy.linear_cross_entropy",
+    "fit_temperature": "docs/api/topics.html#gpuguide.cross_entropy.calibration.fit_temperature",
     "stale": "docs/how-we-measure.html#when-a-number-is-stale",
 }
 
