@@ -49,6 +49,11 @@ EXPECTED = {
     "what is the limit": "docs/what-is-the-limit.html",
     "logit lens": "docs/glossary.html#term-logit-lens",
     "vocabulary of 50257": "tutorials/01-logits.html#a-vocabulary-of-50257",
+    "calibration": "docs/glossary.html#term-calibration",
+    "label smoothing": "docs/glossary.html#term-label-smoothing",
+    "z-loss": "docs/glossary.html#term-z-loss",
+    "padded vocabulary": "tutorials/02-cross-entropy.html#a-padded-vocabulary",
+    "fit_temperature": "docs/api/topics.html#gpuguide.cross_entropy.calibration.fit_temperature",
     "stale": "docs/how-we-measure.html#when-a-number-is-stale",
 }
 
