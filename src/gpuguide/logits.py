@@ -121,8 +121,7 @@ def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     ValueError
         If the temperature is negative or not finite, or a row is no distribution.
     """
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"The temperature is {temperature}; it must be a finite number, zero (greedy) or above.")
+    check_settings(temperature=temperature)
     largest = _row_maximum(logits)
     if temperature == 0:
         first = logits.argmax(dim=-1, keepdim=True)
@@ -151,8 +150,7 @@ def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
     ValueError
         If ``k`` is negative or not an integer, or a row is no distribution.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-        raise ValueError(f"top-k is {k!r}; it must be an integer, zero (keep every token) or above.")
+    check_settings(top_k=k)
     _row_maximum(logits)
     if k == 0 or k >= logits.shape[-1]:
         return logits
@@ -188,8 +186,7 @@ def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     ----------
     A. Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020, section 3.1. https://arxiv.org/abs/1904.09751
     """
-    if not 0 < p <= 1:
-        raise ValueError(f"top-p is {p}; it must lie above 0 and be at most 1 (keep every token).")
+    check_settings(top_p=p)
     _row_maximum(logits)
     if p == 1:
         return logits
@@ -227,8 +224,7 @@ def keep_min_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     M. N. Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024.
     https://arxiv.org/abs/2407.01082
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"min-p is {p}; it must lie between 0 (keep every token) and 1.")
+    check_settings(min_p=p)
     largest = _row_maximum(logits)
     if p == 0:
         return logits
@@ -485,15 +481,32 @@ def head_turning_point(hidden: int, vocab: int, element_size: float, ridge: floa
 # --- checks ----------------------------------------------------------------------------------------------
 
 
+def check_settings(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> None:
+    """Raise a :class:`ValueError` if a setting of :func:`adjust` is out of its range."""
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"The temperature is {temperature}; it must be a finite number, zero (greedy) or above.")
+    if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0:
+        raise ValueError(f"top-k is {top_k!r}; it must be an integer, zero (keep every token) or above.")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top-p is {top_p}; it must lie above 0 and be at most 1 (keep every token).")
+    if not 0 <= min_p <= 1:
+        raise ValueError(f"min-p is {min_p}; it must lie between 0 (keep every token) and 1.")
+
+
+def check_shape(logits: torch.Tensor) -> None:
+    """Raise a :class:`ValueError` unless logits are floating-point numbers of shape ``(..., vocab_size)``."""
+    if not logits.is_floating_point():
+        raise ValueError(f"Logits must be floating-point numbers, not {logits.dtype}.")
+    if logits.ndim == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"Logits must have the shape (..., vocab_size), with a token or more; not {logits.shape}.")
+
+
 def _row_maximum(logits: torch.Tensor) -> torch.Tensor:
     """Return each row's largest logit, ``(..., 1)``, or raise if a row is no distribution.
 
     The maximum of a row is a finite number only if the row holds no NaN, no ``+inf``, and something but ``-inf``.
     """
-    if not logits.is_floating_point():
-        raise ValueError(f"Logits must be floating-point numbers, not {logits.dtype}.")
-    if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"Logits must have the shape (..., vocab_size), with a token or more; not {logits.shape}.")
+    check_shape(logits)
     largest = logits.amax(dim=-1, keepdim=True)
     bad = ~torch.isfinite(largest.squeeze(-1))
     if bool(bad.any()):

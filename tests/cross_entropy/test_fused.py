@@ -35,7 +35,7 @@ def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], s
     gradient = reference.logits_gradient(real, targets, **settings) * scale
     overwritten = logits.clone()
     factor = torch.tensor(scale, device=device)
-    losses = torch.full((rows,), torch.nan, device=device)
+    losses = torch.zeros(rows, device=device)
     fused.loss_then_gradient_(overwritten, targets, losses, factor, vocab_size=vocab, piece_bytes=piece, **settings)
     torch.testing.assert_close(losses.double(), loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(overwritten[:, :vocab].double(), gradient, rtol=1e-4, atol=1e-6)
@@ -169,7 +169,7 @@ def test_more_than_two_to_the_31_logits() -> None:
     logits = torch.zeros(rows, vocab, dtype=torch.bfloat16, device="cuda")
     targets = torch.arange(rows, device="cuda")
     one = torch.ones((), device="cuda")
-    losses = torch.full((rows,), torch.nan, device="cuda")
+    losses = torch.zeros(rows, device="cuda")
     fused.loss_then_gradient_(logits, targets, losses, one, vocab_size=vocab, **PLAIN)  # type: ignore[arg-type]
     torch.testing.assert_close(losses, torch.tensor(float(vocab), device="cuda").log().expand(rows))
     last = logits[-1].float()

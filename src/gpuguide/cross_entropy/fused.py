@@ -21,7 +21,7 @@ LARGEST_INT64 = tl.constexpr(2**63 - 1)
 def loss_then_gradient_kernel(
     logits,  # (rows, padded), overwritten
     targets,  # (rows,)
-    losses,  # (rows,), fp32, written
+    losses,  # (rows,), fp32, zeros: written where the target counts
     scale,  # one number: what gradients are multiplied by
     numbers,  # (rows, 2, pieces), fp32
     sums,  # (rows, pieces), fp32: of the logits themselves, for smoothing
@@ -35,6 +35,7 @@ def loss_then_gradient_kernel(
     ignore_index,
     label_smoothing,
     z_loss,
+    PADDED: tl.constexpr,  # whether there are columns that stand for no token
     SMOOTHED: tl.constexpr,
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
@@ -49,38 +50,40 @@ def loss_then_gradient_kernel(
     logits += row * row_stride + first
     lane = tl.arange(0, BLOCK)
     stored = (lane < length) & (first + lane < padded_size)
-    inside = (lane < length) & (first + lane < vocab_size)
-    target = tl.load(targets + row)
-    if (target == ignore_index) | (target < 0) | (target >= vocab_size):  # targets outside are refused when noticed
-        if piece == 0:
-            tl.store(losses + row, 0.0)
-        tl.store(logits + lane, 0.0, mask=stored)
-        return
-
-    target -= first
-    has_target = (target >= 0) & (target < length)
-    of_target = tl.load(logits + target, mask=has_target, other=0.0).to(tl.float32)  # before it is overwritten
+    inside = stored
+    if PADDED:
+        inside = stored & (first + lane < vocab_size)
     x = tl.load(logits + lane, mask=inside, other=-float("inf"), eviction_policy="evict_first")
-    highest, total = highest_and_sum(x.to(tl.float32) * LOG2_E)
+    factor = tl.load(scale).to(tl.float32)
+    target = tl.load(targets + row)
+    counts = (target != ignore_index) & (target >= 0) & (target < vocab_size)  # one outside is refused when noticed
+    target -= first
+    has_target = counts & (target >= 0) & (target < length)
+    of_target = tl.load(logits + target, mask=has_target, other=0.0).to(tl.float32)  # before it is overwritten
+    highest, total = highest_and_sum(x)
     if SMOOTHED:
         tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
     shift = highest + tl.log2(total)
     lse = shift / LOG2_E
+    gradient = tl.exp2(converted_anew(x) * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse))
+    if SMOOTHED:
+        gradient -= factor * label_smoothing / vocab_size
+        gradient = tl.where(inside, gradient, 0.0)
+    tl.store(logits + lane, tl.where(counts, gradient, 0.0), mask=stored)
+
     if has_target:
+        tl.debug_barrier()  # the gradient of the target comes last
         loss = lse - of_target
+        at_target = tl.exp2(of_target * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse)) - factor
+        if SMOOTHED:
+            at_target += factor * label_smoothing * (1 - 1 / vocab_size)
+        tl.store(logits + target, at_target)
         if SMOOTHED:
             slot = tl.arange(0, SLOTS)
             part = tl.load(sums + row * pieces + slot, mask=slot < pieces, other=0.0, cache_modifier=".cg")
             loss = (1 - label_smoothing) * loss + label_smoothing * (lse - tl.sum(part, 0) / vocab_size)
         tl.store(losses + row, loss + z_loss * lse * lse)
-
-    factor = tl.load(scale).to(tl.float32)
-    gradient = tl.exp2(converted_anew(x) * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse))
-    if SMOOTHED:
-        gradient -= factor * label_smoothing / vocab_size
-    gradient = tl.where(lane == target, gradient - factor * (1 - label_smoothing), gradient)
-    tl.store(logits + lane, tl.where(inside, gradient, 0.0), mask=stored)
 
 
 @triton.jit
@@ -140,7 +143,7 @@ def loss_then_gradient_(
     targets : torch.Tensor
         ``(rows,)``, int64. One outside the vocabulary is treated as ignored.
     losses : torch.Tensor
-        ``(rows,)``, fp32, for the result.
+        ``(rows,)``, fp32 zeros, for the result.
     scale : torch.Tensor
         One number.
     vocab_size, ignore_index, label_smoothing, z_loss
@@ -169,6 +172,7 @@ def loss_then_gradient_(
         ignore_index,
         label_smoothing,
         z_loss,
+        PADDED=padded != vocab_size,
         SMOOTHED=smoothed,
         SLOTS=cut.slots,
         BLOCK=cut.block,

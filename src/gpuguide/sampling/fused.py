@@ -347,12 +347,12 @@ def race_kernel(
     if tl.atomic_add(arrived + row, 1, sem="acq_rel") == pieces - 1:
         slot = tl.arange(0, SLOTS)
         there = slot < pieces
-        highest = tl.load(numbers + slot, mask=there, other=-INFINITY, cache_modifier=".cg")
-        best = tl.load(numbers + pieces + slot, mask=there, other=-INFINITY, cache_modifier=".cg")
-        winner = tl.load(winners + slot, mask=there, other=0, cache_modifier=".cg")
-        of_row = tl.max(highest, 0)
-        leads = tl.where(highest > -INFINITY, best + (highest - of_row) * scale, -INFINITY)
-        token = first_at(leads, winner, tl.max(leads, 0))
+        highest_of = tl.load(numbers + slot, mask=there, other=-INFINITY, cache_modifier=".cg")
+        best_of = tl.load(numbers + pieces + slot, mask=there, other=-INFINITY, cache_modifier=".cg")
+        winner_of = tl.load(winners + slot, mask=there, other=0, cache_modifier=".cg")
+        of_row = tl.max(highest_of, 0)
+        leads_of = tl.where(highest_of > -INFINITY, best_of + (highest_of - of_row) * scale, -INFINITY)
+        token = first_at(leads_of, winner_of, tl.max(leads_of, 0))
         tl.store(tokens + row, tl.where(tl.abs(of_row) == INFINITY, NOTHING, token).to(tl.int64))
 
 

@@ -14,8 +14,7 @@ Source of the random numbers: J. K. Salmon et al., "Parallel Random Numbers: As 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -43,13 +42,7 @@ def sample_token(logits: torch.Tensor, seeds: torch.Tensor, step: torch.Tensor, 
     """Draw one token from each row. Parameters as :func:`gpuguide.sampling.sample_token`; a temperature above zero."""
     usable = is_distribution(logits)
     rows = torch.where(usable.unsqueeze(-1), logits, 0).double()
-    kept = distributions.adjust(
-        rows,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-    )
+    kept = distributions.adjust(rows, **asdict(settings))
     tokens = torch.arange(logits.shape[-1], device=logits.device)
     waiting = waiting_times(random_words(seeds.unsqueeze(-1), tokens, step.to(logits.device)))
     return (kept - waiting.log()).argmax(dim=-1).where(usable, NO_TOKEN)
@@ -103,21 +96,10 @@ def _product(word: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def check(logits: torch.Tensor, seeds: torch.Tensor, settings: Settings) -> None:
     """Raise a :class:`ValueError` if a setting is out of its range, or tensors do not fit. It looks at no value."""
-    if not logits.is_floating_point():
-        raise ValueError(f"Logits must be floating-point numbers, not {logits.dtype}.")
-    if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"Logits must have the shape (..., vocab_size), with a token or more; not {logits.shape}.")
+    distributions.check_shape(logits)
     if seeds.dtype != torch.int64 or seeds.shape != logits.shape[:-1] or seeds.device != logits.device:
         raise ValueError(
             f"Seeds must be int64 of shape {tuple(logits.shape[:-1])} on {logits.device}, one for each row of logits; "
             f"given {seeds.dtype} of shape {tuple(seeds.shape)} on {seeds.device}."
         )
-    # a row of one logit, so that the settings are judged where they are defined
-    distributions.adjust(
-        torch.zeros(1),
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-    )
-    assert math.isfinite(settings.temperature)
+    distributions.check_settings(**asdict(settings))

@@ -63,10 +63,7 @@ def log_sum_exp_bytes(rows: int, vocab: int, element_size: float) -> float:
 
 
 def _check(logits: torch.Tensor) -> None:
-    if not logits.is_floating_point():
-        raise ValueError(f"Logits must be floating-point numbers, not {logits.dtype}.")
-    if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"Logits must have the shape (..., vocab_size), with a token or more; not {logits.shape}.")
+    plain.check_shape(logits)
     if logits.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             "These logits want a gradient, and this function has none: call it under torch.no_grad(), or use "

@@ -31,7 +31,6 @@ WARP_BYTES = 4096
 """Of a piece for each warp: 128 bytes a thread, which are its registers' share as long as they stay as they are"""
 SMALLEST_BLOCK = 1024
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""Powers of two are an instruction, powers of e are not"""
 CAN_HIDE = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
 """Whether the instruction of :func:`converted_anew` exists"""
 
@@ -53,13 +52,14 @@ def converted_anew(x):
 
 @triton.jit
 def highest_and_sum(x):
-    """Return the highest of a piece's logits (zero if that is infinite) and the sum of ``2**(x - highest)``.
+    """Return the highest logit of a piece (zero if that is infinite) and the sum of the powers below it.
 
-    The logits are fp32, in units in which powers of two are probabilities: multiplied by the logarithm of e.
+    Powers of two are an instruction, powers of e are not. So the highest logit is in the units in which ``2**x`` is a
+    probability: multiplied by the logarithm of e.
     """
-    highest = tl.max(x, 0)
+    highest = tl.max(x.to(tl.float32), 0) * LOG2_E
     highest = tl.where(tl.abs(highest) == float("inf"), 0.0, highest)
-    return highest, tl.sum(tl.exp2(x - highest), 0)
+    return highest, tl.sum(tl.exp2(converted_anew(x) * LOG2_E - highest), 0)
 
 
 @triton.jit
@@ -112,7 +112,7 @@ def softmax_kernel(
     inside = (lane < length) & (piece * length + lane < vocab_size)
     here = piece * length + lane
     x = tl.load(logits + row * row_stride + here, mask=inside, other=-float("inf"), eviction_policy="evict_first")
-    highest, total = highest_and_sum(x.to(tl.float32) * LOG2_E)
+    highest, total = highest_and_sum(x)
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
     total = tl.where(total == float("inf"), float("nan"), total)  # a logit was +inf: no distribution
     powers = tl.exp2(converted_anew(x) * LOG2_E - (highest + tl.log2(total)))
@@ -139,7 +139,7 @@ def log_sum_exp_kernel(
     inside = (lane < length) & (piece * length + lane < vocab_size)
     logits += row * row_stride + piece * length
     x = tl.load(logits + lane, mask=inside, other=-float("inf"), eviction_policy="evict_first")
-    highest, total = highest_and_sum(x.to(tl.float32) * LOG2_E)
+    highest, total = highest_and_sum(x)
     numbers += row * 2 * pieces
     tl.store(numbers + piece, highest)
     tl.store(numbers + pieces + piece, total)
