@@ -35,10 +35,13 @@ GROUP = 64
 MOST_GROUPS = 8192
 """Group maxima that a program looks at together; with a larger vocabulary the groups grow"""
 BLOCK = 4096
+"""Logits whose group maxima a program finds"""
 LARGEST_K = 128
 """With a larger k the candidates would be compared with one another for longer than the row is read again"""
 LONG_BLOCK = 8192
 """Logits at a time where the row is read again and again"""
+RARE_BLOCK = 2048
+"""The same where that happens only if logits tie, and registers are needed for something else"""
 
 INFINITY = tl.constexpr(float("inf"))
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -120,7 +123,7 @@ def gather_candidates(logits, vocab_size, chosen, candidates, maxima, bound, rea
     is_chosen = maxima >= bound
     tl.store(chosen + tl.cumsum(is_chosen.to(tl.int32), 0) - 1, tl.arange(0, GROUPS), mask=is_chosen)
     tl.debug_barrier()  # what one thread wrote is read by others
-    AT_ONCE: tl.constexpr = 8192
+    AT_ONCE: tl.constexpr = 4096
     found = tl.full((), 0, tl.int32)
     for start in range(0, reached * GROUP, AT_ONCE):
         number = start + tl.arange(0, AT_ONCE)
@@ -160,12 +163,12 @@ def keep_of_candidates(values, weights, inside, others, found, k, p, CAPACITY: t
 
 
 @triton.jit
-def above(logits, vocab_size, highest, scale, pivot, COUNTED: tl.constexpr, BLOCK: tl.constexpr):
+def above(logits, vocab_size, highest, scale, pivot, COUNTED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """Read a row. Return what lies above a pivot, counted or weighed, and the logits next to it on either side."""
     measure = tl.zeros([BLOCK], tl.float32)
     over = tl.full([BLOCK], INFINITY, tl.float32)
     under = tl.full([BLOCK], -INFINITY, tl.float32)
-    for start in tl.range(0, vocab_size, BLOCK, num_stages=4):
+    for start in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         column = start + tl.arange(0, BLOCK)
         x = tl.load(logits + column, mask=column < vocab_size, other=-INFINITY).to(tl.float32)
         is_over = x > pivot
@@ -179,7 +182,9 @@ def above(logits, vocab_size, highest, scale, pivot, COUNTED: tl.constexpr, BLOC
 
 
 @triton.jit
-def smallest_kept(logits, vocab_size, highest, scale, floor, limit, COUNTED: tl.constexpr, BLOCK: tl.constexpr):
+def smallest_kept(
+    logits, vocab_size, highest, scale, floor, limit, COUNTED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
     """Return the smallest logit, not below ``floor``, with less than ``limit`` above it: so many, or so much weight.
 
     ``low`` is the order of a number that is too small (or just below the floor), ``high`` that of a logit that is kept.
@@ -188,7 +193,7 @@ def smallest_kept(logits, vocab_size, highest, scale, floor, limit, COUNTED: tl.
     high = order_of(highest)
     while low + 1 < high:
         middle = middle_of(low, high)
-        measure, over, under = above(logits, vocab_size, highest, scale, float_at(middle), COUNTED, BLOCK)
+        measure, over, under = above(logits, vocab_size, highest, scale, float_at(middle), COUNTED, BLOCK, STAGES)
         if measure >= limit:
             low = middle
             if over == float_at(high):  # nothing lies between
@@ -245,6 +250,7 @@ def draw_kernel(
     MOST: tl.constexpr,
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,  # blocks under way where the row is read again and again
 ):
     """Draw the token of one row."""
     row = tl.program_id(0).to(tl.int64)
@@ -288,14 +294,14 @@ def draw_kernel(
     if found > CAPACITY:
         floor = tl.full((), LOWEST, tl.float32)
         if k < vocab_size:
-            floor = smallest_kept(logits, vocab_size, highest, scale, floor, k, True, BLOCK)
+            floor = smallest_kept(logits, vocab_size, highest, scale, floor, k, True, BLOCK, STAGES)
         if p < 1:
-            total, _, _ = above(logits, vocab_size, highest, scale, float_at(order_of(floor) - 1), False, BLOCK)
-            floor = smallest_kept(logits, vocab_size, highest, scale, floor, p * total, False, BLOCK)
+            total, _, _ = above(logits, vocab_size, highest, scale, float_at(order_of(floor) - 1), False, BLOCK, STAGES)
+            floor = smallest_kept(logits, vocab_size, highest, scale, floor, p * total, False, BLOCK, STAGES)
         best = tl.full((), -INFINITY, tl.float32)
         smallest = tl.full((), INFINITY, tl.float32)
         token = tl.full((), 0, tl.int32)
-        for start in tl.range(0, vocab_size, BLOCK, num_stages=2):
+        for start in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
             columns = start + tl.arange(0, BLOCK)
             values = tl.load(logits + columns, mask=columns < vocab_size, other=-INFINITY).to(tl.float32)
             distance = (values.to(tl.float64) - highest.to(tl.float64)) / temperature
@@ -406,7 +412,7 @@ def _race(
         bits_of(settings.temperature),
         SLOTS=cut.slots,
         BLOCK=cut.block,
-        num_warps=cut.warps,
+        num_warps=min(32, 2 * cut.warps),  # random numbers take registers
     )
     return tokens, torch.full((count,), torch.finfo(torch.float32).min, device=rows.device)
 
@@ -454,7 +460,8 @@ def _draw_kept(
         GROUPS=triton.next_power_of_2(groups),
         MOST=most,
         CAPACITY=capacity,
-        BLOCK=LONG_BLOCK,
+        BLOCK=RARE_BLOCK if few else LONG_BLOCK,
+        STAGES=1 if few else 4,
         num_warps=8 if few else 16,
     )
     return tokens, lowest
