@@ -124,7 +124,7 @@ def gather_candidates(logits, vocab_size, chosen, candidates, maxima, bound, rea
     is_chosen = maxima >= bound
     tl.store(chosen + tl.cumsum(is_chosen.to(tl.int32), 0) - 1, tl.arange(0, GROUPS), mask=is_chosen)
     tl.debug_barrier()  # what one thread wrote is read by others
-    AT_ONCE: tl.constexpr = 4096
+    AT_ONCE: tl.constexpr = 8192
     found = tl.full((), 0, tl.int32)
     for start in range(0, reached * GROUP, AT_ONCE):
         number = start + tl.arange(0, AT_ONCE)
