@@ -158,8 +158,8 @@ def keep_of_candidates(values, weights, inside, others, found, k, p, CAPACITY: t
         larger += tl.sum(is_larger.to(tl.int32), 1)
         before += tl.sum(tl.where(is_larger, weight[None, :], 0.0), 1)
     kept = inside & (larger < k)
-    reaches_p = before < p * tl.sum(tl.where(kept, weights, 0.0), 0)
-    return kept & (reaches_p | (p >= 1))  # of tokens that weigh nothing beside the others, too
+    limit = p * tl.sum(tl.where(kept, weights, 0.0), 0)
+    return kept & (before < tl.where(p == 1, INFINITY, limit))  # a weight can vanish in the sum
 
 
 # --- the long way ----------------------------------------------------------------------------------------
