@@ -66,9 +66,9 @@ def loss_then_gradient_kernel(
     if SMOOTHED:
         tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
-    shift = highest + tl.log2(total)
-    lse = shift / LOG2_E
-    gradient = tl.exp2(converted_anew(x) * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse))
+    lse = (highest + tl.log2(total)) / LOG2_E
+    of_powers = factor * (1 + 2 * z_loss * lse) / total
+    gradient = tl.exp2(converted_anew(x) * LOG2_E - highest) * of_powers
     if SMOOTHED:
         gradient -= factor * label_smoothing / vocab_size
         gradient = tl.where(inside, gradient, 0.0)
@@ -76,8 +76,9 @@ def loss_then_gradient_kernel(
 
     if has_target:
         tl.debug_barrier()  # the gradient of the target comes last
-        loss = lse - of_target
-        at_target = tl.exp2(of_target * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse)) - factor
+        behind = highest - of_target * LOG2_E  # exact to its own digits, however far from zero the logits are
+        loss = (behind + tl.log2(total)) / LOG2_E
+        at_target = tl.exp2(-behind) * of_powers - factor
         if SMOOTHED:
             at_target += factor * label_smoothing * (1 - 1 / vocab_size)
         tl.store(logits + target, at_target)

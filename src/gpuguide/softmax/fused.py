@@ -116,8 +116,8 @@ def softmax_kernel(
     highest, total = highest_and_sum(x)
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
     total = tl.where(total == float("inf"), float("nan"), total)  # a logit was +inf: no distribution
-    powers = tl.exp2(converted_anew(x) * LOG2_E - (highest + tl.log2(total)))
-    tl.store(probabilities + row * vocab_size + here, powers, mask=inside)
+    powers = tl.exp2(converted_anew(x) * LOG2_E - highest)
+    tl.store(probabilities + row * vocab_size + here, powers * (1 / total), mask=inside)
 
 
 @triton.jit
