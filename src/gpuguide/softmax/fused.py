@@ -29,6 +29,8 @@ PIECE_BYTES = 32768
 """Of a row that one program takes. Enough of these are under way on a multiprocessor to keep its memory busy."""
 WARP_BYTES = 4096
 """Of a piece for each warp: 128 bytes a thread, which are its registers' share as long as they stay as they are"""
+REGISTERS = 64
+"""Of a thread at most, so that four programs fit a multiprocessor at a time; left alone the compiler takes 80"""
 SMALLEST_BLOCK = 1024
 LOG2_E = tl.constexpr(1.4426950408889634)
 CAN_HIDE = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
@@ -168,6 +170,7 @@ def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tenso
         SLOTS=cut.slots,
         BLOCK=cut.block,
         num_warps=cut.warps,
+        **({"maxnreg": REGISTERS} if CAN_HIDE.value else {}),
     )
     return probabilities.view(logits.shape)
 
