@@ -6,6 +6,7 @@ On a GPU the same is asked of the kernels.
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -14,13 +15,14 @@ from gpuguide import logits as distributions
 from gpuguide.sampling import NO_TOKEN, sample_bytes, sample_token
 
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-DRAWS, SEEDS = 2**20, 2**16
+DRAWS, SEEDS = 2**20, 2**14
 SETTINGS = [
     {},
-    {"temperature": 0.8, "top_k": 12, "top_p": 0.9},
+    {"temperature": 0.8, "top_k": 10, "top_p": 0.9},
     {"top_p": 0.7, "min_p": 0.02},
 ]
-VOCAB = 24
+VOCAB = 16
+WANTED_SHAPE = "Logits must have the shape (..., vocab_size), with a token or more"
 
 
 def shares(settings: dict[str, float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,7 +56,7 @@ def test_a_million_draws_follow_the_exact_distribution(device: str, settings: di
 def test_one_draw_says_nothing_about_the_next(device: str) -> None:
     """Pairs of draws with neighbouring steps, and with neighbouring seeds, against the product of their chances."""
     row, exact = shares({})
-    rows, seeds = row.to(device).expand(SEEDS, VOCAB), torch.arange(SEEDS, device=device)
+    rows, seeds = row.to(device).expand(2**16, VOCAB), torch.arange(2**16, device=device)
     first, second = (sample_token(rows, seeds, step=step).cpu() for step in (0, 1))
     likely = exact > 0.02  # every pair of them is expected 26 times or more
     for one, other in ((first, second), (first[:-1], first[1:])):
@@ -181,9 +183,8 @@ def test_settings_out_of_range_are_named(device: str, settings: dict[str, float]
     """Even where a temperature of zero makes the others not matter."""
     rows, seeds = torch.zeros(2, 3, device=device), torch.zeros(2, dtype=torch.int64, device=device)
     for given in (settings, {"temperature": 0.0} | settings):
-        with pytest.raises(ValueError) as raised:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             sample_token(rows, seeds, **given)  # type: ignore[arg-type]
-        assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(
@@ -199,23 +200,21 @@ def test_settings_out_of_range_are_named(device: str, settings: dict[str, float]
 )
 def test_seeds_that_do_not_fit_are_named(seeds: torch.Tensor, given: str) -> None:
     expected = f"Seeds must be int64 of shape (2,) on cpu, one for each row of logits; given {given}."
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
         sample_token(torch.zeros(2, 3), seeds)
-    assert str(raised.value) == expected
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (torch.zeros(2, 0), "Logits must have the shape (..., vocab_size), with a token or more; not torch.Size([2, 0])."),
-        (torch.tensor(1.0), "Logits must have the shape (..., vocab_size), with a token or more; not torch.Size([])."),
+        (torch.zeros(2, 0), f"{WANTED_SHAPE}; not torch.Size([2, 0])."),
+        (torch.tensor(1.0), f"{WANTED_SHAPE}; not torch.Size([])."),
         (torch.zeros(2, 3, dtype=torch.int64), "Logits must be floating-point numbers, not torch.int64."),
     ],
-)  # fmt: skip
+)
 def test_tensors_that_hold_no_logits_are_named(rows: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         sample_token(rows, torch.zeros(2, dtype=torch.int64))
-    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
