@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -305,6 +306,71 @@ def test_transformers_cuts_among_equals_and_we_do_not() -> None:
     assert len(kept(logits.keep_top_p(flat, 0.35)[0])) == 10
 
 
+# --- the repetition penalty ------------------------------------------------------------------------------
+
+
+def test_the_repetition_penalty_divides_and_multiplies() -> None:
+    values = torch.tensor([[2.0, -2.0, 0.0, 4.0, -torch.inf], [1.0, 1.0, 1.0, 1.0, 1.0]])
+    seen = torch.tensor([[0, 1, 2, 4], [3, 3, 3, 3]])
+    found = logits.with_repetition_penalty(values, seen, 2.0)
+    assert found.tolist() == [[1, -4, 0, 4, -math.inf], [1, 1, 1, 0.5, 1]]
+    assert values[0, 0] == 2, "the logits given were changed"
+    assert logits.with_repetition_penalty(values, seen, 0.5)[0, :2].tolist() == [4, -1]
+    assert torch.equal(logits.with_repetition_penalty(values, seen, 1), values)
+    assert torch.equal(logits.with_repetition_penalty(values, seen[:, :0], 2.0), values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0,)])
+def test_the_repetition_penalty_keeps_shape_and_format(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    values = scores(*shape, 50, dtype=dtype)
+    seen = torch.randint(50, (*shape, 7), generator=torch.Generator().manual_seed(0))
+    found = logits.with_repetition_penalty(values, seen, 1.3)
+    assert (found.shape, found.dtype) == (values.shape, dtype)
+    punished = torch.zeros(values.shape, dtype=torch.bool).scatter(-1, seen, True)
+    assert torch.equal(found[~punished], values[~punished])
+    assert (found[punished] < values[punished]).all()
+
+
+@pytest.mark.parametrize("penalty", [1.2, 0.7, 1.0, 5])
+def test_transformers_agrees_on_the_repetition_penalty(penalty: float) -> None:
+    processors = pytest.importorskip("transformers.generation.logits_process")
+    values, seen = scores(16, 503), torch.randint(503, (16, 40), generator=torch.Generator().manual_seed(1))
+    theirs = processors.RepetitionPenaltyLogitsProcessor(float(penalty))(seen, values.clone())
+    assert torch.equal(logits.with_repetition_penalty(values, seen, penalty), theirs)
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0, math.nan, math.inf])
+def test_repetition_penalties_that_make_no_sense(penalty: float) -> None:
+    message = f"The repetition penalty is {penalty}; it must be a finite number above 0 (1: no penalty)."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        logits.with_repetition_penalty(scores(2, 5), torch.zeros(2, 1, dtype=torch.int64), penalty)
+
+
+@pytest.mark.parametrize(
+    ("seen", "given"),
+    [
+        (torch.zeros(3, 1, dtype=torch.int64), "torch.int64 of shape (3, 1) on cpu"),
+        (torch.zeros(2, dtype=torch.int64), "torch.int64 of shape (2,) on cpu"),
+        (torch.zeros(2, 1, 1, dtype=torch.int64), "torch.int64 of shape (2, 1, 1) on cpu"),
+        (torch.zeros(2, 1, dtype=torch.int32), "torch.int32 of shape (2, 1) on cpu"),
+        (torch.zeros(2, 1), "torch.float32 of shape (2, 1) on cpu"),
+        (torch.zeros(2, 1, dtype=torch.int64, device="meta"), "torch.int64 of shape (2, 1) on meta"),
+    ],
+)
+def test_tokens_seen_that_do_not_fit_are_named(seen: torch.Tensor, given: str) -> None:
+    expected = f"The tokens seen must be int64 of shape (2, count) on cpu, as many rows as the logits; given {given}."
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        logits.with_repetition_penalty(scores(2, 5), seen, 1.2)
+
+
+@pytest.mark.parametrize("token", [-1, 5, 2**40])
+def test_a_token_seen_outside_the_vocabulary(token: int) -> None:
+    seen = torch.tensor([[0, 1], [2, token]])
+    with pytest.raises(ValueError, match=r"^A token that was seen is outside the vocabulary of 5\.$"):
+        logits.with_repetition_penalty(scores(2, 5), seen, 1.2)
+
+
 # --- choosing a token ------------------------------------------------------------------------------------
 
 
@@ -369,6 +435,9 @@ CONSUMERS = {
     "keep_top_p off": lambda values: logits.keep_top_p(values, 1),
     "keep_min_p": lambda values: logits.keep_min_p(values, 0.5),
     "keep_min_p off": lambda values: logits.keep_min_p(values, 0),
+    "with_repetition_penalty": lambda values: logits.with_repetition_penalty(
+        values, torch.zeros(*values.shape[:-1], 1, dtype=torch.int64), 1.2
+    ),
     "adjust": logits.adjust,
     "greedy": logits.greedy,
     "sample": logits.sample,

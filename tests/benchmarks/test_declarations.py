@@ -28,7 +28,9 @@ CONTENDERS = {
 }
 """The benchmarks of a machine's ceilings and of timing. Those of a topic have a test file of their own."""
 TOPICS = {
-    "softmax": ["torch-eager", "torch-compile"],
+    "softmax": ["gpuguide", "torch-eager", "torch-compile"],
+    "log-sum-exp": ["gpuguide", "torch-eager", "torch-compile"],
+    "sample-token": ["gpuguide", "gpuguide-eager", "transformers", "torch-topk", "torch-topk-graph"],
     "lm-head": ["torch"],
     "linear-cross-entropy": ["gpuguide", "torch-eager", "torch-compile", "liger"],
     "linear-cross-entropy-chunk": ["gpuguide"],

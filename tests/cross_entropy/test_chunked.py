@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 
 import pytest
@@ -175,17 +176,71 @@ def test_autocast_casts_both_operands() -> None:
     torch.testing.assert_close(loss, exact, rtol=1e-5, atol=0)
 
 
-def test_nothing_that_counts_gives_zero() -> None:
-    hidden, head, targets = problem()
-    loss = linear_cross_entropy(hidden, head, torch.full_like(targets, reference.IGNORED))
+@pytest.mark.parametrize("given", [{}, {"reduction": "sum"}, {"count": 40}, {"label_smoothing": 0.1, "z_loss": 1e-3}])
+@pytest.mark.parametrize("tokens", [TOKENS, 0])
+def test_nothing_that_counts_gives_zero(tokens: int, given: dict[str, object]) -> None:
+    """Whether all targets are ignored, or there are none at all."""
+    hidden, head, targets = problem(tokens=tokens)
+    ignored = torch.full_like(targets, reference.IGNORED)
+    loss = linear_cross_entropy(hidden, head, ignored, **given)  # type: ignore[arg-type]
     loss.backward()
     assert loss == 0
     assert hidden.grad is not None
     assert head.grad is not None
     assert not hidden.grad.any()
     assert not head.grad.any()
-    empty = linear_cross_entropy(hidden[:0], head, targets[:0])
-    assert empty == 0
+    with torch.no_grad():
+        assert linear_cross_entropy(hidden, head, ignored, **given) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [100, torch.tensor(100), torch.tensor(100.0), 0, torch.tensor(0)])
+def test_the_count_as_number_and_as_tensor(count: int | torch.Tensor) -> None:
+    """A count of nothing, as of micro-batches that are all ignored, divides by one."""
+
+    def sum_over_count(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(hidden @ head.t(), targets, reduction="sum") / max(int(count), 1)
+
+    def ours(*operands: torch.Tensor) -> torch.Tensor:
+        return linear_cross_entropy(*operands, count=count, chunk=100)
+
+    for found, exact in zip(results(ours), results(sum_over_count), strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(*problem()), sum_over_count(*problem()))
+
+
+def test_a_sum_is_divided_by_nothing() -> None:
+    hidden, head, targets = problem()
+    loss = linear_cross_entropy(hidden, head, targets, reduction="sum", count=7)
+    torch.testing.assert_close(loss, functional.cross_entropy(hidden @ head.t(), targets, reduction="sum"))
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("wrong", [VOCAB, -1, 2**40])
+def test_a_target_outside_is_named_with_its_place(wrong: int, gradients: bool) -> None:
+    """The place is that in the targets as they were given, and the first of several."""
+    hidden, head, targets = problem()
+    batched, wanted = hidden.detach()[:256].reshape(4, 64, HIDDEN), targets[:256].reshape(4, 64).clone()
+    batched.requires_grad_(gradients)
+    head.requires_grad_(gradients)
+    wanted[2, 17] = wanted[3, 5] = wrong
+    message = (
+        f"The target at (2, 17) is {wrong}; it must lie between 0 and 1002, or be -100 for a position that does not "
+        "count."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        linear_cross_entropy(batched, head, wanted, chunk=50)
+    assert batched.grad is None
+    with pytest.raises(ValueError, match=r"The target at \(5, 3\) is"):
+        linear_cross_entropy(batched.transpose(0, 1), head, wanted.t())
+    assert linear_cross_entropy(batched, head, wanted.where(wanted != wrong, reference.IGNORED)) > 0
+
+
+def test_an_ignored_target_may_be_a_token_of_the_vocabulary() -> None:
+    hidden, head, targets = problem()
+    targets = targets.where(targets != reference.IGNORED, 0)
+    loss = linear_cross_entropy(hidden, head, targets, ignore_index=0)
+    torch.testing.assert_close(loss, functional.cross_entropy(hidden @ head.t(), targets, ignore_index=0))
 
 
 def test_a_second_derivative_is_refused() -> None:

@@ -62,10 +62,32 @@ def compare_all(device: str, pieces: tuple[int, ...]) -> None:
         assert int(outside) >= count
         targets[count // 2 :] = 100
         assert int(fused.look_at_targets(targets, 100, reference.IGNORED)[1]) == count // 2
+        ignoring = torch.full_like(targets, 7)
+        scale, outside = fused.look_at_targets(ignoring, 7, 7)
+        assert (float(scale), int(outside) >= count) == (1, True)
+    far_from_zero(device, pieces)
     for factor in (1.0, 3.0):
         values = torch.randn(10001, device=device)
         expected = values * factor
         torch.testing.assert_close(fused.multiply_(values, torch.tensor(factor, device=device)), expected)
+
+
+def far_from_zero(device: str, pieces: tuple[int, ...]) -> None:
+    """Adding a constant to a row changes neither its loss nor its gradient, as long as fp32 holds the logits."""
+    from gpuguide.cross_entropy import fused
+
+    logits = torch.zeros(3, 300, device=device)
+    logits[1] -= 3e38
+    logits[2] += 4096
+    targets = torch.tensor([0, 299, 150], device=device)
+    for piece in pieces:
+        overwritten, losses = logits.clone(), torch.zeros(3, device=device)
+        one = torch.ones((), device=device)
+        fused.loss_then_gradient_(overwritten, targets, losses, one, vocab_size=300, piece_bytes=piece, **PLAIN)  # type: ignore[arg-type]
+        expected = torch.full((3, 300), 1 / 300, device=device)
+        expected[torch.arange(3, device=device), targets] -= 1
+        torch.testing.assert_close(losses, torch.full((3,), 300.0, device=device).log(), rtol=1e-3, atol=0)
+        torch.testing.assert_close(overwritten, expected, rtol=1e-3, atol=0)
 
 
 @triton
@@ -100,6 +122,52 @@ def test_a_target_outside_the_vocabulary_is_refused_and_harms_nothing() -> None:
         with pytest.raises(ValueError, match=rf"The target at \(211,\) is {wrong}; it must lie between 0 and 1002"):
             linear_cross_entropy(hidden, head, outside, chunk=64)
     assert float(linear_cross_entropy(hidden, head, targets, chunk=64)) == right
+
+
+@pytest.mark.gpu
+def test_the_place_of_a_target_outside_is_that_in_the_shape_given() -> None:
+    hidden = torch.randn(4, 64, 32, device="cuda", requires_grad=True)
+    head = torch.randn(1003, 32, device="cuda", requires_grad=True)
+    targets = torch.randint(1003, (4, 64), device="cuda")
+    targets[2, 17] = targets[3, 5] = 1003
+    for given in ({}, {"reduction": "sum"}, {"count": 10}, {"count": torch.tensor(10, device="cuda")}):
+        with pytest.raises(
+            ValueError, match=r"^The target at \(2, 17\) is 1003; it must lie between 0 and 1002, or be"
+        ):
+            linear_cross_entropy(hidden, head, targets, chunk=64, **given)  # type: ignore[arg-type]
+    with torch.no_grad(), pytest.raises(ValueError, match=r"^The target at \(2, 17\) is 1003"):
+        linear_cross_entropy(hidden, head, targets)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [300, 0])
+@pytest.mark.parametrize("given", [{}, {"reduction": "sum"}, {"count": 40}])
+def test_nothing_that_counts_gives_zero_on_a_gpu(tokens: int, given: dict[str, Any]) -> None:
+    hidden = torch.randn(tokens, 64, device="cuda", requires_grad=True)
+    head = torch.randn(1003, 64, device="cuda", requires_grad=True)
+    targets = torch.full((tokens,), reference.IGNORED, device="cuda")
+    loss = linear_cross_entropy(hidden, head, targets, chunk=64, **given)
+    loss.backward()
+    assert loss == 0
+    assert hidden.grad is not None
+    assert head.grad is not None
+    assert not hidden.grad.any()
+    assert not head.grad.any()
+
+
+@pytest.mark.gpu
+def test_counts_and_sums_on_a_gpu() -> None:
+    hidden = torch.randn(300, 64, device="cuda", dtype=torch.float64, requires_grad=True)
+    head = torch.randn(1003, 64, device="cuda", dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(1003, (300,), device="cuda")
+    total = torch.nn.functional.cross_entropy(hidden @ head.t(), targets, reduction="sum")
+    single = hidden.detach().float().requires_grad_(), head.detach().float().requires_grad_()
+    for count in (40, torch.tensor(40), torch.tensor(40, device="cuda")):
+        for operands in ((hidden, head), single):
+            loss = linear_cross_entropy(*operands, targets, count=count, chunk=64)
+            torch.testing.assert_close(loss.double(), total / 40, rtol=1e-4, atol=0)
+    loss = linear_cross_entropy(*single, targets, reduction="sum", chunk=64)
+    torch.testing.assert_close(loss.double(), total, rtol=1e-4, atol=0)
 
 
 @pytest.mark.gpu

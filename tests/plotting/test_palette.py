@@ -9,6 +9,7 @@ import pytest
 
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
+from gpuguide.measure import benchmark as declarations
 from gpuguide.plotting import palette
 
 THEMES = [palette.LIGHT, palette.DARK]
@@ -74,7 +75,15 @@ def test_both_schemes_have_the_same_series() -> None:
 
 @pytest.mark.parametrize("family", ["matmul-", "h2d-", "d2h-"])
 def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> None:
-    styles = [style for name, style in palette.CONTENDERS.items() if name.startswith(family)]
+    different([style for name, style in palette.CONTENDERS.items() if name.startswith(family)])
+
+
+@pytest.mark.parametrize("name", ["softmax", "log-sum-exp", "sample-token", "linear-cross-entropy", "training-memory"])
+def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:
+    different([palette.style(contender) for contender in declarations.get(name).contenders])
+
+
+def different(styles: list[palette.Style]) -> None:
     assert len({style.colour for style in styles}) == len({style.marker for style in styles}) == len(styles)
 
 

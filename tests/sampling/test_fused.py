@@ -111,15 +111,17 @@ def formats_strides_and_leading_axes(device: str) -> None:
 
 
 def rows_that_are_no_distribution(device: str) -> None:
-    rows = torch.randn(6, 1003, generator=torch.Generator().manual_seed(2)).to(device)
-    rows[0], rows[1, 3], rows[2, 1000], rows[3] = -torch.inf, torch.inf, torch.nan, -torch.inf
-    rows[3, 77] = -5.0
-    rows[4, 10:] = -torch.inf
-    for settings in (Settings(), Settings(top_k=50, top_p=0.9), Settings(top_p=0.9), Settings(top_k=200)):
-        tokens, expected, lowest = draw(rows, settings)
-        assert tokens[:4].tolist() == [NO_TOKEN, NO_TOKEN, NO_TOKEN, 77]
-        assert torch.equal(tokens, expected)
-        assert torch.equal(kept_from(rows, lowest)[3:], kept_by_sort(rows[3:], settings))
+    """Also where the row is cut into pieces, and the fault lies in another piece than the likely tokens."""
+    for vocab in (1003, 20011):
+        rows = torch.randn(6, vocab, generator=torch.Generator().manual_seed(2)).to(device)
+        rows[0], rows[1, 3], rows[2, vocab - 1], rows[3] = -torch.inf, torch.inf, torch.nan, -torch.inf
+        rows[3, vocab - 77] = -5.0
+        rows[4, 10:] = -torch.inf
+        for settings in (Settings(), Settings(top_k=50, top_p=0.9), Settings(top_p=0.9), Settings(top_k=200)):
+            tokens, expected, lowest = draw(rows, settings)
+            assert tokens[:4].tolist() == [NO_TOKEN, NO_TOKEN, NO_TOKEN, vocab - 77]
+            assert torch.equal(tokens, expected)
+            assert torch.equal(kept_from(rows, lowest)[3:], kept_by_sort(rows[3:], settings))
 
 
 def numbers_at_the_ends(device: str) -> None:

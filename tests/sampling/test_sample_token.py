@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -23,6 +24,15 @@ SETTINGS = [
 ]
 VOCAB = 16
 WANTED_SHAPE = "Logits must have the shape (..., vocab_size), with a token or more"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Many small operations: threads would wait for one another most of the time where other tests run beside them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def shares(settings: dict[str, float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,11 +229,20 @@ def test_tensors_that_hold_no_logits_are_named(rows: torch.Tensor, message: str)
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    "step", [torch.arange(3), torch.arange(2), torch.tensor([], dtype=torch.int64), torch.tensor(1.5), 1.5]
+    ("step", "given"),
+    [
+        (torch.arange(3), "torch.int64 of shape (3,)"),
+        (torch.arange(2), "torch.int64 of shape (2,)"),
+        (torch.tensor([], dtype=torch.int64), "torch.int64 of shape (0,)"),
+        (torch.tensor(1.5), "torch.float32 of shape ()"),
+        (1.5, "1.5"),
+        (True, "True"),
+    ],
 )
-def test_a_step_that_is_not_one_whole_number_is_refused(step: torch.Tensor | float, temperature: float) -> None:
+def test_a_step_that_is_not_one_integer_is_named(step: torch.Tensor | float, given: str, temperature: float) -> None:
     """Several would be taken for one step a token, and a fraction would be dropped."""
-    with pytest.raises(ValueError, match="step"):
+    message = f"The step must be an integer, or an int64 tensor with one element; given {given}."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         sample_token(torch.zeros(2, 3), torch.arange(2), step=step, temperature=temperature)  # type: ignore[arg-type]
 
 

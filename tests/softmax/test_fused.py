@@ -88,8 +88,9 @@ def rows_that_are_no_distribution_or_nearly(device: str, pieces_of_softmax: tupl
 def numbers_near_the_largest(device: str, pieces_of_softmax: tuple[int, ...]) -> None:
     """A mask is often the lowest number there is, and a row may hold nothing else."""
     lowest = torch.finfo(torch.float32).min
-    rows = torch.tensor([[3e38, 0.0], [lowest, lowest], [lowest, 1.0], [-3e38, -3e38]]).repeat(1, 100)
-    compare_edges(rows.to(device), pieces_of_softmax)
+    rows = torch.tensor([[3e38, 0.0], [lowest, lowest], [lowest, 1.0], [-3e38, -3e38], [-lowest, lowest]])
+    compare_edges(rows.repeat_interleave(100, dim=1).to(device), pieces_of_softmax)
+    compare_edges(rows.repeat(1, 100).to(device), pieces_of_softmax)
 
 
 def compare_edges(rows: torch.Tensor, pieces_of_softmax: tuple[int, ...]) -> torch.Tensor:
