@@ -156,17 +156,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, settings: Settings
     ) -> torch.Tensor:
-        wants_hidden, wants_head = ctx.needs_input_grad[:2]
-        d_hidden = torch.empty_like(hidden, dtype=settings.gradient_dtype) if wants_hidden else None
-        d_head = torch.empty_like(head, dtype=settings.gradient_dtype) if wants_head else None
+        logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
+        torch.mm(hidden[: len(logits)], head.t(), out=logits)  # a GPU has this to do while the host prepares the rest
         scale, refuse_targets_outside = look_at_targets(targets, settings, hidden)
         targets = targets.reshape(-1)
         losses = torch.zeros(len(hidden), dtype=_wide(hidden.dtype), device=hidden.device)
-        logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
+        wants_hidden, wants_head = ctx.needs_input_grad[:2]
+        d_hidden = torch.empty_like(hidden, dtype=settings.gradient_dtype) if wants_hidden else None
+        d_head = torch.empty_like(head, dtype=settings.gradient_dtype) if wants_head else None
         for start in range(0, len(hidden), settings.chunk):
             here = slice(start, start + settings.chunk)
             logits = logits[: len(hidden[here])]
-            torch.mm(hidden[here], head.t(), out=logits)
+            if start:
+                torch.mm(hidden[here], head.t(), out=logits)
             loss_then_gradient_(logits, targets[here], losses[here], scale, settings)
             if d_hidden is not None:
                 _store_product(d_hidden[here], logits, head)

@@ -12,8 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.softmax.fused import LOG2_E, PIECE_BYTES, Cut, converted_anew, highest_and_sum, shared_with_row
+from gpuguide.softmax.fused import LOG2_E, Cut, converted_anew, highest_and_sum, shared_with_row
 
+PIECE_BYTES = 16384
+"""Of a row that one program takes: less than a softmax's, since a program does more with it and needs registers"""
 LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 

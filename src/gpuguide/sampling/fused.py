@@ -44,6 +44,7 @@ RARE_BLOCK = 2048
 """The same where that happens only if logits tie, and registers are needed for something else"""
 
 INFINITY = tl.constexpr(float("inf"))
+HALVINGS = tl.constexpr(32)
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 NOTHING = tl.constexpr(NO_TOKEN)
 
@@ -123,7 +124,7 @@ def gather_candidates(logits, vocab_size, chosen, candidates, maxima, bound, rea
     is_chosen = maxima >= bound
     tl.store(chosen + tl.cumsum(is_chosen.to(tl.int32), 0) - 1, tl.arange(0, GROUPS), mask=is_chosen)
     tl.debug_barrier()  # what one thread wrote is read by others
-    AT_ONCE: tl.constexpr = 4096
+    AT_ONCE: tl.constexpr = 8192
     found = tl.full((), 0, tl.int32)
     for start in range(0, reached * GROUP, AT_ONCE):
         number = start + tl.arange(0, AT_ONCE)
@@ -187,12 +188,18 @@ def smallest_kept(
 ):
     """Return the smallest logit, not below ``floor``, with less than ``limit`` above it: so many, or so much weight.
 
-    ``low`` is the order of a number that is too small (or just below the floor), ``high`` that of a logit that is kept.
+    ``floor`` and the highest logit are logits of the row. ``low`` is the order of a number that is too small, ``high``
+    that of a logit that is kept. The pivot halves the distance between the two; where this takes too long, because
+    logits are spread very unevenly, it halves the number of floats between them instead.
     """
     low = order_of(floor) - 1
     high = order_of(highest)
+    rounds = 0
     while low + 1 < high:
-        middle = middle_of(low, high)
+        middle = order_of(float_at(low) * 0.5 + float_at(high) * 0.5)
+        if (middle <= low) | (middle >= high) | (rounds >= HALVINGS):
+            middle = middle_of(low, high)
+        rounds += 1
         measure, over, under = above(logits, vocab_size, highest, scale, float_at(middle), COUNTED, BLOCK, STAGES)
         if measure >= limit:
             low = middle
@@ -204,6 +211,13 @@ def smallest_kept(
             high = order_of(over)
             low = high - 1
     return float_at(high)
+
+
+@triton.jit
+def next_float_at_least(number):
+    """Return the smallest float32 that is not below a float64."""
+    rounded = number.to(tl.float32)
+    return tl.where(rounded.to(tl.float64) < number, float_at(order_of(rounded) + 1), rounded)
 
 
 # --- the draw --------------------------------------------------------------------------------------------
@@ -292,20 +306,20 @@ def draw_kernel(
             tl.store(tokens + row, first_at(leads, columns, tl.max(leads, 0)).to(tl.int64))
             tl.store(lowest + row, tl.min(tl.where(kept, values, INFINITY), 0))
     if found > CAPACITY:
-        floor = tl.full((), LOWEST, tl.float32)
+        total, floor, _ = above(logits, vocab_size, highest, scale, -INFINITY, False, BLOCK, STAGES)
         if k < vocab_size:
             floor = smallest_kept(logits, vocab_size, highest, scale, floor, k, True, BLOCK, STAGES)
-        if p < 1:
             total, _, _ = above(logits, vocab_size, highest, scale, float_at(order_of(floor) - 1), False, BLOCK, STAGES)
+        if p < 1:
             floor = smallest_kept(logits, vocab_size, highest, scale, floor, p * total, False, BLOCK, STAGES)
+        floor = tl.maximum(floor, next_float_at_least(highest.to(tl.float64) + temperature * log_min_p))
         best = tl.full((), -INFINITY, tl.float32)
         smallest = tl.full((), INFINITY, tl.float32)
         token = tl.full((), 0, tl.int32)
         for start in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
             columns = start + tl.arange(0, BLOCK)
             values = tl.load(logits + columns, mask=columns < vocab_size, other=-INFINITY).to(tl.float32)
-            distance = (values.to(tl.float64) - highest.to(tl.float64)) / temperature
-            kept = (values >= floor) & (distance >= log_min_p)
+            kept = values >= floor
             if tl.max(kept.to(tl.int32), 0) > 0:
                 leads = lead(values, columns, kept, highest, scale, seed, step)
                 best_here = tl.max(leads, 0)
