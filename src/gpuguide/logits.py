@@ -255,7 +255,8 @@ def with_repetition_penalty(logits: torch.Tensor, seen: torch.Tensor, penalty: f
     Raises
     ------
     ValueError
-        If the penalty is not a finite number above zero, the shapes do not fit, or a token is outside the vocabulary.
+        If the penalty is not a finite number above zero, shapes, types or devices do not fit, a token is outside the
+        vocabulary, or a row is no distribution.
 
     References
     ----------
@@ -264,10 +265,13 @@ def with_repetition_penalty(logits: torch.Tensor, seen: torch.Tensor, penalty: f
     """
     if not (math.isfinite(penalty) and penalty > 0):
         raise ValueError(f"The repetition penalty is {penalty}; it must be a finite number above 0 (1: no penalty).")
-    if seen.dtype != torch.int64 or seen.ndim != logits.ndim or seen.shape[:-1] != logits.shape[:-1]:
+    _row_maximum(logits)
+    fits = seen.ndim == logits.ndim and seen.shape[:-1] == logits.shape[:-1]
+    if seen.dtype != torch.int64 or not fits or seen.device != logits.device:
         raise ValueError(
-            f"The tokens seen must be int64 of shape {(*logits.shape[:-1], 'count')}, as many rows as the logits; "
-            f"given {seen.dtype} of shape {tuple(seen.shape)}."
+            f"The tokens seen must be int64 of shape ({', '.join(map(str, (*logits.shape[:-1], 'count')))}) on "
+            f"{logits.device}, as many rows as the logits; "
+            f"given {seen.dtype} of shape {tuple(seen.shape)} on {seen.device}."
         )
     if bool(((seen < 0) | (seen >= logits.shape[-1])).any()):
         raise ValueError(f"A token that was seen is outside the vocabulary of {logits.shape[-1]}.")

@@ -128,7 +128,8 @@ def linear_cross_entropy(
     )
     flat = hidden.reshape(-1, hidden.shape[-1])
     if torch.is_grad_enabled() and (hidden.requires_grad or head.requires_grad):
-        return _LinearCrossEntropy.apply(flat, head, targets, settings)
+        with torch.cuda.device_of(flat):
+            return _LinearCrossEntropy.apply(flat, head, targets, settings)
     check_targets(targets, hidden.shape[:-1], vocab_size, ignore_index)
     return loss_of_chunks(flat, head, targets.reshape(-1), settings) * one_over_count(targets, settings, flat)
 

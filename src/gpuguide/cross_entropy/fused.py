@@ -45,7 +45,7 @@ def loss_then_gradient_kernel(
     """Take one piece of one row: its share of the loss, and its gradient in the place of its logits."""
     number = tl.program_id(0)
     if SLOTS > 1:
-        number = tl.atomic_add(started, 1)
+        number = tl.atomic_add(started, 1, sem="relaxed")
     row = (number // pieces).to(tl.int64)  # an offset may exceed 32 bits
     piece = number % pieces
     first = piece * length
@@ -55,7 +55,7 @@ def loss_then_gradient_kernel(
     inside = stored
     if PADDED:
         inside = stored & (first + lane < vocab_size)
-    x = tl.load(logits + lane, mask=inside, other=-float("inf"), eviction_policy="evict_first")
+    x = tl.load(logits + lane, mask=inside, other=-float("inf"))
     factor = tl.load(scale).to(tl.float32)
     target = tl.load(targets + row)
     counts = (target != ignore_index) & (target >= 0) & (target < vocab_size)  # one outside is refused when noticed
@@ -66,9 +66,9 @@ def loss_then_gradient_kernel(
     if SMOOTHED:
         tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
-    shift = highest + tl.log2(total)
-    lse = shift / LOG2_E
-    gradient = tl.exp2(converted_anew(x) * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse))
+    lse = (highest + tl.log2(total)) / LOG2_E
+    of_powers = factor * (1 + 2 * z_loss * lse) / total
+    gradient = tl.exp2(converted_anew(x) * LOG2_E - highest) * of_powers
     if SMOOTHED:
         gradient -= factor * label_smoothing / vocab_size
         gradient = tl.where(inside, gradient, 0.0)
@@ -76,8 +76,9 @@ def loss_then_gradient_kernel(
 
     if has_target:
         tl.debug_barrier()  # the gradient of the target comes last
-        loss = lse - of_target
-        at_target = tl.exp2(of_target * LOG2_E - shift) * (factor * (1 + 2 * z_loss * lse)) - factor
+        behind = highest - of_target * LOG2_E  # exact to its own digits, however far from zero the logits are
+        loss = (behind + tl.log2(total)) / LOG2_E
+        at_target = tl.exp2(-behind) * of_powers - factor
         if SMOOTHED:
             at_target += factor * label_smoothing * (1 - 1 / vocab_size)
         tl.store(logits + target, at_target)
@@ -190,7 +191,7 @@ def look_at_targets(targets: torch.Tensor, vocab_size: int, ignore_index: int) -
     scale = torch.empty((), dtype=torch.float32, device=targets.device)
     first_outside = torch.empty((), dtype=torch.int64, device=targets.device)
     check_targets_kernel[(1,)](
-        targets, scale, first_outside, len(targets), vocab_size, ignore_index, BLOCK=4096, num_warps=16
+        targets, scale, first_outside, len(targets), vocab_size, ignore_index, BLOCK=16384, num_warps=32
     )
     return scale, first_outside
 

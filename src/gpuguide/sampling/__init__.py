@@ -1,7 +1,8 @@
 """Drawing the next token: temperature, top-k, top-p, min-p and the draw, without a sort and without waiting.
 
 :mod:`gpuguide.logits` has each step as a function of its own. :func:`sample_token` does all of them for many rows at
-once, each with a seed of its own: the same seed and step draw the same token on every device, alone or in a batch.
+once, each with a seed of its own: the same seed and step draw the same token, alone or in a batch, and on any device
+but for about one draw in a million, where two tokens run so close that the rounding decides.
 :mod:`~gpuguide.sampling.reference` explains, :mod:`~gpuguide.sampling.fused` is two kernels for a GPU.
 """
 
@@ -59,16 +60,17 @@ def sample_token(
     """
     settings = Settings(temperature, top_k, top_p, min_p)
     reference.check(logits, seeds, settings)
-    steps = torch.as_tensor(step, dtype=torch.int64)
+    steps = reference.checked_step(step)
     if temperature == 0:
         return reference.most_likely(logits)
     if not _fused(logits):
         return reference.sample_token(logits, seeds, steps, settings)
     from gpuguide.sampling import fused
 
-    if not steps.is_cuda:
-        steps = torch.full((), int(step), dtype=torch.int64, device=logits.device)
-    return fused.draw(logits, seeds, steps, settings)[0]
+    with torch.cuda.device_of(logits):
+        if not steps.is_cuda:
+            steps = torch.full((), int(steps), dtype=torch.int64, device=logits.device)
+        return fused.draw(logits, seeds, steps, settings)[0]
 
 
 def sample_bytes(rows: int, vocab: int, element_size: float) -> float:

@@ -54,15 +54,16 @@ NOTHING = tl.constexpr(NO_TOKEN)
 
 @triton.jit
 def order_of(x):
-    """Return an int32 for a float32, such that larger floats have larger ones. Between two floats lie whole numbers."""
+    """Return an int32 for a float32, such that larger floats have larger ones; both zeros have zero."""
     bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return tl.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
 
 @triton.jit
 def float_at(order):
     """Return the float32 of an order."""
-    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    magnitude = tl.abs(order).to(tl.float32, bitcast=True)
+    return tl.where(order < 0, -magnitude, magnitude)
 
 
 @triton.jit
@@ -157,7 +158,8 @@ def keep_of_candidates(values, weights, inside, others, found, k, p, CAPACITY: t
         larger += tl.sum(is_larger.to(tl.int32), 1)
         before += tl.sum(tl.where(is_larger, weight[None, :], 0.0), 1)
     kept = inside & (larger < k)
-    return kept & (before < p * tl.sum(tl.where(kept, weights, 0.0), 0))
+    limit = p * tl.sum(tl.where(kept, weights, 0.0), 0)
+    return kept & (before < tl.where(p == 1, INFINITY, limit))  # a weight can vanish in the sum
 
 
 # --- the long way ----------------------------------------------------------------------------------------
@@ -236,6 +238,12 @@ def lead(values, columns, kept, highest, scale, seed, step):
 
 
 @triton.jit
+def scale_of(temperature):
+    """Return what differences of logits are multiplied by, for powers of two: finite, however small a temperature."""
+    return tl.minimum(((1 / temperature) * LOG2_E).to(tl.float32), -LOWEST)
+
+
+@triton.jit
 def first_at(leads, columns, best):
     """Return the lowest column whose lead is the best."""
     return tl.min(tl.where(leads == best, columns, 2147483647), 0)
@@ -282,7 +290,7 @@ def draw_kernel(
         tl.store(lowest + row, INFINITY)
         return
 
-    scale = ((1 / temperature) * LOG2_E).to(tl.float32)
+    scale = scale_of(temperature)
     found = tl.full((), CAPACITY + 1, tl.int32)
     if FROM_CANDIDATES:
         bound, reached = bound_below_top_k(of_groups, highest, k, MOST)
@@ -351,7 +359,7 @@ def race_kernel(
     """Let all tokens of one piece race; the last program of a row compares the winners of its pieces."""
     row = (tl.program_id(0) // pieces).to(tl.int64)
     piece = tl.program_id(0) % pieces
-    scale = ((1 / temperature.to(tl.float64, bitcast=True)) * LOG2_E).to(tl.float32)
+    scale = scale_of(temperature.to(tl.float64, bitcast=True))
     columns = piece * length + tl.arange(0, BLOCK)
     inside = (tl.arange(0, BLOCK) < length) & (columns < vocab_size)
     x = tl.load(logits + row * row_stride + columns, mask=inside, other=-INFINITY).to(tl.float32)
@@ -482,8 +490,11 @@ def _draw_kept(
 
 
 def bits_of(number: float) -> int:
-    """Return the 64 bits of a float as an integer: a kernel's own floating-point parameters have 32."""
-    return int(struct.unpack("<q", struct.pack("<d", number))[0])
+    """Return the 64 bits of a float as an integer: a kernel's own floating-point parameters have 32.
+
+    The integer must not look like one of 32 bits, so positive numbers too small for any use are taken for 1e-300.
+    """
+    return int(struct.unpack("<q", struct.pack("<d", number if number <= 0 else max(number, 1e-300)))[0])
 
 
 def log_of(p: float) -> float:

@@ -103,3 +103,13 @@ def check(logits: torch.Tensor, seeds: torch.Tensor, settings: Settings) -> None
             f"given {seeds.dtype} of shape {tuple(seeds.shape)} on {seeds.device}."
         )
     distributions.check_settings(**asdict(settings))
+
+
+def checked_step(step: int | torch.Tensor) -> torch.Tensor:
+    """Return the step as an int64 of no dimensions, or raise a :class:`ValueError` if it is not one integer."""
+    if isinstance(step, int) and not isinstance(step, bool):
+        return torch.tensor(step)
+    if isinstance(step, torch.Tensor) and step.dtype == torch.int64 and step.numel() == 1:
+        return step.reshape(())
+    given = f"{step.dtype} of shape {tuple(step.shape)}" if isinstance(step, torch.Tensor) else repr(step)
+    raise ValueError(f"The step must be an integer, or an int64 tensor with one element; given {given}.")

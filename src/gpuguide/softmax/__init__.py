@@ -28,7 +28,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format. A row that is no distribution gives NaN.
+        Same shape and format. A row that is no distribution gives NaN. On a GPU logits beyond 2.3e38 count as infinite.
 
     Raises
     ------
@@ -40,7 +40,8 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
         return plain.softmax(logits)
     from gpuguide.softmax import fused
 
-    return fused.softmax(logits)
+    with torch.cuda.device_of(logits):
+        return fused.softmax(logits)
 
 
 def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
@@ -54,7 +55,8 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
         return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
     from gpuguide.softmax import fused
 
-    return fused.log_sum_exp(logits)
+    with torch.cuda.device_of(logits):
+        return fused.log_sum_exp(logits)
 
 
 def log_sum_exp_bytes(rows: int, vocab: int, element_size: float) -> float:

@@ -72,7 +72,8 @@ def of_whole_row(numbers, pieces, SLOTS: tl.constexpr):
     highest = tl.load(numbers + slot, mask=slot < pieces, other=-float("inf"), cache_modifier=".cg")
     total = tl.load(numbers + pieces + slot, mask=slot < pieces, other=0.0, cache_modifier=".cg")
     of_row = tl.max(tl.where(total == 0, -float("inf"), highest), 0)  # a piece that holds -inf alone has no say
-    return of_row, tl.sum(tl.where(total == 0, 0.0, total * tl.exp2(highest - of_row)), 0)
+    share = tl.where((total == 0) | (total == float("inf")), total, total * tl.exp2(highest - of_row))
+    return of_row, tl.sum(share, 0)
 
 
 @triton.jit
@@ -105,7 +106,7 @@ def softmax_kernel(
     """Take one piece of one row."""
     number = tl.program_id(0)
     if SLOTS > 1:
-        number = tl.atomic_add(started, 1)
+        number = tl.atomic_add(started, 1, sem="relaxed")
     row = (number // pieces).to(tl.int64)  # an offset may exceed 32 bits
     piece = number % pieces
     lane = tl.arange(0, BLOCK)
@@ -115,8 +116,8 @@ def softmax_kernel(
     highest, total = highest_and_sum(x)
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
     total = tl.where(total == float("inf"), float("nan"), total)  # a logit was +inf: no distribution
-    powers = tl.exp2(converted_anew(x) * LOG2_E - (highest + tl.log2(total)))
-    tl.store(probabilities + row * vocab_size + here, powers, mask=inside)
+    powers = tl.exp2(converted_anew(x) * LOG2_E - highest)
+    tl.store(probabilities + row * vocab_size + here, powers * (1 / total), mask=inside)
 
 
 @triton.jit
