@@ -127,7 +127,8 @@ def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
         first = logits.argmax(dim=-1, keepdim=True)
         return torch.full_like(logits, -torch.inf).scatter(-1, first, 0.0)
     shifted = (at_least_fp32(logits) - at_least_fp32(largest)).double()  # fp32 would round a tiny temperature to zero
-    return (shifted / temperature).to(logits.dtype)
+    smallest = 1e-300  # GPUs multiply by one over the temperature, which must not be infinite
+    return (shifted / max(temperature, smallest)).to(logits.dtype)
 
 
 def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.softmax.fused import LOG2_E, Cut, converted_anew, highest_and_sum, shared_with_row
+from gpuguide.softmax.fused import Cut, converted_anew, highest_and_sum, power, shared_with_row
 
 PIECE_BYTES = 16384
 """Of a row that one program takes: less than a softmax's, since a program does more with it and needs registers"""
@@ -66,9 +66,9 @@ def loss_then_gradient_kernel(
     if SMOOTHED:
         tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
-    lse = (highest + tl.log2(total)) / LOG2_E
+    lse = highest + tl.log(total)
     of_powers = factor * (1 + 2 * z_loss * lse) / total
-    gradient = tl.exp2(converted_anew(x) * LOG2_E - highest) * of_powers
+    gradient = power(converted_anew(x), highest) * of_powers
     if SMOOTHED:
         gradient -= factor * label_smoothing / vocab_size
         gradient = tl.where(inside, gradient, 0.0)
@@ -76,9 +76,8 @@ def loss_then_gradient_kernel(
 
     if has_target:
         tl.debug_barrier()  # the gradient of the target comes last
-        behind = highest - of_target * LOG2_E  # exact to its own digits, however far from zero the logits are
-        loss = (behind + tl.log2(total)) / LOG2_E
-        at_target = tl.exp2(-behind) * of_powers - factor
+        loss = highest - of_target + tl.log(total)  # lse - of_target has few digits where logits are far from zero
+        at_target = power(of_target, highest) * of_powers - factor
         if SMOOTHED:
             at_target += factor * label_smoothing * (1 - 1 / vocab_size)
         tl.store(logits + target, at_target)

@@ -28,7 +28,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format. A row that is no distribution gives NaN. On a GPU logits beyond 2.3e38 count as infinite.
+        Same shape and format. A row that is no distribution gives NaN.
 
     Raises
     ------

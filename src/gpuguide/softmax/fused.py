@@ -29,6 +29,8 @@ PIECE_BYTES = 32768
 """Of a row that one program takes. Enough of these are under way on a multiprocessor to keep its memory busy."""
 WARP_BYTES = 4096
 """Of a piece for each warp: 128 bytes a thread, which are its registers' share as long as they stay as they are"""
+REGISTERS = 64
+"""Of a thread at most, so that four programs fit a multiprocessor at a time; left alone the compiler takes 80"""
 SMALLEST_BLOCK = 1024
 LOG2_E = tl.constexpr(1.4426950408889634)
 CAN_HIDE = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
@@ -51,15 +53,17 @@ def converted_anew(x):
 
 
 @triton.jit
-def highest_and_sum(x):
-    """Return the highest logit of a piece (zero if that is infinite) and the sum of the powers below it.
+def power(x, highest):
+    """Return ``exp(x - highest)``. A power of two is an instruction, a power of e is not."""
+    return tl.exp2((x - highest) * LOG2_E)
 
-    Powers of two are an instruction, powers of e are not. So the highest logit is in the units in which ``2**x`` is a
-    probability: multiplied by the logarithm of e.
-    """
-    highest = tl.max(x.to(tl.float32), 0) * LOG2_E
+
+@triton.jit
+def highest_and_sum(x):
+    """Return the highest logit of a piece (zero if that is infinite) and the sum of the powers below it."""
+    highest = tl.max(x.to(tl.float32), 0)
     highest = tl.where(tl.abs(highest) == float("inf"), 0.0, highest)
-    return highest, tl.sum(tl.exp2(converted_anew(x) * LOG2_E - highest), 0)
+    return highest, tl.sum(power(converted_anew(x), highest), 0)
 
 
 @triton.jit
@@ -72,7 +76,7 @@ def of_whole_row(numbers, pieces, SLOTS: tl.constexpr):
     highest = tl.load(numbers + slot, mask=slot < pieces, other=-float("inf"), cache_modifier=".cg")
     total = tl.load(numbers + pieces + slot, mask=slot < pieces, other=0.0, cache_modifier=".cg")
     of_row = tl.max(tl.where(total == 0, -float("inf"), highest), 0)  # a piece that holds -inf alone has no say
-    share = tl.where((total == 0) | (total == float("inf")), total, total * tl.exp2(highest - of_row))
+    share = tl.where((total == 0) | (total == float("inf")), total, total * power(highest, of_row))
     return of_row, tl.sum(share, 0)
 
 
@@ -116,7 +120,7 @@ def softmax_kernel(
     highest, total = highest_and_sum(x)
     highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
     total = tl.where(total == float("inf"), float("nan"), total)  # a logit was +inf: no distribution
-    powers = tl.exp2(converted_anew(x) * LOG2_E - highest)
+    powers = power(converted_anew(x), highest)
     tl.store(probabilities + row * vocab_size + here, powers * (1 / total), mask=inside)
 
 
@@ -146,7 +150,7 @@ def log_sum_exp_kernel(
     tl.store(numbers + pieces + piece, total)
     if tl.atomic_add(arrived + row, 1, sem="acq_rel") == pieces - 1:
         highest, total = of_whole_row(numbers, pieces, SLOTS)
-        tl.store(results + row, (highest + tl.log2(total)) / LOG2_E)
+        tl.store(results + row, highest + tl.log(total))
 
 
 def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
@@ -168,6 +172,7 @@ def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tenso
         SLOTS=cut.slots,
         BLOCK=cut.block,
         num_warps=cut.warps,
+        **({"maxnreg": REGISTERS} if CAN_HIDE.value else {}),
     )
     return probabilities.view(logits.shape)
 
