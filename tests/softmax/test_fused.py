@@ -161,9 +161,9 @@ def test_kernels_on_a_gpu(part: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab", [50257, 128256, 262144])
 def test_long_rows(vocab: int, dtype: torch.dtype) -> None:
-    rows = rows_of((700, vocab), dtype, "cuda")
+    rows = rows_of((200, vocab), dtype, "cuda")
     probabilities, sums = package.softmax(rows), package.log_sum_exp(rows)
-    for part in range(0, 700, 50):
+    for part in range(0, 200, 50):
         here = slice(part, part + 50)
         exact = torch.softmax(rows[here].double(), dim=-1)
         error = torch.linalg.matrix_norm(probabilities[here].double() - exact) / torch.linalg.matrix_norm(exact)
