@@ -208,7 +208,8 @@ def look_at_targets(
     """Return what the sum of the losses is multiplied by, and a function that refuses targets outside the vocabulary.
 
     On a GPU that function is called when all work has been launched. It waits only until the targets were looked at,
-    which is the first thing the GPU does; asked before, the host would wait and the GPU then have nothing to do.
+    which the GPU does right after the first product. Asked before, the host would wait, and the GPU then have nothing
+    to do.
     """
     if not _fused(hidden):
         check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)

@@ -98,7 +98,7 @@ def check_targets_kernel(
     ignore_index,
     BLOCK: tl.constexpr,
 ):
-    """Look at all targets. One program does it, and is done before the first product has begun."""
+    """Look at all targets. One program does it, right after the first product."""
     counted = tl.zeros([BLOCK], tl.int64)
     outside = tl.full([BLOCK], LARGEST_INT64, tl.int64)
     for start in range(0, tokens, BLOCK):

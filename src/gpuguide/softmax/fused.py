@@ -10,8 +10,9 @@ thus read once and a probability written once, however long the row is.
 
 Waiting is safe because programs take their pieces in the order in which they start. All pieces before a program's own
 have been started, so the earliest row that is not finished has all its programs running, or will have them as soon as
-a program of an earlier row ends. It needs room for the programs of one row at the same time, which every GPU has.
-Triton's interpreter runs one program after the other: there a row must be one piece.
+a program of an earlier row ends. It needs room for the programs of one row at the same time: a multiprocessor of an
+H100 has room for four pieces of 32 KiB. Triton's interpreter runs one program after the other: there a row must be one
+piece.
 
 Source of sums below a running maximum: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018,
 https://arxiv.org/abs/1805.02867.
