@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from typing import Any
 
+import interpreted
 import pytest
 import torch
+from interpreted import needs_triton
 
 from gpuguide.cross_entropy import linear_cross_entropy, reference
 
-triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton has no build for this system")
 SETTINGS: list[dict[str, float]] = [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-2}]
 SHAPES = [(9, 1003, 990), (3, 64, 64), (2, 1, 1), (2, 40000, 39999)]
 """Rows, columns, and how many of these stand for a token"""
@@ -90,18 +87,9 @@ def far_from_zero(device: str, pieces: tuple[int, ...]) -> None:
         torch.testing.assert_close(overwritten, expected, rtol=1e-5, atol=0)
 
 
-@triton
+@needs_triton
 def test_kernels_interpreted() -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_fused; test_fused.compare_all('cpu', (2**20,))"
-    done = subprocess.run(
-        [sys.executable, "-c", program, os.path.dirname(__file__)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    interpreted.run(__file__, "compare_all('cpu', (2**20,))")
 
 
 @pytest.mark.gpu

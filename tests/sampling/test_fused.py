@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 
+import interpreted
 import pytest
 import torch
+from interpreted import needs_triton
 
 from gpuguide import logits as distributions
 from gpuguide.sampling import NO_TOKEN, reference, sample_token
 from gpuguide.sampling.reference import Settings
 
-triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton has no build for this system")
 VOCABULARIES = (1, 7, 300, 1003, 5000)
 LARGE_VOCABULARIES = (50304, 128256, 262144)
 SETTINGS = [
@@ -186,19 +184,10 @@ PARTS = {
 every_part = pytest.mark.parametrize("part", PARTS)
 
 
-@triton
+@needs_triton
 @every_part
 def test_kernels_interpreted(part: str) -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_fused; test_fused.PARTS[sys.argv[2]]('cpu')"
-    done = subprocess.run(
-        [sys.executable, "-c", program, os.path.dirname(__file__), part],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    interpreted.run(__file__, f"PARTS[{part!r}]('cpu')")
 
 
 @pytest.mark.gpu

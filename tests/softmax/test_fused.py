@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-
+import interpreted
 import pytest
 import torch
+from interpreted import needs_triton
 
 from gpuguide import softmax as package
 
-triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton has no build for this system")
 SHAPES = [(3, 1003), (2, 5), (1, 1), (2, 3, 300), (64,), (2, 20000)]
 ACCEPTED = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 """Relative error of a probability. In fp32 an exponent of 50 has six digits behind the point. To bf16 the interpreter
@@ -115,23 +111,13 @@ PARTS = {
 every_part = pytest.mark.parametrize("part", PARTS)
 
 
-@triton
+@needs_triton
 @every_part
 def test_kernels_interpreted(part: str) -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
-    program = """import sys; sys.path.insert(0, sys.argv[1])
-import test_fused; test_fused.PARTS[sys.argv[2]]('cpu', (test_fused.ONE_PIECE,))"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, os.path.dirname(__file__), part],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    interpreted.run(__file__, f"PARTS[{part!r}]('cpu', ({ONE_PIECE},))")
 
 
-@triton
+@needs_triton
 def test_pieces_cover_a_row_and_begin_where_wide_loads_may() -> None:
     """Without a launch: the kernels' grid is arithmetic."""
     from gpuguide.softmax.fused import Cut

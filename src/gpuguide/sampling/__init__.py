@@ -3,7 +3,7 @@
 :mod:`gpuguide.logits` has each step as a function of its own. :func:`sample_token` does all of them for many rows at
 once, each with a seed of its own: the same seed and step draw the same token, alone or in a batch, and on any device
 but for about one draw in a million, where two tokens run so close that the rounding decides.
-:mod:`~gpuguide.sampling.reference` explains, :mod:`~gpuguide.sampling.fused` is two kernels for a GPU.
+:mod:`~gpuguide.sampling.reference` explains, :mod:`~gpuguide.sampling.fused` has the kernels for a GPU.
 """
 
 from __future__ import annotations

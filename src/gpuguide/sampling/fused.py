@@ -1,4 +1,4 @@
-"""The sampler for a GPU: two Triton kernels, of which only the first reads all logits.
+"""The sampler for a GPU: Triton kernels, of which with top-k only the first reads all logits.
 
 A sort orders the whole vocabulary to find its few likely tokens. They can be found without one:
 

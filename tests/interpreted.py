@@ -1,0 +1,39 @@
+"""Triton kernels interpreted on the processor: part of a test file, run in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton has no build for this system"
+)
+
+
+def run(file: str, call: str) -> None:
+    """Call a function of a test file with ``TRITON_INTERPRET=1``, and assert that it passes.
+
+    Triton decides when it is imported whether it interprets, hence the process.
+
+    Parameters
+    ----------
+    file : str
+        The test file's ``__file__``.
+    call : str
+        What is called, as the file would write it: ``compare('cpu')``.
+    """
+    tests = Path(file)
+    program = f"import sys; sys.path[:0] = sys.argv[1:]; import {tests.stem}; {tests.stem}.{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tests.parent), str(Path(__file__).parent)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
