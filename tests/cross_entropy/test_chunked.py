@@ -119,6 +119,67 @@ def test_fp16_gradients_do_not_overflow() -> None:
     assert relative_error(head.grad, exact[2]) < 5e-3
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("given", [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-3}])
+def test_fp16_gradients_do_not_vanish_before_a_loss_scale_reaches_them(device: str, given: dict[str, float]) -> None:
+    """Divided by the count of a large batch, most gradients of logits are below the smallest number of fp16.
+
+    The rows of tokens that never are a target have the smallest gradients, so they are looked at alone too.
+    """
+    count, vocab = 2**18, 32768
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(64, HIDDEN, generator=generator).to(device, torch.float16)
+    head = (torch.randn(vocab, HIDDEN, generator=generator) * HIDDEN**-0.5).to(device, torch.float16)
+    targets = torch.randint(100, (64,), generator=generator).to(device)
+
+    def gradients(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        operands = [each.detach().to(dtype).requires_grad_() for each in (hidden, head)]
+        if dtype == torch.float16:
+            loss = linear_cross_entropy(*operands, targets, count=count, chunk=50, **given)  # type: ignore[arg-type]
+        else:
+            loss = reference.cross_entropy(operands[0] @ operands[1].t(), targets, count=count, **given)  # type: ignore[arg-type]
+        d_hidden, d_head = torch.autograd.grad(loss * 2.0**22, operands)  # a loss scale
+        return d_hidden, d_head
+
+    (d_hidden, d_head), (exact_hidden, exact_head) = gradients(torch.float16), gradients(torch.float64)
+    assert relative_error(d_hidden, exact_hidden) < 1e-3
+    assert relative_error(d_head, exact_head) < 1e-3
+    assert relative_error(d_head[100:], exact_head[100:]) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_other_formats_take_the_count_into_the_gradient_of_the_logits(dtype: torch.dtype) -> None:
+    """So nothing is left to multiply with: without a gradient from above, both results are handed out as they are."""
+    hidden, head, targets = problem(dtype)
+    loss = linear_cross_entropy(hidden, head, targets, chunk=TOKENS)
+    d_hidden, d_head = torch.autograd.grad(loss, [hidden, head])
+    counted = int((targets != reference.IGNORED).sum())
+    logits = hidden.detach() @ head.detach().t()
+    gradient = (reference.logits_gradient(logits, targets) * torch.tensor(counted).float().reciprocal()).to(dtype)
+    assert torch.equal(d_hidden, gradient @ head)
+    assert torch.equal(d_head, gradient.t() @ hidden)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "message"),
+    [
+        (
+            torch.float16,
+            torch.float16,
+            r"^gradient_dtype is torch.float16; gradients of torch.float16 can be added up in torch.float32\.$",
+        ),
+        (torch.bfloat16, torch.float16, r"in torch.bfloat16 or torch.float32\.$"),
+        (torch.float32, torch.bfloat16, r"in torch.float32\.$"),
+        (torch.float64, torch.float32, r"in torch.float64\.$"),
+    ],
+)
+def test_a_type_that_gradients_cannot_be_added_up_in_is_named(
+    dtype: torch.dtype, given: torch.dtype, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        linear_cross_entropy(*problem(dtype), gradient_dtype=given)
+
+
 def test_accumulation_over_micro_batches_with_the_count_of_all() -> None:
     hidden, head, targets = problem()
     exact = torch.autograd.grad(whole(hidden, head, targets), [hidden, head])
@@ -207,6 +268,23 @@ def test_the_count_as_number_and_as_tensor(count: int | torch.Tensor) -> None:
         torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-10)
     with torch.no_grad():
         torch.testing.assert_close(ours(*problem()), sum_over_count(*problem()))
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_the_count_is_one_number_of_any_shape(gradients: bool) -> None:
+    """The loss is a scalar all the same."""
+    hidden, head, targets = problem()
+    hidden.requires_grad_(gradients)
+    head.requires_grad_(gradients)
+    for count in (torch.tensor([100]), torch.tensor([[100.0]])):
+        loss = linear_cross_entropy(hidden, head, targets, count=count)
+        assert loss.shape == ()
+        torch.testing.assert_close(loss, linear_cross_entropy(hidden, head, targets, count=100))
+    for count in (torch.tensor([40, 60]), torch.empty(0)):
+        with pytest.raises(
+            ValueError, match=rf"^The count must be one number; given {len(count)}, .* \({len(count)},\)\.$"
+        ):
+            linear_cross_entropy(hidden, head, targets, count=count)
 
 
 def test_a_sum_is_divided_by_nothing() -> None:

@@ -85,6 +85,15 @@ def test_the_mean_divides_by_what_counts_or_by_a_given_count() -> None:
     torch.testing.assert_close(package.cross_entropy(logits, targets, count=torch.tensor(40)), total / 40)
 
 
+def test_a_tensor_that_counts_holds_one_number() -> None:
+    logits, targets = problem(20, vocab=50)
+    loss = package.cross_entropy(logits, targets, count=torch.tensor([40]))
+    assert loss.shape == ()
+    torch.testing.assert_close(loss, package.cross_entropy(logits, targets, count=40))
+    with pytest.raises(ValueError, match=r"^The count must be one number; given 2, in a tensor of shape \(2,\)\.$"):
+        package.cross_entropy(logits, targets, count=torch.tensor([20, 20]))
+
+
 def test_nothing_that_counts_has_no_loss_and_no_gradient() -> None:
     logits = torch.randn(4, 3, requires_grad=True)
     targets = torch.full((4,), reference.IGNORED)

@@ -13,6 +13,9 @@ So positions are taken a chunk at a time, and the forward pass does for each chu
 
 The backward pass only multiplies the two results by the gradient that arrives from above. Nothing is computed twice:
 the arithmetic is that of the ordinary way, and of the logits one chunk exists at a time.
+
+A mean divides by the count of positions. The gradient of the logits takes this in, but for fp16: it would round most
+of it to zero before a loss scale from above can reach it. There the count waits for the backward pass.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ CHUNK_BYTES = 832 * 2**20
 """The logits of a chunk take about as much, unless that would leave it fewer than ``FEWEST_TOKENS``"""
 FEWEST_TOKENS = 2048
 """With fewer at a time, reading the head and adding to its gradient again and again costs more than the arithmetic"""
+FP16_FACTOR = 256.0
+"""What the gradient of the logits is multiplied by in fp16, whose smallest normal number is 6e-5 and largest 65504"""
 ROWS_AT_ONCE = 64
 """Rows of logits that are turned into gradients together. They are computed with in fp32, so few rows save memory."""
 
@@ -95,7 +100,8 @@ def linear_cross_entropy(
     chunk : int, optional
         Positions at a time. More take more memory and, up to a point, less time.
     gradient_dtype : torch.dtype, optional
-        The type in which gradients are added up. By default that of the inputs, and fp32 if that is fp16.
+        The type in which gradients are added up: that of the inputs (the default), or fp32 if that is bf16. For fp16
+        it is fp32 always, because fp16 cannot hold the sums of large batches.
 
     Returns
     -------
@@ -124,7 +130,7 @@ def linear_cross_entropy(
         reduction,
         count,
         chunk or default_chunk(head.shape[0], hidden.element_size()),
-        gradient_dtype or (torch.float32 if hidden.dtype == torch.float16 else hidden.dtype),
+        _checked_gradient_dtype(gradient_dtype, hidden.dtype),
     )
     flat = hidden.reshape(-1, hidden.shape[-1])
     if torch.is_grad_enabled() and (hidden.requires_grad or head.requires_grad):
@@ -160,6 +166,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
         torch.mm(hidden[: len(logits)], head.t(), out=logits)  # a GPU has this to do while the host prepares the rest
         scale, refuse_targets_outside = look_at_targets(targets, settings, hidden)
+        early, ctx.late = scale, None
+        if hidden.dtype == torch.float16:
+            early, ctx.late = torch.full_like(scale, FP16_FACTOR), scale / FP16_FACTOR
         targets = targets.reshape(-1)
         losses = torch.zeros(len(hidden), dtype=_wide(hidden.dtype), device=hidden.device)
         wants_hidden, wants_head = ctx.needs_input_grad[:2]
@@ -170,7 +179,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = logits[: len(hidden[here])]
             if start:
                 torch.mm(hidden[here], head.t(), out=logits)
-            loss_then_gradient_(logits, targets[here], losses[here], scale, settings)
+            loss_then_gradient_(logits, targets[here], losses[here], early, settings)
             if d_hidden is not None:
                 _store_product(d_hidden[here], logits, head)
             if d_head is not None:
@@ -195,8 +204,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 "second backward pass."
             )
         gradients, ctx.gradients = ctx.gradients, None
+        factor = upstream[0] if ctx.late is None else upstream[0] * ctx.late
         done = [
-            None if gradient is None else multiply_(gradient, upstream[0]).to(dtype)
+            None if gradient is None else multiply_(gradient, factor).to(dtype)
             for gradient, dtype in zip(gradients, ctx.types, strict=True)
         ]
         return (*done, None, None)
@@ -332,6 +342,16 @@ def _check_operands(hidden: torch.Tensor, head: torch.Tensor) -> None:
         )
     if hidden.device != head.device:
         raise ValueError(f"Hidden states and head must be on one device; given {hidden.device} and {head.device}.")
+
+
+def _checked_gradient_dtype(wanted: torch.dtype | None, given: torch.dtype) -> torch.dtype:
+    """Return the type in which gradients of inputs of a type are added up."""
+    fitting = {torch.float16: [torch.float32], torch.bfloat16: [torch.bfloat16, torch.float32]}.get(given, [given])
+    if wanted is not None and wanted not in fitting:
+        raise ValueError(
+            f"gradient_dtype is {wanted}; gradients of {given} can be added up in {' or '.join(map(str, fitting))}."
+        )
+    return wanted or fitting[0]
 
 
 def _checked_vocab_size(vocab_size: int | None, head: torch.Tensor) -> int:

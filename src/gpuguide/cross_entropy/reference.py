@@ -53,7 +53,7 @@ def cross_entropy(
         ``mean`` over the positions that count, ``sum``, or ``none``: one loss a position, zero where it does not count.
     count : int or torch.Tensor, optional
         What ``mean`` divides by instead of the positions that count here: the number of those in all micro-batches,
-        when gradients are accumulated.
+        when gradients are accumulated. A tensor holds this one number.
 
     Returns
     -------
@@ -149,12 +149,21 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 def divisor(
     targets: torch.Tensor, ignore_index: int, reduction: str, count: int | torch.Tensor | None
 ) -> torch.Tensor | int:
-    """Return what the sum of the losses is divided by, at least one."""
+    """Return what the sum of the losses is divided by, at least one.
+
+    Raises a :class:`ValueError` if the count is a tensor of any but one number.
+    """
     if reduction == "sum":
         return 1
     if count is None:
         return (targets != ignore_index).sum().clamp_min(1)
-    return count.clamp_min(1) if isinstance(count, torch.Tensor) else max(count, 1)
+    if not isinstance(count, torch.Tensor):
+        return max(count, 1)
+    if count.numel() != 1:
+        raise ValueError(
+            f"The count must be one number; given {count.numel()}, in a tensor of shape {tuple(count.shape)}."
+        )
+    return count.reshape(()).clamp_min(1)
 
 
 def check_settings(label_smoothing: float, z_loss: float, reduction: str, reductions: str = "mean, sum, none") -> None:
