@@ -20,14 +20,13 @@ of it to zero before a loss scale from above can reach it. There the count waits
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gpuguide import kernels
 from gpuguide.cross_entropy.reference import (
     IGNORED,
     check_settings,
@@ -221,7 +220,7 @@ def look_at_targets(
     which the GPU does right after the first product. Asked before, the host would wait, and the GPU then have nothing
     to do.
     """
-    if not _fused(hidden):
+    if not kernels.take(hidden):
         check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)
         return one_over_count(targets, settings, hidden), lambda: None
     from gpuguide.cross_entropy import fused
@@ -258,7 +257,7 @@ def loss_then_gradient_(
 
     On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
     """
-    if _fused(logits):
+    if kernels.take(logits):
         from gpuguide.cross_entropy import fused
 
         fused.loss_then_gradient_(
@@ -275,21 +274,11 @@ def loss_then_gradient_(
 
 def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Multiply in place by one number, and return the result. On a GPU a factor of one costs nothing."""
-    if _fused(values):
+    if kernels.take(values):
         from gpuguide.cross_entropy import fused
 
         return fused.multiply_(values, factor)
     return values.mul_(factor)
-
-
-def _fused(values: torch.Tensor) -> bool:
-    """Return whether our kernels take a tensor."""
-    return values.is_cuda and values.dtype != torch.float64 and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _of_the_loss(settings: Settings) -> dict[str, Any]:

@@ -8,11 +8,9 @@ but for about one draw in a million, where two tokens run so close that the roun
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-
 import torch
 
+from gpuguide import kernels
 from gpuguide.sampling import reference
 from gpuguide.sampling.reference import NO_TOKEN, Settings
 
@@ -63,7 +61,7 @@ def sample_token(
     steps = reference.checked_step(step)
     if temperature == 0:
         return reference.most_likely(logits)
-    if not _fused(logits):
+    if not kernels.take(logits):
         return reference.sample_token(logits, seeds, steps, settings)
     from gpuguide.sampling import fused
 
@@ -76,13 +74,3 @@ def sample_token(
 def sample_bytes(rows: int, vocab: int, element_size: float) -> float:
     """Return the fewest bytes a sampler must move: every logit is read once. What it writes is a number a row."""
     return rows * vocab * element_size
-
-
-def _fused(logits: torch.Tensor) -> bool:
-    """Return whether our kernels take a tensor."""
-    return logits.is_cuda and logits.dtype != torch.float64 and logits.numel() > 0 and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None

@@ -7,11 +7,9 @@ gradient; where one is needed, use :func:`torch.softmax` and :func:`torch.logsum
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-
 import torch
 
+from gpuguide import kernels
 from gpuguide import logits as plain
 
 __all__ = ["log_sum_exp", "log_sum_exp_bytes", "softmax"]
@@ -36,7 +34,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
         If there is no last axis or it is empty, the format is not floating point, or a gradient is asked for.
     """
     _check(logits)
-    if not _fused(logits):
+    if not kernels.take(logits):
         return plain.softmax(logits)
     from gpuguide.softmax import fused
 
@@ -51,7 +49,7 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     ``+inf`` gives that.
     """
     _check(logits)
-    if not _fused(logits):
+    if not kernels.take(logits):
         return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
     from gpuguide.softmax import fused
 
@@ -71,13 +69,3 @@ def _check(logits: torch.Tensor) -> None:
             "These logits want a gradient, and this function has none: call it under torch.no_grad(), or use "
             "torch.softmax or torch.logsumexp."
         )
-
-
-def _fused(logits: torch.Tensor) -> bool:
-    """Return whether our kernels take a tensor."""
-    return logits.is_cuda and logits.dtype != torch.float64 and logits.numel() > 0 and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
