@@ -31,6 +31,7 @@ TOPICS = {
     "softmax": ["gpuguide", "torch-eager", "torch-compile"],
     "log-sum-exp": ["gpuguide", "torch-eager", "torch-compile"],
     "sample-token": ["gpuguide", "gpuguide-eager", "transformers", "torch-topk", "torch-topk-graph"],
+    "sample-token-settings": ["gpuguide", "transformers", "torch-graph"],
     "lm-head": ["torch"],
     "linear-cross-entropy": ["gpuguide", "torch-eager", "torch-compile", "liger"],
     "linear-cross-entropy-chunk": ["gpuguide"],

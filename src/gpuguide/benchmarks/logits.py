@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gpuguide import logits, softmax
+from gpuguide.benchmarks.inputs import OfRows, calls_on, random_logits, rotated
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
@@ -25,9 +26,6 @@ VOCABULARIES = (32768, 65536, 131072, 262144)
 GPT2, GPT2_PADDED, LLAMA3_8B = (768, 50257), (768, 50304), (4096, 128256)
 """Hidden size and vocabulary. Padded, GPT-2's vocabulary is a multiple of 64."""
 
-OfRows = Callable[[torch.Tensor], torch.Tensor]
-"""A softmax, or a log-sum-exp"""
-
 
 def number(keys: Keys, name: str) -> int:
     """Return a key's value, which must be an integer."""
@@ -39,11 +37,6 @@ def number(keys: Keys, name: str) -> int:
 def element_size(keys: Keys) -> int:
     """Return the bytes an element of the case's format takes."""
     return DTYPES[str(keys["dtype"])].itemsize
-
-
-def rotated(footprint: float, device: Device) -> int:
-    """Return how many sets of inputs are needed so that none is still in the L2 cache when its turn comes again."""
-    return 1 + int(2 * device.l2 // footprint)
 
 
 def evenly_spaced(rows: int, device: torch.device) -> torch.Tensor:
@@ -80,22 +73,8 @@ def compiled(function: OfRows, device: Device) -> OfRows:
 
 
 def inputs(device: Device, keys: Keys) -> list[torch.Tensor]:
-    """Return rows of N(0, 1) logits, so many sets that none is still in the cache when its turn comes again."""
-    rows, vocab = number(keys, "rows"), number(keys, "vocab")
-    count = rotated(rows * vocab * element_size(keys), device)
-    dtype = DTYPES[str(keys["dtype"])]
-    return [torch.randn(rows, vocab, dtype=dtype, device=device.torch_device) for _ in range(count)]
-
-
-def calls_on(function: OfRows, values: Sequence[torch.Tensor]) -> list[Callable[[], torch.Tensor]]:
-    """Return a call for each set of inputs."""
-
-    def call_on(some: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: function(some)
-
-    calls = [call_on(some) for some in values]
-    calls[0]()  # compiles
-    return calls
+    """Return sets of rows of N(0, 1) logits."""
+    return random_logits(number(keys, "rows"), number(keys, "vocab"), DTYPES[str(keys["dtype"])], device)
 
 
 def softmax_work(function: OfRows, device: Device, keys: Keys) -> Work:

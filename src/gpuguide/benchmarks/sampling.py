@@ -1,108 +1,142 @@
-"""Drawing the next token from logits: temperature, top-k, top-p and the draw."""
+"""Drawing the next token from logits: temperature, top-k, top-p, min-p and the draw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from gpuguide.benchmarks.inputs import calls_on, random_logits
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 from gpuguide.sampling import sample_bytes, sample_token
+from gpuguide.sampling.reference import Settings
 
 BATCHES = (1, 8, 64, 256)
 VOCABULARIES = (50304, 128256, 262144)
-SPREAD = {"flat": 1.0, "peaked": 5.0}
+DEVIATION = {"flat": 1.0, "peaked": 5.0}
 """Standard deviation of the logits. With five, one token often has most of the probability."""
-TEMPERATURE, TOP_K, TOP_P = 0.8, 50, 0.9
+USUAL = Settings(temperature=0.8, top_k=50, top_p=0.9)
+SETTINGS = {
+    "top-k-top-p": USUAL,
+    "top-p": Settings(temperature=0.8, top_p=0.9),
+    "plain": Settings(temperature=0.8),
+    "min-p": Settings(temperature=0.8, min_p=0.05),
+}
+"""With top-k few tokens have to be looked at twice; without, the cut is sought among all of them, or there is none."""
 ELEMENT_SIZE = 4
 """Bytes of an fp32 logit"""
 CHECKED_DRAWS = 64
+ACCEPTED_SUM = 1e-5
+"""What a sum of a whole vocabulary's probabilities in fp32 may be wrong by, where top-p cuts"""
 
-Sample = Callable[[torch.Tensor], torch.Tensor]
-"""Takes logits ``(batch, vocab)`` and returns tokens, ``(batch,)``"""
+Sample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Takes logits ``(batch, vocab)`` and a step, one int64 on the same device; returns tokens, ``(batch,)``"""
+Preparation = Callable[[Device, int, Settings], Sample]
+"""Makes a sampler for a device, a batch and settings"""
 
 
 # --- contenders ------------------------------------------------------------------------------------------
 
 
-def ours(device: Device, batch: int) -> Sample:
+def ours(device: Device, batch: int, settings: Settings) -> Sample:
     """Return the fused sampler, with a seed for each row."""
     seeds = torch.arange(batch, device=device.torch_device)
-    step = torch.zeros((), dtype=torch.int64, device=device.torch_device)
-    return lambda logits: sample_token(logits, seeds, step=step, temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
+    given: dict[str, Any] = asdict(settings)
+    return lambda logits, step: sample_token(logits, seeds, step=step, **given)
 
 
-def with_transformers() -> Sample:
+def with_transformers(device: Device, batch: int, settings: Settings) -> Sample:
     """Return the sampling of ``generate``: the library's processors one after the other, softmax, and multinomial."""
     try:
         from transformers.generation import logits_process
     except ImportError as error:
         raise GpuguideError("transformers is not installed; it comes with the extra peers.") from error
-    warpers: Any = logits_process.LogitsProcessorList(
-        [
-            logits_process.TemperatureLogitsWarper(TEMPERATURE),
-            logits_process.TopKLogitsWarper(TOP_K),
-            logits_process.TopPLogitsWarper(TOP_P),
-        ]
-    )
-    return lambda logits: torch.multinomial(torch.softmax(warpers(None, logits), dim=-1), num_samples=1).squeeze(1)
+    warpers: Any = logits_process.LogitsProcessorList([logits_process.TemperatureLogitsWarper(settings.temperature)])
+    if settings.top_k > 0:
+        warpers.append(logits_process.TopKLogitsWarper(settings.top_k))
+    if settings.top_p < 1:
+        warpers.append(logits_process.TopPLogitsWarper(settings.top_p))
+    if settings.min_p > 0:
+        warpers.append(logits_process.MinPLogitsWarper(settings.min_p))
+    return lambda logits, step: torch.multinomial(torch.softmax(warpers(None, logits), dim=-1), 1).squeeze(1)
 
 
-def with_topk(logits: torch.Tensor) -> torch.Tensor:
-    """Sample in plain PyTorch, the short way: everything after top-k looks at the few logits that it leaves."""
-    values, tokens = logits.topk(TOP_K, dim=-1)
-    probabilities = torch.softmax(values / TEMPERATURE, dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    kept = torch.where(before < TOP_P, probabilities, 0.0)
-    first = (kept / torch.empty_like(kept).exponential_()).argmax(dim=-1, keepdim=True)
-    return tokens.gather(-1, first).squeeze(1)
+def with_torch(device: Device, batch: int, settings: Settings) -> Sample:
+    """Return a sampler in plain PyTorch, the short way: what follows top-k looks at the few logits that it leaves."""
+
+    def sample(logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        values, tokens = logits, None
+        if settings.top_k > 0:
+            values, tokens = logits.topk(settings.top_k, dim=-1)
+        elif settings.top_p < 1:
+            values, tokens = logits.sort(dim=-1, descending=True)
+        kept = torch.softmax(values / settings.temperature, dim=-1)
+        if settings.top_p < 1:
+            before = kept.cumsum(dim=-1) - kept
+            kept = torch.where(before < settings.top_p, kept, 0.0)
+        if settings.min_p > 0:
+            kept = torch.where(kept >= settings.min_p * kept.amax(dim=-1, keepdim=True), kept, 0.0)
+        first = (kept / torch.empty_like(kept).exponential_()).argmax(dim=-1, keepdim=True)
+        return (first if tokens is None else tokens.gather(-1, first)).squeeze(1)
+
+    return sample
 
 
 # --- work ------------------------------------------------------------------------------------------------
 
 
-def work(sample: Sample, device: Device, keys: Keys, *, graph: bool) -> Work:
+def work(prepare: Preparation, device: Device, keys: Keys, *, graph: bool) -> Work:
     """Draw a token from each row, by replaying a graph or as the host launches it."""
-    batch, vocab, spread = int(keys["batch"]), int(keys["vocab"]), SPREAD[str(keys["logits"])]
     if device.backend == "fake":
         return Work(calls=[lambda: None])
+    batch, vocab = int(keys["batch"]), int(keys["vocab"])
+    settings = SETTINGS[str(keys.get("settings", "top-k-top-p"))]
+    deviation = DEVIATION[str(keys.get("logits", "flat"))]
+    sample = prepare(device, batch, settings)
+    step = torch.zeros((), dtype=torch.int64, device=device.torch_device)
+    values = random_logits(batch, vocab, torch.float32, device, deviation)
+    calls = calls_on(lambda logits: sample(logits, step), values)
     moved = int(sample_bytes(batch, vocab, ELEMENT_SIZE))
-    sets = 1 + int(2 * device.l2 // moved)
-    inputs = [torch.randn(batch, vocab, device=device.torch_device) * spread for _ in range(sets)]
-
-    def call_on(logits: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: sample(logits)
-
-    calls = [call_on(logits) for logits in inputs]
     rates = {"bandwidth": Rate("B/s", moved), "throughput": Rate("token/s", batch)}
-    sampler = None
+    replay = None
     if graph:
         timing.warm_up(calls[0], torch.cuda.synchronize)
-        sampler = timing.cuda_graph(calls, timing.graph_estimate(calls[0]))
-    return Work(calls, lambda: check(sample, inputs[0]), rates, "wall", moved, sampler)
+        replay = timing.cuda_graph(calls, timing.graph_estimate(calls[0]))
+    return Work(calls, lambda: check(sample, values[0], settings), rates, "wall", moved, replay)
 
 
-def check(sample: Sample, logits: torch.Tensor) -> None:
-    """Check that every token drawn is one that a sort in float64 keeps."""
-    ordered = (logits.double() / TEMPERATURE).sort(dim=-1, descending=True)
-    probabilities = torch.softmax(ordered.values[:, :TOP_K], dim=-1)
+def check(sample: Sample, logits: torch.Tensor, settings: Settings) -> None:
+    """Check over many steps that every token drawn is one that a sort in float64 keeps."""
+    ordered = (logits.double() / settings.temperature).sort(dim=-1, descending=True).values
+    ordered = ordered[:, : settings.top_k or None]
+    probabilities = torch.softmax(ordered, dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities
-    kept = (before < TOP_P).sum(dim=-1)
-    threshold = ordered.values.gather(-1, (kept - 1).unsqueeze(-1))
+    kept = (before < settings.top_p + ACCEPTED_SUM) & (probabilities >= settings.min_p * probabilities[:, :1])
+    lowest = ordered.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)
+    step = torch.zeros((), dtype=torch.int64, device=logits.device)
     for _ in range(CHECKED_DRAWS):
-        drawn = logits.double().gather(-1, sample(logits).unsqueeze(-1)) / TEMPERATURE
-        assert bool((drawn >= threshold - 1e-6 * threshold.abs()).all()), "a token was drawn that is not kept"
+        drawn = logits.gather(-1, sample(logits, step).unsqueeze(-1)).double() / settings.temperature
+        assert bool((drawn >= lowest - 1e-6 * lowest.abs()).all()), "a token was drawn that is not kept"
+        step.add_(1)
+
+
+def contender(prepare: Preparation, *, graph: bool) -> Contender:
+    """Return a contender, whose sampler is made when a case is set up."""
+    return Contender(lambda device, keys: work(prepare, device, keys, graph=graph), frozenset({"gpu"}))
 
 
 CASES: list[Keys] = [
-    {"batch": batch, "vocab": vocab, "logits": shape} for vocab in VOCABULARIES for batch in BATCHES for shape in SPREAD
+    {"batch": batch, "vocab": vocab, "logits": shape}
+    for vocab in VOCABULARIES
+    for batch in BATCHES
+    for shape in DEVIATION
 ]
-ON_GPU = frozenset({"gpu"})
 
 
 def cases(device: Device) -> Sequence[Keys]:
@@ -115,17 +149,41 @@ SAMPLE_TOKEN = Benchmark(
     title="Drawing the next token",
     question="How long does it take to draw tokens with temperature, top-k and top-p?",
     contenders={
-        "gpuguide": Contender(
-            lambda device, keys: work(ours(device, int(keys["batch"])), device, keys, graph=True), ON_GPU
-        ),
-        "gpuguide-eager": Contender(
-            lambda device, keys: work(ours(device, int(keys["batch"])), device, keys, graph=False), ON_GPU
-        ),
-        "transformers": Contender(lambda device, keys: work(with_transformers(), device, keys, graph=False), ON_GPU),
-        "torch-topk": Contender(lambda device, keys: work(with_topk, device, keys, graph=False), ON_GPU),
-        "torch-topk-graph": Contender(lambda device, keys: work(with_topk, device, keys, graph=True), ON_GPU),
+        "gpuguide": contender(ours, graph=True),
+        "gpuguide-eager": contender(ours, graph=False),
+        "transformers": contender(with_transformers, graph=False),
+        "torch-topk": contender(with_torch, graph=False),
+        "torch-topk-graph": contender(with_torch, graph=True),
     },
     cases=cases,
     memory=lambda keys: 12 * sample_bytes(int(keys["batch"]), int(keys["vocab"]), ELEMENT_SIZE),
     budget=0.3,
+)
+
+
+# --- other settings --------------------------------------------------------------------------------------
+
+CASES_OF_SETTINGS: list[Keys] = [
+    {"batch": batch, "vocab": 128256, "settings": settings} for batch in (1, 64, 256) for settings in SETTINGS
+]
+"""The logits are flat, so that top-p alone keeps much of the vocabulary and all of that has to race."""
+
+
+def cases_of_settings(device: Device) -> Sequence[Keys]:
+    """Return all settings for few sequences and for many; on a CPU none."""
+    return CASES_OF_SETTINGS if device.is_gpu else []
+
+
+SAMPLE_TOKEN_SETTINGS = Benchmark(
+    name="sample-token-settings",
+    title="Drawing the next token with other settings",
+    question="What does it cost to draw tokens when no top-k leaves few of them first?",
+    contenders={
+        "gpuguide": contender(ours, graph=True),
+        "transformers": contender(with_transformers, graph=False),
+        "torch-graph": contender(with_torch, graph=True),
+    },
+    cases=cases_of_settings,
+    memory=lambda keys: 32 * sample_bytes(int(keys["batch"]), int(keys["vocab"]), ELEMENT_SIZE),
+    budget=0.05,
 )

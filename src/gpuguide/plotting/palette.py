@@ -98,6 +98,7 @@ CONTENDERS = {
     "transformers": Style("pink", "D"),
     "torch-topk": Style("blue", "o"),
     "torch-topk-graph": Style("orange", "s"),
+    "torch-graph": Style("orange", "s"),
     "train-fp32": Style("pink", "D"),
     "train-bf16": Style("orange", "s"),
     "train-mixed": Style("blue", "o"),
