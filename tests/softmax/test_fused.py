@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import interpreted
 import pytest
 import torch
@@ -115,6 +117,17 @@ every_part = pytest.mark.parametrize("part", PARTS)
 @every_part
 def test_kernels_interpreted(part: str) -> None:
     interpreted.run(__file__, f"PARTS[{part!r}]('cpu', ({ONE_PIECE},))")
+
+
+@needs_triton
+def test_a_row_of_more_pieces_than_can_run_at_the_same_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuguide.softmax.fused import Cut
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=20))
+    device = torch.device("cuda")
+    Cut.of(20 * 16384, 2).check_room(device)
+    with pytest.raises(ValueError, match=r"A row of 21 pieces .* this GPU has fewer: use torch\.softmax"):
+        Cut.of(20 * 16384 + 1, 2).check_room(device)
 
 
 @needs_triton

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.softmax.fused import Cut, converted_anew, highest_and_sum, power, shared_with_row
+from gpuguide.softmax.fused import Cut, converted_anew, highest_and_sum, next_piece, power, shared_with_row
 
 PIECE_BYTES = 16384
 """Of a row that one program takes: less than a softmax's, since a program does more with it and needs registers"""
@@ -32,22 +32,18 @@ def loss_then_gradient_kernel(
     row_stride,
     vocab_size,  # columns that stand for a token
     padded_size,  # all columns
-    length,  # of a piece
-    pieces,
     ignore_index,
     label_smoothing,
     z_loss,
+    length,  # of a piece
+    pieces,
     PADDED: tl.constexpr,  # whether there are columns that stand for no token
     SMOOTHED: tl.constexpr,
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
     """Take one piece of one row: its share of the loss, and its gradient in the place of its logits."""
-    number = tl.program_id(0)
-    if SLOTS > 1:
-        number = tl.atomic_add(started, 1, sem="relaxed")
-    row = (number // pieces).to(tl.int64)  # an offset may exceed 32 bits
-    piece = number % pieces
+    row, piece = next_piece(started, pieces, SLOTS)
     first = piece * length
     logits += row * row_stride + first
     lane = tl.arange(0, BLOCK)
@@ -155,6 +151,7 @@ def loss_then_gradient_(
     """
     rows, padded = logits.shape
     cut = Cut.of(padded, logits.element_size(), piece_bytes)
+    cut.check_room(logits.device)
     smoothed = label_smoothing > 0
     counters = torch.zeros(1 + rows, dtype=torch.int32, device=logits.device)
     loss_then_gradient_kernel[(rows * cut.pieces,)](
@@ -169,16 +166,12 @@ def loss_then_gradient_(
         logits.stride(0),
         vocab_size,
         padded,
-        cut.length,
-        cut.pieces,
         ignore_index,
         label_smoothing,
         z_loss,
         PADDED=padded != vocab_size,
         SMOOTHED=smoothed,
-        SLOTS=cut.slots,
-        BLOCK=cut.block,
-        num_warps=cut.warps,
+        **cut.arguments(),
     )
 
 

@@ -11,8 +11,8 @@ thus read once and a probability written once, however long the row is.
 Waiting is safe because programs take their pieces in the order in which they start. All pieces before a program's own
 have been started, so the earliest row that is not finished has all its programs running, or will have them as soon as
 a program of an earlier row ends. It needs room for the programs of one row at the same time: a multiprocessor of an
-H100 has room for four pieces of 32 KiB. Triton's interpreter runs one program after the other: there a row must be one
-piece.
+H100 has room for three pieces of 32 KiB. Rows of more pieces than a GPU has multiprocessors are refused. Triton's
+interpreter runs one program after the other: there a row must be one piece.
 
 Source of sums below a running maximum: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018,
 https://arxiv.org/abs/1805.02867.
@@ -30,8 +30,6 @@ PIECE_BYTES = 32768
 """Of a row that one program takes. Enough of these are under way on a multiprocessor to keep its memory busy."""
 WARP_BYTES = 4096
 """Of a piece for each warp: 128 bytes a thread, which are its registers' share as long as they stay as they are"""
-REGISTERS = 64
-"""Of a thread at most, so that four programs fit a multiprocessor at a time; left alone the compiler takes 80"""
 SMALLEST_BLOCK = 1024
 LOG2_E = tl.constexpr(1.4426950408889634)
 CAN_HIDE = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
@@ -51,6 +49,15 @@ def converted_anew(x):
         else:
             x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
     return x.to(tl.float32)
+
+
+@triton.jit
+def next_piece(started, pieces, SLOTS: tl.constexpr):
+    """Return the row and the piece of it that a program takes: the first one that no other has taken."""
+    number = tl.program_id(0)
+    if SLOTS > 1:
+        number = tl.atomic_add(started, 1, sem="relaxed")
+    return (number // pieces).to(tl.int64), number % pieces  # an offset may exceed 32 bits
 
 
 @triton.jit
@@ -109,11 +116,7 @@ def softmax_kernel(
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
     """Take one piece of one row."""
-    number = tl.program_id(0)
-    if SLOTS > 1:
-        number = tl.atomic_add(started, 1, sem="relaxed")
-    row = (number // pieces).to(tl.int64)  # an offset may exceed 32 bits
-    piece = number % pieces
+    row, piece = next_piece(started, pieces, SLOTS)
     lane = tl.arange(0, BLOCK)
     inside = (lane < length) & (piece * length + lane < vocab_size)
     here = piece * length + lane
@@ -159,6 +162,7 @@ def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tenso
     rows = as_rows(logits)
     probabilities = torch.empty_like(rows, memory_format=torch.contiguous_format)
     cut = Cut.of(rows.shape[1], rows.element_size(), piece_bytes)
+    cut.check_room(logits.device)
     counters = torch.zeros(1 + len(rows), dtype=torch.int32, device=logits.device)
     softmax_kernel[(len(rows) * cut.pieces,)](
         rows,
@@ -168,12 +172,7 @@ def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tenso
         counters[1:],
         rows.stride(0),
         rows.shape[1],
-        cut.length,
-        cut.pieces,
-        SLOTS=cut.slots,
-        BLOCK=cut.block,
-        num_warps=cut.warps,
-        **({"maxnreg": REGISTERS} if CAN_HIDE.value else {}),
+        **cut.arguments(),
     )
     return probabilities.view(logits.shape)
 
@@ -190,11 +189,7 @@ def log_sum_exp(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.T
         torch.zeros(len(rows), dtype=torch.int32, device=logits.device),
         rows.stride(0),
         rows.shape[1],
-        cut.length,
-        cut.pieces,
-        SLOTS=cut.slots,
-        BLOCK=cut.block,
-        num_warps=cut.warps,
+        **cut.arguments(),
     )
     return results.view(logits.shape[:-1])
 
@@ -226,6 +221,24 @@ class Cut:
     def slots(self) -> int:
         """The pieces, rounded up to a power of two."""
         return int(triton.next_power_of_2(self.pieces))
+
+    def arguments(self) -> dict[str, int]:
+        """Return what a kernel is told of the cut."""
+        return {
+            "length": self.length,
+            "pieces": self.pieces,
+            "SLOTS": self.slots,
+            "BLOCK": self.block,
+            "num_warps": self.warps,
+        }
+
+    def check_room(self, device: torch.device) -> None:
+        """Raise a :class:`ValueError` if the programs of a row might not run at the same time, and wait for ever."""
+        if device.type == "cuda" and self.pieces > torch.cuda.get_device_properties(device).multi_processor_count:
+            raise ValueError(
+                f"A row of {self.pieces} pieces needs as many multiprocessors, and this GPU has fewer: "
+                "use torch.softmax or torch.nn.functional.cross_entropy for rows so long."
+            )
 
     def numbers(self, rows: int, device: torch.device) -> torch.Tensor:
         """Return room for the highest logit and the sum of each piece."""
