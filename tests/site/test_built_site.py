@@ -67,3 +67,16 @@ def test_every_record_is_offered_in_three_formats() -> None:
     for record in store.published_records():
         for kind in ("json", "csv", "arrow"):
             assert (SITE / "records" / record.device / f"{record.benchmark}.{kind}").is_file()
+
+
+def test_an_attribute_is_described_as_it_was_written() -> None:
+    """What stands before a colon is no type: those are in the signature."""
+    described = parsed(SITE / "docs" / "api" / "topics.html").find(id="gpuguide.ceilings.ELEMENT_SIZE")
+    assert described is not None
+    text = " ".join(described.find_next_sibling("dd").get_text().split())  # type: ignore[union-attr]
+    assert text.startswith("Bytes an element of an operand. TF32 is a way of computing: its operands are stored as")
+    fields = {
+        field.get_text() for page in (SITE / "docs" / "api").glob("*.html") for field in parsed(page).select("dt")
+    }
+    assert "Parameters:" in fields
+    assert "Type:" not in fields

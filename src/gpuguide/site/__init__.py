@@ -11,6 +11,7 @@ from gpuguide.measure import digest
 from gpuguide.site import (
     addresses,
     assets,
+    attribute_texts,
     benchmark_list,
     calculators,
     claims_table,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 PARTS = (
     addresses,
     assets,
+    attribute_texts,
     benchmark_list,
     calculators,
     claims_table,
