@@ -79,12 +79,12 @@ def attention(
         for cannot do it.
     """
     q, k, v = (_in_autocast_type(tensor) for tensor in (q, k, v))
+    mask = None if mask is None else _in_autocast_type(mask)
     chosen = choose(q, k, v, causal=causal, mask=mask)
-    if backend is not None and backend != chosen.backend:
+    if backend is not None:
         _check_backend(backend, chosen)
-        chosen = Choice(backend, "It was asked for.")
     factor = scale_or_default(scale, q.shape[-1])
-    if chosen.backend == "sdpa":
+    if (backend or chosen.backend) == "sdpa":
         return sdpa.attention(q, k, v, causal=causal, mask=mask, scale=factor)
     from gpuguide.attention import triton_flash
 
@@ -159,8 +159,8 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, mask
 def _check_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: bool) -> None:
     if causal:
         raise ValueError(
-            "A mask was given together with causal=True; give one of them. To have both, "
-            "put mask & gpuguide.attention.reference.causal_mask(queries, keys, device) into a boolean mask."
+            "A mask was given together with causal=True; give one of them. For both, give the mask "
+            "mask & gpuguide.attention.reference.causal_mask(queries, keys, device)."
         )
     if mask.device != q.device:
         raise ValueError(f"The mask must be on the device of q; given {mask.device} and {q.device}.")
@@ -181,7 +181,7 @@ def _check_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: bo
 def _check_backend(backend: str, chosen: Choice) -> None:
     if backend not in BACKENDS:
         raise ValueError(f"The backend is {backend!r}; it must be one of {', '.join(BACKENDS)}, or None.")
-    if backend == "triton":
+    if backend == "triton" and chosen.backend != "triton":
         raise ValueError(f"The backend triton cannot do this: {chosen.reason} Leave the backend out, or ask for sdpa.")
 
 

@@ -179,7 +179,8 @@ def causal_mask(queries: int, keys: int, device: torch.device | str | None = Non
 def masked(scores: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | None = None) -> torch.Tensor:
     """Return scores with ``-inf`` where a query must not see a key: no probability is left for it."""
     if causal:
-        scores = scores.masked_fill(~causal_mask(*scores.shape[-2:], scores.device), -torch.inf)
+        queries, keys = scores.shape[-2:]
+        scores = scores.masked_fill(~causal_mask(queries, keys, scores.device), -torch.inf)
     if mask is None:
         return scores
     return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask

@@ -41,6 +41,7 @@ def _attention(
     grouped = shares_heads(q, k)
     if mask is None:
         return functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
+    mask = torch.atleast_2d(mask)
     hidden = ~mask if mask.dtype == torch.bool else mask == -torch.inf
     blind = hidden.all(dim=-1, keepdim=True)
     opened = mask.masked_fill(blind, True if mask.dtype == torch.bool else 0.0)

@@ -98,7 +98,7 @@ class Tiling:
         return self.keys - self.queries
 
     def needed(self, rows: slice, columns: slice) -> bool:
-        """Return whether some query of a tile sees some key of it. If its last does not see the first key, none does."""
+        """Return whether some query of a tile sees some key of it: if its last sees the first, for that is nearest."""
         return not self.causal or columns.start <= rows.stop - 1 + self.ahead
 
     def hide(self, scores: torch.Tensor, rows: slice, columns: slice) -> torch.Tensor:
