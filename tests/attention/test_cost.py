@@ -49,8 +49,9 @@ def moved_by_pytorch(causal: bool) -> tuple[cost.Problem, tuple[int, int], tuple
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), Moved() as forward:
         output = reference.naive_attention(q, k, v, causal=causal)
+    d_output = torch.ones_like(output)
     with Moved() as backward:
-        torch.autograd.grad(output, (q, k, v), torch.ones_like(output))
+        torch.autograd.grad(output, (q, k, v), d_output)
     sizes = cost.problem_of(q, k, causal=causal)
     return sizes, (forward.read, forward.written), (backward.read, backward.written), sum(kept.values())
 

@@ -192,6 +192,8 @@ def _name(dtype: torch.dtype) -> str:
 def _in_autocast_type(tensor: torch.Tensor) -> torch.Tensor:
     """Cast as autocast casts the operands of products; float64 stays."""
     kind = tensor.device.type
-    if torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64:
-        return tensor.to(torch.get_autocast_dtype(kind))
-    return tensor
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
