@@ -166,6 +166,26 @@ def test_strided_inputs() -> None:
     torch.testing.assert_close(attention(q, k, v, causal=True), reference.attention(q, k, v, causal=True))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(("queries", "keys"), [(65, 65), (1, 70), (33, 70), (70, 33), (5, 0)])
+def test_on_a_gpu(queries: int, keys: int, dtype: torch.dtype, backend: str | None) -> None:
+    tensors = tuple(tensor.detach().cuda() for tensor in inputs(queries, keys, dtype=dtype, head_dim=64))
+    mask = torch.rand(queries, keys, generator=torch.Generator().manual_seed(2)).cuda() < 0.6
+    mask[0] = False  # a query that sees no key
+    rough = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
+    for given in ({"causal": False}, {"causal": True}, {"mask": mask}):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        found = attention(*leaves, **given, backend=backend if "mask" not in given else None)
+        exact = [tensor.double() for tensor in tensors]
+        torch.testing.assert_close(found.double(), reference.attention(*exact, **given), rtol=rough, atol=rough)
+        d_out = torch.randn_like(found)
+        ours = torch.autograd.grad(found, leaves, d_out)
+        for gradient, expected in zip(ours, reference.gradients(*exact, d_out.double(), **given), strict=True):
+            torch.testing.assert_close(gradient.double(), expected, rtol=4 * rough, atol=4 * rough)
+
+
 # --- refusals --------------------------------------------------------------------------------------------
 
 
