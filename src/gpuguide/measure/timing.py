@@ -100,6 +100,22 @@ def cuda_graph(calls: Sequence[Call], estimate: float) -> Sampler:
     return lambda: replay() / (rounds * len(calls))
 
 
+def on_side_stream(call: Call) -> None:
+    """Call on another stream than the default one, as PyTorch asks before a graph is captured.
+
+    What autograd and libraries set up on their first calls there must not fall into the capture.
+    """
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP_CALLS):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+
 def graph_estimate(call: Call) -> float:
     """Return roughly the seconds one call takes on the GPU, without what launching it costs the host."""
     return cuda_graph([call] * 20, GRAPH_SECONDS)()

@@ -1,0 +1,1 @@
+"""Attention: stand-in until the library's own package lands."""
