@@ -9,6 +9,7 @@ import pytest
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
+from gpuguide.measure.benchmark import Work
 
 pytestmark = pytest.mark.gpu
 
@@ -31,6 +32,22 @@ def test_times_agree_with_do_bench(contender: str) -> None:
     medians = f"ours {statistics.median(ours) * 1e3:.4f} ms, do_bench {statistics.median(theirs) * 1e3:.4f} ms"
     print(f"{contender}: {medians}, ratio {ratio:.4f}")
     assert ratio == pytest.approx(1, abs=0.03)
+
+
+def test_a_graph_counts_no_launches() -> None:
+    """A hundred small kernels a call, which the host cannot launch as fast as the GPU runs them."""
+    import torch
+
+    device = devices.current()
+    number = torch.zeros(1, device=device.torch_device)
+
+    def add_many() -> None:
+        for _ in range(100):
+            number.add_(1)
+
+    eager = runner.sampler(Work([add_many], timing="wall"), device)
+    graph = runner.sampler(Work([add_many], timing="graph"), device)
+    assert statistics.median(graph() for _ in range(20)) < 0.8 * statistics.median(eager() for _ in range(20))
 
 
 def test_a_quick_run_of_every_benchmark_is_correct() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def attention(
+def naive_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> torch.Tensor:
     """Return softmax(q kᵀ · scale) v, with all scores in memory."""

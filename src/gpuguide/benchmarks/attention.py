@@ -192,7 +192,7 @@ def flex(device: Device, keys: Keys) -> Attend:
 
 def naive(device: Device, keys: Keys) -> Attend:
     """Return the formula as it reads, with all scores in memory."""
-    return functools.partial(reference.attention, causal=bool(keys["causal"]))
+    return functools.partial(reference.naive_attention, causal=bool(keys["causal"]))
 
 
 def naive_compiled(device: Device, keys: Keys) -> Attend:
