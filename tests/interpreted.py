@@ -15,7 +15,7 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def run(file: str, call: str) -> None:
+def run(file: str, call: str, *, interpret: bool = True) -> None:
     """Call a function of a test file with ``TRITON_INTERPRET=1``, and assert that it passes.
 
     Triton decides when it is imported whether it interprets, hence the process.
@@ -26,12 +26,14 @@ def run(file: str, call: str) -> None:
         The test file's ``__file__``.
     call : str
         What is called, as the file would write it: ``compare('cpu')``.
+    interpret : bool
+        Whether kernels are interpreted. Otherwise they can be compiled, and not run.
     """
     tests = Path(file)
     program = f"import sys; sys.path[:0] = sys.argv[1:]; import {tests.stem}; {tests.stem}.{call}"
     done = subprocess.run(
         [sys.executable, "-c", program, str(tests.parent), str(Path(__file__).parent)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": str(int(interpret))},
         capture_output=True,
         text=True,
         check=False,

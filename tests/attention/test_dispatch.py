@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 import sys
@@ -15,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import gpuguide.attention as package
+from gpuguide import kernels
 from gpuguide.attention import attention, choose, reference
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -45,8 +45,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setattr(package, "triton_flash", kernel, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: nullcontext())
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "triton" else found(name))
+    monkeypatch.setattr(kernels, "take", lambda tensor: True)
     with FakeTensorMode():
         yield kernel
 
@@ -97,13 +96,13 @@ def test_fallback_for_a_mask(gpu: ModuleType) -> None:
 
 
 def test_fallback_on_an_old_gpu(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    reason = "The GPU has compute capability 7.5, and our kernel needs 8.0 or later."
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    reason = "The GPU has compute capability 8.6, and our kernel is fast from 9.0 on."
     assert choose(*on_gpu()) == package.Choice("sdpa", reason)
 
 
 def test_fallback_without_triton(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "take", lambda tensor: False)
     reason = "Triton, which our kernel is written in, is not installed."
     assert choose(*on_gpu()) == package.Choice("sdpa", reason)
 

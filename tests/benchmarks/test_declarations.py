@@ -43,6 +43,18 @@ TOPICS = {
         "train-unfused",
         "forward-bf16",
     ],
+    "attention": [
+        "gpuguide-triton",
+        "sdpa-flash",
+        "sdpa-cudnn",
+        "sdpa-efficient",
+        "flex",
+        "naive",
+        "naive-compile",
+    ],
+    "attention-tiles": ["gpuguide-triton"],
+    "memory-hierarchy": ["shared", "l1", "l2"],
+    "memory-latency": ["shared", "l1", "l2"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import time
 
 import pytest
 
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
+from gpuguide.measure.benchmark import Work
 
 pytestmark = pytest.mark.gpu
 
@@ -31,6 +33,38 @@ def test_times_agree_with_do_bench(contender: str) -> None:
     medians = f"ours {statistics.median(ours) * 1e3:.4f} ms, do_bench {statistics.median(theirs) * 1e3:.4f} ms"
     print(f"{contender}: {medians}, ratio {ratio:.4f}")
     assert ratio == pytest.approx(1, abs=0.03)
+
+
+def test_a_graph_counts_no_launches() -> None:
+    """A hundred small kernels a call, which the host cannot launch as fast as the GPU runs them."""
+    import torch
+
+    device = devices.current()
+    number = torch.zeros(1, device=device.torch_device)
+
+    def add_many() -> None:
+        for _ in range(100):
+            number.add_(1)
+
+    eager = runner.sampler(Work([add_many], timing="wall"), device)
+    graph = runner.sampler(Work([add_many], timing="graph"), device)
+    assert statistics.median(graph() for _ in range(20)) < 0.8 * statistics.median(eager() for _ in range(20))
+
+
+def test_a_call_that_is_slow_to_launch_is_timed_on_the_gpu_alone() -> None:
+    import torch
+
+    device = devices.current()
+    numbers = torch.zeros(2**26, device=device.torch_device)
+
+    def add_slowly() -> None:
+        time.sleep(3e-4)
+        numbers.add_(1)
+
+    slow = runner.sampler(Work([add_slowly], footprint=2 * numbers.nbytes), device)
+    quick = runner.sampler(Work([lambda: numbers.add_(1)], footprint=2 * numbers.nbytes), device)
+    medians = [statistics.median(sample() for _ in range(20)) for sample in (slow, quick)]
+    assert medians[0] == pytest.approx(medians[1], rel=0.05)
 
 
 def test_a_quick_run_of_every_benchmark_is_correct() -> None:

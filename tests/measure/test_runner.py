@@ -526,6 +526,40 @@ def test_what_does_not_fit_is_skipped_with_the_sizes(measure: Any, scripted: Any
     assert "build slow 8" not in bench.steps
 
 
+def test_what_a_contender_leaves_out_is_skipped_with_its_reason_for_good(
+    measure: Any, scripted: Any, tmp_path: Path
+) -> None:
+    bench = scripted(sizes=(1, 8))
+    contenders = dict(bench.benchmark.contenders)
+
+    def large_only(device: Device, keys: Any) -> str | None:
+        return None if keys["size"] > 4 else f"{device.name} takes large ones only"
+
+    contenders["slow"] = replace(contenders["slow"], leaves_out=large_only)
+    benchmark = replace(bench.benchmark, contenders=contenders)
+    measure(benchmark)
+    found = statuses(stored(tmp_path))
+    assert found.pop((1, "slow")) == ("skipped", "A processor takes large ones only")
+    assert set(found.values()) == {("ok", "")}
+    assert "build slow 1" not in bench.steps
+    assert measure(benchmark).already_fresh == 2
+
+
+@pytest.mark.parametrize(("seconds", "estimate"), [(0.002, 7e-5), (0.02, 0.02)])
+def test_work_may_ask_for_graph_replay_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, estimate: float
+) -> None:
+    """The time of a call that the host launched is no estimate where launching may be most of it."""
+    steps: list[object] = []
+    monkeypatch.setattr(timing, "warm_up", lambda call, synchronize: seconds)
+    monkeypatch.setattr(timing, "on_side_stream", lambda call: steps.append("side stream"))
+    monkeypatch.setattr(timing, "graph_estimate", lambda call: 7e-5)
+    monkeypatch.setattr(timing, "cuda_graph", lambda calls, estimate: steps.append(estimate) or (lambda: 1.0))
+    device = replace(devices.fake("h100-sxm"), backend="cuda")
+    assert runner.sampler(Work([lambda: None], timing="graph", footprint=2**30), device)() == 1.0
+    assert steps == ["side stream", estimate]
+
+
 class AcceleratorError(RuntimeError):
     """Has the name of what torch raises when a GPU has failed."""
 

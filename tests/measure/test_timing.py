@@ -74,3 +74,12 @@ def test_warming_up_waits_for_the_work(clock: Clock) -> None:
         clock.now += next(pending)
 
     assert timing.warm_up(lambda: None, synchronize) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("launching", "flushing", "count"), [(0.0, 90e-6, 1), (45e-6, 90e-6, 1), (46e-6, 90e-6, 2), (1.0, 90e-6, 16)]
+)
+def test_the_cache_is_overwritten_for_as_long_as_two_launches_take(
+    launching: float, flushing: float, count: int
+) -> None:
+    assert timing.flushes(launching, flushing) == count

@@ -78,7 +78,18 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
     different([style for name, style in palette.CONTENDERS.items() if name.startswith(family)])
 
 
-@pytest.mark.parametrize("name", ["softmax", "log-sum-exp", "sample-token", "linear-cross-entropy", "training-memory"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax",
+        "log-sum-exp",
+        "sample-token",
+        "linear-cross-entropy",
+        "training-memory",
+        "attention",
+        "memory-hierarchy",
+    ],
+)
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:
     different([palette.style(contender) for contender in declarations.get(name).contenders])
 

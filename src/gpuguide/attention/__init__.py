@@ -10,11 +10,11 @@ that the last query sees all keys, and each one before it one key less.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 
 import torch
 
+from gpuguide import kernels
 from gpuguide.attention import sdpa
 from gpuguide.attention.reference import scale_or_default
 
@@ -22,10 +22,10 @@ __all__ = ["BACKENDS", "Choice", "attention", "choose"]
 
 BACKENDS = ("triton", "sdpa")
 """Who can compute: our kernel, and :func:`torch.nn.functional.scaled_dot_product_attention`"""
-OLDEST = (8, 0)
-"""The compute capability from which on our kernel is used: tensor cores that know bf16"""
-KERNEL_FORMATS = (torch.bfloat16, torch.float16)
-FORMATS = (*KERNEL_FORMATS, torch.float32, torch.float64)
+OLDEST = (9, 0)
+"""The compute capability from which on a GPU has the copy engine that moves our kernel's tiles. Without it the kernel
+is right, but the library's are faster."""
+FORMATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,17 @@ def _why_not_our_kernel(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | N
     """Return a sentence on what our kernel lacks for this, or nothing if it takes it."""
     if not q.is_cuda:
         return f"The tensors are on {q.device}, and our kernel runs on NVIDIA GPUs."
-    if q.dtype not in KERNEL_FORMATS:
+    if q.dtype not in (torch.bfloat16, torch.float16):
         return f"The tensors are {_name(q.dtype)}, and our kernel takes bfloat16 and float16."
     if mask is not None:
         return "There is a mask, and our kernel knows none but the causal one."
     if q.numel() == 0 or k.numel() == 0:
         return "There is nothing to compute: a tensor is empty."
-    if importlib.util.find_spec("triton") is None:
+    if not kernels.take(q):
         return "Triton, which our kernel is written in, is not installed."
     capability = torch.cuda.get_device_capability(q.device)
     if capability < OLDEST:
-        return f"The GPU has compute capability {capability[0]}.{capability[1]}, and our kernel needs 8.0 or later."
+        return f"The GPU has compute capability {capability[0]}.{capability[1]}, and our kernel is fast from 9.0 on."
     from gpuguide.attention import triton_flash
 
     if q.shape[-1] not in triton_flash.HEAD_SIZES:

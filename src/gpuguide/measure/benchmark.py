@@ -15,7 +15,7 @@ from gpuguide.measure.records import Key, Metric, Rate
 from gpuguide.measure.timing import Call, Sampler
 
 Keys = Mapping[str, Key]
-Timing = Literal["cold", "warm", "wall"]
+Timing = Literal["cold", "warm", "wall", "graph"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Work:
     """The work in one call: bytes for ``bandwidth``, operations for ``throughput``"""
     timing: Timing = "cold"
     """``cold``: inputs come from memory; ``warm``: from wherever the last call left them; ``wall``: the host's clock
-    around synchronised work. On a CPU every timing is by the host's clock."""
+    around synchronised work; ``graph``: replays of a CUDA graph, however long a call takes, so that launches on the
+    host never count. On a CPU every timing is by the host's clock."""
     footprint: int = 0
     """Bytes that one call touches, to decide whether the inputs in ``calls`` can stay in the cache"""
     sample: Sampler | None = None
@@ -46,6 +47,8 @@ class Contender:
     build: Callable[[Device, Keys], Work]
     needs: frozenset[str] = frozenset()
     """What the device must have: ``gpu``, ``fp8``, ``bf16`` and so on"""
+    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
+    """Why this contender is not measured on a case, where it is not: it cannot do it, or it would not fit"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,12 @@ def lacking(contender: Contender, device: Device) -> str | None:
 
 def too_large(benchmark: Benchmark, keys: Keys, device: Device) -> str | None:
     """Return why a case does not fit ``device``, or ``None`` if it does."""
-    needed, available = benchmark.memory(keys), 0.9 * device.memory
+    return beyond_memory(benchmark.memory(keys), device)
+
+
+def beyond_memory(needed: float, device: Device) -> str | None:
+    """Return why ``needed`` bytes do not fit ``device``, or ``None`` if they do; a tenth of its memory stays free."""
+    available = 0.9 * device.memory
     if needed <= available:
         return None
     return f"needs {needed / 2**30:.1f} GiB, and 90 % of this device's memory is {available / 2**30:.1f} GiB"

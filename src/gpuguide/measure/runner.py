@@ -254,7 +254,7 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
     samplers: dict[str, Sampler] = {}
     works: dict[str, Work] = {}
     for name, contender in benchmark.contenders.items():
-        skipped = lacking(contender, device) or too_large(benchmark, keys, device)
+        skipped = lacking(contender, device) or too_large(benchmark, keys, device) or contender.leaves_out(device, keys)
         if skipped:
             results[name] = Case(keys, name, 0, "skipped", skipped)
             continue
@@ -309,13 +309,17 @@ def sampler(work: Work, device: Device) -> Sampler:
     seconds = timing.warm_up(call, torch.cuda.synchronize)
     if work.timing == "wall":
         return timing.wall_clock(call, torch.cuda.synchronize)
+    if work.timing == "graph":
+        timing.on_side_stream(call)
+        launching_may_count = seconds < 100 * timing.SHORT
+        return timing.cuda_graph(work.calls, timing.graph_estimate(call) if launching_may_count else seconds)
     estimate = seconds if seconds > 10 * timing.SHORT else timing.graph_estimate(call)
     stays_in_cache = work.footprint * len(work.calls) < 2 * device.l2
     if estimate < timing.SHORT and (work.timing == "warm" or not stays_in_cache):
         return timing.cuda_graph(work.calls, estimate)
     if work.timing == "warm":
         return timing.cuda_events(call)
-    return timing.cuda_events(call, timing.cache_flusher(device.torch_device))
+    return timing.cuda_events(call, timing.flush_while_launching(call, device.torch_device))
 
 
 def simulated(work: Work, device: Device) -> Sampler:

@@ -2,8 +2,8 @@
 
 Work on a GPU is asynchronous, so the host's clock alone measures nothing. Three ways are used here:
 
-* CUDA events around one call, after the L2 cache was overwritten. Overwriting takes longer than launching, so the
-  launch is already waiting when the GPU gets to it, and its cost on the host does not count.
+* CUDA events around one call, after the L2 cache was overwritten, as often as it takes the host to launch the call
+  twice. So the launches are already waiting when the GPU gets to them, and their cost on the host does not count.
 * A CUDA graph of many calls, replayed. For calls under about 100 µs, where events are too coarse.
 * The host's clock around synchronised work, where the host's part is what is measured: transfers, launches, CPUs.
 """
@@ -11,6 +11,7 @@ Work on a GPU is asynchronous, so the host's clock alone measures nothing. Three
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ Sampler = Callable[[], float]
 SHORT = 100e-6
 """Seconds below which a call is timed by graph replay."""
 FLUSH_BYTES = 256 * 2**20
+MOST_FLUSHES = 16
+"""Before one call. A call that waits for the GPU takes the host long, and no number of flushes would hide that."""
 GRAPH_SECONDS = 2e-3
 """A graph holds enough calls to run about this long, so that starting it costs well under 1 %."""
 MAX_GRAPH_CALLS = 2000
@@ -59,7 +62,7 @@ def wall_clock(call: Call, synchronize: Call = lambda: None) -> Sampler:
 
 
 def cuda_events(call: Call, flush: Call = lambda: None) -> Sampler:
-    """Time one call on the GPU by events, after ``flush`` (see :func:`cache_flusher`)."""
+    """Time one call on the GPU by events, after ``flush`` (see :func:`flush_while_launching`)."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -100,6 +103,22 @@ def cuda_graph(calls: Sequence[Call], estimate: float) -> Sampler:
     return lambda: replay() / (rounds * len(calls))
 
 
+def on_side_stream(call: Call) -> None:
+    """Call on another stream than the default one, as PyTorch asks before a graph is captured.
+
+    What autograd and libraries set up on their first calls there must not fall into the capture.
+    """
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP_CALLS):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+
 def graph_estimate(call: Call) -> float:
     """Return roughly the seconds one call takes on the GPU, without what launching it costs the host."""
     return cuda_graph([call] * 20, GRAPH_SECONDS)()
@@ -112,3 +131,31 @@ def cache_flusher(device: str) -> Call:
 
     buffer: torch.Tensor = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
     return buffer.zero_
+
+
+def flush_while_launching(call: Call, device: str) -> Call:
+    """Return a function that overwrites the cache for at least twice as long as the host takes to launch ``call``."""
+    import torch
+
+    flush = cache_flusher(device)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    launching = time.perf_counter() - start
+    flushing = min(cuda_events(flush)() for _ in range(WARM_UP_CALLS))
+    count = flushes(launching, flushing)
+
+    def flush_often() -> None:
+        for _ in range(count):
+            flush()
+
+    return flush_often
+
+
+def flushes(launching: float, flushing: float) -> int:
+    """Return how often the cache is overwritten, in ``flushing`` seconds, while a call is launched twice.
+
+    >>> flushes(launching=20e-6, flushing=90e-6), flushes(launching=150e-6, flushing=90e-6)
+    (1, 4)
+    """
+    return min(MOST_FLUSHES, max(1, math.ceil(2 * launching / flushing)))

@@ -105,6 +105,16 @@ CONTENDERS = {
     "train-checkpointed": Style("green", "^"),
     "train-unfused": Style("violet", "v"),
     "forward-bf16": Style("ochre", "P"),
+    "gpuguide-triton": Style("green", "^"),
+    "sdpa-flash": Style("orange", "s"),
+    "sdpa-cudnn": Style("blue", "o"),
+    "sdpa-efficient": Style("pink", "D"),
+    "flex": Style("violet", "v"),
+    "naive": Style("grey", "X"),
+    "naive-compile": Style("ochre", "P"),
+    "l1": Style("green", "^"),
+    "l2": Style("blue", "o"),
+    "shared": Style("orange", "s"),
 }
 """A new contender gets its line here; contenders that share a figure need different colours and markers."""
 

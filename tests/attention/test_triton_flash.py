@@ -1,0 +1,234 @@
+"""The kernels against the definition in float64: interpreted on the CPU, and compiled on a GPU."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import interpreted
+import pytest
+import torch
+from interpreted import needs_triton
+from torch.nn import functional
+
+from gpuguide.attention import reference
+
+Tensors = tuple[torch.Tensor, ...]
+
+SHAPES = {
+    "a tile and a bit": (1, 2, 2, 130, 130),
+    "fewer queries than keys, and shared heads": (1, 4, 2, 70, 201),
+    "rows that see nothing": (2, 2, 1, 201, 70),
+    "one query": (1, 2, 2, 1, 150),
+    "one key": (1, 2, 1, 65, 1),
+}
+"""Batch, heads, kv_heads, queries, keys"""
+
+
+def draw(shape: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: str, spread: float = 1.0) -> Tensors:
+    """Return q, k, v and the gradient of the output."""
+    batch, heads, kv_heads, queries, keys = shape
+    generator = torch.Generator(device).manual_seed(1)
+    sizes = ((heads, queries), (kv_heads, keys), (kv_heads, keys), (heads, queries))
+    return tuple(
+        torch.randn(batch, *size, head_dim, generator=generator, device=device).mul_(spread).to(dtype) for size in sizes
+    )
+
+
+def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool) -> Tensors:
+    """Return output and gradients in float64."""
+    wide = [tensor.double() for tensor in (q, k, v)]
+    out = reference.attention(*wide, causal=causal)
+    return out, *reference.gradients(*wide, d_out.double(), causal=causal)
+
+
+def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool) -> Tensors:
+    from gpuguide.attention.triton_flash import flash_attention
+
+    inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    out = flash_attention(*inputs, causal=causal)
+    return out.detach(), *torch.autograd.grad(out, inputs, d_out)
+
+
+def errors(found: Tensors, wanted: Tensors) -> list[float]:
+    """Return errors as ratios of norms. One may be zero: the queries of a single key have no gradient."""
+    return [float((x.double() - y).norm() / y.norm().clamp_min(1.0)) for x, y in zip(found, wanted, strict=True)]
+
+
+# --- interpreted -------------------------------------------------------------------------------------------
+
+
+def compare(shape: tuple[int, ...], device: str) -> None:
+    for causal, head_dim in product((False, True), (32, 64)):
+        inputs = draw(shape, head_dim, torch.float32, device)
+        assert max(errors(ours(*inputs, causal), exact(*inputs, causal))) < 1e-6, (causal, head_dim)
+
+
+def every_way_to_launch(device: str) -> None:
+    """Tiles of any shape, one loop or two, and powers of two or e give the same."""
+    from gpuguide.attention import triton_flash
+    from gpuguide.attention.triton_flash import Launch
+
+    q, k, v, d_out = draw((1, 2, 1, 70, 100), 32, torch.float32, device)
+    launches = [Launch(64, 32, 4, 2), Launch(32, 64, 4, 2), Launch(128, 128, 4, 2), Launch(16, 16, 4, 2)]
+    launches += [Launch(32, 32, 4, 2, split=False), Launch(32, 32, 4, 2, exp2=False)]
+    for causal in (False, True):
+        wanted = exact(q, k, v, d_out, causal)
+        log_sums = reference.attention_with_log_sum_exp(q.double(), k.double(), v.double(), causal=causal)[1]
+        for launch in launches:
+            out, lse = triton_flash.forward(q, k, v, causal, 32**-0.5, launch)
+            found = triton_flash.backward(q, k, v, out, lse, d_out, causal, 32**-0.5, launch, launch)
+            assert max(errors((out, *found), wanted)) < 1e-6, (causal, launch)
+            torch.testing.assert_close(lse.double(), log_sums, rtol=1e-6, atol=1e-6)
+
+
+def layouts(device: str) -> None:
+    """Strides that a descriptor can hold, and such that must be copied, change nothing."""
+    q, k, v, d_out = draw((2, 2, 2, 40, 40), 32, torch.float32, device)
+    wanted = ours(q, k, v, d_out, True)
+    swapped = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v, d_out)]
+    assert not swapped[0].is_contiguous()
+    columns = [tensor.transpose(2, 3).contiguous().transpose(2, 3) for tensor in (q, k, v, d_out)]
+    shifted = [torch.empty(tensor.numel() + 1, device=device)[1:].view_as(tensor).copy_(tensor) for tensor in (q, k, v)]
+    for given in (swapped, columns, [*shifted, d_out]):
+        for found, right in zip(ours(*given, True), wanted, strict=True):
+            assert torch.equal(found, right)
+    expanded = ours(q, k, v, torch.ones((), device=device).expand_as(q), True)
+    for found, right in zip(expanded, ours(q, k, v, torch.ones_like(q), True), strict=True):
+        assert torch.equal(found, right)
+
+
+def edges(device: str) -> None:
+    """Scores of thousands, a negative scale, rows that see nothing, and a second derivative."""
+    from gpuguide.attention.triton_flash import flash_attention
+
+    large = draw((1, 2, 2, 50, 50), 32, torch.float32, device, spread=60.0)
+    found, wanted = ours(*large, True), exact(*large, True)
+    assert max(errors(found[:1], wanted[:1])) < 1e-4
+    q, k, v, d_out = draw((1, 2, 2, 50, 20), 32, torch.float32, device)
+    negative = flash_attention(q, k, v, causal=True, scale=-0.3)
+    assert (
+        max(errors((negative,), (reference.attention(-q.double(), k.double(), v.double(), causal=True, scale=0.3),)))
+        < 1e-6
+    )
+    out, d_q, *_ = ours(q, k, v, d_out, True)
+    assert not out[:, :, :30].any()
+    assert not d_q[:, :, :30].any()
+    assert out[:, :, 30:].all()
+    inputs = [tensor.requires_grad_() for tensor in (q, k, v)]
+    (first,) = torch.autograd.grad(flash_attention(*inputs).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(first.sum(), q)
+
+
+PARTS = {name: lambda device, shape=shape: compare(shape, device) for name, shape in SHAPES.items()}
+PARTS |= {"launches": every_way_to_launch, "layouts": layouts, "edges": edges}
+
+
+@needs_triton
+@pytest.mark.parametrize("part", PARTS)
+def test_kernels_interpreted(part: str) -> None:
+    interpreted.run(__file__, f"PARTS[{part!r}]('cpu')")
+
+
+@needs_triton
+def test_every_launch_fits_its_gpus() -> None:
+    """Compiled for a GPU that is not here: a program's shared memory is known without one."""
+    interpreted.run(__file__, "shared_memory_of_every_launch()", interpret=False)
+
+
+def shared_memory_of_every_launch() -> None:
+    from gpuguide.attention import triton_flash
+
+    for launches, capability, most in ((triton_flash.HOPPER, 90, 227), (triton_flash.OTHERS, 86, 99)):
+        for (kernel, head_dim), launch in launches.items():
+            used = shared_memory(kernel, head_dim, launch, capability)
+            assert used <= most * 1024, (kernel, head_dim, capability, used)
+
+
+def shared_memory(kernel: str, head_dim: int, launch: object, capability: int) -> int:
+    """Return the bytes of shared memory that a program takes."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from gpuguide.attention import triton_flash
+
+    function = {
+        "forward": triton_flash.forward_kernel,
+        "keys": triton_flash.backward_keys_kernel,
+        "queries": triton_flash.backward_queries_kernel,
+    }[kernel]
+    rows, columns = (f"tensordesc<bf16[1, 1, {size}, {head_dim}]>" for size in (launch.rows, launch.columns))
+    types = dict.fromkeys(("queries", "outputs", "upstream", "d_queries"), rows)
+    types |= dict.fromkeys(("keys", "values", "d_keys", "d_values"), columns)
+    types |= {"lse": "*fp32", "delta": "*fp32", "scale": "fp32"}
+    constants = {"CAUSAL": True, "SPLIT": True, "EXP2": True, "HEAD": head_dim}
+    constants |= {"ROWS": launch.rows, "COLUMNS": launch.columns}
+    constants = {name: value for name, value in constants.items() if name in function.arg_names}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
+    options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(ASTSource(function, signature, constants), target=target, options=options)
+    return int(compiled.metadata.shared)
+
+
+# --- on a GPU ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_errors_on_a_gpu(shape: tuple[int, ...], causal: bool, head_dim: int, dtype: torch.dtype) -> None:
+    """At most twice the errors of PyTorch in the same format for the output, and three times for gradients."""
+    inputs = draw(shape, head_dim, dtype, "cuda")
+    wanted = exact(*inputs, causal)
+    peer = [tensor.detach().requires_grad_() for tensor in inputs[:3]]
+    out = reference.attention(*peer, causal=causal)
+    of_peer = errors((out, *torch.autograd.grad(out, peer, inputs[3])), wanted)
+    for found, theirs, most in zip(errors(ours(*inputs, causal), wanted), of_peer, (2, 3, 3, 3), strict=True):
+        assert found <= most * theirs + 1e-6
+
+
+@pytest.mark.gpu
+def test_layouts_on_a_gpu() -> None:
+    """Heads beside positions, as a projection leaves them, and strides that the copy engine cannot hold."""
+    q, k, v, d_out = draw((2, 4, 2, 130, 130), 64, torch.bfloat16, "cuda")
+    wanted = ours(q, k, v, d_out, True)
+    swapped = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v, d_out)]
+    columns = [tensor.transpose(2, 3).contiguous().transpose(2, 3) for tensor in (q, k, v, d_out)]
+    for given in (swapped, columns):
+        for found, right in zip(ours(*given, True), wanted, strict=True):
+            assert torch.equal(found, right)
+
+
+@pytest.mark.gpu
+def test_the_same_every_time() -> None:
+    inputs = draw((2, 4, 2, 1000, 1000), 64, torch.bfloat16, "cuda")
+    first = ours(*inputs, True)
+    for _ in range(5):
+        assert all(torch.equal(x, y) for x, y in zip(ours(*inputs, True), first, strict=True))
+
+
+@pytest.mark.gpu
+def test_large_scores_on_a_gpu() -> None:
+    inputs = draw((1, 2, 2, 300, 300), 64, torch.bfloat16, "cuda", spread=40.0)
+    found = ours(*inputs, True)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in found)
+    assert errors(found[:1], exact(*inputs, True)[:1])[0] < 2e-2
+
+
+@pytest.mark.gpu
+def test_more_than_two_to_the_31_numbers() -> None:
+    """The last head is right, where an offset no longer fits 32 bits."""
+    batch, heads, length, head_dim = 130, 64, 2048, 128
+    if torch.cuda.get_device_properties(0).total_memory < 40e9:
+        pytest.skip("needs 20 GB")
+    from gpuguide.attention.triton_flash import flash_attention
+
+    q, k, v = (torch.randn(batch, heads, length, head_dim, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+    assert q.numel() > 2**31
+    out = flash_attention(q, k, v, causal=True)
+    last = functional.scaled_dot_product_attention(q[-1:, -1:], k[-1:, -1:], v[-1:, -1:], is_causal=True)
+    torch.testing.assert_close(out[-1:, -1:], last, rtol=2e-2, atol=2e-2)
