@@ -61,7 +61,8 @@ def compare(shape: tuple[int, ...], device: str) -> None:
     for causal, head_dim in product((False, True), (32, 64)):
         inputs = draw(shape, head_dim, torch.float32, device)
         found = errors(ours(*inputs, causal), exact(*inputs, causal))
-        assert max(found) < 1e-5, (causal, head_dim, found)
+        most = 1e-6 if shape[-1] > 1 else 3e-5  # with a single key, gradients are zero but for rounding
+        assert max(found) < most, (causal, head_dim, found)
 
 
 def every_way_to_launch(device: str) -> None:
