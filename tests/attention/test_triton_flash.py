@@ -60,7 +60,9 @@ def errors(found: Tensors, wanted: Tensors) -> list[float]:
 def compare(shape: tuple[int, ...], device: str) -> None:
     for causal, head_dim in product((False, True), (32, 64)):
         inputs = draw(shape, head_dim, torch.float32, device)
-        assert max(errors(ours(*inputs, causal), exact(*inputs, causal))) < 1e-6, (causal, head_dim)
+        found = errors(ours(*inputs, causal), exact(*inputs, causal))
+        most = 1e-6 if shape[-1] > 1 else 3e-5  # with a single key, gradients are zero but for rounding
+        assert max(found) < most, (causal, head_dim, found)
 
 
 def every_way_to_launch(device: str) -> None:
@@ -70,7 +72,11 @@ def every_way_to_launch(device: str) -> None:
 
     q, k, v, d_out = draw((1, 2, 1, 70, 100), 32, torch.float32, device)
     launches = [Launch(64, 32, 4, 2), Launch(32, 64, 4, 2), Launch(128, 128, 4, 2), Launch(16, 16, 4, 2)]
-    launches += [Launch(32, 32, 4, 2, split=False), Launch(32, 32, 4, 2, exp2=False)]
+    launches += [
+        Launch(32, 32, 4, 2, split=False),
+        Launch(32, 32, 4, 2, exp2=False),
+        Launch(32, 32, 4, 2, registers=96),
+    ]
     for causal in (False, True):
         wanted = exact(q, k, v, d_out, causal)
         log_sums = reference.attention_with_log_sum_exp(q.double(), k.double(), v.double(), causal=causal)[1]
@@ -115,9 +121,8 @@ def edges(device: str) -> None:
     assert not d_q[:, :, :30].any()
     assert out[:, :, 30:].all()
     inputs = [tensor.requires_grad_() for tensor in (q, k, v)]
-    (first,) = torch.autograd.grad(flash_attention(*inputs).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        torch.autograd.grad(first.sum(), q)
+    with pytest.raises(RuntimeError, match=r"^flash_attention has no second derivative: .* Use gpuguide\.attention\."):
+        torch.autograd.grad(flash_attention(*inputs).sum(), q, create_graph=True)
 
 
 PARTS = {name: lambda device, shape=shape: compare(shape, device) for name, shape in SHAPES.items()}
@@ -155,6 +160,7 @@ def shared_memory(kernel: str, head_dim: int, launch: object, capability: int) -
 
     function = {
         "forward": triton_flash.forward_kernel,
+        "forward-short": triton_flash.forward_kernel,
         "keys": triton_flash.backward_keys_kernel,
         "queries": triton_flash.backward_queries_kernel,
     }[kernel]
@@ -166,7 +172,8 @@ def shared_memory(kernel: str, head_dim: int, launch: object, capability: int) -
     constants |= {"ROWS": launch.rows, "COLUMNS": launch.columns}
     constants = {name: value for name, value in constants.items() if name in function.arg_names}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
-    options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    options = triton_flash.shape(launch)
+    options = {name: value for name, value in options.items() if name not in function.arg_names}
     target = GPUTarget("cuda", capability, 32)
     compiled = triton.compile(ASTSource(function, signature, constants), target=target, options=options)
     return int(compiled.metadata.shared)

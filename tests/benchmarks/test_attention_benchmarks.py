@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gpuguide.benchmarks import attention as benchmarks
+from gpuguide.benchmarks import attention_tiles as tiles
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -120,9 +121,9 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(runner, "_release_memory", lambda device: None)
     outcome = runner.run([ATTENTION, TILES], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
     assert {records.read(record.path or Path()).stale for record in outcome.records} == {False}
-    attention, tiles = outcome.records
+    attention, one_change = outcome.records
     assert {case.status for case in attention.cases} == {"ok", "skipped"}
-    assert {(case.status, case.reason) for case in tiles.cases} == {("ok", "")}
+    assert {(case.status, case.reason) for case in one_change.cases} == {("ok", "")}
     wanted = {(True, 8192, head_dim, name) for head_dim in (64, 128) for name in benchmarks.PASSES}
     for contender in ("gpuguide-triton", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient"):
         measured = [case.keys for case in attention.cases_of(contender)]
@@ -130,13 +131,6 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # --- formulas --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("seq_len", [1, 2, 7, 64])
-def test_visible_pairs_are_counted_exactly(seq_len: int, causal: bool) -> None:
-    visible = torch.ones(seq_len, seq_len)
-    assert benchmarks.visible_pairs(seq_len, causal=causal) == int((visible.tril() if causal else visible).sum())
 
 
 def test_operations_are_counted_by_the_convention() -> None:
@@ -245,29 +239,29 @@ def test_inference_keeps_nothing_for_gradients() -> None:
 # --- one change at a time --------------------------------------------------------------------------------
 
 
-def test_every_change_is_tried_in_both_passes_and_some_without_a_mask() -> None:
+def test_every_change_is_tried_for_every_kernel_and_size_of_a_head() -> None:
     cases = TILES.cases(on(80))
-    for name, variants in benchmarks.VARIANTS.items():
+    for name, variants in tiles.VARIANTS.items():
         for head_dim in (64, 128):
-            chosen = [keys for keys in cases if (keys["pass"], keys["head_dim"]) == (name, head_dim)]
-            assert [keys["variant"] for keys in chosen if keys["causal"]] == list(variants)
-            assert [keys["variant"] for keys in chosen if not keys["causal"]] == list(benchmarks.UNMASKED)
+            chosen = [keys for keys in cases if (keys["kernel"], keys["head_dim"]) == (name, head_dim)]
+            assert [keys["variant"] for keys in chosen] == list(variants)
     assert {keys["seq_len"] for keys in cases} == {8192}
 
 
-def test_the_shape_of_a_case_follows_from_its_keys() -> None:
-    shape = benchmarks.with_shape({"head_dim": 64, "seq_len": 8192})
-    assert (shape["batch"], shape["heads"], shape["kv_heads"]) == (2, 32, 32)
+@pytest.mark.parametrize(("kernel", "name"), [("forward", "forward"), ("keys", "backward"), ("queries", "backward")])
+def test_the_pass_and_the_shape_of_a_case_follow_from_its_keys(kernel: str, name: str) -> None:
+    shape = tiles.with_shape({"kernel": kernel, "head_dim": 64, "seq_len": 8192})
+    assert (shape["pass"], shape["batch"], shape["heads"], shape["kv_heads"]) == (name, 2, 32, 32)
 
 
 @needs_triton
 def test_every_change_is_one_of_the_launch() -> None:
     from gpuguide.attention import triton_flash
 
-    for name, variants in benchmarks.VARIANTS.items():
+    for name, variants in tiles.VARIANTS.items():
         for changes in variants.values():
             for head_dim in (64, 128):
-                replace(triton_flash.LAUNCHES[name, head_dim], **changes)
+                replace(triton_flash.HOPPER[name, head_dim], **changes)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 HEAD_SIZES = (32, 64, 128)
@@ -50,25 +49,32 @@ class Launch:
     """Tiles that are under way at a time, while one is computed with"""
     split: bool = True
     """Whether tiles that need no mask have a loop of their own"""
+    registers: int | None = None
+    """Of a thread at most, where fewer than the compiler would take let one more program run at a time"""
     exp2: bool = True
     """Whether powers are taken of two, for which there is an instruction, or of e"""
 
 
+SHORT = 2048
+"""Keys up to which programs are so short that their beginnings count: more of them at a time hide one another's"""
 HOPPER = {
     ("forward", 32): Launch(64, 128, 4, 2),
     ("forward", 64): Launch(64, 128, 4, 2),
     ("forward", 128): Launch(64, 64, 4, 3),
-    ("keys", 32): Launch(64, 64, 4, 3),
-    ("keys", 64): Launch(64, 64, 4, 3),
+    ("forward-short", 32): Launch(64, 64, 4, 2, registers=96),
+    ("forward-short", 64): Launch(64, 64, 4, 2, registers=96),
+    ("forward-short", 128): Launch(64, 64, 4, 3),
+    ("keys", 32): Launch(64, 64, 4, 2),
+    ("keys", 64): Launch(64, 64, 4, 2),
     ("keys", 128): Launch(64, 64, 4, 2),
-    ("queries", 32): Launch(128, 64, 8, 3),
-    ("queries", 64): Launch(128, 64, 8, 3),
+    ("queries", 32): Launch(64, 64, 4, 2),
+    ("queries", 64): Launch(64, 64, 4, 2),
     ("queries", 128): Launch(64, 64, 4, 2),
 }
-"""The fastest on an H100 of what was tried, for each kernel and size of a head"""
+"""The fastest on an H100 of what was tried, for each kernel and size of a head (32 was not)"""
 OTHERS = {
     (kernel, head_dim): Launch(32 if kernel == "keys" else 64, 64 if kernel == "keys" else 32, 8, 2)
-    for kernel in ("forward", "keys", "queries")
+    for kernel in ("forward", "forward-short", "keys", "queries")
     for head_dim in HEAD_SIZES
 }
 """Tiles small enough for the registers and the 99 KiB of shared memory of every GPU from compute capability 8.0 on"""
@@ -356,8 +362,12 @@ class _FlashAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "flash_attention has no second derivative: its backward pass is a kernel of its own. "
+                "Use gpuguide.attention.reference.attention for one."
+            )
         q, k, v, out, lse = ctx.saved_tensors
         return (*backward(q, k, v, out, lse, upstream[0], ctx.causal, ctx.scale), None, None)
 
@@ -366,7 +376,7 @@ def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, launch: Launch | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output, and the log-sum-exp of each query's scores, ``(batch, heads, queries)`` in fp32."""
-    launch = launch or launch_of("forward", q)
+    launch = launch or launch_of("forward" if k.shape[2] > SHORT else "forward-short", q)
     out = room_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     forward_kernel[(programs(q, launch.rows),)](
@@ -409,7 +419,7 @@ def backward(
 
 
 def launch_of(kernel: str, q: torch.Tensor) -> Launch:
-    """Return how a kernel (``forward``, ``keys`` or ``queries``) is launched for some queries."""
+    """Return how a kernel (``forward``, ``forward-short``, ``keys`` or ``queries``) is launched for some queries."""
     return (HOPPER if q.is_cuda and is_hopper(q.device) else OTHERS)[kernel, q.shape[-1]]
 
 
@@ -457,4 +467,5 @@ def problem(q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float) -> dic
 def shape(launch: Launch) -> dict[str, int]:
     """Return what kernels are told of the tiles."""
     tiles_of = {"ROWS": launch.rows, "COLUMNS": launch.columns}
-    return {**tiles_of, "num_warps": launch.warps, "num_stages": launch.stages}
+    limit = {} if launch.registers is None else {"maxnreg": launch.registers}
+    return {**tiles_of, "num_warps": launch.warps, "num_stages": launch.stages, **limit}
