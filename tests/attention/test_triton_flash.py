@@ -195,7 +195,7 @@ def test_errors_on_a_gpu(shape: tuple[int, ...], causal: bool, head_dim: int, dt
     out = reference.attention(*peer, causal=causal)
     of_peer = errors((out, *torch.autograd.grad(out, peer, inputs[3])), wanted)
     for found, theirs, most in zip(errors(ours(*inputs, causal), wanted), of_peer, (2, 3, 3, 3), strict=True):
-        assert found <= most * theirs + 1e-6
+        assert found <= most * theirs + 3e-5  # PyTorch gives exact zeros for the gradients of a single key
 
 
 @pytest.mark.gpu
