@@ -121,6 +121,14 @@ def test_the_font_has_the_characters_that_formulas_need() -> None:
     assert content == mathematics.font_subset(mathematics.italic_too("abhx+∑∫√ℝ𝜽⟨"))
 
 
+def test_the_font_has_the_sign_of_a_root_which_no_formula_holds() -> None:
+    (found,) = mathematics.render([(r"\frac{1}{\sqrt d}", True)])
+    mathml = mathematics.for_browsers(found["ok"])
+    assert "<msqrt>" in mathml
+    assert "√" not in mathml  # a browser draws it
+    assert "√" in mathematics.ALWAYS
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (59.4, "59 s"), (60, "1 min"), (3900, "1 h 5 min")])
 def test_a_duration_reads_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text

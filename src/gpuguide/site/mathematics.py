@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 FONT = "stix-two-math.woff2"
 MATHML = "http://www.w3.org/1998/Math/MathML"
-ALWAYS = "".join(map(chr, range(0x20, 0x7F)))
-"""Characters that the font has whatever the formulas are"""
+ALWAYS = "".join(map(chr, range(0x20, 0x7F))) + "√"
+"""Characters that the font has whatever the formulas are. A root's sign stands in no formula: the browser draws it."""
 RENDER = """
 const katex = require(process.argv[1]);
 const formulas = JSON.parse(require("fs").readFileSync(0, "utf8"));
