@@ -34,6 +34,13 @@ def draw(shape: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: str,
     )
 
 
+def far_below_zero(shape: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: str) -> Tensors:
+    """Return tensors all of whose scores are so low that a key with a score of zero, if there were one, had it all."""
+    q, k, v, d_out = draw(shape, head_dim, dtype, device, spread=0.5)
+    distance = {torch.float32: 6.0, torch.bfloat16: 6.0, torch.float16: 2.5}[dtype]
+    return q + distance, k - distance, v, d_out
+
+
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool) -> Tensors:
     """Return output and gradients in float64."""
     wide = [tensor.double() for tensor in (q, k, v)]
@@ -104,18 +111,28 @@ def layouts(device: str) -> None:
 
 
 def edges(device: str) -> None:
-    """Scores of thousands, a negative scale, rows that see nothing, and a second derivative."""
+    """Scores of thousands and far below zero, scales of any sign, rows that see nothing, and a second derivative."""
     from gpuguide.attention.triton_flash import flash_attention
 
-    large = draw((1, 2, 2, 50, 50), 32, torch.float32, device, spread=60.0)
-    found, wanted = ours(*large, True), exact(*large, True)
-    assert max(errors(found[:1], wanted[:1])) < 1e-4
+    for causal in (False, True):
+        large = draw((1, 2, 2, 50, 50), 32, torch.float32, device, spread=60.0)
+        found, wanted = ours(*large, causal), exact(*large, causal)
+        assert errors(found[:1], wanted[:1])[0] < 1e-4
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in found)
+        far = far_below_zero((1, 2, 2, 50, 70), 32, torch.float32, device)
+        assert max(errors(ours(*far, causal), exact(*far, causal))) < 1e-4
     q, k, v, d_out = draw((1, 2, 2, 50, 20), 32, torch.float32, device)
     negative = flash_attention(q, k, v, causal=True, scale=-0.3)
     assert (
         max(errors((negative,), (reference.attention(-q.double(), k.double(), v.double(), causal=True, scale=0.3),)))
         < 1e-6
     )
+    for causal in (False, True):
+        unscaled = flash_attention(q, k, v, causal=causal, scale=0.0)
+        assert (
+            errors((unscaled,), (reference.attention(q.double(), k.double(), v.double(), causal=causal, scale=0.0),))[0]
+            < 1e-6
+        )
     out, d_q, *_ = ours(q, k, v, d_out, True)
     assert not out[:, :, :30].any()
     assert not d_q[:, :, :30].any()
@@ -224,6 +241,19 @@ def test_large_scores_on_a_gpu() -> None:
     found = ours(*inputs, True)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in found)
     assert errors(found[:1], exact(*inputs, True)[:1])[0] < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_far_below_zero_on_a_gpu(causal: bool, dtype: torch.dtype) -> None:
+    inputs = far_below_zero((1, 2, 2, 100, 130), 64, dtype, "cuda")
+    peer = [tensor.detach().requires_grad_() for tensor in inputs[:3]]
+    out = reference.attention(*peer, causal=causal)
+    wanted = exact(*inputs, causal)
+    of_peer = errors((out, *torch.autograd.grad(out, peer, inputs[3])), wanted)
+    for found, theirs in zip(errors(ours(*inputs, causal), wanted), of_peer, strict=True):
+        assert found <= 3 * theirs + 1e-3
 
 
 @pytest.mark.gpu

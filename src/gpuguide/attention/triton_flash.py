@@ -46,7 +46,7 @@ class Launch:
     """Keys in a tile"""
     warps: int
     stages: int
-    """Tiles that are under way at a time, while one is computed with"""
+    """Tiles of keys and of values that have room at a time: the one that is computed with, and those under way"""
     split: bool = True
     """Whether tiles that need no mask have a loop of their own"""
     registers: int | None = None
@@ -266,16 +266,17 @@ def backward_keys_kernel(
 
 @triton.jit
 def along_keys(
-    d_q, q, d_out, level, d_row, keys, values, batch, kv_head, row, start, end, reach, scale,
+    d_q, q, d_out, level, d_row, keys, values, batch, kv_head, row, start, end, key_length, reach, scale,
     MASKED: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
-    """Add to the gradient of a tile of queries what the keys from ``start`` to ``end`` give. One beyond gives zero."""
+    """Add to the gradient of a tile of queries what the keys from ``start`` to ``end`` give."""
     for first in tl.range(start, end, COLUMNS):
         k = tile(keys, batch, kv_head, first, COLUMNS, HEAD)
         weights = tl.exp2(tl.dot(q, k.T) * scale - level[:, None])
         if MASKED:
             column = first + tl.arange(0, COLUMNS)
-            weights = tl.where(column[None, :] <= row[:, None] + reach, weights, 0.0)
+            seen = (column[None, :] <= row[:, None] + reach) & (column[None, :] < key_length)
+            weights = tl.where(seen, weights, 0.0)
         d_weights = tl.dot(d_out, tile(values, batch, kv_head, first, COLUMNS, HEAD).T)
         d_scores = weights * (d_weights - d_row[:, None])
         d_q = tl.dot(d_scores.to(k.dtype), k, d_q)
@@ -302,19 +303,18 @@ def backward_queries_kernel(
     q = tile(queries, batch, head, first_row, ROWS, HEAD)
     d_out = tile(upstream, batch, head, first_row, ROWS, HEAD)
     d_q = tl.zeros([ROWS, HEAD], tl.float32)
-    reach = key_length - query_length
-    unmasked, end = visible_keys(first_row, ROWS, query_length, key_length, CAUSAL, COLUMNS)
-    if not CAUSAL:
-        unmasked = end
-    d_q = along_keys(
-        d_q, q, d_out, level, d_row, keys, values, batch, head // group, row, 0, unmasked, reach, scale * LOG2_E,
-        False, COLUMNS, HEAD,
-    )  # fmt: skip
+    reach = key_length
     if CAUSAL:
-        d_q = along_keys(
-            d_q, q, d_out, level, d_row, keys, values, batch, head // group, row, unmasked, end, reach, scale * LOG2_E,
-            True, COLUMNS, HEAD,
-        )  # fmt: skip
+        reach -= query_length
+    unmasked, end = visible_keys(first_row, ROWS, query_length, key_length, CAUSAL, COLUMNS)
+    d_q = along_keys(
+        d_q, q, d_out, level, d_row, keys, values, batch, head // group, row, 0, unmasked, key_length, reach,
+        scale * LOG2_E, False, COLUMNS, HEAD,
+    )  # fmt: skip
+    d_q = along_keys(
+        d_q, q, d_out, level, d_row, keys, values, batch, head // group, row, unmasked, end, key_length, reach,
+        scale * LOG2_E, True, COLUMNS, HEAD,
+    )  # fmt: skip
     store_tile(d_queries, batch, head, first_row, d_q * scale, ROWS, HEAD)
 
 
@@ -343,8 +343,8 @@ def flash_attention(
         As ``q``. Zeros for a query that sees no key.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if scale < 0:
-        q, scale = -q, -scale  # the kernels take the highest score before they scale it
+    if scale <= 0:  # the kernels take the highest score before they scale it, and hide keys by -inf
+        q, scale = (-q, -scale) if scale else (q * 0, 1.0)
     out: torch.Tensor = _FlashAttention.apply(q, k, v, causal, scale)
     return out
 
