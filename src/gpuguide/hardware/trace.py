@@ -278,7 +278,7 @@ def _to_csv(trace: Trace) -> str:
     import io
 
     text = io.StringIO()
-    text.write("# " + json.dumps({name: getattr(trace, name) for name in HEAD}, ensure_ascii=False) + "\n")
+    text.write("# " + json.dumps({name: getattr(trace, name) for name in HEAD}) + "\n")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["seconds", "cost", *trace.units])
     for row in trace.rows:

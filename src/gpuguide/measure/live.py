@@ -161,7 +161,7 @@ def held(trace: Trace) -> list[str]:
 
 
 def history(trace: Trace, name: str, width: int) -> str:
-    """Return the last readings as blocks between nothing and what bounds them, or the highest reading if nothing does."""
+    """Return the last readings as blocks, against what bounds them or else against the highest reading."""
     values = [row.readings.get(name, math.nan) for row in trace.rows[-max(1, width) :]]
     highest = max((value for value in values if not math.isnan(value)), default=0.0)
     bound = 1.0 if trace.units[name] == "1" else trace.board.get(BOUNDS.get(name, ""), highest)

@@ -9,7 +9,7 @@ from gpuguide.hardware.monitor import limits_over
 from gpuguide.hardware.trace import BOARD, QUANTITIES, Row, Trace
 from gpuguide.measure import records
 from gpuguide.measure.records import Case, Metric, Record
-from gpuguide.measure.units import format_quantity
+from gpuguide.measure.units import format_quantity, significant
 
 MOMENTS = "seconds"
 """The metric that holds when each reading was made"""
@@ -70,11 +70,13 @@ def described(trace: Trace) -> list[str]:
         lines.append(f"energy: {', '.join(known)}")
     limits = limits_over(trace["clock_limits"]) if "clock_limits" in trace.units else {}
     if limits:
-        shares = [f"{name} ({share:.0%} of the readings)" for name, share in limits.items()]
+        shares = [f"{name} ({significant(100 * share, 2)} % of the readings)" for name, share in limits.items()]
         lines.append(f"what held the clock: {', '.join(shares)}")
     if trace.absent:
         lines.append(f"not read: {'; '.join(f'{title_of(name)}, {why}' for name, why in trace.absent.items())}")
-    lines.append(f"a reading took {format_quantity(totals.cost, 's')}, {totals.share:.1%} of the time of one thread")
+    lines.append(
+        f"a reading took {format_quantity(totals.cost, 's')}, {significant(100 * totals.share, 2)} % of the time of one thread"
+    )
     return lines
 
 
@@ -92,7 +94,7 @@ def value_text(name: str, value: float, unit: str) -> str:
     if math.isnan(value):
         return "–"
     if name.endswith("_utilisation"):
-        return f"{value:.0%}".replace("%", " %")
+        return f"{100 * value:.0f} %"
     if unit in ("W", "°C"):
         return f"{value:.0f} {unit}"
     return format_quantity(value, unit)
