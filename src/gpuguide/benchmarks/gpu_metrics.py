@@ -19,6 +19,8 @@ from gpuguide.measure.records import Metric
 
 GIB = 2**30
 INTERVAL = 0.05
+SECONDS = {"idle": 4.0, "spin": 6.0, "launches": 6.0, "bursts": 6.0, "copies": 8.0, "products": 15.0}
+"""How long the work of each scenario lasts; ``products`` until the temperature has begun to level off"""
 REST_SECONDS = 2.0
 """Before and after the work: the driver's readings look back over as much as a second"""
 SPIN_CYCLES = 20_000_000
@@ -69,7 +71,7 @@ def idle(device: str) -> Activity:
     """Do nothing."""
 
     def activity() -> Done:
-        time.sleep(4.0)
+        time.sleep(SECONDS["idle"])
         return Done()
 
     return activity
@@ -79,7 +81,7 @@ def spin(device: str) -> Activity:
     """Run a kernel of one block with one thread, which reads the clock until enough cycles have passed."""
 
     def activity() -> Done:
-        keep_busy(lambda: torch.cuda._sleep(SPIN_CYCLES), 6.0, 1)
+        keep_busy(lambda: torch.cuda._sleep(SPIN_CYCLES), SECONDS["spin"], 1)
         return Done()
 
     return activity
@@ -90,7 +92,7 @@ def launches(device: str) -> Activity:
     number = torch.zeros(1, device=device)
 
     def activity() -> Done:
-        return Done("throughput", "FLOP/s", keep_busy(lambda: number.add_(1), 6.0, 100))
+        return Done("throughput", "FLOP/s", keep_busy(lambda: number.add_(1), SECONDS["launches"], 100))
 
     return activity
 
@@ -106,7 +108,7 @@ def bursts(device: str) -> Activity:
 
     def activity() -> Done:
         begun, calls = time.perf_counter(), 0
-        while time.perf_counter() - begun < 6.0:
+        while time.perf_counter() - begun < SECONDS["bursts"]:
             start = time.perf_counter()
             for _ in range(BURST):
                 multiply()
@@ -124,7 +126,7 @@ def copies(device: str) -> Activity:
     target = torch.empty_like(source)
 
     def activity() -> Done:
-        return Done("bandwidth", "B/s", 2 * COPIED * keep_busy(lambda: target.copy_(source), 8.0, 8))
+        return Done("bandwidth", "B/s", 2 * COPIED * keep_busy(lambda: target.copy_(source), SECONDS["copies"], 8))
 
     return activity
 
@@ -134,7 +136,7 @@ def products(device: str) -> Activity:
     multiply = product(device)
 
     def activity() -> Done:
-        calls = keep_busy(multiply, 15.0, 8)
+        calls = keep_busy(multiply, SECONDS["products"], 8)
         return Done("throughput", "FLOP/s", calls * roofline.matmul_flops(SIZE, SIZE, SIZE))
 
     return activity
@@ -176,7 +178,7 @@ def work(device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return Work(calls=[lambda: None])
     activity = SCENARIOS[str(keys["scenario"])](device.torch_device)
-    activity_metrics: dict[str, Metric] = {}
+    found: dict[str, Metric] = {}
 
     def sample() -> float:
         torch.cuda.empty_cache()
@@ -190,11 +192,11 @@ def work(device: Device, keys: Keys) -> Work:
             torch.cuda.synchronize()
             ended = time.perf_counter()
             time.sleep(REST_SECONDS)
-        activity_metrics.clear()
-        activity_metrics.update(metrics_of(trace, done, begun - watching, ended - watching))
+        found.clear()
+        found.update(metrics_of(trace, done, begun - watching, ended - watching))
         return ended - begun
 
-    return Work([], sample=sample, further=lambda: activity_metrics)
+    return Work([], sample=sample, further=lambda: found)
 
 
 def metrics_of(trace: Trace, done: Done, begun: float, ended: float) -> Mapping[str, Metric]:

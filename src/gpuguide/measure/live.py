@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,6 @@ def follow(
     *,
     interval: float,
     seconds: float = math.inf,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Sample all GPUs and show each reading, until ``seconds`` have passed or the user interrupts.
 
@@ -61,11 +60,9 @@ def follow(
         Seconds from one reading to the next.
     seconds : float
         How long to watch.
-    sleep : callable
-        Waits between the readings.
     """
     if not console.is_terminal or console.is_dumb_terminal:
-        for _ in ticks(interval, seconds, sleep):
+        for _ in ticks(interval, seconds):
             for sampler in samplers:
                 sampler.sample()
                 console.print(line(sampler.trace), soft_wrap=True)
@@ -73,13 +70,13 @@ def follow(
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
-        for _ in ticks(interval, seconds, sleep):
+        for _ in ticks(interval, seconds):
             for sampler in samplers:
                 sampler.sample()
             live.update(view([sampler.trace for sampler in samplers], console), refresh=True)
 
 
-def ticks(interval: float, seconds: float, sleep: Callable[[float], None]) -> Iterator[int]:
+def ticks(interval: float, seconds: float) -> Iterator[int]:
     """Count from zero, once an interval, up to and with the tick at ``seconds``; late ticks do not add up."""
     begun = time.monotonic()
     last = math.inf if math.isinf(seconds) else math.floor(seconds / interval + 1e-9)
@@ -88,7 +85,7 @@ def ticks(interval: float, seconds: float, sleep: Callable[[float], None]) -> It
         yield count
         count += 1
         if count <= last:
-            sleep(max(0.0, begun + count * interval - time.monotonic()))
+            time.sleep(max(0.0, begun + count * interval - time.monotonic()))
 
 
 def line(trace: Trace) -> str:

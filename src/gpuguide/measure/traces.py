@@ -75,7 +75,8 @@ def described(trace: Trace) -> list[str]:
     if trace.absent:
         lines.append(f"not read: {'; '.join(f'{title_of(name)}, {why}' for name, why in trace.absent.items())}")
     lines.append(
-        f"a reading took {format_quantity(totals.cost, 's')}, {significant(100 * totals.share, 2)} % of the time of one thread"
+        f"a reading took {format_quantity(totals.cost, 's')}, "
+        f"{significant(100 * totals.share, 2)} % of the time of one thread"
     )
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ PANELS = {
     ),
     "power": Panel(
         "How much power did the board draw?",
-        {"power": ("mean of the last second", "blue"), "instant_power": ("at the moment", "orange")},
+        {"power": ("over the last second", "blue"), "instant_power": ("now", "orange")},
         "power_limit",
         "power limit",
     ),
@@ -57,21 +58,23 @@ PANELS = {
     "memory": Panel(
         "How much memory was taken?",
         {
-            "memory_used": ("used, says the driver", "blue"),
-            "reserved": ("reserved by PyTorch", "orange"),
-            "allocated": ("in tensors", "green"),
+            "memory_used": ("used", "blue"),
+            "reserved": ("reserved", "orange"),
+            "allocated": ("allocated", "green"),
         },
     ),
 }
-"""The questions that :func:`traces` can answer"""
+"""The questions that :func:`trace` can answer"""
 USUAL = ("utilisation", "power", "clock", "temperature")
 HEIGHT = 1.7
 """Inches of a panel, for the size of a figure"""
+LEGEND_ROW = 18
+"""Points"""
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 """Lines of one panel differ in more than colour"""
 
 
-def traces(
+def trace(
     figure: Canvas,
     source: Trace | Record | str,
     *,
@@ -109,24 +112,23 @@ def traces(
 
 
 def trace_panel(ax: Axes, source: Trace | Record | str, panel: str, *, contender: str = "nvml", **keys: Key) -> None:
-    """Draw one panel of a trace; the parameters are those of :func:`traces`."""
+    """Draw one panel of a trace; the parameters are those of :func:`trace`."""
     if panel not in PANELS:
         raise unknown("panel in gpuguide.plotting.traces.PANELS", panel, PANELS)
     chosen = PANELS[panel]
     (first, _, _), *others = found = _found(source, contender, keys)
     if not any(name in first.units for name in chosen.quantities):
         raise GpuguideError(
-            f"The trace of {first.device} holds none of {', '.join(chosen.quantities)}, which the panel {panel!r} shows. "
-            f"It holds {', '.join(first.units)}."
+            f"The trace of {first.device} holds none of {', '.join(chosen.quantities)}, which the panel {panel!r} "
+            f"shows. It holds {', '.join(first.units)}."
         )
-    for trace, look, label in found:
-        _lines(ax, trace, chosen, look)
+    for drawn, look, label in found:
+        _lines(ax, drawn, chosen, look)
         if others:
             ax.plot([], [], color=palette.current().text, marker="o", label=label, **look)
     _bounded(ax, first, chosen)
-    ax.set_title(chosen.question, pad=24 if len(ax.get_legend_handles_labels()[1]) > 1 else 6)
-    if len(ax.get_legend_handles_labels()[1]) > 1:
-        legend(ax)
+    rows = legend(ax) if len(ax.get_legend_handles_labels()[1]) > 1 else 0
+    ax.set_title(chosen.question, pad=6 + LEGEND_ROW * rows)
 
 
 def _found(
@@ -154,7 +156,7 @@ def _lines(ax: Axes, trace: Trace, panel: Panel, look: Mapping[str, Any]) -> Non
 
 def _bounded(ax: Axes, trace: Trace, panel: Panel) -> None:
     """Start the vertical axis at zero, with the unit of the readings and the bound of the board, if it has one."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
     name = next(name for name in panel.quantities if name in trace.units)
     linear_axis(ax.yaxis, trace.units[name], "")
@@ -163,6 +165,10 @@ def _bounded(ax: Axes, trace: Trace, panel: Panel) -> None:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
         ax.set_ylim(0, 1.08)
         ax.set_yticks([0, 0.5, 1])
+    if trace.units[name] == "B":
+        columns = trace.totals().columns
+        highest = max((columns[each].most for each in panel.quantities if each in columns), default=1.0)
+        ax.yaxis.set_major_locator(MultipleLocator(2.0 ** math.ceil(math.log2(max(1.0, highest / 3)))))
     if panel.bound in trace.board:
         value = trace.board[panel.bound]
         ceiling(ax, value, panel.bound_label, faint=True)
