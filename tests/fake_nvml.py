@@ -120,6 +120,9 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetTemperature(self, gpu: int, sensor: int) -> int:
         return 45 + gpu
 
+    def nvmlDeviceGetMarginTemperature(self, gpu: int) -> int:
+        return 40
+
     def nvmlDeviceGetTemperatureThreshold(self, gpu: int, threshold: int) -> int:
         return {0: 92, 1: 89}[threshold]
 

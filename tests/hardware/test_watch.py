@@ -69,6 +69,7 @@ def test_everything_is_read_in_si_units_before_while_and_after_a_block(nvml: Ins
         "sm_clock": 1.98e9,
         "memory_clock": 2.619e9,
         "temperature": 45.0,
+        "temperature_margin": 40.0,
         "clock_limits": 4.0,
     }
     for name, value in expected.items():
@@ -166,6 +167,7 @@ QUESTIONS = {
     "nvmlDeviceGetTotalEnergyConsumption": {"energy"},
     "nvmlDeviceGetClockInfo": {"sm_clock", "memory_clock"},
     "nvmlDeviceGetTemperature": {"temperature"},
+    "nvmlDeviceGetMarginTemperature": {"temperature_margin"},
     "nvmlDeviceGetCurrentClocksEventReasons": {"clock_limits"},
 }
 

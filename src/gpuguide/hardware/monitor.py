@@ -456,6 +456,7 @@ READERS: dict[tuple[str, ...], Callable[[Any, Any], tuple[float, ...]]] = {
     ("sm_clock",): lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6,),
     ("memory_clock",): lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM) * 1e6,),
     ("temperature",): lambda nvml, gpu: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),),
+    ("temperature_margin",): lambda nvml, gpu: (nvml.nvmlDeviceGetMarginTemperature(gpu),),
     ("clock_limits",): lambda nvml, gpu: (nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),),
 }
 """The quantities that one question to NVML answers, and the question; answers are in SI units"""

@@ -48,6 +48,9 @@ QUANTITIES = {
     "sm_clock": Quantity("Hz", "SM clock", "at which the multiprocessors run now"),
     "memory_clock": Quantity("Hz", "memory clock", "at which the memory runs now"),
     "temperature": Quantity("°C", "temperature", "of the GPU's die"),
+    "temperature_margin": Quantity(
+        "°C", "temperature margin", "degrees that are left until the nearest threshold at which the clock is lowered"
+    ),
     "clock_limits": Quantity("1", "clock limits", "bits that say why the clock is not higher"),
     "allocated": Quantity("B", "allocated", "what PyTorch's tensors take in this process"),
     "reserved": Quantity("B", "reserved", "what PyTorch's allocator holds in this process, free blocks included"),

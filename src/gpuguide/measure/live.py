@@ -25,6 +25,7 @@ SHOWN = (
     "sm_clock",
     "memory_clock",
     "temperature",
+    "temperature_margin",
 )
 BOUNDS = {
     "memory_used": "memory_total",
@@ -154,7 +155,7 @@ def held(trace: Trace) -> list[str]:
     """Return in words what keeps the clock from being higher, if anything does."""
     bits = trace.rows[-1].readings.get("clock_limits", math.nan)
     names = [] if math.isnan(bits) else limits_named(int(bits))
-    return [f"clock held by {', '.join(names)}"] if names else []
+    return [f"clock limits: {', '.join(names)}"] if names else []
 
 
 def history(trace: Trace, name: str, width: int) -> str:

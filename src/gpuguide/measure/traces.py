@@ -71,7 +71,7 @@ def described(trace: Trace) -> list[str]:
     limits = limits_over(trace["clock_limits"]) if "clock_limits" in trace.units else {}
     if limits:
         shares = [f"{name} ({significant(100 * share, 2)} % of the readings)" for name, share in limits.items()]
-        lines.append(f"what held the clock: {', '.join(shares)}")
+        lines.append(f"clock limits: {', '.join(shares)}")
     if trace.absent:
         lines.append(f"not read: {'; '.join(f'{title_of(name)}, {why}' for name, why in trace.absent.items())}")
     lines.append(
