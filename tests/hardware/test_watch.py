@@ -324,9 +324,16 @@ def test_a_uuid_is_found_whole_or_by_its_beginning_even_if_it_is_hidden(
             assert trace["power"][0] > 200
 
 
-@pytest.mark.parametrize("text", ["GPU-ffff", "GPU-", "h100"])
-def test_a_uuid_that_none_or_several_have(nvml: Install, text: str) -> None:
-    nvml(2)
+def test_a_gpu_that_the_driver_keeps_to_itself(nvml: Install) -> None:
+    nvml(refused={"nvmlDeviceGetHandleByIndex"})
+    with pytest.raises(GpuguideError, match=r"does not give access to the GPU \(Not Supported\)"), monitor.watch():
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("text", ["GPU-ffff", "GPU-", "h100", ""])
+def test_a_uuid_that_none_has(nvml: Install, text: str, count: int) -> None:
+    nvml(count)
     with pytest.raises(UnknownName, match="There is no GPU named"), monitor.watch(text):
         pass
 

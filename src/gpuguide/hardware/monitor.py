@@ -72,7 +72,11 @@ CLOCK_LIMIT_MEANINGS = {
 
 
 def limits_named(bits: int) -> list[str]:
-    """Return in words what keeps the clock from being higher."""
+    """Return in words what keeps the clock from being higher.
+
+    >>> limits_named(0x24)
+    ['the power limit', 'the temperature (driver)']
+    """
     return [name for bit, name in CLOCK_LIMITS.items() if bits & bit]
 
 
@@ -322,7 +326,12 @@ def samplers(
     """
     nvml = _opened()
     try:
-        handles = visible_gpus(nvml) if devices is None else [find_gpu(nvml, device) for device in devices]
+        try:
+            handles = visible_gpus(nvml) if devices is None else [find_gpu(nvml, device) for device in devices]
+        except nvml.NVMLError as error:
+            raise GpuguideError(
+                f"The NVIDIA driver does not give access to the GPU ({error}). 'nvidia-smi -L' lists those that it gives."
+            ) from error
         if not handles:
             raise GpuguideError(_none_visible())
         yield [Sampler(nvml, handle, interval, also) for handle in handles]
@@ -429,7 +438,8 @@ def _uuid(nvml: Any, gpu: Any) -> str:
 
 def _is_named(uuid: str, text: str) -> bool:
     """Return whether ``text`` begins a UUID, with ``GPU-`` before it or without."""
-    return uuid.lower().removeprefix("gpu-").startswith(text.lower().removeprefix("gpu-"))
+    beginning = text.lower().removeprefix("gpu-")
+    return bool(beginning) and uuid.lower().removeprefix("gpu-").startswith(beginning)
 
 
 # --- one reading -----------------------------------------------------------------------------------------
