@@ -330,7 +330,7 @@ def samplers(
             handles = visible_gpus(nvml) if devices is None else [find_gpu(nvml, device) for device in devices]
         except nvml.NVMLError as error:
             raise GpuguideError(
-                f"The NVIDIA driver does not give access to the GPU ({error}). 'nvidia-smi -L' lists those that it gives."
+                f"The NVIDIA driver does not give access to the GPU ({error}). 'nvidia-smi -L' lists what it gives."
             ) from error
         if not handles:
             raise GpuguideError(_none_visible())
