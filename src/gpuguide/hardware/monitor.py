@@ -190,9 +190,11 @@ def watch(
 
     Examples
     --------
-    >>> with watch(interval=0.1) as trace:  # doctest: +SKIP
-    ...     train()
-    >>> trace.totals().columns["power"].mean  # doctest: +SKIP
+    >>> def watched(call):
+    ...     with watch(interval=0.1) as trace:
+    ...         call()
+    ...     return trace.totals().columns["power"].mean
+    >>> watched(train)  # doctest: +SKIP
     """
     if not LEAST_INTERVAL <= interval < math.inf:
         raise GpuguideError(f"An interval of {interval} s cannot be kept. Choose {LEAST_INTERVAL} s or longer.")
