@@ -190,11 +190,11 @@ def watch(
 
     Examples
     --------
-    >>> def watched(call):
-    ...     with watch(interval=0.1) as trace:
-    ...         call()
-    ...     return trace.totals().columns["power"].mean
-    >>> watched(train)  # doctest: +SKIP
+    .. code-block:: python
+
+        with monitor.watch(interval=0.1) as trace:
+            train()
+        print(trace.totals().columns["power"].mean)
     """
     if not LEAST_INTERVAL <= interval < math.inf:
         raise GpuguideError(f"An interval of {interval} s cannot be kept. Choose {LEAST_INTERVAL} s or longer.")
