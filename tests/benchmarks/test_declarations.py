@@ -55,6 +55,7 @@ TOPICS = {
     "attention-tiles": ["gpuguide-triton"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
+    "gpu-metrics": ["nvml"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

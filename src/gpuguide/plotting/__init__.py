@@ -17,11 +17,14 @@ from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour
+from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
 __all__ = [
     "DARK",
     "LIGHT",
+    "PANELS",
     "Figure",
+    "Panel",
     "Theme",
     "bars",
     "ceiling",
@@ -37,4 +40,6 @@ __all__ = [
     "show",
     "stamp",
     "stroke",
+    "trace",
+    "trace_panel",
 ]

@@ -224,23 +224,30 @@ def roofline(
     ax.set_yscale("log")
 
 
-def legend(ax: Axes) -> None:
-    """Put the legend above the axes, where it covers no data: each name once, in as many columns as fit."""
+def legend(ax: Axes) -> int:
+    """Put the legend above the axes, where it covers no data: each name once, in as many columns as fit.
+
+    Returns
+    -------
+    int
+        The number of rows, for a title above it.
+    """
     entries: dict[str, Artist] = {}
     for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
         entries.setdefault(name, handle)  # the published line stands for a contender, not the reader's
     points = ax.get_figure(root=True).get_figwidth() * 72 - 40  # type: ignore[union-attr]
-    columns = int(points // (46 + 6.4 * max(map(len, entries), default=1)))
+    columns = max(1, min(int(points // (46 + 6.4 * max(map(len, entries), default=1))), len(entries)))
     ax.legend(
         entries.values(),
         entries,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=max(1, min(columns, len(entries))),
+        ncols=columns,
         borderaxespad=0.2,
         handlelength=2.2,
         columnspacing=1.4,
     )
+    return -(-len(entries) // columns)
 
 
 def device_label(record: Record) -> str:

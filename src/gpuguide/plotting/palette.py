@@ -115,6 +115,7 @@ CONTENDERS = {
     "l1": Style("green", "^"),
     "l2": Style("blue", "o"),
     "shared": Style("orange", "s"),
+    "nvml": Style("blue", "o"),
 }
 """A new contender gets its line here; contenders that share a figure need different colours and markers."""
 

@@ -1,0 +1,334 @@
+"""What a GPU did while a block of code ran: readings over time, what they add up to, and files of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuguide.errors import GpuguideError, unknown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that is read over and over."""
+
+    unit: str
+    """``1`` for a share and for bits"""
+    title: str
+    meaning: str
+    """What the number counts, as its source defines it"""
+
+
+QUANTITIES = {
+    "gpu_utilisation": Quantity(
+        "1",
+        "GPU utilisation",
+        "share of the driver's last sample period, 1/6 s to 1 s, in which any kernel ran, however small",
+    ),
+    "memory_utilisation": Quantity(
+        "1",
+        "memory utilisation",
+        "share of the driver's last sample period in which device memory was read or written, at whatever rate",
+    ),
+    "memory_used": Quantity(
+        "B", "memory used", "memory that is not free: tensors, caches and contexts of all processes, and the driver's"
+    ),
+    "power": Quantity("W", "power", "of the whole board; from Ampere on, but for GA100, the mean of the last second"),
+    "instant_power": Quantity("W", "power now", "of the whole board at this moment"),
+    "energy": Quantity("J", "energy", "counted by the driver since the first reading"),
+    "sm_clock": Quantity("Hz", "SM clock", "at which the multiprocessors run now"),
+    "memory_clock": Quantity("Hz", "memory clock", "at which the memory runs now"),
+    "temperature": Quantity("°C", "temperature", "of the GPU's die"),
+    "temperature_margin": Quantity(
+        "°C", "temperature margin", "degrees that are left until the nearest threshold at which the clock is lowered"
+    ),
+    "clock_limits": Quantity("1", "clock limits", "bits that say why the clock is not higher"),
+    "allocated": Quantity("B", "allocated", "what PyTorch's tensors take in this process"),
+    "reserved": Quantity("B", "reserved", "what PyTorch's allocator holds in this process, free blocks included"),
+}
+"""What a trace may hold. Sources: NVML API reference (nvmlUtilization_t, nvmlMemory_t, nvmlDeviceGetPowerUsage, field
+values, nvmlDeviceGetTotalEnergyConsumption), and PyTorch's CUDA semantics for the last two."""
+
+BOARD = {
+    "memory_total": "B",
+    "power_limit": "W",
+    "sm_clock_limit": "Hz",
+    "slowdown_temperature": "°C",
+    "shutdown_temperature": "°C",
+}
+"""What bounds the readings of one board, and its unit; asked once"""
+
+
+class Row(NamedTuple):
+    """All readings of one moment."""
+
+    seconds: float
+    """Since the trace began, in the middle of the reading"""
+    cost: float
+    """Seconds that the reading itself took"""
+    readings: Mapping[str, float]
+    """Quantity to its value; NaN where the driver gave none this time"""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One quantity over a whole trace."""
+
+    unit: str
+    mean: float
+    """Over time: the integral by trapezoids, divided by the duration"""
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a trace adds up to."""
+
+    duration: float
+    """Seconds from the first reading to the last"""
+    samples: int
+    columns: Mapping[str, Span]
+    """Of every quantity but the energy and the bits of the clock's limits"""
+    energy_from_power: float | None
+    """J, power × time; from ``instant_power`` if there is one, else from ``power``"""
+    energy_counted: float | None
+    """J, by the driver's counter"""
+    cost: float
+    """Seconds that one reading took, in the mean"""
+    share: float
+    """Of the duration that readings took, on the thread that makes them"""
+
+
+@dataclass
+class Trace:
+    """Readings of one GPU over time. It grows while it is being watched.
+
+    Examples
+    --------
+    >>> trace = Trace("a GPU", 0, 0.1, "2026-01-02T03:04:05+00:00", {"power": "W"})
+    >>> for second, watts in enumerate([100.0, 300.0, 300.0]):
+    ...     trace.rows.append(Row(float(second), 1e-3, {"power": watts}))
+    >>> trace["power"].tolist(), trace.totals().energy_from_power
+    ([100.0, 300.0, 300.0], 500.0)
+    """
+
+    device: str
+    """The GPU's name, as its driver gives it"""
+    index: int
+    """The GPU's number in NVML, which counts all GPUs of the machine"""
+    interval: float
+    """Seconds between readings, as they were asked for"""
+    started_at: str
+    """ISO 8601, UTC"""
+    units: dict[str, str]
+    """The quantities that this device gives, with their units"""
+    absent: dict[str, str] = field(default_factory=dict)
+    """The quantities that it does not give, and why"""
+    board: dict[str, float] = field(default_factory=dict)
+    """What bounds the readings: the names are those of :data:`BOARD`"""
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """When each reading was made, in seconds since the first."""
+        return _array(row.seconds for row in tuple(self.rows))
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        """Return the readings of one quantity, in the order in which they were made; NaN where one is missing.
+
+        Raises
+        ------
+        GpuguideError
+            If the device does not give it; the message says why.
+        """
+        if name in self.absent:
+            raise GpuguideError(f"{self.device} gives no {name}: {self.absent[name]}.")
+        if name not in self.units:
+            raise unknown(f"quantity in the trace of {self.device}", name, self.units)
+        return _array(row.readings.get(name, math.nan) for row in tuple(self.rows))
+
+    def totals(self) -> Totals:
+        """Return means, extremes, energy and what it cost to read them.
+
+        Raises
+        ------
+        GpuguideError
+            If there is no reading yet.
+        """
+        if not self.rows:
+            raise GpuguideError(f"The trace of {self.device} holds no reading yet.")
+        seconds = self.seconds
+        duration = float(seconds[-1] - seconds[0])
+        costs = [row.cost for row in self.rows[: len(seconds)]]
+        columns = {
+            name: span for name in self.units if name not in ("energy", "clock_limits") and (span := self._span(name))
+        }
+        source = "instant_power" if "instant_power" in columns else "power"
+        return Totals(
+            duration=duration,
+            samples=len(seconds),
+            columns=columns,
+            energy_from_power=columns[source].mean * duration if source in columns else None,
+            energy_counted=self._counted(),
+            cost=sum(costs) / len(costs),
+            share=sum(costs) / duration if duration > 0 else 1.0,
+        )
+
+    def _span(self, name: str) -> Span | None:
+        """Return mean and extremes of a quantity, or ``None`` if no reading of it came through."""
+        import numpy as np
+
+        values = self[name]
+        seconds = self.seconds[: len(values)]
+        good = ~np.isnan(values[: len(seconds)])
+        values, seconds = values[: len(seconds)][good], seconds[good]
+        if not len(values):
+            return None
+        lasted = float(seconds[-1] - seconds[0])
+        areas = np.diff(seconds) * (values[1:] + values[:-1]) / 2
+        mean = float(areas.sum()) / lasted if lasted > 0 else float(values.mean())
+        return Span(self.units[name], mean, float(values.min()), float(values.max()))
+
+    def _counted(self) -> float | None:
+        if "energy" not in self.units:
+            return None
+        counts = [value for value in self["energy"].tolist() if not math.isnan(value)]
+        return counts[-1] - counts[0] if len(counts) > 1 else None
+
+    def save(self, path: Path | str) -> None:
+        """Write the trace to a file: JSON or CSV, by the ending of its name.
+
+        Raises
+        ------
+        GpuguideError
+            If the name ends otherwise, or the file cannot be written.
+        """
+        path = Path(path)
+        text = (_to_json if check_form(path) == ".json" else _to_csv)(self)
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise GpuguideError(
+                f"Cannot write the trace {path}: {error.strerror or error}. Name another file."
+            ) from error
+
+    @classmethod
+    def load(cls, path: Path | str) -> Trace:
+        """Read a trace that :meth:`save` wrote.
+
+        Raises
+        ------
+        GpuguideError
+            If there is no such file, or it holds no trace; the message says what is wrong with it.
+        """
+        path = Path(path)
+        form = check_form(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise GpuguideError(f"Cannot read the trace {path}: {error.strerror or error}.") from error
+        try:
+            return _from_json(text) if form == ".json" else _from_csv(text)
+        except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
+            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error) or "it ends too early"
+            raise GpuguideError(f"{path} holds no whole trace: {problem}. Save it again with Trace.save.") from error
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+HEAD = ("device", "index", "interval", "started_at", "units", "absent", "board")
+
+
+def check_form(path: Path) -> str:
+    """Return in which form a file of that name keeps a trace: ``.json`` or ``.csv``.
+
+    Raises
+    ------
+    GpuguideError
+        If its name ends otherwise.
+    """
+    if path.suffix not in (".json", ".csv"):
+        raise GpuguideError(f"A trace is kept as .json or .csv, and {path.name!r} ends in neither. Rename it.")
+    return path.suffix
+
+
+def _to_json(trace: Trace) -> str:
+    columns = {name: [_or_none(value) for value in trace[name].tolist()] for name in trace.units}
+    head = {name: getattr(trace, name) for name in HEAD}
+    return json.dumps(
+        {**head, "seconds": trace.seconds.tolist(), "cost": [row.cost for row in trace.rows], "readings": columns},
+        ensure_ascii=False,
+    )
+
+
+def _from_json(text: str) -> Trace:
+    found = json.loads(text)
+    return _trace(found, found["seconds"], found["cost"], found["readings"])
+
+
+def _to_csv(trace: Trace) -> str:
+    """One comment line with what is not a reading, then a table; ``comment="#"`` lets pandas read it."""
+    import io
+
+    text = io.StringIO()
+    text.write("# " + json.dumps({name: getattr(trace, name) for name in HEAD}) + "\n")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["seconds", "cost", *trace.units])
+    for row in trace.rows:
+        values = [_or_none(row.readings.get(name, math.nan)) for name in trace.units]
+        writer.writerow([row.seconds, row.cost, *("" if value is None else value for value in values)])
+    return text.getvalue()
+
+
+def _from_csv(text: str) -> Trace:
+    first, *lines = text.splitlines()
+    if not first.startswith("# "):
+        raise ValueError("its first line is not '# ' and what the trace is of")
+    table = list(csv.DictReader(lines))
+    names = [name for name in (table[0] if table else {}) if name not in ("seconds", "cost")]
+    columns = {name: [float(row[name]) if row[name] else None for row in table] for name in names}
+    found = json.loads(first[2:])
+    times, costs = ([float(row[name]) for row in table] for name in ("seconds", "cost"))
+    return _trace(found, times, costs, columns or {name: [] for name in found["units"]})
+
+
+def _trace(head: Any, seconds: list[float], costs: list[float], columns: Mapping[str, list[float | None]]) -> Trace:
+    """Put a trace together from what a file held."""
+    kept = {name: head[name] for name in HEAD}
+    if set(columns) != set(kept["units"]):
+        raise ValueError(f"its columns are {', '.join(columns)}, and its units are of {', '.join(kept['units'])}")
+    lengths = {len(seconds), len(costs), *map(len, columns.values())}
+    if len(lengths) > 1:
+        raise ValueError(f"its columns have {min(lengths)} to {max(lengths)} rows")
+    values = {
+        name: [math.nan if value is None else float(value) for value in column] for name, column in columns.items()
+    }
+    rows = [
+        Row(float(seconds[at]), float(costs[at]), {name: values[name][at] for name in values})
+        for at in range(len(seconds))
+    ]
+    return Trace(**kept, rows=rows)
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _array(values: Iterator[float]) -> NDArray[np.float64]:
+    import numpy as np
+
+    return np.fromiter(values, dtype=np.float64)
+
+
+Further = Mapping[str, tuple[str, Callable[[], float]]]
+"""Other quantities to read at the same moments: name to unit and function"""

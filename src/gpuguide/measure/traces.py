@@ -1,0 +1,101 @@
+"""Traces of a GPU, kept as the metrics of a record's case, and told in words."""
+
+from __future__ import annotations
+
+import math
+
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware.monitor import limits_over
+from gpuguide.hardware.trace import BOARD, QUANTITIES, Row, Trace
+from gpuguide.measure import records
+from gpuguide.measure.records import Case, Metric, Record
+from gpuguide.measure.units import format_quantity, significant
+
+MOMENTS = "seconds"
+"""The metric that holds when each reading was made"""
+
+
+def as_metrics(trace: Trace) -> dict[str, Metric]:
+    """Return a trace as metrics of equal length, with the moments of the readings as ``seconds``.
+
+    What bounds the board's readings follows, each with a single sample. A moment at which the driver refused a reading
+    is left out whole, because a record holds no gaps.
+    """
+    whole = [row for row in trace.rows if all(not math.isnan(row.readings[name]) for name in trace.units)]
+    found = {MOMENTS: records.metric("s", [row.seconds for row in whole])}
+    for name, unit in trace.units.items():
+        found[name] = records.metric(unit, [row.readings[name] for row in whole])
+    return found | {name: records.metric(BOARD[name], [value]) for name, value in trace.board.items()}
+
+
+def of_case(record: Record, case: Case) -> Trace:
+    """Return the trace that a case of a record holds.
+
+    Raises
+    ------
+    GpuguideError
+        If it holds none.
+    """
+    metrics = case.measured
+    if MOMENTS not in metrics:
+        raise GpuguideError(
+            f"{record.benchmark}/{case.contender} ({records.describe_keys(case.keys)}) holds no trace: it has "
+            f"{', '.join(metrics) or 'no metrics'}, and no {MOMENTS!r}."
+        )
+    moments = metrics[MOMENTS].samples
+    names = [name for name in QUANTITIES if name in metrics and metrics[name].summary.n == len(moments)]
+    rows = [Row(at, 0.0, {name: metrics[name].samples[index] for name in names}) for index, at in enumerate(moments)]
+    return Trace(
+        device=record.runs[case.run].device_name,
+        index=0,
+        interval=moments[1] - moments[0] if len(moments) > 1 else 0.0,
+        started_at=record.runs[case.run].started_at,
+        units={name: metrics[name].unit for name in names},
+        board={name: metrics[name].summary.median for name in BOARD if name in metrics},
+        rows=rows,
+    )
+
+
+def described(trace: Trace) -> list[str]:
+    """Return what a trace adds up to, one line a quantity, and last what it did not read and what reading cost."""
+    totals = trace.totals()
+    span = f"{totals.samples} readings in {format_quantity(totals.duration, 's')}"
+    lines = [f"GPU {trace.index}, {trace.device}: {span}"]
+    for name, column in totals.columns.items():
+        mean, most = (value_text(name, value, column.unit) for value in (column.mean, column.most))
+        lines.append(f"{title_of(name)}: mean {mean}, highest {most}")
+    energies = {"power × time": totals.energy_from_power, "the driver's counter": totals.energy_counted}
+    known = [f"{format_quantity(value, 'J')} by {way}" for way, value in energies.items() if value is not None]
+    if known:
+        lines.append(f"energy: {', '.join(known)}")
+    limits = limits_over(trace["clock_limits"]) if "clock_limits" in trace.units else {}
+    if limits:
+        shares = [f"{name} ({significant(100 * share, 2)} % of the readings)" for name, share in limits.items()]
+        lines.append(f"clock limits: {', '.join(shares)}")
+    if trace.absent:
+        lines.append(f"not read: {'; '.join(f'{title_of(name)}, {why}' for name, why in trace.absent.items())}")
+    lines.append(
+        f"a reading took {format_quantity(totals.cost, 's')}, "
+        f"{significant(100 * totals.share, 2)} % of the time of one thread"
+    )
+    return lines
+
+
+def title_of(name: str) -> str:
+    """Return how a quantity is called in text."""
+    return QUANTITIES[name].title if name in QUANTITIES else name
+
+
+def value_text(name: str, value: float, unit: str) -> str:
+    """Write one reading with its unit; a share in percent.
+
+    >>> value_text("gpu_utilisation", 0.5, "1"), value_text("power", 698.3, "W"), value_text("power", float("nan"), "W")
+    ('50 %', '698 W', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    if name.endswith("_utilisation"):
+        return f"{100 * value:.0f} %"
+    if unit in ("W", "°C"):
+        return f"{value:.0f} {unit}"
+    return format_quantity(value, unit)

@@ -1,0 +1,138 @@
+"""NVML without a driver: GPUs with made-up readings, of which some are refused, are missing, or stop coming.
+
+Tests put an instance into ``sys.modules`` as ``pynvml``. A process of its own finds it by a module ``pynvml`` that says
+``from fake_nvml import *``, with the number of GPUs in ``FAKE_GPUS``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+GIB = 2**30
+
+
+class NVMLError(Exception):
+    """What NVML raises. The text is that of the real one for error 3."""
+
+    def __init__(self, value: object = 3) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return "Not Supported" if self.value == 3 else str(self.value)
+
+
+class FakeNvml(ModuleType):
+    """``count`` GPUs; readings of GPU ``i`` and of the ``n``-th time that power is asked differ from all others."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_TEMPERATURE_THRESHOLD_SHUTDOWN, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 0, 1
+    NVML_FI_DEV_POWER_INSTANT = 186
+
+    def __init__(
+        self,
+        count: int = 1,
+        refused: Collection[str] = (),
+        missing: Collection[str] = (),
+        lost_after: int | None = None,
+    ) -> None:
+        super().__init__("pynvml")
+        self.count, self.refused, self.missing, self.lost_after = count, set(refused), set(missing), lost_after
+        self.asked: list[str] = []
+        self.open = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        """Refuse and forget what the test says, and write down what was asked."""
+        if not name.startswith("nvml"):
+            return super().__getattribute__(name)
+        if name in self.missing:
+            raise AttributeError(name)
+        function: Callable[..., Any] = super().__getattribute__(name)
+
+        def call(*arguments: Any) -> Any:
+            self.asked.append(name)
+            if name in self.refused:
+                raise NVMLError(3)
+            if self.lost_after is not None and self.asked.count(name) > self.lost_after:
+                raise NVMLError("GPU is lost")
+            return function(*arguments)
+
+        return call
+
+    def nvmlInit(self) -> None:
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.00"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if not 0 <= index < self.count:
+            raise NVMLError("Invalid Argument")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return next(index for index in range(self.count) if self.nvmlDeviceGetUUID(index) == uuid)
+
+    def nvmlDeviceGetIndex(self, gpu: int) -> int:
+        return gpu
+
+    def nvmlDeviceGetUUID(self, gpu: int) -> str:
+        return f"GPU-{gpu}a7c81f2-0000-1111-2222-33334444555{gpu}"
+
+    def nvmlDeviceGetName(self, gpu: int) -> bytes:
+        return f"NVIDIA Made-up {gpu}".encode()
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=100, memory=25)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
+        return SimpleNamespace(total=80 * GIB, used=(gpu + 1) * GIB, free=(79 - gpu) * GIB)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
+        return 1000 * (gpu * 100 + self.asked.count("nvmlDeviceGetPowerUsage"))
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: int) -> int:
+        return 700_000
+
+    def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[int]) -> list[SimpleNamespace]:
+        assert fields == [186]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=400_000))]
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
+        return 10**9 + 500 * self.asked.count("nvmlDeviceGetTotalEnergyConsumption")
+
+    def nvmlDeviceGetClockInfo(self, gpu: int, clock: int) -> int:
+        return 1980 if clock == self.NVML_CLOCK_SM else 2619
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu: int, clock: int) -> int:
+        return 1980
+
+    def nvmlDeviceGetTemperature(self, gpu: int, sensor: int) -> int:
+        return 45 + gpu
+
+    def nvmlDeviceGetMarginTemperature(self, gpu: int) -> int:
+        return 40
+
+    def nvmlDeviceGetTemperatureThreshold(self, gpu: int, threshold: int) -> int:
+        return {0: 92, 1: 89}[threshold]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: int) -> int:
+        return 0x4
+
+
+_nvml = FakeNvml(int(os.environ.get("FAKE_GPUS", "1")))
+
+
+def __getattr__(name: str) -> Any:
+    """Let ``import fake_nvml as pynvml`` do."""
+    return getattr(_nvml, name)
