@@ -300,7 +300,7 @@ def _fastest(lines: Mapping[tuple[str, str], Line], operation: str, rows: int) -
 
 
 def crossover(operation: str, *, resident: bool, machine: Machine, returned: bool | None = None) -> float:
-    """Return the number of rows from which on the GPU is faster, to a thousandth; infinite if it never is.
+    """Return the number of rows from which on the GPU is faster; infinite if it never is.
 
     Parameters as for :func:`where_to_run`.
     """
@@ -316,7 +316,40 @@ def crossover(operation: str, *, resident: bool, machine: Machine, returned: boo
         if high > LARGEST:
             return math.inf
         low, high = high, 2 * high
-    while high - low > max(1, low // 1000):
+    while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if gpu_wins(middle) else (middle, high)
     return float(high)
+
+
+def share_right(
+    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+) -> float:
+    """Return how often :func:`where_to_run` names the place where an operation was measured to be done sooner.
+
+    Every combination of operation, rows and transfer counts once, if it was measured on the GPU, and on the host
+    without transfer. Parameters as for :func:`fitted`.
+
+    Raises
+    ------
+    GpuguideError
+        If nothing can be compared.
+    """
+    on_host: dict[tuple[str, int], float] = {}
+    on_gpu: dict[tuple[str, int, str], float] = {}
+    for each in measurements:
+        pair, triple = (each.operation, each.rows), (each.operation, each.rows, each.transfer)
+        if each.engine in host and each.transfer == "none":
+            on_host[pair] = min(each.seconds, on_host.get(pair, math.inf))
+        elif each.engine in gpu:
+            on_gpu[triple] = min(each.seconds, on_gpu.get(triple, math.inf))
+    right = []
+    for (operation, rows, transfer), seconds in on_gpu.items():
+        if (operation, rows) in on_host:
+            choice = where_to_run(
+                operation, rows, resident=transfer == "none", returned=transfer == "in-out", machine=machine
+            )
+            right.append(choice.place == ("gpu" if seconds < on_host[operation, rows] else "cpu"))
+    if not right:
+        raise GpuguideError("No operation was measured both on the host and on the GPU.")
+    return sum(right) / len(right)

@@ -115,6 +115,14 @@ CONTENDERS = {
     "l1": Style("green", "^"),
     "l2": Style("blue", "o"),
     "shared": Style("orange", "s"),
+    "pandas": Style("pink", "D"),
+    "polars": Style("blue", "o"),
+    "duckdb": Style("ochre", "P"),
+    "cudf": Style("orange", "s"),
+    "cudf-pandas": Style("violet", "v"),
+    "from-pandas": Style("pink", "D"),
+    "from-arrow": Style("orange", "s"),
+    "gpuguide-staged": Style("green", "^"),
 }
 """A new contender gets its line here; contenders that share a figure need different colours and markers."""
 

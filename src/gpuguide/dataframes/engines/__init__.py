@@ -13,13 +13,13 @@ from collections.abc import Callable
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.engines.cudf_frames import CuDF
 from gpuguide.dataframes.engines.duckdb_sql import DuckDB
-from gpuguide.dataframes.engines.interface import Engine, call
+from gpuguide.dataframes.engines.interface import Engine, call, call_with_transfer, check
 from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike
 from gpuguide.dataframes.engines.polars_like import GpuPolars, LazyPolars, Polars
 from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError, unknown
 
-__all__ = ["ENGINES", "Engine", "call", "engine", "engines"]
+__all__ = ["ENGINES", "Engine", "call", "call_with_transfer", "check", "engine", "engines"]
 
 ENGINES: dict[str, Callable[[], Engine]] = {
     "pandas": PandasLike,

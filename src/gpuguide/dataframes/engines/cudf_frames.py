@@ -80,6 +80,15 @@ def check_fits(size: int, rows: int, free: int) -> None:
     )
 
 
+def use_pool() -> None:
+    """Let cuDF in this process take memory from the driver's pool, which a call to the driver an allocation spares.
+
+    Source: RMM's documentation, ``CudaAsyncMemoryResource``.
+    """
+    resources = library("rmm").mr
+    resources.set_current_device_resource(resources.CudaAsyncMemoryResource())
+
+
 def why_not_here() -> str | None:
     """Return why cuDF cannot run here, or ``None`` if it can."""
     if not torch.cuda.is_available():

@@ -51,7 +51,7 @@ class DuckDB:
         """Return at once: a query is done when its result is there."""
 
     def _run(self, query: str) -> Any:
-        return self.connection.execute(query).to_arrow_table()
+        return self.connection.sql(query).to_arrow_table()
 
     def filter(self, frame: Any) -> Any:
         """Keep the rows whose value is large."""

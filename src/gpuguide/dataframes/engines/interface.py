@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpuguide.dataframes import operations
+from gpuguide.dataframes import data, operations
+
+CHECKED_ROWS = 20_000
+"""Of the frame on which an engine is compared with the reference"""
+CHECKED_NULLS = 0.05
+TRANSFERS = ("none", "in", "in-out")
+"""Whether a frame and its result are copied between the host and the engine as a part of the call"""
 
 UserFunction = Callable[[float], float]
 
@@ -81,3 +87,45 @@ def call(engine: Engine, operation: str, frame: Any, lookup: Any = None) -> Call
         "window": lambda: engine.window(frame),
     }
     return calls[operations.get(operation).name]
+
+
+def call_with_transfer(engine: Engine, operation: str, table: Any, lookup: Any, transfer: str) -> Callable[[], Any]:
+    """Return a call that does an operation on Arrow tables, and copies as much as ``transfer`` says.
+
+    Parameters
+    ----------
+    engine : Engine
+        That does it.
+    operation : str
+        Of :data:`gpuguide.dataframes.operations.OPERATIONS`.
+    table, lookup : pyarrow.Table
+        From :func:`gpuguide.dataframes.data.checked`; ``lookup`` for a join.
+    transfer : str
+        ``none``: the frame is loaded now, and the result stays with the engine. ``in``: every call loads it.
+        ``in-out``: it brings back the result as well.
+    """
+
+    def loaded() -> tuple[Any, Any]:
+        return engine.load(table), None if lookup is None else engine.load(lookup)
+
+    if transfer == "none":
+        return call(engine, operation, *loaded())
+    if transfer == "in":
+        return lambda: call(engine, operation, *loaded())()
+    return lambda: engine.unload(call(engine, operation, *loaded())())
+
+
+def check(engine: Engine, operation: str, rows: int = CHECKED_ROWS) -> None:
+    """Compare an engine with the reference, on a frame with missing values.
+
+    Raises
+    ------
+    AssertionError
+        If they differ; the message says where.
+    """
+    asked = operations.get(operation)
+    table = data.checked(data.frame(rows, columns=asked.columns, nulls=CHECKED_NULLS, nans=CHECKED_NULLS))
+    lookup = data.lookup(rows) if asked.has_lookup else None
+    found = call_with_transfer(engine, operation, table, lookup, "in-out")()
+    different = operations.difference(operation, found, operations.reference(operation, table, lookup))
+    assert different is None, f"{operation} on {engine.name}: {different}"
