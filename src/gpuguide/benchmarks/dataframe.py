@@ -185,22 +185,19 @@ def host_engine(name: str) -> Contender:
 def cases(device: Device) -> Sequence[Keys]:
     """Return all operations at all sizes, with and without transfers; on a CPU small frames, without."""
     if not device.is_gpu:
-        return [
-            {"op": name, "rows": rows, "transfer": "none"}
-            for name in operations.OPERATIONS
-            for rows in ROWS
-            if rows <= MOST_ROWS_ON_CPU
-        ]
-    found = [
-        {"op": name, "rows": rows, "transfer": moved}
-        for name in operations.OPERATIONS
-        for rows in ROWS
-        for moved in TRANSFERS
-    ]
-    return [*found, *({"op": name, "rows": MOST_ROWS, "transfer": "none"} for name in BASIC)]
+        small = [rows for rows in ROWS if rows <= MOST_ROWS_ON_CPU]
+        return [case(name, rows, "none") for name in operations.OPERATIONS for rows in small]
+    found = [case(name, rows, moved) for name in operations.OPERATIONS for rows in ROWS for moved in TRANSFERS]
+    return [*found, *(case(name, MOST_ROWS, "none") for name in BASIC)]
+
+
+def case(operation: str, rows: int, transfer: str) -> Keys:
+    """Return the keys of a case."""
+    return {"op": operation, "rows": rows, "transfer": transfer}
 
 
 ON_GPU = frozenset({"gpu"})
+LIBRARIES = ("pandas", "polars", "duckdb", "pyarrow", "cudf-cu12", "cudf-cu13")
 
 DATAFRAME = Benchmark(
     name="dataframe",
@@ -221,6 +218,7 @@ DATAFRAME = Benchmark(
     cases=cases,
     memory=lambda keys: IN_MEMORY * cost.bytes_in(str(keys["op"]), rows_of(keys)),
     budget=0.2,
+    libraries=LIBRARIES,
 )
 
 
@@ -289,6 +287,7 @@ FRAME_TRANSFER = Benchmark(
     cases=lambda device: [{"rows": rows} for rows in (*ROWS, MOST_ROWS)] if device.is_gpu else [],
     memory=lambda keys: IN_MEMORY * rows_of(keys) * sum(cost.WIDTH[name] for name in TRANSFERRED),
     budget=0.5,
+    libraries=LIBRARIES,
 )
 
 
