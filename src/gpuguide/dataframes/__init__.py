@@ -16,27 +16,28 @@ from typing import Any
 
 from gpuguide.dataframes import data, operations
 from gpuguide.dataframes import engines as available
+from gpuguide.dataframes.engines import Engine
 
 __all__ = ["load", "run"]
 
 
-def load(table: Any, engine: str) -> Any:
+def load(table: Any, engine: Engine) -> Any:
     """Return an Arrow table as a frame of an engine, after a look at its types and numbers.
 
     Parameters
     ----------
     table : pyarrow.Table
         NaN counts as a missing value.
-    engine : str
-        Of :data:`gpuguide.dataframes.engines.ENGINES`.
+    engine : Engine
+        From :func:`gpuguide.dataframes.engines.engine`.
 
     Raises
     ------
     GpuguideError
-        If the engine cannot run here, a column has a type that not every engine takes, a sum of integers might not
-        fit, or the frame does not fit the GPU.
+        If a column has a type that not every engine takes, a sum of integers might not fit 64 bits, or the frame does
+        not fit the GPU.
     """
-    return available.engine(engine).load(data.checked(table))
+    return engine.load(data.checked(table))
 
 
 def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -> Any:
@@ -56,11 +57,12 @@ def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -
     Raises
     ------
     GpuguideError
-        As :func:`load`, or if there is no such operation or a table lacks what it needs.
+        As :func:`load`; or if there is no such operation or engine, the engine cannot run here, or a table lacks what
+        is needed.
     """
     asked = operations.get(operation)
     operations.check_columns(asked, table, lookup)
     chosen = available.engine(engine)
-    frame = chosen.load(data.checked(table))
-    other = chosen.load(data.checked(lookup)) if asked.has_lookup else None
+    frame = load(table, chosen)
+    other = load(lookup, chosen) if asked.has_lookup else None
     return available.call(chosen, operation, frame, other)()

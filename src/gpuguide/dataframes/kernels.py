@@ -126,7 +126,8 @@ def plain_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above:
     if above is not None:
         kept &= values > above
     keys, values = keys[kept], values[kept].double()
-    return Totals(torch.bincount(keys, values, minlength=groups), torch.bincount(keys, minlength=groups))
+    sums = torch.bincount(keys, values, minlength=groups).double()  # of no rows it would be int64
+    return Totals(sums, torch.bincount(keys, minlength=groups))
 
 
 def dense_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> Totals:
