@@ -5,14 +5,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import torch
 
 from gpuguide.benchmarks import dataframe as benchmarks
-from gpuguide.dataframes import cost, data, engines, operations
+from gpuguide.dataframes import cost, data, engines, operations, transfer
+from gpuguide.dataframes.engines.dense_keys import DenseKeys
 from gpuguide.dataframes.separate_process import SeparateProcess
+from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
+from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import too_large
+from gpuguide.measure.benchmark import Keys, too_large
+from gpuguide.measure.records import Record
 
 DATAFRAME, TRANSFER = declarations.get("dataframe"), declarations.get("frame-transfer")
 CPU, H100 = devices.cpu(), devices.fake("h100-sxm")
@@ -58,12 +63,22 @@ def test_our_parts_and_the_accelerator_are_measured_where_they_say_something() -
         assert "stand there" in (left_out("cudf-pandas", op, 10**6, "in") or "")
 
 
-def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
-    outcome = runner.run([DATAFRAME, TRANSFER], H100, tmp_path, commit="c0ffee")
-    assert outcome.not_reached == 0
-    for record in outcome.records:
-        read = records.read(record.path or tmp_path)
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
+    """Records from a fake device, of the smallest and the largest frames."""
+
+    def cases(device: Device) -> list[Keys]:
+        return [case for case in DATAFRAME.cases(device) if case["rows"] in (10**4, 10**8) and case["op"] != "window"]
+
+    few = replace(DATAFRAME, cases=cases)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_release_memory", lambda device: None)
+        return runner.run([few, TRANSFER], H100, tmp_path_factory.mktemp("records"), commit="c0ffee").records
+
+
+def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
+    for record in simulated:
+        read = records.read(record.path or Path())
         assert {case.status for case in read.cases} <= {"ok", "skipped"}
         assert {case.contender for case in read.cases if case.status == "ok"} == set(record.contenders)
 
@@ -140,10 +155,8 @@ def test_what_arrives_is_compared_with_what_was_sent() -> None:
         benchmarks.compare(Arrived(table.set_column(2, "value", [[1.0] * 100])), table)
 
 
-def test_a_readers_own_record_feeds_the_cost_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
-    (record,) = runner.run([DATAFRAME], H100, tmp_path, commit="c0ffee").records
-    times = benchmarks.measurements(record)
+def test_a_readers_own_record_feeds_the_cost_model(simulated: tuple[Record, ...]) -> None:
+    times = benchmarks.measurements(simulated[0])
     assert {each.engine for each in times} == set(DATAFRAME.contenders)
     assert {each.transfer for each in times} == {"none", "in", "in-out"}
     line = cost.fit_line(
@@ -161,6 +174,38 @@ def test_the_gpus_engines_are_right(op: str, transfer: str) -> None:
     bad = {case.contender: case.reason for case in results if case.status not in ("ok", "skipped")}
     assert bad == {}
     assert "cudf" in {case.contender for case in results if case.status == "ok"}
+
+
+@pytest.mark.gpu
+def test_nothing_is_copied_on_the_gpu() -> None:
+    """From the staged bytes to cuDF's frame, and from there to the kernel."""
+    columns = transfer.to_device(data.frame(10**6, columns=("key", "value")))
+    frame = transfer.to_cudf(columns)
+    found = DenseKeys(data.KEYS)._columns(frame)
+    assert [tensor.data_ptr() for tensor in found] == [column.data.data_ptr() for column in columns]
+    assert [tensor.dtype for tensor in found] == [torch.int32, torch.float64]
+
+
+@pytest.mark.gpu
+def test_a_function_that_cudf_cannot_compile_is_named() -> None:
+    def opens_a_file(value: float) -> float:
+        with open(str(value)) as file:
+            return float(file.read())
+
+    cudf = engines.engine("cudf")
+    frame = cudf.load(data.frame(10, columns=("value",)))
+    with pytest.raises(GpuguideError, match="cudf cannot run the function 'opens_a_file'"):
+        cudf.apply(frame, opens_a_file)
+    doubled = cudf.unload(cudf.apply(frame, lambda value: 2 * value))
+    assert doubled["result"].to_pylist() == [2 * value for value in data.frame(10)["value"].to_pylist()]
+
+
+@pytest.mark.gpu
+def test_polars_on_the_gpu_is_right() -> None:
+    if reason := engines.engines()["polars-gpu"]:
+        pytest.skip(reason)
+    for op in operations.OPERATIONS:
+        engines.check(engines.engine("polars-gpu"), op)
 
 
 @pytest.mark.gpu

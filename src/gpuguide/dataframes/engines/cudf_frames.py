@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -80,8 +81,9 @@ def check_fits(size: int, rows: int, free: int) -> None:
     )
 
 
+@functools.cache
 def use_pool() -> None:
-    """Let cuDF in this process take memory from the driver's pool, which a call to the driver an allocation spares.
+    """Let cuDF take memory from the driver's pool from now on, which spares a call to the driver for each allocation.
 
     Source: RMM's documentation, ``CudaAsyncMemoryResource``.
     """
