@@ -79,6 +79,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
 def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
     for record in simulated:
         read = records.read(record.path or Path())
+        assert {"pandas", "polars", "duckdb", "pyarrow"} <= set(read.runs[-1].versions)
         assert {case.status for case in read.cases} <= {"ok", "skipped"}
         assert {case.contender for case in read.cases if case.status == "ok"} == set(record.contenders)
 
