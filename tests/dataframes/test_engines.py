@@ -7,6 +7,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from gpuguide.dataframes import data, engines, operations
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.engines.cudf_frames import CuDF, check_fits
 from gpuguide.dataframes.engines.dense_keys import DenseKeys
-from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike, no_fallback
+from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike, fell_back, no_fallback
 from gpuguide.errors import GpuguideError
 
 ON_HOST = ["pandas", "polars", "polars-lazy", "duckdb"]
@@ -331,7 +332,7 @@ def test_the_size_that_fits_is_accepted(size: int, rows: int, free: int) -> None
 
 
 def dense(groups: int) -> DenseKeys:
-    return DenseKeys(groups, module=__import__("pandas"), device="cpu")
+    return DenseKeys(groups, module=pandas, device="cpu")
 
 
 @pytest.mark.parametrize("operation", ["groupby", "groupby-many", "filter-groupby"])
@@ -339,6 +340,7 @@ def dense(groups: int) -> DenseKeys:
 def test_our_group_by_agrees_with_the_engines(operation: str, frame: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On pandas' frames, whose columns are asked for as cuDF's are."""
     ours, table = dense(20), FRAMES[frame]
+    monkeypatch.setattr(pandas.Series, "null_count", property(lambda self: self.isna().sum()), raising=False)
     monkeypatch.setattr(CuDF, "unload", lambda self, result: PandasLike().unload(result))
     found = ours.unload(engines.call(ours, operation, PandasLike().load(table))())
     assert operations.difference(operation, found, operations.reference(operation, table)) is None
@@ -354,3 +356,9 @@ def test_falling_back_is_an_error_within_a_block_only(monkeypatch: pytest.Monkey
         with no_fallback():
             assert environ["CUDF_PANDAS_FAIL_ON_FALLBACK"] == "1"
         assert environ.get("CUDF_PANDAS_FAIL_ON_FALLBACK") == before
+
+
+@pytest.mark.parametrize(("state", "expected"), [("FAST", False), ("SLOW", True)])
+def test_a_result_that_pandas_computed_is_noticed(state: str, expected: bool) -> None:
+    assert fell_back(SimpleNamespace(_fsproxy_state=SimpleNamespace(name=state))) is expected
+    assert not fell_back(FRAMES["random"])

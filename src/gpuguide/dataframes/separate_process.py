@@ -119,7 +119,7 @@ def prepared(name: str, operation: str, rows: int, transfer: str) -> Callable[[]
     Under the accelerator, falling back to pandas is an error.
     """
     from gpuguide.dataframes import engines
-    from gpuguide.dataframes.engines.pandas_like import no_fallback
+    from gpuguide.dataframes.engines.pandas_like import fell_back, no_fallback
 
     engine = engines.engine(name)
     asked = operations.get(operation)
@@ -128,7 +128,8 @@ def prepared(name: str, operation: str, rows: int, transfer: str) -> Callable[[]
     with no_fallback() if name == ACCELERATED else nullcontext():
         engines.check(engine, operation)
         call = engines.call_with_transfer(engine, operation, table, lookup, transfer)
-        call()
+        if fell_back(call()):
+            raise GpuguideError(f"The operation {operation!r} was done by pandas, to which the accelerator fell back.")
 
     def sample() -> float:
         engine.wait()

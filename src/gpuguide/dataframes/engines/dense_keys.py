@@ -52,9 +52,9 @@ class DenseKeys(CuDF):
     def _columns(self, frame: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values as tensors, which share the frame's memory unless something is missing in it."""
         keys, values = frame["key"], frame["value"]
-        if keys.hasnans:
+        if keys.null_count:
             keys = keys.fillna(-1)
-        if values.hasnans:
+        if values.null_count:
             values = values.fillna(float("nan"))
         return self._tensor(keys), self._tensor(values)
 

@@ -103,12 +103,21 @@ class Accelerated(PandasLike):
         return library("cudf.pandas").as_proxy_object(library("cudf").DataFrame.from_arrow(table))
 
     def unload(self, result: Any) -> Any:
-        """Return a frame as an Arrow table."""
-        return result.as_gpu_object().to_arrow(preserve_index=False)
+        """Return a frame as an Arrow table. There is no public way to cuDF's frame that all versions have."""
+        return result._fsproxy_fast.to_arrow(preserve_index=False)
 
     def wait(self) -> None:
         """Return when the GPU has nothing to do."""
         library("torch").cuda.synchronize()
+
+
+def fell_back(result: Any) -> bool:
+    """Return whether a result of ``cudf.pandas`` lies with pandas, and so was not computed by cuDF.
+
+    Not every fallback is one that :func:`no_fallback` notices: those of attributes are not.
+    """
+    state = getattr(result, "_fsproxy_state", None)
+    return state is not None and state.name == "SLOW"
 
 
 @contextmanager
