@@ -56,6 +56,8 @@ TOPICS = {
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "gpu-metrics": ["nvml"],
+    "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "gpuguide"],
+    "frame-transfer": ["from-pandas", "from-arrow", "gpuguide-staged"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

@@ -88,6 +88,8 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "training-memory",
         "attention",
         "memory-hierarchy",
+        "dataframe",
+        "frame-transfer",
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:

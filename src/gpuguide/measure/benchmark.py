@@ -71,6 +71,8 @@ class Benchmark:
     settle under work that draws all the power it may"""
     samples: int | None = None
     """A fixed number of samples, where their order in time is what is looked at"""
+    libraries: tuple[str, ...] = ()
+    """Packages beside PyTorch, Triton and NumPy whose versions the record must name"""
 
 
 def lacking(contender: Contender, device: Device) -> str | None:

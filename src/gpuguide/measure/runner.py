@@ -185,7 +185,7 @@ class _Session:
         self.plan, self.device, self.folder, self.quick = plan, device, folder, quick
         self.record = plan.previous
         self.started = time.monotonic()
-        self.run = environment(device, commit)
+        self.run = environment(device, commit, plan.benchmark.libraries)
 
     def measure(self, keys: Keys) -> tuple[Case, ...]:
         """Measure one case with all its contenders, store it and return it."""
@@ -407,7 +407,7 @@ def _release_memory(device: Device) -> None:
 # --- the run's circumstances -----------------------------------------------------------------------------
 
 
-def environment(device: Device, commit: str | None) -> Run:
+def environment(device: Device, commit: str | None, libraries: Sequence[str] = ()) -> Run:
     """Describe this moment and machine. It names no user, no host and no path."""
     import torch
 
@@ -418,7 +418,7 @@ def environment(device: Device, commit: str | None) -> Run:
         driver=state.driver,
         cuda=torch.version.cuda if device.backend == "cuda" else None,
         python=platform.python_version(),
-        versions={"gpuguide": gpuguide.__version__, **library_versions()},
+        versions={"gpuguide": gpuguide.__version__, **library_versions(libraries)},
         host_cpu=processor_name(),
         host_cores=os.cpu_count() or 1,
         before=readings(state),
@@ -448,10 +448,10 @@ def readings(state: DriverState) -> Readings:
     return Readings(**{name: fields[name] for name in Readings.__dataclass_fields__})
 
 
-def library_versions() -> dict[str, str]:
+def library_versions(further: Sequence[str] = ()) -> dict[str, str]:
     """Return the installed versions of the libraries that take part in a measurement."""
     found = {}
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, *further):
         try:
             found[library] = metadata.version(library)
         except metadata.PackageNotFoundError:

@@ -116,6 +116,14 @@ CONTENDERS = {
     "l2": Style("blue", "o"),
     "shared": Style("orange", "s"),
     "nvml": Style("blue", "o"),
+    "pandas": Style("pink", "D"),
+    "polars": Style("blue", "o"),
+    "duckdb": Style("ochre", "P"),
+    "cudf": Style("orange", "s"),
+    "cudf-pandas": Style("violet", "v"),
+    "from-pandas": Style("pink", "D"),
+    "from-arrow": Style("orange", "s"),
+    "gpuguide-staged": Style("green", "^"),
 }
 """A new contender gets its line here; contenders that share a figure need different colours and markers."""
 

@@ -1,0 +1,62 @@
+"""cuDF's frames with this project's parts: the staged copy to the GPU, and the group-by for keys that count from 0."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gpuguide.dataframes import transfer
+from gpuguide.dataframes.engines.cudf_frames import CuDF
+from gpuguide.dataframes.kernels import Totals, dense_group_by
+from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.operations import THRESHOLD
+
+
+class DenseKeys(CuDF):
+    """cuDF for frames whose column ``key`` holds 0, 1, … ``groups - 1``.
+
+    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.Totals`; all else is cuDF's.
+    """
+
+    name = "gpuguide"
+
+    def __init__(self, groups: int, module: ModuleType | None = None, device: str = "cuda") -> None:
+        super().__init__(module)
+        self.groups, self.device = groups, device
+
+    def load(self, table: Any) -> Any:
+        """Return cuDF's frame, copied through pinned buffers."""
+        return transfer.load(table)
+
+    def unload(self, result: Any) -> Any:
+        """Return a result as an Arrow table in the host's memory; groups that no row belongs to are left out."""
+        if not isinstance(result, Totals):
+            return super().unload(result)
+        count, total = result.count.cpu(), result.sum.cpu()
+        (key,) = count.nonzero(as_tuple=True)
+        columns = {"key": key, "count": count[key], "sum": total[key]}
+        return library("pyarrow").table({name: column.numpy() for name, column in columns.items()})
+
+    def group_by(self, frame: Any, key: str) -> Any:
+        """Count and add up the values of each key."""
+        if key != "key":
+            return super().group_by(frame, key)
+        return dense_group_by(*self._columns(frame), self.groups)
+
+    def filter_group_by(self, frame: Any) -> Any:
+        """Count and add up the large values of each key, in one pass."""
+        return dense_group_by(*self._columns(frame), self.groups, above=THRESHOLD)
+
+    def _columns(self, frame: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values as tensors, which share the frame's memory unless something is missing in it."""
+        keys, values = frame["key"], frame["value"]
+        if keys.null_count:
+            keys = keys.fillna(-1)
+        if values.null_count:
+            values = values.fillna(float("nan"))
+        return self._tensor(keys), self._tensor(values)
+
+    def _tensor(self, series: Any) -> torch.Tensor:
+        return torch.as_tensor(series.values, device=self.device)

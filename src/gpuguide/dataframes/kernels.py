@@ -1,0 +1,246 @@
+"""A group-by for keys that are known to be 0, 1, … K - 1: an array in the place of a hash table.
+
+cuDF finds each key's place in a hash table, because keys may be anything. Where keys count from 0, a key *is* the
+place. What remains is one pass over the rows: 4 bytes of key and 8 of value are read, and K sums are written. At 3 TB/s
+and 100 million rows the floor of that is 0.4 ms.
+
+The difficulty is that many threads add to one sum. Each block of threads therefore adds into sums of its own in shared
+memory, several copies of them, so that warps seldom meet, and only then into the result. A filter costs nothing in
+such a pass, because a row is dropped after it was read anyway; two calls would write the rows that are left and read
+them again.
+
+The kernel is CUDA C, because Triton has no atomic additions in shared memory.
+
+Sources: CUDA C++ Programming Guide, "Atomic functions" and "Shared memory"; for cuDF's way, rapidsai/cudf,
+``cpp/src/groupby/hash``.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpuguide.errors import GpuguideError
+
+THREADS = 1024
+BLOCKS_A_MULTIPROCESSOR = 2
+"""With 1024 threads each they are all that a multiprocessor of most GPUs holds"""
+MOST_COPIES = 8
+"""Of a block's sums. Each warp adds into one of them."""
+PARTIAL = 8 + 4
+"""Bytes of a group in one copy: a sum and a count"""
+RESERVED = 1024
+"""Bytes of shared memory that the system keeps for itself in every block"""
+LEAST_SHARED_MEMORY = 48 * 2**10
+MOST_ROWS = 2**31 - 1
+KEYS = {torch.int32: "int", torch.int64: "long long"}
+VALUES = {torch.float32: "float", torch.float64: "double"}
+"""The types that the kernel takes, and what C calls them"""
+
+SOURCE = r"""
+// A row counts if its value does, and its key is one of the groups. NaN compares false and never counts.
+__device__ __forceinline__ bool counts_in(KEY key, double value, int groups, double threshold) {
+    return KEEP && key >= 0 && key < groups;
+}
+
+// Every block adds its rows into `copies` partial sums of each group in shared memory, then these into the result.
+extern "C" __global__ void __launch_bounds__(1024)
+group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double* sums, unsigned long long* counts,
+         int rows, int groups, int copies, double threshold) {
+    extern __shared__ double partial_sums[];
+    unsigned* partial_counts = (unsigned*)(partial_sums + (size_t)copies * groups);
+    for (int i = threadIdx.x; i < copies * groups; i += blockDim.x) {
+        partial_sums[i] = 0.0;
+        partial_counts[i] = 0;
+    }
+    __syncthreads();
+
+    const int mine = threadIdx.x / 32 % copies * groups;
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t first = (size_t)blockIdx.x * blockDim.x + threadIdx.x; first < rows; first += 4 * step) {
+        KEY key[4];
+        double value[4];
+        for (int i = 0; i < 4; ++i) {  // four rows of a thread are under way at once
+            const size_t row = first + i * step;
+            key[i] = row < rows ? keys[row] : -1;
+            value[i] = row < rows ? (double)values[row] : 0.0;
+        }
+        for (int i = 0; i < 4; ++i) {
+            if (!counts_in(key[i], value[i], groups, threshold)) continue;
+            atomicAdd(&partial_sums[mine + key[i]], value[i]);
+            atomicAdd(&partial_counts[mine + key[i]], 1u);
+        }
+    }
+    __syncthreads();
+
+    for (int group = threadIdx.x; group < groups; group += blockDim.x) {
+        double sum = 0.0;
+        unsigned long long count = 0;
+        for (int copy = 0; copy < copies; ++copy) {
+            sum += partial_sums[copy * groups + group];
+            count += partial_counts[copy * groups + group];
+        }
+        if (count == 0) continue;
+        atomicAdd(&sums[group], sum);
+        atomicAdd(&counts[group], count);
+    }
+}
+
+// The same for more groups than shared memory holds: every row is added into the result, which the L2 cache holds.
+extern "C" __global__ void __launch_bounds__(1024)
+group_by_directly(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double* sums,
+                  unsigned long long* counts, int rows, int groups, double threshold) {
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t row = (size_t)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
+        const KEY key = keys[row];
+        const double value = values[row];
+        if (!counts_in(key, value, groups, threshold)) continue;
+        atomicAdd(&sums[key], value);
+        atomicAdd(&counts[key], 1ull);
+    }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a group-by found, a number for each group."""
+
+    sum: torch.Tensor
+    """``(groups,)``, float64; 0 for a group without values"""
+    count: torch.Tensor
+    """``(groups,)``, int64"""
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The mean of each group's values, NaN without any."""
+        return self.sum / self.count
+
+
+def plain_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> Totals:
+    """Return what :func:`dense_group_by` does, with PyTorch's functions, on any device."""
+    kept = (keys >= 0) & (keys < groups) & ~values.isnan()
+    if above is not None:
+        kept &= values > above
+    keys, values = keys[kept], values[kept].double()
+    sums = torch.bincount(keys, values, minlength=groups).double()  # of no rows it would be int64
+    return Totals(sums, torch.bincount(keys, minlength=groups))
+
+
+def dense_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> Totals:
+    """Return the sum and count of each key's values, of all or of those above a threshold.
+
+    On a GPU our kernel does it in one pass; on a CPU PyTorch does. The order of additions differs from run to run, and
+    with it the last digits.
+
+    Parameters
+    ----------
+    keys : torch.Tensor
+        ``(rows,)``, int32 or int64. A row whose key is not one of 0, 1, … ``groups - 1`` belongs to no group.
+    values : torch.Tensor
+        ``(rows,)``, fp32 or float64, on the same device. They are added in float64. NaN is a missing value.
+    groups : int
+        How many keys there are.
+    above : float, optional
+        Only values greater than this count.
+
+    Returns
+    -------
+    Totals
+        On the same device.
+
+    Raises
+    ------
+    ValueError
+        If shapes, types or devices do not fit, there is no group, or there are 2³¹ rows or more.
+    """
+    _check(keys, values, groups)
+    if not keys.is_cuda or len(keys) == 0:
+        return plain_group_by(keys, values, groups, above)
+    with torch.cuda.device_of(keys):
+        sums = torch.zeros(groups, dtype=torch.float64, device=keys.device)
+        counts = torch.zeros(groups, dtype=torch.int64, device=keys.device)
+        shared, multiprocessors = _limits(keys.device.index or 0)
+        copies = copies_that_fit(groups, shared)
+        name = "group_by" if copies else "group_by_directly"
+        run = kernel(name, keys.dtype, values.dtype, above is not None)
+        columns = [keys.contiguous(), values.contiguous(), sums, counts]
+        sizes = [len(keys), groups, *([copies] if copies else []), float(above or 0.0)]
+        blocks = min(BLOCKS_A_MULTIPROCESSOR * multiprocessors, -(-len(keys) // THREADS))
+        run((blocks, 1, 1), (THREADS, 1, 1), [*columns, *sizes], copies * groups * PARTIAL)
+    return Totals(sums, counts)
+
+
+def _check(keys: torch.Tensor, values: torch.Tensor, groups: int) -> None:
+    if keys.ndim != 1 or keys.shape != values.shape:
+        shapes = f"{tuple(keys.shape)} and {tuple(values.shape)}"
+        raise ValueError(f"Keys and values have the shapes {shapes}; both must be (rows,).")
+    if keys.dtype not in KEYS or values.dtype not in VALUES:
+        raise ValueError(
+            f"Keys are {keys.dtype} and values {values.dtype}; keys must be int32 or int64, values float32 or float64."
+        )
+    if keys.device != values.device:
+        raise ValueError(f"Keys are on {keys.device} and values on {values.device}; both must be on one device.")
+    if groups < 1:
+        raise ValueError(f"There are {groups} groups; at least 1 is needed.")
+    if len(keys) > MOST_ROWS:
+        raise ValueError(f"There are {len(keys):,} rows; at most {MOST_ROWS:,} can be grouped at once.")
+
+
+def copies_that_fit(groups: int, shared: int) -> int:
+    """Return how many copies of the sums a block holds, 0 if not one fits.
+
+    Parameters
+    ----------
+    groups : int
+        Sums in a copy.
+    shared : int
+        Bytes of shared memory that a block may have if it is alone on a multiprocessor. Blocks share it where
+        more than one copy fits all the same.
+
+    >>> copies_that_fit(1000, 232448), copies_that_fit(10_000, 232448), copies_that_fit(100_000, 232448)
+    (8, 1, 0)
+    """
+    alone = shared // (groups * PARTIAL)
+    together = ((shared + RESERVED) // BLOCKS_A_MULTIPROCESSOR - RESERVED) // (groups * PARTIAL)
+    return min(MOST_COPIES, together) or min(1, alone)
+
+
+@functools.cache
+def _limits(device: int) -> tuple[int, int]:
+    """Return the bytes of shared memory that a block may have, and how many multiprocessors there are."""
+    properties = torch.cuda.get_device_properties(device)
+    shared = getattr(properties, "shared_memory_per_block_optin", LEAST_SHARED_MEMORY)
+    return int(shared), int(properties.multi_processor_count)
+
+
+def source_of(keys: torch.dtype, values: torch.dtype, is_filtered: bool) -> str:
+    """Return the kernels' CUDA C for some types, with or without the filter."""
+    keep = "value > threshold" if is_filtered else "value == value"
+    return f"#define KEY {KEYS[keys]}\n#define VALUE {VALUES[values]}\n#define KEEP ({keep})\n{SOURCE}"
+
+
+@functools.cache
+def kernel(name: str, keys: torch.dtype, values: torch.dtype, is_filtered: bool) -> Any:
+    """Compile a kernel.
+
+    Raises
+    ------
+    GpuguideError
+        If this PyTorch cannot compile CUDA C, or finds no CUDA toolkit.
+    """
+    compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
+    if compile_kernel is None:
+        raise GpuguideError(f"PyTorch {torch.__version__} cannot compile CUDA C; install 2.9 or newer.")
+    try:
+        compiled = compile_kernel(source_of(keys, values, is_filtered), name)
+    except OSError as error:
+        raise GpuguideError(
+            "The group-by's kernel is CUDA C, and PyTorch finds no CUDA toolkit to compile it; install one, set "
+            "CUDA_HOME to where it is, or call plain_group_by."
+        ) from error
+    compiled.set_shared_memory_config(_limits(torch.cuda.current_device())[0])
+    return compiled

@@ -1,0 +1,240 @@
+"""From Arrow's buffers in pageable memory to columns on a GPU, through two pinned buffers in turn.
+
+The driver copies pageable memory through small pinned buffers of its own, one thread filling them, and reaches a part
+of what the connection carries. Here several threads fill one buffer while the GPU fetches the other::
+
+    threads   fill A   fill B   fill A   fill B
+    copies             fetch A  fetch B  fetch A
+
+The slower of the two sets the pace. What arrives becomes a frame without being copied again: an Arrow column and a
+column of cuDF are laid out alike.
+
+Sources: CUDA C++ Best Practices Guide, "Pinned memory" and "Asynchronous and overlapping transfers"; Arrow columnar
+format, "Buffer listing for each layout"; pylibcudf's reference, ``Column`` and ``gpumemoryview``; cuDF's reference,
+``Series.from_pylibcudf``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuguide.dataframes.engines import cudf_frames
+from gpuguide.dataframes.libraries import library
+from gpuguide.errors import GpuguideError
+
+MIB = 2**20
+PIECE = 32 * MIB
+"""Bytes of a pinned buffer. Smaller ones cost more waiting, larger ones a longer start and end without overlap."""
+THREADS = 8
+"""That fill a buffer. One copies about 10 GB/s, and the connection of an H100 carries five times that."""
+SMALL = MIB
+"""Bytes up to which one thread copies alone"""
+PADDING = 64
+"""Bytes that the length of a bitmap must be a multiple of for cuDF"""
+DTYPES = {
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float": torch.float32,
+    "double": torch.float64,
+}
+"""Arrow's names of the types of fixed width"""
+OFFSETS = {"string": ("INT32", 4), "large_string": ("INT64", 8)}
+"""Arrow's names of the types of text, and the type and the bytes of an offset"""
+PYLIBCUDF = {"float": "FLOAT32", "double": "FLOAT64", "string": "STRING", "large_string": "STRING"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """An Arrow column whose buffers were copied."""
+
+    name: str
+    type: str
+    """Arrow's name"""
+    rows: int
+    null_count: int
+    data: torch.Tensor
+    """``uint8``: the numbers, or all characters"""
+    validity: torch.Tensor | None
+    """``uint8``: a bit for each row, 1 where there is a value; ``None`` if every row has one"""
+    offsets: torch.Tensor | None
+    """``uint8``: where each row's characters begin; ``None`` for numbers"""
+
+    def values(self) -> torch.Tensor:
+        """Return the numbers as a tensor of their type, without a copy. Rows without a value hold anything.
+
+        Raises
+        ------
+        GpuguideError
+            If the column holds text.
+        """
+        if self.type not in DTYPES:
+            raise GpuguideError(
+                f"Column {self.name!r} holds {self.type}, which no tensor can; take a column of numbers."
+            )
+        return self.data.view(DTYPES[self.type])
+
+
+class Staging:
+    """Two buffers in turn, the threads that fill them, and the stream on which a GPU fetches them.
+
+    On a CPU the buffers are not pinned and fetched at once; all else is the same.
+    """
+
+    def __init__(self, device: str = "cuda", piece: int = PIECE, threads: int = THREADS) -> None:
+        self.on_gpu = torch.device(device).type == "cuda"
+        self.device, self.piece, self.threads = device, piece, threads
+        self.buffers = [torch.empty(piece, dtype=torch.uint8, pin_memory=self.on_gpu) for _ in range(2)]
+        self.pool = ThreadPoolExecutor(threads)
+        self.stream = torch.cuda.Stream(device) if self.on_gpu else None
+        self.fetched = [torch.cuda.Event() for _ in self.buffers] if self.on_gpu else []
+        self.turn = 0
+
+    def copy(self, sources: Sequence[np.ndarray], destinations: Sequence[torch.Tensor]) -> None:
+        """Copy bytes from the host to the device, and return when they are there.
+
+        Parameters
+        ----------
+        sources : sequence of numpy.ndarray
+            ``uint8``, one-dimensional.
+        destinations : sequence of torch.Tensor
+            ``uint8``, one for each source and at least as long.
+        """
+        if self.stream is not None:  # the destinations may be memory that earlier work still uses
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        for source, destination in zip(sources, destinations, strict=True):
+            for begin in range(0, len(source), self.piece):
+                part = source[begin : begin + self.piece]
+                self._stage(part, destination[begin : begin + len(part)])
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def _stage(self, part: np.ndarray, destination: torch.Tensor) -> None:
+        """Fill the buffer whose turn it is, and let the device fetch it."""
+        buffer = self.buffers[self.turn][: len(part)]
+        if self.stream is None:
+            self._fill(buffer.numpy(), part)
+            destination.copy_(buffer)
+        else:
+            self.fetched[self.turn].synchronize()
+            self._fill(buffer.numpy(), part)
+            with torch.cuda.stream(self.stream):
+                destination.copy_(buffer, non_blocking=True)
+                self.fetched[self.turn].record(self.stream)
+        self.turn = 1 - self.turn
+
+    def _fill(self, buffer: np.ndarray, part: np.ndarray) -> None:
+        """Copy within the host's memory. NumPy lets other threads run meanwhile."""
+        if len(part) <= SMALL or self.threads == 1:
+            np.copyto(buffer, part)
+            return
+        share = -(-len(part) // self.threads)
+        slices = [slice(begin, begin + share) for begin in range(0, len(part), share)]
+        list(self.pool.map(lambda place: np.copyto(buffer[place], part[place]), slices))
+
+
+@functools.cache
+def staging(device: str) -> Staging:
+    """Return the buffers of a device, pinned once: pinning takes longer than filling them."""
+    return Staging(device)
+
+
+def to_device(table: Any, device: str = "cuda", through: Staging | None = None) -> list[Column]:
+    """Copy the columns of an Arrow table to a device.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        From :func:`gpuguide.dataframes.data.checked`. A column of several chunks is put together first, which is a
+        copy more.
+    device : str
+        ``cuda`` or ``cpu``.
+    through : Staging, optional
+        Buffers of your own; those of the device otherwise.
+
+    Raises
+    ------
+    GpuguideError
+        If a column has a type that has no such layout.
+    """
+    sources: list[np.ndarray] = []
+    destinations: list[torch.Tensor] = []
+
+    def copied(buffer: Any, size: int, padding: int = 1) -> torch.Tensor:
+        """Plan the copy of the first ``size`` bytes of a buffer, and return where they will be."""
+        destination = torch.empty(-(-size // padding) * padding, dtype=torch.uint8, device=device)
+        destination[size:].zero_()
+        if size:
+            sources.append(np.frombuffer(buffer, dtype=np.uint8)[:size])
+            destinations.append(destination)
+        return destination
+
+    columns = []
+    for name, chunks in zip(table.column_names, table.columns, strict=True):
+        array, kind = _whole(chunks), str(chunks.type)
+        rows, buffers = len(array), array.buffers()
+        validity = copied(buffers[0], -(-rows // 8), PADDING) if array.null_count else None
+        if kind in DTYPES:
+            data, offsets = copied(buffers[1], rows * DTYPES[kind].itemsize), None
+        elif kind in OFFSETS:
+            _, width = OFFSETS[kind]
+            ends = np.frombuffer(buffers[1], dtype=f"i{width}")[: rows + 1] if rows else np.zeros(1, f"i{width}")
+            data, offsets = copied(buffers[2], int(ends[-1])), copied(ends, ends.nbytes)
+        else:
+            raise GpuguideError(
+                f"Column {name!r} has the type {kind}, which cannot be copied like this; "
+                f"cast it to one of {', '.join((*DTYPES, *OFFSETS))}."
+            )
+        columns.append(Column(name, kind, rows, array.null_count, data, validity, offsets))
+    (through or staging(device)).copy(sources, destinations)
+    return columns
+
+
+def _whole(chunks: Any) -> Any:
+    """Return a column's array in one piece that begins where its buffers begin."""
+    arrow = library("pyarrow")
+    array = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+    if isinstance(array, arrow.ChunkedArray):  # of no chunks, or too large for one array
+        array = arrow.concat_arrays(array.chunks) if array.num_chunks else arrow.array([], chunks.type)
+    return arrow.concat_arrays([array, array.slice(0, 0)]) if array.offset else array
+
+
+def to_cudf(columns: Sequence[Column]) -> Any:
+    """Return columns on a GPU as cuDF's frame, which holds on to them and copies nothing."""
+    cudf, plc = library("cudf"), library("pylibcudf")
+
+    def series(column: Column) -> Any:
+        children = []
+        if column.offsets is not None:
+            kind, _ = OFFSETS[column.type]
+            offsets = plc.DataType(getattr(plc.TypeId, kind))
+            children = [plc.Column(offsets, column.rows + 1, plc.gpumemoryview(column.offsets), None, 0, 0, [])]
+        kind = plc.DataType(getattr(plc.TypeId, PYLIBCUDF.get(column.type, column.type.upper())))
+        validity = None if column.validity is None else plc.gpumemoryview(column.validity)
+        data = plc.gpumemoryview(column.data)
+        return cudf.Series.from_pylibcudf(plc.Column(kind, column.rows, data, validity, column.null_count, 0, children))
+
+    return cudf.DataFrame({column.name: series(column) for column in columns})
+
+
+def load(table: Any) -> Any:
+    """Copy an Arrow table to the GPU and return it as cuDF's frame, as :meth:`CuDF.load` does in cuDF's way.
+
+    Raises
+    ------
+    GpuguideError
+        If the frame does not fit, or a column has a type that cannot be copied like this.
+    """
+    free, _ = torch.cuda.mem_get_info()
+    cudf_frames.check_fits(table.nbytes, table.num_rows, free)
+    if table.num_rows == 0:
+        return library("cudf").DataFrame.from_arrow(table)
+    return to_cudf(to_device(table))

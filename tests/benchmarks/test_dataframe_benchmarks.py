@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+from gpuguide.benchmarks import dataframe as benchmarks
+from gpuguide.dataframes import cost, data, engines, operations, transfer
+from gpuguide.dataframes.engines.dense_keys import DenseKeys
+from gpuguide.dataframes.separate_process import SeparateProcess
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware import device as devices
+from gpuguide.hardware.device import Device
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import records, runner
+from gpuguide.measure.benchmark import Keys, too_large
+from gpuguide.measure.records import Record
+
+DATAFRAME, TRANSFER = declarations.get("dataframe"), declarations.get("frame-transfer")
+CPU, H100 = devices.cpu(), devices.fake("h100-sxm")
+
+
+def keys(op: str, rows: int, transfer: str = "none") -> dict[str, int | str]:
+    return {"op": op, "rows": rows, "transfer": transfer}
+
+
+def left_out(contender: str, *case: object) -> str | None:
+    return DATAFRAME.contenders[contender].leaves_out(H100, keys(*case))  # type: ignore[arg-type]
+
+
+def test_the_grid_is_what_was_promised() -> None:
+    cases = DATAFRAME.cases(H100)
+    assert {case["op"] for case in cases} == set(operations.OPERATIONS)
+    assert {case["transfer"] for case in cases} == {"none", "in", "in-out"}
+    assert sorted({case["rows"] for case in cases}) == [10**4, 10**5, 10**6, 10**7, 10**8, 2 * 10**8]
+    assert len(cases) == 8 * 5 * 3 + 4
+    assert TRANSFER.cases(CPU) == []
+
+
+def test_a_processor_is_asked_for_small_frames_without_transfers() -> None:
+    cases = DATAFRAME.cases(CPU)
+    assert {case["transfer"] for case in cases} == {"none"}
+    assert max(int(case["rows"]) for case in cases) == 10**6
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars", "duckdb"])
+def test_the_host_is_measured_once_and_the_basic_operations_at_all_sizes(name: str) -> None:
+    for op in operations.OPERATIONS:
+        assert left_out(name, op, 10**7) is None
+        assert "transfer=none" in (left_out(name, op, 10**4, "in") or "")
+        assert "only the GPU's engines" in (left_out(name, op, 2 * 10**8) or "")
+        assert (left_out(name, op, 10**8) is None) is (name != "pandas" or op in benchmarks.BASIC)
+
+
+def test_our_parts_and_the_accelerator_are_measured_where_they_say_something() -> None:
+    for op in operations.OPERATIONS:
+        assert (left_out("gpuguide", op, 10**6) is None) is (op in ("groupby", "filter-groupby"))
+        assert left_out("gpuguide", op, 10**6, "in-out") is None
+        assert left_out("cudf-pandas", op, 10**6) is None
+        assert "stand there" in (left_out("cudf-pandas", op, 10**6, "in") or "")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
+    """Records from a fake device, of the smallest and the largest frames."""
+
+    def cases(device: Device) -> list[Keys]:
+        return [case for case in DATAFRAME.cases(device) if case["rows"] in (10**4, 10**8) and case["op"] != "window"]
+
+    few = replace(DATAFRAME, cases=cases)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_release_memory", lambda device: None)
+        return runner.run([few, TRANSFER], H100, tmp_path_factory.mktemp("records"), commit="c0ffee").records
+
+
+def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
+    for record in simulated:
+        read = records.read(record.path or Path())
+        assert {"pandas", "polars", "duckdb", "pyarrow"} <= set(read.runs[-1].versions)
+        assert {case.status for case in read.cases} <= {"ok", "skipped"}
+        assert {case.contender for case in read.cases if case.status == "ok"} == set(record.contenders)
+
+
+def test_a_small_gpu_leaves_out_what_does_not_fit() -> None:
+    small = replace(H100, memory=8 * 10**9)
+    skipped = [case for case in DATAFRAME.cases(small) if too_large(DATAFRAME, case, small)]
+    assert {case["rows"] for case in skipped} == {10**8, 2 * 10**8}
+    assert not any(too_large(DATAFRAME, case, H100) for case in DATAFRAME.cases(H100))
+    assert not any(too_large(TRANSFER, case, H100) for case in TRANSFER.cases(H100))
+
+
+@pytest.mark.parametrize("op", operations.OPERATIONS)
+def test_the_host_is_right_and_measured_on_this_machine(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(DATAFRAME, budget=0.0, samples=2)
+    results = runner.measure_case(small, keys(op, 2000), CPU)
+    good = {case.contender: case for case in results if case.status == "ok"}
+    assert list(good) == ["pandas", "polars", "duckdb"]
+    for case in good.values():
+        assert case.correct == "yes"
+        assert set(case.metrics) == {"time", "throughput", "bandwidth"}
+    assert {case.reason for case in results if case.contender not in good} == {"needs a GPU"}
+
+
+def test_a_wrong_number_of_rows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "result_rows", lambda *arguments: 7)
+    work = DATAFRAME.contenders["pandas"].build(CPU, keys("sort", 2000))
+    assert work.check is not None
+    with pytest.raises(AssertionError, match="the result has 2,000 rows, and 7 are right"):
+        work.check()
+
+
+def test_a_missing_engine_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "why_not_here", lambda name: f"{name} is not installed")
+    results = runner.measure_case(replace(DATAFRAME, samples=1), keys("sort", 2000), CPU)
+    assert {case.reason for case in results} == {
+        "pandas is not installed",
+        "polars-lazy is not installed",
+        "duckdb is not installed",
+        "needs a GPU",
+    }
+
+
+def test_the_accelerators_times_are_those_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "ACCELERATED", "pandas")
+    benchmarks.started.cache_clear()
+    work = benchmarks.accelerated_work(CPU, keys("groupby", 2000))
+    assert work.check is not None
+    assert work.sample is not None
+    work.check()
+    assert 0 < work.sample() < 60
+    other = benchmarks.accelerated()
+    assert isinstance(other, SeparateProcess)
+    assert benchmarks.accelerated() is other
+    other.close()
+    again = benchmarks.accelerated()
+    assert again is not other
+    again.close()
+    benchmarks.started.cache_clear()
+
+
+def test_what_arrives_is_compared_with_what_was_sent() -> None:
+    table = data.frame(100)
+
+    class Arrived:
+        def __init__(self, table: pa.Table) -> None:
+            self.table = table
+
+        def to_arrow(self, preserve_index: bool) -> pa.Table:
+            return self.table
+
+    benchmarks.compare(Arrived(table), table)
+    with pytest.raises(AssertionError, match="column 'value' differs"):
+        benchmarks.compare(Arrived(table.set_column(2, "value", [[1.0] * 100])), table)
+
+
+def test_a_readers_own_record_feeds_the_cost_model(simulated: tuple[Record, ...]) -> None:
+    times = benchmarks.measurements(simulated[0])
+    assert {each.engine for each in times} == set(DATAFRAME.contenders)
+    assert {each.transfer for each in times} == {"none", "in", "in-out"}
+    line = cost.fit_line(
+        *zip(*((each.rows, each.seconds) for each in times if each.engine == "cudf"), strict=True)  # type: ignore[arg-type]
+    )
+    assert line.overhead > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", operations.OPERATIONS)
+@pytest.mark.parametrize("transfer", ["none", "in", "in-out"])
+def test_the_gpus_engines_are_right(op: str, transfer: str) -> None:
+    device = devices.current()
+    results = runner.measure_case(replace(DATAFRAME, budget=0.0, samples=2), keys(op, 10**5, transfer), device)
+    bad = {case.contender: case.reason for case in results if case.status not in ("ok", "skipped")}
+    assert bad == {}
+    assert "cudf" in {case.contender for case in results if case.status == "ok"}
+
+
+@pytest.mark.gpu
+def test_nothing_is_copied_on_the_gpu() -> None:
+    """From the staged bytes to cuDF's frame, and from there to the kernel."""
+    columns = transfer.to_device(data.frame(10**6, columns=("key", "value")))
+    frame = transfer.to_cudf(columns)
+    found = DenseKeys(data.KEYS)._columns(frame)
+    assert [tensor.data_ptr() for tensor in found] == [column.data.data_ptr() for column in columns]
+    assert [tensor.dtype for tensor in found] == [torch.int32, torch.float64]
+
+
+@pytest.mark.gpu
+def test_a_function_that_cudf_cannot_compile_is_named() -> None:
+    def opens_a_file(value: float) -> float:
+        with open(str(value)) as file:
+            return float(file.read())
+
+    cudf = engines.engine("cudf")
+    frame = cudf.load(data.frame(10, columns=("value",)))
+    with pytest.raises(GpuguideError, match="cudf cannot run the function 'opens_a_file'"):
+        cudf.apply(frame, opens_a_file)
+    doubled = cudf.unload(cudf.apply(frame, lambda value: 2 * value))
+    assert doubled["result"].to_pylist() == [2 * value for value in data.frame(10)["value"].to_pylist()]
+
+
+@pytest.mark.gpu
+def test_polars_on_the_gpu_is_right() -> None:
+    if reason := engines.engines()["polars-gpu"]:
+        pytest.skip(reason)
+    for op in operations.OPERATIONS:
+        engines.check(engines.engine("polars-gpu"), op)
+
+
+@pytest.mark.gpu
+def test_frames_arrive_on_the_gpu() -> None:
+    results = runner.measure_case(replace(TRANSFER, budget=0.0, samples=2), {"rows": 10**6}, devices.current())
+    assert [(case.contender, case.status, case.reason) for case in results] == [
+        (name, "ok", "") for name in TRANSFER.contenders
+    ]

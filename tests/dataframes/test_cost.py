@@ -1,0 +1,208 @@
+"""The cost model on made-up times, of which the right answer is known."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuguide.dataframes import cost, data, operations
+from gpuguide.dataframes.cost import Line, Machine, Measurement, fit_line
+from gpuguide.errors import GpuguideError
+
+HOST, GPU = ("pandas", "polars"), ("cudf",)
+ROWS = [10**power for power in range(4, 9)]
+TO_GPU, FROM_GPU = Line(2e-5, 1 / 10e9), Line(3e-5, 1 / 8e9)
+every_operation = pytest.mark.parametrize("operation", operations.OPERATIONS)
+
+
+def made_up(spread: float = 0.0) -> tuple[Machine, list[Measurement]]:
+    """Return a machine and the times that its parameters give, each wrong by up to a share."""
+    chance = random.Random(0)
+    machine = Machine({}, {}, TO_GPU, FROM_GPU)
+    for place, names, overhead, rate in (("host", HOST, 2e-4, 5e7), ("gpu", GPU, 1e-3, 5e9)):
+        lines = {
+            (engine, operation): Line(overhead * chance.uniform(0.5, 2), chance.uniform(0.5, 2) / rate)
+            for engine in names
+            for operation in operations.OPERATIONS
+        }
+        machine = Machine(**{**vars(machine), place: lines})
+    times = []
+    for (engine, operation), line in {**machine.host, **machine.gpu}.items():
+        for rows in ROWS:
+            for transfer in ("none", "in", "in-out") if engine in GPU else ("none",):
+                moved = 0.0 if transfer == "none" else TO_GPU.at(cost.bytes_in(operation, rows))
+                moved += FROM_GPU.at(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
+                seconds = (line.at(rows) + moved) * (1 + spread * chance.uniform(-1, 1))
+                times.append(Measurement(engine, operation, rows, transfer, seconds))
+    return machine, times
+
+
+# --- bytes ------------------------------------------------------------------------------------------------
+
+
+@every_operation
+def test_bytes_are_those_of_the_frames(operation: str) -> None:
+    """What Arrow holds; bitmaps that are not needed and the rounding of sizes aside."""
+    rows = 200_000
+    asked = operations.get(operation)
+    table = data.frame(rows, columns=asked.columns)
+    lookup = data.lookup(rows) if asked.has_lookup else None
+    held = table.nbytes + (lookup.nbytes if lookup is not None else 0)
+    assert cost.bytes_in(operation, rows) == pytest.approx(held, rel=0.01)
+    result = operations.reference(operation, table, lookup)
+    assert cost.rows_of_result(operation, rows) == pytest.approx(result.num_rows, rel=0.02)
+    assert cost.bytes_out(operation, rows) == pytest.approx(result.combine_chunks().nbytes, rel=0.05)
+
+
+def test_the_group_by_reads_twelve_bytes_a_row_and_writes_little() -> None:
+    moved = cost.traffic("groupby", 10**8)
+    assert moved.read == 12 * 10**8
+    assert moved.written == 1000 * 20
+    assert moved.floor(3e12) == pytest.approx(4e-4, rel=1e-4)
+
+
+def test_a_filter_before_costs_a_fused_group_by_nothing() -> None:
+    assert cost.traffic("filter-groupby", 10**6) == cost.traffic("groupby", 10**6)
+
+
+# --- fitting ----------------------------------------------------------------------------------------------
+
+
+@given(overhead=st.floats(1e-6, 1e-2), each=st.floats(1e-11, 1e-7))
+def test_a_line_is_found_again(overhead: float, each: float) -> None:
+    found = fit_line(ROWS, [overhead + each * rows for rows in ROWS])
+    for rows in ROWS:
+        assert found.at(rows) == pytest.approx(overhead + each * rows, rel=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(1e-7, 1e3)), min_size=1, max_size=8))
+def test_no_part_of_a_line_is_negative(points: list[tuple[float, float]]) -> None:
+    found = fit_line(*zip(*points, strict=True))
+    assert found.overhead >= 0
+    assert found.each >= 0
+    assert math.isfinite(found.overhead + found.each)
+
+
+def test_a_line_without_overhead_or_without_growth() -> None:
+    assert fit_line([1.0, 10.0], [2.0, 30.0]) == Line(0.0, pytest.approx((1 / 2 + 1 / 3) / (1 / 4 + 1 / 9)))
+    assert fit_line([1.0, 10.0], [3.0, 2.0]) == Line(pytest.approx((1 / 3 + 1 / 2) / (1 / 9 + 1 / 4)), 0.0)
+    assert fit_line([0.0], [3.0]) == Line(pytest.approx(3.0), 0.0)
+    assert fit_line([7.0], [3.0]).at(7.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("amounts", "seconds"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])
+def test_what_cannot_be_fitted_is_told(amounts: list[float], seconds: list[float]) -> None:
+    with pytest.raises(ValueError, match="as many, above 0, are needed"):
+        fit_line(amounts, seconds)
+
+
+def test_a_machine_is_found_again_from_its_times() -> None:
+    machine, times = made_up()
+    found = cost.fitted(times, HOST, GPU)
+    assert set(found.host) == set(machine.host)
+    for pair, line in {**machine.host, **machine.gpu}.items():
+        again = {**found.host, **found.gpu}[pair]
+        assert (again.overhead, again.each) == (pytest.approx(line.overhead), pytest.approx(line.each))
+    assert found.to_gpu.each == pytest.approx(TO_GPU.each)
+    assert found.from_gpu.overhead == pytest.approx(FROM_GPU.overhead)
+
+
+def test_what_was_not_measured_is_told() -> None:
+    _, times = made_up()
+    with pytest.raises(GpuguideError, match="on the gpu was measured"):
+        cost.fitted([each for each in times if each.engine in HOST], HOST, GPU)
+    with pytest.raises(GpuguideError, match=r"No transfer was measured; .* transfer=in"):
+        cost.fitted([each for each in times if each.transfer == "none"], HOST, GPU)
+    machine = cost.fitted([each for each in times if each.operation != "sort"], HOST, GPU)
+    with pytest.raises(GpuguideError, match="no measured operation named 'sort'"):
+        cost.where_to_run("sort", 10, resident=True, machine=machine)
+
+
+# --- choosing ---------------------------------------------------------------------------------------------
+
+
+@every_operation
+@given(rows=st.integers(0, 10**9), resident=st.booleans(), returned=st.booleans())
+def test_the_choice_is_the_shorter_predicted_time(operation: str, rows: int, resident: bool, returned: bool) -> None:
+    machine, _ = MADE_UP
+    choice = cost.where_to_run(operation, rows, resident=resident, returned=returned, machine=machine)
+    assert (choice.place == "gpu") is (choice.gpu_seconds < choice.host_seconds)
+    lines = machine.gpu if choice.place == "gpu" else machine.host
+    without_copies = min(line.at(rows) for (_, name), line in lines.items() if name == operation)
+    assert lines[choice.engine, operation].at(rows) == without_copies
+    assert (choice.transfer_seconds == 0) is (resident and not returned)
+
+
+MADE_UP = made_up()
+
+
+def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_otherwise() -> None:
+    machine, _ = MADE_UP
+
+    def moving(**given: bool) -> float:
+        return cost.where_to_run("sort", 10**6, machine=machine, **given).transfer_seconds  # type: ignore[arg-type]
+
+    there = TO_GPU.at(cost.bytes_in("sort", 10**6))
+    back = FROM_GPU.at(cost.bytes_out("sort", 10**6))
+    assert moving(resident=True) == 0
+    assert moving(resident=False) == there + back
+    assert moving(resident=False, returned=False) == there
+    assert moving(resident=True, returned=True) == back
+
+
+def test_the_reason_says_what_decides() -> None:
+    host, gpu = {("pandas", "sort"): Line(0.0, 1e-8)}, {("cudf", "sort"): Line(1e-3, 1e-9)}
+    machine = Machine(host, gpu, Line(0.0, 1e-9), Line(0.0, 1e-9))
+
+    def reason(rows: int, resident: bool) -> str:
+        return cost.where_to_run("sort", rows, resident=resident, machine=machine).reason
+
+    assert "too few rows" in reason(100, True)
+    assert "than its overhead costs" in reason(10**8, True)
+    assert "not by as much as the transfer takes" in reason(10**8, False)
+
+
+@every_operation
+@pytest.mark.parametrize("resident", [True, False])
+def test_the_choice_changes_at_the_crossover(operation: str, resident: bool) -> None:
+    machine, _ = MADE_UP
+    rows = cost.crossover(operation, resident=resident, machine=machine)
+    if rows in (0.0, math.inf):
+        far = cost.where_to_run(operation, 10**11, resident=resident, machine=machine)
+        assert far.place == ("cpu" if rows else "gpu")
+        return
+    places = [
+        cost.where_to_run(operation, int(rows) + step, resident=resident, machine=machine).place for step in (-1, 0)
+    ]
+    assert places == ["cpu", "gpu"]
+
+
+def test_a_gpu_that_never_pays_and_one_that_always_does() -> None:
+    slow, fast = Line(1.0, 1.0), Line(0.5, 0.5)
+    copies = Line(0.0, 0.0)
+    host_wins = Machine({("pandas", "sort"): fast}, {("cudf", "sort"): slow}, copies, copies)
+    gpu_wins = Machine({("pandas", "sort"): slow}, {("cudf", "sort"): fast}, copies, copies)
+    assert cost.crossover("sort", resident=True, machine=host_wins) == math.inf
+    assert cost.crossover("sort", resident=True, machine=gpu_wins) == 0.0
+
+
+def test_how_often_the_choice_is_right() -> None:
+    _, times = made_up()
+    assert cost.share_right(times, cost.fitted(times, HOST, GPU), HOST, GPU) == 1.0
+    _, noisy = made_up(spread=0.15)
+    assert 0.9 <= cost.share_right(noisy, cost.fitted(noisy, HOST, GPU), HOST, GPU) <= 1.0
+    always_gpu = Machine(
+        {pair: Line(1e9, 0.0) for pair in MADE_UP[0].host}, MADE_UP[0].gpu, Line(0.0, 0.0), Line(0.0, 0.0)
+    )
+    assert cost.share_right(times, always_gpu, HOST, GPU) < 0.9
+    with pytest.raises(GpuguideError, match="both on the host and on the GPU"):
+        cost.share_right([], always_gpu, HOST, GPU)
+
+
+def test_a_negative_number_of_rows_is_refused() -> None:
+    with pytest.raises(GpuguideError, match="cannot have -1 rows"):
+        cost.where_to_run("sort", -1, resident=True, machine=MADE_UP[0])

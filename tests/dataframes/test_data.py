@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gpuguide.dataframes import data, libraries
+from gpuguide.errors import GpuguideError
+
+
+def test_a_seed_gives_the_same_numbers_and_another_seed_others() -> None:
+    assert data.frame(1000, seed=3).equals(data.frame(1000, seed=3))
+    for name in data.COLUMNS:
+        assert not data.frame(1000, seed=3)[name].equals(data.frame(1000, seed=4)[name])
+
+
+def test_a_column_does_not_depend_on_the_others() -> None:
+    whole, part = data.frame(1000, nulls=0.1), data.frame(1000, columns=("value", "id"), nulls=0.1)
+    assert part.column_names == ["value", "id"]
+    assert all(part[name].equals(whole[name]) for name in part.column_names)
+
+
+def test_types_and_numbers_of_different_values() -> None:
+    table = data.frame(100_000)
+    assert [str(field.type) for field in table.schema] == ["int32", "int64", "double", "string"]
+    keys, ids = (table[name].to_numpy() for name in ("key", "id"))
+    assert sorted(set(keys.tolist())) == list(range(1000))
+    assert sorted(set(ids.tolist())) == list(range(1000))
+    assert 0 <= table["value"].to_numpy().min() < table["value"].to_numpy().max() < 1
+    assert set(table["name"].to_pylist()) == set(data.NAMES)
+    assert any(ord(letter) > 0xFFFF for name in data.NAMES for letter in name)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_frames_may_be_small(rows: int) -> None:
+    assert data.frame(rows).num_rows == rows
+    assert data.lookup(rows).num_rows == 1
+
+
+def test_shares_of_missing_values_are_as_asked() -> None:
+    table = data.frame(100_000, nulls=0.2, nans=0.1)
+    assert all(abs(table[name].null_count / 100_000 - 0.2) < 0.01 for name in data.COLUMNS)
+    values = table["value"].drop_null().to_numpy()
+    assert abs(np.isnan(values).mean() - 0.1) < 0.01
+
+
+def test_the_lookup_has_most_ids_once() -> None:
+    ids = data.lookup(10_000)["id"].to_pylist()
+    assert sorted(ids) == [number for number in range(100) if number % 10 != 9]
+    assert ids != sorted(ids)
+
+
+def test_nan_becomes_a_missing_value_and_the_rest_stays() -> None:
+    table = pa.table({"value": [1.5, float("nan"), None], "key": pa.array([1, None, 3], pa.int32())})
+    found = data.checked(table)
+    assert found["value"].to_pylist() == [1.5, None, None]
+    assert found["key"].equals(table["key"])
+
+
+def test_integers_to_be_summed_are_widened() -> None:
+    table = pa.table({"value": pa.array([2**31 - 1, 1], pa.int32()), "key": pa.array([1, 1], pa.int32())})
+    assert [str(field.type) for field in data.checked(table).schema] == ["int64", "int32"]
+
+
+def test_a_sum_that_may_not_fit_is_refused_and_one_that_fits_is_not() -> None:
+    with pytest.raises(GpuguideError, match=r"up to 9,223,372,036,854,775,807, and the sum of 2 .* cast the column to"):
+        data.checked(pa.table({"value": [1, 2**63 - 1]}))
+    with pytest.raises(GpuguideError, match="may not fit 64 bits"):
+        data.checked(pa.table({"value": [-(2**62) - 1, 0]}))
+    assert data.checked(pa.table({"value": [2**62 - 1, 1]}))["value"].to_pylist() == [2**62 - 1, 1]
+    assert data.checked(pa.table({"value": pa.array([], pa.int64())})).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array([True]), pa.array([[1]]), pa.array(["a"]).dictionary_encode(), pa.array([1], pa.timestamp("s"))]
+)
+def test_unsupported_types_are_named(column: pa.Array) -> None:
+    with pytest.raises(GpuguideError) as caught:
+        data.checked(pa.table({"when": column}))
+    assert str(caught.value).startswith(f"Column 'when' has the type {column.type}, which not every engine takes; cast")
+
+
+def test_an_unknown_column_is_named_with_the_near_ones() -> None:
+    with pytest.raises(GpuguideError, match=r"no column named 'valeu'. Did you mean value\?"):
+        data.frame(10, columns=("valeu",))
+
+
+@pytest.mark.parametrize(("name", "extra"), [("cudf.nothing", "dataframes"), ("cudf_polars", "cuda12 or cuda13")])
+def test_a_library_that_is_not_here_is_named_with_its_extra(name: str, extra: str) -> None:
+    with pytest.raises(GpuguideError, match=rf"^{name} cannot be imported .*; it comes with the extra {extra}\.$"):
+        libraries.library(name)

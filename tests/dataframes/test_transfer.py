@@ -1,0 +1,107 @@
+"""The staged copy, with the device's part done by the processor: pieces, padding and layouts are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuguide.dataframes import data, transfer
+from gpuguide.dataframes.transfer import Column, Staging
+from gpuguide.errors import GpuguideError
+
+SMALL = Staging("cpu", piece=1000, threads=3)
+
+
+def rebuilt(column: Column) -> pa.Array:
+    """Return what was copied as an Arrow array over the copied bytes."""
+
+    def buffer(tensor: torch.Tensor | None) -> pa.Buffer | None:
+        return None if tensor is None else pa.py_buffer(tensor.numpy())
+
+    type = pa.type_for_alias(column.type)
+    buffers = [
+        buffer(column.validity),
+        *([buffer(column.offsets)] if column.offsets is not None else []),
+        buffer(column.data),
+    ]
+    return pa.Array.from_buffers(type, column.rows, buffers, column.null_count)
+
+
+def check(table: pa.Table, through: Staging = SMALL) -> list[Column]:
+    columns = transfer.to_device(table, "cpu", through)
+    for column, chunks in zip(columns, table.columns, strict=True):
+        found = rebuilt(column)
+        found.validate(full=True)
+        assert found.to_pylist() == chunks.to_pylist()
+        assert column.validity is None or len(column.validity) % 64 == 0
+    return columns
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 249, 250, 251, 3001])
+@pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
+def test_all_bytes_arrive(rows: int, nulls: float) -> None:
+    check(data.frame(rows, nulls=nulls))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    values=st.lists(st.none() | st.text("aü🌍", max_size=9), max_size=40),
+    begin=st.integers(0, 20),
+    piece=st.sampled_from([1, 7, 64, 1000]),
+)
+def test_parts_of_tables_of_several_chunks_arrive(values: list[str | None], begin: int, piece: int) -> None:
+    numbers = pa.array([None if value is None else len(value) for value in values], pa.int16())
+    for type in (pa.string(), pa.large_string()):
+        whole = pa.table({"text": pa.array(values, type), "number": numbers})
+        check(pa.concat_tables([whole, whole.slice(begin), whole]), Staging("cpu", piece=piece, threads=2))
+        check(whole.slice(begin), Staging("cpu", piece=piece, threads=1))
+
+
+@pytest.mark.parametrize("type", transfer.DTYPES)
+def test_numbers_are_tensors_of_their_type_without_a_copy(type: str) -> None:
+    values = pa.array([1, 2, 100], pa.type_for_alias(type))
+    (column,) = check(pa.table({"x": values}))
+    tensor = column.values()
+    assert tensor.dtype == transfer.DTYPES[type]
+    assert tensor.tolist() == [1, 2, 100]
+    assert tensor.data_ptr() == column.data.data_ptr()
+
+
+def test_text_is_no_tensor() -> None:
+    (column,) = check(pa.table({"x": ["a"]}))
+    with pytest.raises(GpuguideError, match="Column 'x' holds string"):
+        column.values()
+
+
+def test_a_type_of_another_layout_is_named() -> None:
+    with pytest.raises(GpuguideError, match=r"Column 'when' has the type timestamp\[s\], .* cast it to one of int8"):
+        transfer.to_device(pa.table({"when": pa.array([1], pa.timestamp("s"))}), "cpu")
+
+
+def test_the_two_buffers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    staging = Staging("cpu", piece=100, threads=2)
+    filled = []
+    fill = staging._fill
+    monkeypatch.setattr(staging, "_fill", lambda buffer, part: (filled.append(buffer.ctypes.data), fill(buffer, part)))
+    source = np.arange(950, dtype=np.uint16).view(np.uint8)
+    staging.copy(
+        [source[:350], source[350:]], [torch.empty(400, dtype=torch.uint8), torch.empty(1550, dtype=torch.uint8)]
+    )
+    first, second = (buffer.data_ptr() for buffer in staging.buffers)
+    assert filled == [first, second] * 10
+
+
+def test_several_threads_fill_a_large_buffer_completely() -> None:
+    source = np.random.default_rng(0).integers(0, 256, 3 * transfer.SMALL + 17, dtype=np.uint8)
+    for threads in (1, 2, 7):
+        destination = torch.zeros(len(source), dtype=torch.uint8)
+        Staging("cpu", piece=2 * transfer.SMALL, threads=threads).copy([source], [destination])
+        assert (destination.numpy() == source).all()
+
+
+def test_the_buffers_of_a_device_are_made_once() -> None:
+    assert transfer.staging("cpu") is transfer.staging("cpu")
