@@ -22,7 +22,7 @@ const searchBox = {
     const together = joined(query);
     for (const fits of [begins, nearly]) {
       const found = this.entries
-        .map((entry) => ({ entry, ...score(entry, query, asked, together, fits) }))
+        .map((entry) => ({ entry, ...score(entry, asked, together, fits) }))
         .filter((result) => result.score > 0)
         .sort((one, other) => other.all - one.all || other.score - one.score || one.entry.name.length - other.entry.name.length);
       const whole = found.filter((result) => result.all).length;
@@ -155,8 +155,7 @@ function nearly(word, asked) {
 }
 
 // A name that is what was asked for counts most, then one that begins with it, then words of the name, then others.
-// Who writes an underscore means a name in code.
-function score(entry, query, asked, together, fits) {
+function score(entry, asked, together, fits) {
   const best = (list, word) => list.reduce((most, each) => Math.max(most, fits(each, word)), 0);
   const values = asked.map((word) => Math.max(best(entry.words, word), 0.4 * best(entry.rest, word)));
   const whole = together.length >= 2 && entry.joined.some((name) => name === together);
@@ -164,8 +163,7 @@ function score(entry, query, asked, together, fits) {
   const all = start || values.every((value) => value > 0);
   if (!all && !values.some((value, index) => value >= 0.5 && asked[index].length >= 3)) return { all, score: 0 };
   const fit = values.reduce((sum, value) => sum + value, 0) / asked.length;
-  const code = query.includes("_") && entry.name.includes(query.trim());
-  return { all, score: fit + (whole ? 1.5 : start ? 0.6 : 0) + (code ? 1 : 0) + KIND_BONUS[entry.kind] - 0.004 * entry.words.length };
+  return { all, score: fit + (whole ? 1.5 : start ? 0.6 : 0) + KIND_BONUS[entry.kind] - 0.004 * entry.words.length };
 }
 
 // In the order of the kinds: what somebody most likely means comes first where names fit equally well.
