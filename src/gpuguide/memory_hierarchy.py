@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.errors import GpuguideError
+from gpuguide import cuda_c
 
 KIB = 2**10
 THREADS = 1024
@@ -122,16 +122,12 @@ def kernel(name: str, memory: str) -> Any:
     GpuguideError
         If this PyTorch cannot compile CUDA C, or finds no CUDA toolkit.
     """
-    compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
-    if compile_kernel is None:
-        raise GpuguideError(f"PyTorch {torch.__version__} cannot compile CUDA C; install 2.9 or newer.")
-    try:
-        compiled = compile_kernel(source_of(memory), name)
-    except OSError as error:
-        raise GpuguideError(
-            "The kernels that read a GPU's memories are CUDA C, and PyTorch finds no CUDA toolkit to compile them; "
-            "install one, or set CUDA_HOME to where it is."
-        ) from error
+    compiled = cuda_c.compiled(
+        source_of(memory),
+        name,
+        "The kernels that read a GPU's memories are CUDA C, and PyTorch finds no CUDA toolkit to compile them; "
+        "install one, or set CUDA_HOME to where it is.",
+    )
     if memory == "shared":
         compiled.set_shared_memory_config(shared_memory(torch.cuda.get_device_capability()))
     return compiled

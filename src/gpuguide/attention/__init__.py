@@ -47,7 +47,7 @@ def attention(
     scale: float | None = None,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """Return attention, computed by what suits the inputs best. It can be differentiated.
+    """Return attention, by our kernel where it takes the inputs and by PyTorch's where not. It can be differentiated.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.errors import GpuguideError
+from gpuguide import cuda_c
 
 THREADS = 1024
 BLOCKS_A_MULTIPROCESSOR = 2
@@ -232,15 +232,11 @@ def kernel(name: str, keys: torch.dtype, values: torch.dtype, is_filtered: bool)
     GpuguideError
         If this PyTorch cannot compile CUDA C, or finds no CUDA toolkit.
     """
-    compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
-    if compile_kernel is None:
-        raise GpuguideError(f"PyTorch {torch.__version__} cannot compile CUDA C; install 2.9 or newer.")
-    try:
-        compiled = compile_kernel(source_of(keys, values, is_filtered), name)
-    except OSError as error:
-        raise GpuguideError(
-            "The group-by's kernel is CUDA C, and PyTorch finds no CUDA toolkit to compile it; install one, set "
-            "CUDA_HOME to where it is, or call plain_group_by."
-        ) from error
+    compiled = cuda_c.compiled(
+        source_of(keys, values, is_filtered),
+        name,
+        "The group-by's kernel is CUDA C, and PyTorch finds no CUDA toolkit to compile it; install one, set "
+        "CUDA_HOME to where it is, or call plain_group_by.",
+    )
     compiled.set_shared_memory_config(_limits(torch.cuda.current_device())[0])
     return compiled
