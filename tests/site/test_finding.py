@@ -34,7 +34,7 @@ INDEX = """
 
 ```{toctree}
 tutorials/index
-docs/api/topics
+docs/api/attention
 docs/glossary
 ```
 """
@@ -71,7 +71,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.record("copy-size")
     made.page("index", INDEX, runs=False)
     made.page("docs/glossary", GLOSSARY, runs=False)
-    made.page("docs/api/topics", API, runs=False)
+    made.page("docs/api/attention", API, runs=False)
     made.page("tutorials/index", "```{toctree}\n:glob:\n\n[0-9]*\n```", runs=False)
     made.page("tutorials/00-first", f"You will draw a roofline, and its ridge, for a GPU.\n\n## Do it\n\n{RIDGE}")
     made.page("tutorials/01-second", f"You will do nothing.\n\n{cell('print(1)')}")
@@ -127,11 +127,11 @@ def test_the_path_says_what_a_tutorial_says_now(project: Project) -> None:
 @pytest.mark.slow
 def test_what_other_pages_say_of_it_follows_a_change(project: Project) -> None:
     def uses() -> list[str]:
-        return [link["href"] for link in read(project, "docs/api/topics.html").select("dd .gg-used-in a")]
+        return [link["href"] for link in read(project, "docs/api/attention.html").select("dd .gg-used-in a")]
 
     first, second = "../../tutorials/00-first.html#do-it", "../../tutorials/01-second.html#second"
     assert uses() == [first]
-    below_the_title = read(project, "docs/api/topics.html").select_one("p + p.gg-used-in")
+    below_the_title = read(project, "docs/api/attention.html").select_one("p + p.gg-used-in")
     assert "Tutorials that use what is here: 00-first" in below_the_title.text
 
     project.page("tutorials/01-second", f"You will do the same.\n\n{RIDGE}")
@@ -139,7 +139,7 @@ def test_what_other_pages_say_of_it_follows_a_change(project: Project) -> None:
     build = project.build()
     assert build.status == 0, build.output
     assert "tutorials/01-second" in build.read
-    assert "docs/api/topics" not in build.read
+    assert "docs/api/attention" not in build.read
     assert uses() == [first, second]
     page = read(project, "tutorials/00-first.html")
     assert [link.text for link in page.select("a.gg-term")] == ["ridge", "GPU"]
