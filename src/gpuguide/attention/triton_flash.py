@@ -84,6 +84,16 @@ OTHERS = {
 
 
 @triton.jit
+def own_tile(length, heads, ROWS: tl.constexpr, LAST_FIRST: tl.constexpr):
+    """Return batch, head and first row of the tile that is this program's."""
+    blocks = tl.cdiv(length, ROWS)
+    block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    if LAST_FIRST:
+        block = blocks - 1 - block  # the longest rows first, so that the short ones fill the gaps at the end
+    return head // heads, head % heads, block * ROWS
+
+
+@triton.jit
 def tile(tensor, batch, head, first, ROWS: tl.constexpr, HEAD: tl.constexpr):
     """Return ``ROWS`` rows of one head, ``(ROWS, HEAD)``."""
     return tensor.load([batch, head, first, 0]).reshape(ROWS, HEAD)
@@ -113,18 +123,23 @@ def visible_keys(first_row, rows, query_length, key_length, CAUSAL: tl.constexpr
 
 
 @triton.jit
+def sees(row, first, key_length, reach, COLUMNS: tl.constexpr):
+    """Return which keys from the first on each row sees: those up to its number plus ``reach``."""
+    column = first + tl.arange(0, COLUMNS)
+    return (column[None, :] <= row[:, None] + reach) & (column[None, :] < key_length)
+
+
+@triton.jit
 def absorb(
     state, q, keys, values, batch, kv_head, row, start, end, key_length, reach, scale,
     MASKED: tl.constexpr, EXP2: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys from ``start`` to ``end``. A row sees keys up to its number plus ``reach``."""
+    """Take in the keys from ``start`` to ``end``."""
     highest, total, out = state
     for first in tl.range(start, end, COLUMNS):
         scores = tl.dot(q, tile(keys, batch, kv_head, first, COLUMNS, HEAD).T)
         if MASKED:
-            column = first + tl.arange(0, COLUMNS)
-            seen = (column[None, :] <= row[:, None] + reach) & (column[None, :] < key_length)
-            scores = tl.where(seen, scores, -float("inf"))
+            scores = tl.where(sees(row, first, key_length, reach, COLUMNS), scores, -float("inf"))
         higher = tl.maximum(highest, tl.max(scores, 1) * scale)
         level = higher
         if MASKED:
@@ -147,12 +162,7 @@ def forward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """Compute the outputs of one tile of queries."""
-    blocks = tl.cdiv(query_length, ROWS)
-    block = tl.program_id(0) % blocks
-    if CAUSAL:
-        block = blocks - 1 - block  # the longest rows first, so that the short ones fill the gaps at the end
-    batch, head = tl.program_id(0) // blocks // heads, tl.program_id(0) // blocks % heads
-    first_row = block * ROWS
+    batch, head, first_row = own_tile(query_length, heads, ROWS, CAUSAL)
     row = first_row + tl.arange(0, ROWS)
     reach = key_length
     if CAUSAL:
@@ -189,9 +199,7 @@ def forward_kernel(
 @triton.jit
 def delta_kernel(outputs, upstream, delta, heads, query_length, ROWS: tl.constexpr, HEAD: tl.constexpr):
     """Write the sum of output times its gradient, for each query: what softmax subtracts from the gradient of P."""
-    blocks = tl.cdiv(query_length, ROWS)
-    first_row = tl.program_id(0) % blocks * ROWS
-    batch, head = tl.program_id(0) // blocks // heads, tl.program_id(0) // blocks % heads
+    batch, head, first_row = own_tile(query_length, heads, ROWS, False)
     out = tile(outputs, batch, head, first_row, ROWS, HEAD).to(tl.float32)
     d_out = tile(upstream, batch, head, first_row, ROWS, HEAD).to(tl.float32)
     row = first_row + tl.arange(0, ROWS)
@@ -235,10 +243,7 @@ def backward_keys_kernel(
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of one tile of keys and values, from all heads of queries that share them."""
-    blocks = tl.cdiv(key_length, COLUMNS)
-    kv_heads = heads // group
-    batch, kv_head = tl.program_id(0) // blocks // kv_heads, tl.program_id(0) // blocks % kv_heads
-    first_column = tl.program_id(0) % blocks * COLUMNS
+    batch, kv_head, first_column = own_tile(key_length, heads // group, COLUMNS, False)
     column = first_column + tl.arange(0, COLUMNS)
     k = tile(keys, batch, kv_head, first_column, COLUMNS, HEAD)
     v = tile(values, batch, kv_head, first_column, COLUMNS, HEAD)
@@ -274,9 +279,7 @@ def along_keys(
         k = tile(keys, batch, kv_head, first, COLUMNS, HEAD)
         weights = tl.exp2(tl.dot(q, k.T) * scale - level[:, None])
         if MASKED:
-            column = first + tl.arange(0, COLUMNS)
-            seen = (column[None, :] <= row[:, None] + reach) & (column[None, :] < key_length)
-            weights = tl.where(seen, weights, 0.0)
+            weights = tl.where(sees(row, first, key_length, reach, COLUMNS), weights, 0.0)
         d_weights = tl.dot(d_out, tile(values, batch, kv_head, first, COLUMNS, HEAD).T)
         d_scores = weights * (d_weights - d_row[:, None])
         d_q = tl.dot(d_scores.to(k.dtype), k, d_q)
@@ -291,12 +294,7 @@ def backward_queries_kernel(
     CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of one tile of queries."""
-    blocks = tl.cdiv(query_length, ROWS)
-    block = tl.program_id(0) % blocks
-    if CAUSAL:
-        block = blocks - 1 - block
-    batch, head = tl.program_id(0) // blocks // heads, tl.program_id(0) // blocks % heads
-    first_row = block * ROWS
+    batch, head, first_row = own_tile(query_length, heads, ROWS, CAUSAL)
     row = first_row + tl.arange(0, ROWS)
     of_head = (batch * heads + head).to(tl.int64) * query_length
     level, d_row = numbers_of_rows(lse, delta, of_head, row, query_length)
