@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from itertools import product
 
 import interpreted
@@ -22,6 +23,7 @@ SHAPES = {
     "one key": (1, 2, 1, 65, 1),
 }
 """Batch, heads, kv_heads, queries, keys"""
+LONGER = {**SHAPES, "more tiles than have room": (1, 2, 1, 333, 1500)}
 
 
 def draw(shape: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: str, spread: float = 1.0) -> Tensors:
@@ -48,9 +50,10 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor
     return out, *reference.gradients(*wide, d_out.double(), causal=causal)
 
 
-def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool) -> Tensors:
-    from gpuguide.attention.triton_flash import flash_attention
-
+def ours(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool, module: str = "triton_flash"
+) -> Tensors:
+    flash_attention = importlib.import_module(f"gpuguide.attention.{module}").flash_attention
     inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
     out = flash_attention(*inputs, causal=causal)
     return out.detach(), *torch.autograd.grad(out, inputs, d_out)
@@ -199,46 +202,54 @@ def shared_memory(kernel: str, head_dim: int, launch: object, capability: int) -
 # --- on a GPU ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["triton_flash", "gluon_flash"])
+def module(request: pytest.FixtureRequest) -> str:
+    """The module whose forward pass is taken."""
+    if request.param == "gluon_flash" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("this schedule is for GPUs of compute capability 9")
+    return str(request.param)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_errors_on_a_gpu(shape: tuple[int, ...], causal: bool, head_dim: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("shape", LONGER.values(), ids=LONGER)
+def test_errors_on_a_gpu(shape: tuple[int, ...], causal: bool, head_dim: int, dtype: torch.dtype, module: str) -> None:
     """At most twice the errors of PyTorch in the same format for the output, and three times for gradients."""
     inputs = draw(shape, head_dim, dtype, "cuda")
     wanted = exact(*inputs, causal)
     peer = [tensor.detach().requires_grad_() for tensor in inputs[:3]]
     out = reference.attention(*peer, causal=causal)
     of_peer = errors((out, *torch.autograd.grad(out, peer, inputs[3])), wanted)
-    for found, theirs, most in zip(errors(ours(*inputs, causal), wanted), of_peer, (2, 3, 3, 3), strict=True):
+    for found, theirs, most in zip(errors(ours(*inputs, causal, module), wanted), of_peer, (2, 3, 3, 3), strict=True):
         assert found <= most * theirs + 3e-5  # PyTorch gives exact zeros for the gradients of a single key
 
 
 @pytest.mark.gpu
-def test_layouts_on_a_gpu() -> None:
+def test_layouts_on_a_gpu(module: str) -> None:
     """Heads beside positions, as a projection leaves them, and strides that the copy engine cannot hold."""
     q, k, v, d_out = draw((2, 4, 2, 130, 130), 64, torch.bfloat16, "cuda")
-    wanted = ours(q, k, v, d_out, True)
+    wanted = ours(q, k, v, d_out, True, module)
     swapped = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v, d_out)]
     columns = [tensor.transpose(2, 3).contiguous().transpose(2, 3) for tensor in (q, k, v, d_out)]
     for given in (swapped, columns):
-        for found, right in zip(ours(*given, True), wanted, strict=True):
+        for found, right in zip(ours(*given, True, module), wanted, strict=True):
             assert torch.equal(found, right)
 
 
 @pytest.mark.gpu
-def test_the_same_every_time() -> None:
+def test_the_same_every_time(module: str) -> None:
     inputs = draw((2, 4, 2, 1000, 1000), 64, torch.bfloat16, "cuda")
-    first = ours(*inputs, True)
+    first = ours(*inputs, True, module)
     for _ in range(5):
-        assert all(torch.equal(x, y) for x, y in zip(ours(*inputs, True), first, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(ours(*inputs, True, module), first, strict=True))
 
 
 @pytest.mark.gpu
-def test_large_scores_on_a_gpu() -> None:
+def test_large_scores_on_a_gpu(module: str) -> None:
     inputs = draw((1, 2, 2, 300, 300), 64, torch.bfloat16, "cuda", spread=40.0)
-    found = ours(*inputs, True)
+    found = ours(*inputs, True, module)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in found)
     assert errors(found[:1], exact(*inputs, True)[:1])[0] < 2e-2
 
@@ -246,24 +257,23 @@ def test_large_scores_on_a_gpu() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_scores_far_below_zero_on_a_gpu(causal: bool, dtype: torch.dtype) -> None:
+def test_scores_far_below_zero_on_a_gpu(causal: bool, dtype: torch.dtype, module: str) -> None:
     inputs = far_below_zero((1, 2, 2, 100, 130), 64, dtype, "cuda")
     peer = [tensor.detach().requires_grad_() for tensor in inputs[:3]]
     out = reference.attention(*peer, causal=causal)
     wanted = exact(*inputs, causal)
     of_peer = errors((out, *torch.autograd.grad(out, peer, inputs[3])), wanted)
-    for found, theirs in zip(errors(ours(*inputs, causal), wanted), of_peer, strict=True):
+    for found, theirs in zip(errors(ours(*inputs, causal, module), wanted), of_peer, strict=True):
         assert found <= 3 * theirs + 1e-3
 
 
 @pytest.mark.gpu
-def test_more_than_two_to_the_31_numbers() -> None:
+def test_more_than_two_to_the_31_numbers(module: str) -> None:
     """The last head is right, where an offset no longer fits 32 bits."""
     batch, heads, length, head_dim = 130, 64, 2048, 128
     if torch.cuda.get_device_properties(0).total_memory < 40e9:
         pytest.skip("needs 20 GB")
-    from gpuguide.attention.triton_flash import flash_attention
-
+    flash_attention = importlib.import_module(f"gpuguide.attention.{module}").flash_attention
     q, k, v = (torch.randn(batch, heads, length, head_dim, dtype=torch.bfloat16, device="cuda") for _ in range(3))
     assert q.numel() > 2**31
     out = flash_attention(q, k, v, causal=True)

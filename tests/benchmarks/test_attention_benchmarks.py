@@ -99,9 +99,9 @@ def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
         ("flex", compiled): 46,
         ("naive", "the naive formula is measured where every head has keys of its own"): 4,
         ("naive", unmasked): 24,
-        ("naive", "needs 101"): 1,
+        ("naive", "needs 102"): 1,
         ("naive-compile", compiled): 46,
-        ("naive-compile", "needs 101"): 1,
+        ("naive-compile", "needs 102"): 1,
     }
 
 
@@ -125,7 +125,7 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
     assert {case.status for case in attention.cases} == {"ok", "skipped"}
     assert {(case.status, case.reason) for case in one_change.cases} == {("ok", "")}
     wanted = {(True, 8192, head_dim, name) for head_dim in (64, 128) for name in benchmarks.PASSES}
-    for contender in ("gpuguide-triton", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient"):
+    for contender in ("gpuguide-triton", "gpuguide-gluon", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient"):
         measured = [case.keys for case in attention.cases_of(contender)]
         assert wanted <= {(keys["causal"], keys["seq_len"], keys["head_dim"], keys["pass"]) for keys in measured}
 
@@ -254,14 +254,24 @@ def test_the_pass_and_the_shape_of_a_case_follow_from_its_keys(kernel: str, name
     assert (shape["pass"], shape["batch"], shape["heads"], shape["kv_heads"]) == (name, 2, 32, 32)
 
 
+def test_the_schedule_by_hand_is_for_one_generation() -> None:
+    other = replace(on(80), capability=(8, 0))
+    assert len(left_out(other)["gpuguide-gluon", benchmarks.hopper_only(other, SMALL) or ""]) == len(
+        ATTENTION.cases(other)
+    )
+    assert benchmarks.hopper_only(on(80), SMALL) is None
+    assert {keys["kernel"] for keys in TILES.cases(other)} == {"forward", "keys", "queries"}
+
+
 @needs_triton
-def test_every_change_is_one_of_the_launch() -> None:
-    from gpuguide.attention import triton_flash
+def test_every_change_is_one_of_the_launch_or_the_schedule() -> None:
+    from gpuguide.attention import gluon_flash, triton_flash
 
     for name, variants in tiles.VARIANTS.items():
         for changes in variants.values():
             for head_dim in (64, 128):
-                replace(triton_flash.HOPPER[name, head_dim], **changes)
+                by_hand = name == "forward-by-hand"
+                replace(gluon_flash.Schedule() if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

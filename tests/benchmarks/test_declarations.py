@@ -45,6 +45,7 @@ TOPICS = {
     ],
     "attention": [
         "gpuguide-triton",
+        "gpuguide-gluon",
         "sdpa-flash",
         "sdpa-cudnn",
         "sdpa-efficient",
@@ -52,7 +53,7 @@ TOPICS = {
         "naive",
         "naive-compile",
     ],
-    "attention-tiles": ["gpuguide-triton"],
+    "attention-tiles": ["gpuguide"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "gpu-metrics": ["nvml"],

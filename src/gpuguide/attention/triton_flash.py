@@ -23,6 +23,7 @@ https://arxiv.org/abs/2307.08691.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -319,8 +320,18 @@ def backward_queries_kernel(
 # --- launches ----------------------------------------------------------------------------------------------
 
 
+Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], tuple[torch.Tensor, torch.Tensor]]
+"""Takes q, k, v, whether the mask is causal and the scale, and returns the output and the log-sum-exp"""
+
+
 def flash_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    forward_pass: Forward | None = None,
 ) -> torch.Tensor:
     """Return attention, with gradients. On a GPU; see :func:`gpuguide.attention.attention`, which checks.
 
@@ -334,6 +345,8 @@ def flash_attention(
         Whether query ``i`` sees only the keys ``j <= i + keys - queries``.
     scale : float, optional
         What scores are multiplied by; ``1 / sqrt(head_dim)`` by default.
+    forward_pass : callable, optional
+        :func:`forward` by default.
 
     Returns
     -------
@@ -343,7 +356,7 @@ def flash_attention(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if scale <= 0:  # the kernels take the highest score before they scale it, and hide keys by -inf
         q, scale = (-q, -scale) if scale else (q * 0, 1.0)
-    out: torch.Tensor = _FlashAttention.apply(q, k, v, causal, scale)
+    out: torch.Tensor = _FlashAttention.apply(q, k, v, causal, scale, forward_pass or forward)
     return out
 
 
@@ -352,9 +365,9 @@ class _FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, forward_pass: Forward
     ) -> torch.Tensor:
-        out, lse = forward(q, k, v, causal, scale)
+        out, lse = forward_pass(q, k, v, causal, scale)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.causal, ctx.scale = causal, scale
         return out
@@ -367,7 +380,7 @@ class _FlashAttention(torch.autograd.Function):
                 "Use gpuguide.attention.reference.attention for one."
             )
         q, k, v, out, lse = ctx.saved_tensors
-        return (*backward(q, k, v, out, lse, upstream[0], ctx.causal, ctx.scale), None, None)
+        return (*backward(q, k, v, out, lse, upstream[0], ctx.causal, ctx.scale), None, None, None)
 
 
 def forward(

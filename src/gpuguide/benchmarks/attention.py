@@ -149,6 +149,13 @@ def ours(device: Device, keys: Keys) -> Attend:
     return functools.partial(triton_flash.flash_attention, causal=bool(keys["causal"]))
 
 
+def ours_by_hand(device: Device, keys: Keys) -> Attend:
+    """Return the same with the forward pass whose schedule is written by hand."""
+    from gpuguide.attention import gluon_flash
+
+    return functools.partial(gluon_flash.flash_attention, causal=bool(keys["causal"]))
+
+
 def library(backend: str) -> Callable[[Device, Keys], Attend]:
     """Return a maker of PyTorch's attention with one of its backends and no other."""
 
@@ -197,6 +204,13 @@ def naive_compiled(device: Device, keys: Keys) -> Attend:
 def is_grouped(keys: Keys) -> bool:
     """Return whether several heads of queries share one of keys."""
     return keys["heads"] != keys["kv_heads"]
+
+
+def hopper_only(device: Device, keys: Keys) -> str | None:
+    """Say no to other generations of GPUs."""
+    if device.capability and device.capability[0] == 9:
+        return None
+    return "this schedule is written in instructions that only GPUs of compute capability 9 have"
 
 
 def ungrouped_only(device: Device, keys: Keys) -> str | None:
@@ -313,6 +327,7 @@ ATTENTION = Benchmark(
     question="How fast is attention by tiles, and what does the formula as it reads cost in time and memory?",
     contenders={
         "gpuguide-triton": Contender(lambda device, keys: work(ours, device, keys), TENSOR_CORES),
+        "gpuguide-gluon": Contender(lambda device, keys: work(ours_by_hand, device, keys), TENSOR_CORES, hopper_only),
         "sdpa-flash": Contender(lambda device, keys: work(library("FLASH_ATTENTION"), device, keys), AMPERE),
         "sdpa-cudnn": Contender(lambda device, keys: work(library("CUDNN_ATTENTION"), device, keys), AMPERE),
         "sdpa-efficient": Contender(
