@@ -277,6 +277,31 @@ def test_an_old_gpu_and_a_missing_cudf_are_told(monkeypatch: pytest.MonkeyPatch)
     assert reason.endswith("it comes with the extra cuda12 or cuda13")
 
 
+def test_a_cudf_that_fails_while_it_is_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the error that cuDF raises where it finds no CUDA library, which is not an ``ImportError``."""
+
+    def fails(name: str) -> None:
+        raise RuntimeError('Failure finding "libnvJitLink.so.13": No such file\nand where it was looked for')
+
+    monkeypatch.setattr(cudf_frames.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cudf_frames.torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr("gpuguide.dataframes.libraries.importlib.import_module", fails)
+    assert cudf_frames.why_not_here() == (
+        'cudf cannot be imported (Failure finding "libnvJitLink.so.13": No such file); '
+        "it comes with the extra cuda12 or cuda13"
+    )
+
+
+def test_pandas_under_the_accelerator_is_not_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    sys_modules = __import__("sys").modules
+    monkeypatch.delitem(sys_modules, "cudf.pandas", raising=False)
+    assert not engines.is_accelerated()
+    for loaded in (False, True):
+        monkeypatch.setitem(sys_modules, "cudf.pandas", SimpleNamespace(LOADED=loaded))
+        assert engines.is_accelerated() is loaded
+        assert (engines.why_not_here("pandas") is None) is not loaded
+
+
 def test_a_missing_library_of_the_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None if name == "polars" else object())
     assert engines.engines()["polars"] == "polars is not installed; it comes with the extra dataframes"
@@ -356,6 +381,20 @@ def test_falling_back_is_an_error_within_a_block_only(monkeypatch: pytest.Monkey
         with no_fallback():
             assert environ["CUDF_PANDAS_FAIL_ON_FALLBACK"] == "1"
         assert environ.get("CUDF_PANDAS_FAIL_ON_FALLBACK") == before
+
+
+def test_the_accelerators_frame_comes_back_from_cudfs() -> None:
+    """Through methods that its objects have for everybody, and with no index among the columns."""
+    asked = []
+
+    class OnGpu:
+        def to_arrow(self, preserve_index: bool) -> str:
+            asked.append(preserve_index)
+            return "table"
+
+    engine = object.__new__(Accelerated)
+    assert engine.unload(SimpleNamespace(as_gpu_object=OnGpu)) == "table"
+    assert asked == [False]
 
 
 @pytest.mark.parametrize(("state", "expected"), [("FAST", False), ("SLOW", True)])
