@@ -401,3 +401,43 @@ def test_the_accelerators_frame_comes_back_from_cudfs() -> None:
 def test_a_result_that_pandas_computed_is_noticed(state: str, expected: bool) -> None:
     assert fell_back(SimpleNamespace(_fsproxy_state=SimpleNamespace(name=state))) is expected
     assert not fell_back(FRAMES["random"])
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@every_operation
+@pytest.mark.parametrize("frame", FRAMES)
+def test_cudf_agrees(operation: str, frame: str) -> None:
+    agrees("cudf", operation, FRAMES[frame])
+
+
+@pytest.mark.gpu
+@every_operation
+def test_cudf_agrees_where_nothing_has_a_partner(operation: str) -> None:
+    agrees("cudf", operation, FRAMES["random"], lookup_of([]))
+
+
+@pytest.mark.gpu
+@every_operation
+@pytest.mark.parametrize("frame", FRAMES)
+def test_what_we_copied_is_to_cudf_as_if_it_had_copied_it(operation: str, frame: str) -> None:
+    """With our group-by, where the keys are ours to group."""
+    table, cudf = FRAMES[frame], engine("cudf")
+    is_ours = operation in ("groupby", "filter-groupby")
+    keys = [key for key in table["key"].to_pylist() if key is not None]
+    if is_ours and not all(0 <= key < 20 for key in keys):
+        pytest.skip("keys that are not 0, 1, … 19 are in no group of ours")
+    ours = DenseKeys(20)
+    found = ours.unload(engines.call(ours, operation, ours.load(table), cudf.load(LOOKUP))())
+    assert operations.difference(operation, found, operations.reference(operation, table, LOOKUP)) is None
+
+
+@pytest.mark.gpu
+def test_sums_of_integers_have_64_bits_in_cudf() -> None:
+    values = pa.array([2**31 - 1, 2**31 - 1, 5, None], pa.int32())
+    table = pa.table({"key": pa.array([1, 1, 2, 2], pa.int32()), "value": values})
+    found = engine("cudf").unload(engine("cudf").group_by(dataframes.load(table, engine("cudf")), "key"))
+    rows = sorted(operations.canonical("groupby", found).to_pylist(), key=lambda row: row["key"])
+    assert rows == [{"key": 1, "count": 2, "sum": 2**32 - 2}, {"key": 2, "count": 1, "sum": 5}]
