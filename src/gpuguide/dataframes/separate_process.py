@@ -100,12 +100,12 @@ def accelerate() -> None:
 
     Otherwise it would take four fifths of the free memory at once, as managed memory, and leave the other process none.
 
+    Source: cudf, ``python/cudf/cudf/pandas/__init__.py``, which reads this variable.
+
     Raises
     ------
     GpuguideError
         If it cannot be switched on, for instance with a pandas that is newer than cuDF.
-
-    Source: cudf, ``python/cudf/cudf/pandas/__init__.py``, which reads this variable.
     """
     os.environ.setdefault("CUDF_PANDAS_RMM_MODE", "async")
     accelerator = library("cudf.pandas")
@@ -128,7 +128,7 @@ def wanted_pandas() -> str:
         for requirement in needed:
             if requirement.startswith("pandas"):
                 return requirement
-    return "a pandas of its own time"
+    return "another version"
 
 
 def answer_all(name: str, questions: TextIO, answers: TextIO, unable: str | None = None) -> None:
