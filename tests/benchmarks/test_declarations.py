@@ -54,6 +54,7 @@ TOPICS = {
         "naive-compile",
     ],
     "attention-tiles": ["gpuguide"],
+    "attention-traffic": ["naive", "gpuguide-triton", "sdpa-flash", "sdpa-cudnn"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "gpu-metrics": ["nvml"],

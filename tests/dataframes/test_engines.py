@@ -277,6 +277,31 @@ def test_an_old_gpu_and_a_missing_cudf_are_told(monkeypatch: pytest.MonkeyPatch)
     assert reason.endswith("it comes with the extra cuda12 or cuda13")
 
 
+def test_a_cudf_that_fails_while_it_is_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the error that cuDF raises where it finds no CUDA library, which is not an ``ImportError``."""
+
+    def fails(name: str) -> None:
+        raise RuntimeError('Failure finding "libnvJitLink.so.13": No such file\nand where it was looked for')
+
+    monkeypatch.setattr(cudf_frames.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cudf_frames.torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr("gpuguide.dataframes.libraries.importlib.import_module", fails)
+    assert cudf_frames.why_not_here() == (
+        'cudf cannot be imported (Failure finding "libnvJitLink.so.13": No such file); '
+        "it comes with the extra cuda12 or cuda13"
+    )
+
+
+def test_pandas_under_the_accelerator_is_not_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    sys_modules = __import__("sys").modules
+    monkeypatch.delitem(sys_modules, "cudf.pandas", raising=False)
+    assert not engines.is_accelerated()
+    for loaded in (False, True):
+        monkeypatch.setitem(sys_modules, "cudf.pandas", SimpleNamespace(LOADED=loaded))
+        assert engines.is_accelerated() is loaded
+        assert (engines.why_not_here("pandas") is None) is not loaded
+
+
 def test_a_missing_library_of_the_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None if name == "polars" else object())
     assert engines.engines()["polars"] == "polars is not installed; it comes with the extra dataframes"
@@ -358,7 +383,61 @@ def test_falling_back_is_an_error_within_a_block_only(monkeypatch: pytest.Monkey
         assert environ.get("CUDF_PANDAS_FAIL_ON_FALLBACK") == before
 
 
+def test_the_accelerators_frame_comes_back_from_cudfs() -> None:
+    """Through methods that its objects have for everybody, and with no index among the columns."""
+    asked = []
+
+    class OnGpu:
+        def to_arrow(self, preserve_index: bool) -> str:
+            asked.append(preserve_index)
+            return "table"
+
+    engine = object.__new__(Accelerated)
+    assert engine.unload(SimpleNamespace(as_gpu_object=OnGpu)) == "table"
+    assert asked == [False]
+
+
 @pytest.mark.parametrize(("state", "expected"), [("FAST", False), ("SLOW", True)])
 def test_a_result_that_pandas_computed_is_noticed(state: str, expected: bool) -> None:
     assert fell_back(SimpleNamespace(_fsproxy_state=SimpleNamespace(name=state))) is expected
     assert not fell_back(FRAMES["random"])
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@every_operation
+@pytest.mark.parametrize("frame", FRAMES)
+def test_cudf_agrees(operation: str, frame: str) -> None:
+    agrees("cudf", operation, FRAMES[frame])
+
+
+@pytest.mark.gpu
+@every_operation
+def test_cudf_agrees_where_nothing_has_a_partner(operation: str) -> None:
+    agrees("cudf", operation, FRAMES["random"], lookup_of([]))
+
+
+@pytest.mark.gpu
+@every_operation
+@pytest.mark.parametrize("frame", FRAMES)
+def test_what_we_copied_is_to_cudf_as_if_it_had_copied_it(operation: str, frame: str) -> None:
+    """With our group-by, where the keys are ours to group."""
+    table, cudf = FRAMES[frame], engine("cudf")
+    is_ours = operation in ("groupby", "filter-groupby")
+    keys = [key for key in table["key"].to_pylist() if key is not None]
+    if is_ours and not all(0 <= key < 20 for key in keys):
+        pytest.skip("keys that are not 0, 1, … 19 are in no group of ours")
+    ours = DenseKeys(20)
+    found = ours.unload(engines.call(ours, operation, ours.load(table), cudf.load(LOOKUP))())
+    assert operations.difference(operation, found, operations.reference(operation, table, LOOKUP)) is None
+
+
+@pytest.mark.gpu
+def test_sums_of_integers_have_64_bits_in_cudf() -> None:
+    values = pa.array([2**31 - 1, 2**31 - 1, 5, None], pa.int32())
+    table = pa.table({"key": pa.array([1, 1, 2, 2], pa.int32()), "value": values})
+    found = engine("cudf").unload(engine("cudf").group_by(dataframes.load(table, engine("cudf")), "key"))
+    rows = sorted(operations.canonical("groupby", found).to_pylist(), key=lambda row: row["key"])
+    assert rows == [{"key": 1, "count": 2, "sum": 2**32 - 2}, {"key": 2, "count": 1, "sum": 5}]

@@ -81,12 +81,9 @@ def test_what_cannot_be_grouped_is_told(keys: torch.Tensor, values: torch.Tensor
 def test_copies_fit_into_shared_memory(shared: int, groups: int) -> None:
     copies = kernels.copies_that_fit(groups, shared)
     size = copies * groups * kernels.PARTIAL
-    assert 0 <= copies <= kernels.MOST_COPIES
+    assert copies in (0, 1, 2, 4, 8, 16, 32)
     assert size <= shared
-    if copies > 1:  # then two blocks share a multiprocessor, each with what the system takes
-        assert 2 * (size + kernels.RESERVED) <= shared + kernels.RESERVED
-    if copies == 0:
-        assert groups * kernels.PARTIAL > shared
+    assert copies == kernels.MOST_COPIES or max(1, 2 * copies) * groups * kernels.PARTIAL > shared
 
 
 def test_a_pytorch_that_cannot_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +166,8 @@ def test_the_kernels_text(keys: torch.dtype, values: torch.dtype, is_filtered: b
         (997, 11, 3, 2),
         (600, 100, 1, 3),
         (997, 11, 0, 2),
+        (1400, 3, 32, 3),
+        (280, 7, 16, 1),
     ]:
         columns = drawn(rows, groups, keys, values, seed=rows)
         sums, counts = torch.zeros(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.int64)
@@ -196,10 +195,27 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.dense_group_by(*columns, 1000)
     kernels.dense_group_by(*columns, 100_000, above=0.25)
     first, second = launched
-    assert (first[:4], first[5]) == (("group_by", False, (5, 1, 1), (1024, 1, 1)), 8 * 1000 * 12)
-    assert first[4][4:] == [5000, 1000, 8, 0.0]  # type: ignore[index]
+    assert (first[:4], first[5]) == (("group_by", False, (5, 1, 1), (1024, 1, 1)), 16 * 1000 * 12)
+    assert first[4][4:] == [5000, 1000, 16, 0.0]  # type: ignore[index]
     assert (second[:4], second[5]) == (("group_by_directly", True, (5, 1, 1), (1024, 1, 1)), 0)
     assert second[4][4:] == [5000, 100_000, 0.25]  # type: ignore[index]
+
+
+def test_a_multiprocessor_gets_one_block_that_takes_its_shared_memory_or_several_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grids: list[object] = []
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    monkeypatch.setattr(kernels, "kernel", lambda *types: lambda grid, *others: grids.append(grid))
+    monkeypatch.setattr(kernels, "_limits", lambda device: (232448, 3))
+    monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.no_grad())
+    columns = (torch.zeros(50_000, dtype=torch.int32).as_subclass(OnGpu), torch.zeros(50_000).as_subclass(OnGpu))
+    for groups in (1, 19_000, 20_000):
+        kernels.dense_group_by(*columns, groups)
+    assert grids == [(3, 1, 1), (3, 1, 1), (6, 1, 1)]
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,3 +53,48 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "pandas", io.StringIO('{"operation": "sort", "rows": 9, "transfer": "none"}\n'), answers
     )
     assert json.loads(answers.getvalue())["wrong"].startswith("sort on pandas: there are")
+
+
+def test_an_accelerator_that_cannot_be_switched_on_is_told_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what cuDF 26.10 does where pandas is 3.1."""
+
+    def install() -> None:
+        raise AttributeError("module 'pandas.core.window.rolling' has no attribute 'RollingGroupby'")
+
+    needed = ["cachetools", "pandas<3.1.0,>=3.0.0", "pyarrow>=19.0.0"]
+    monkeypatch.setattr(separate_process, "library", lambda name: SimpleNamespace(install=install))
+    monkeypatch.setattr(separate_process.metadata, "requires", lambda package: needed)
+    monkeypatch.delenv("CUDF_PANDAS_RMM_MODE", raising=False)
+    with pytest.raises(
+        GpuguideError, match=r"'RollingGroupby'\).* cuDF needs pandas<3\.1\.0,>=3\.0\.0; install"
+    ) as told:
+        separate_process.accelerate()
+    answers = io.StringIO()
+    separate_process.answer_all("cudf-pandas", io.StringIO('{"operation": "sort"}\n{}\n'), answers, str(told.value))
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [{"error": str(told.value)}] * 2
+
+
+@pytest.mark.parametrize("asked", [None, "managed"])
+def test_the_accelerator_takes_memory_from_the_pool_unless_told_otherwise(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def install() -> None:
+        found.append(os.environ["CUDF_PANDAS_RMM_MODE"])
+
+    monkeypatch.setattr(separate_process, "library", lambda name: SimpleNamespace(install=install))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("CUDF_PANDAS_RMM_MODE", None)
+    if asked is not None:
+        os.environ["CUDF_PANDAS_RMM_MODE"] = asked
+    separate_process.accelerate()
+    assert found == [asked or "async"]
+
+
+def test_without_cudf_nobody_knows_which_pandas_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(package: str) -> list[str]:
+        raise separate_process.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(separate_process.metadata, "requires", requires)
+    assert separate_process.wanted_pandas() == "another version"

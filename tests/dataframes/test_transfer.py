@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import data, transfer
-from gpuguide.dataframes.transfer import Column, Staging
+from gpuguide.dataframes.transfer import Column, Lane, Piece, Staging
 from gpuguide.errors import GpuguideError
 
 SMALL = Staging("cpu", piece=1000, threads=3)
@@ -82,25 +86,69 @@ def test_a_type_of_another_layout_is_named() -> None:
         transfer.to_device(pa.table({"when": pa.array([1], pa.timestamp("s"))}), "cpu")
 
 
-def test_the_two_buffers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    staging = Staging("cpu", piece=100, threads=2)
+def test_the_two_buffers_of_a_lane_take_turns() -> None:
+    staging = Staging("cpu", piece=100, threads=1)
+    (lane,) = staging.lanes
     filled = []
-    fill = staging._fill
-    monkeypatch.setattr(staging, "_fill", lambda buffer, part: (filled.append(buffer.ctypes.data), fill(buffer, part)))
+
+    class Noted(list[torch.Tensor]):
+        def __getitem__(self, turn: Any) -> Any:
+            filled.append(turn)
+            return super().__getitem__(turn)
+
+    lane.buffers = Noted(lane.buffers)
     source = np.arange(950, dtype=np.uint16).view(np.uint8)
-    staging.copy(
-        [source[:350], source[350:]], [torch.empty(400, dtype=torch.uint8), torch.empty(1550, dtype=torch.uint8)]
-    )
-    first, second = (buffer.data_ptr() for buffer in staging.buffers)
-    assert filled == [first, second] * 10
+    destinations = [torch.zeros(400, dtype=torch.uint8), torch.zeros(1550, dtype=torch.uint8)]
+    staging.copy([source[:350], source[350:]], destinations)
+    assert filled == [0, 1] * 10
+    assert np.concatenate([destinations[0][:350], destinations[1]]).tolist() == source.tolist()
+    assert not destinations[0][350:].any()
 
 
-def test_several_threads_fill_a_large_buffer_completely() -> None:
-    source = np.random.default_rng(0).integers(0, 256, 3 * transfer.SMALL + 17, dtype=np.uint8)
-    for threads in (1, 2, 7):
-        destination = torch.zeros(len(source), dtype=torch.uint8)
-        Staging("cpu", piece=2 * transfer.SMALL, threads=threads).copy([source], [destination])
-        assert (destination.numpy() == source).all()
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_several_threads_copy_all_bytes_once(threads: int) -> None:
+    source = np.random.default_rng(0).integers(0, 256, 3 * transfer.MIB + 17, dtype=np.uint8)
+    staging = Staging("cpu", piece=transfer.MIB // 16, threads=threads)
+    for _ in range(3):
+        destination = torch.zeros(len(source) + 5, dtype=torch.uint8)
+        staging.copy([source], [destination])
+        assert (destination[: len(source)].numpy() == source).all()
+        assert not destination[len(source) :].any()
+
+
+def test_all_threads_are_at_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = threading.Barrier(3, timeout=60)
+    carry = Lane.carry
+
+    def after_meeting(lane: Lane, pieces: Iterator[Piece]) -> None:
+        meeting.wait()  # fails unless three come
+        carry(lane, pieces)
+
+    monkeypatch.setattr(Lane, "carry", after_meeting)
+    destination = torch.zeros(transfer.SMALL + 1, dtype=torch.uint8)
+    Staging("cpu", threads=3).copy([np.ones(len(destination), dtype=np.uint8)], [destination])
+    assert destination.all()
+
+
+def test_a_small_copy_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers = []
+    carry = Lane.carry
+
+    def noted(lane: Lane, pieces: Iterator[Piece]) -> None:
+        callers.append(threading.current_thread())
+        carry(lane, pieces)
+
+    monkeypatch.setattr(Lane, "carry", noted)
+    destination = torch.zeros(transfer.SMALL, dtype=torch.uint8)
+    Staging("cpu", piece=1000, threads=3).copy([np.ones(len(destination), dtype=np.uint8)], [destination])
+    assert destination.all()
+    assert callers == [threading.main_thread()]
+
+
+def test_what_fails_in_a_thread_is_told() -> None:
+    source = np.ones(2 * transfer.SMALL, dtype=np.uint8)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        Staging("cpu", threads=2).copy([source], [torch.zeros(len(source) - 1, dtype=torch.uint8)])
 
 
 def test_the_buffers_of_a_device_are_made_once() -> None:

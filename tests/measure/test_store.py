@@ -288,6 +288,7 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
 AWAITING_A_GPU = {
     "attention",
     "attention-tiles",
+    "attention-traffic",
     "dataframe",
     "frame-transfer",
     "gpu-metrics",

@@ -5,13 +5,23 @@ place. What remains is one pass over the rows: 4 bytes of key and 8 of value are
 and 100 million rows the floor of that is 0.4 ms.
 
 The difficulty is that many threads add to one sum. Each block of threads therefore adds into sums of its own in shared
-memory, several copies of them, so that warps seldom meet, and only then into the result. A filter costs nothing in
-such a pass, because a row is dropped after it was read anyway; two calls would write the rows that are left and read
-them again.
+memory, and only then into the result. Every group has several copies of its sum there, and neighbouring threads take
+different ones::
+
+    group      0 0 0 0 1 1 1 1 2 2 2 2 ...
+    copy       0 1 2 3 0 1 2 3 0 1 2 3 ...        thread t of a block adds into copy t % copies
+
+This matters because shared memory has no addition of fp64: the compiler writes a loop that reads the sum, adds, and
+swaps the new sum in if nobody was faster. Threads of a warp that meet in a sum go round that loop again, each a turn.
+Different copies lie in different banks as well, so that a warp's accesses wait less for each other.
+
+A filter costs nothing in such a pass, because a row is dropped after it was read anyway; two calls would write the rows
+that are left and read them again.
 
 The kernel is CUDA C, because Triton has no atomic additions in shared memory.
 
-Sources: CUDA C++ Programming Guide, "Atomic functions" and "Shared memory"; for cuDF's way, rapidsai/cudf,
+Sources: CUDA C++ Programming Guide, "Atomic functions" and "Shared memory"; the machine code that the compiler makes of
+``atomicAdd`` for compute capability 9.0, a loop around ``ATOMS.CAST.SPIN.64``; for cuDF's way, rapidsai/cudf,
 ``cpp/src/groupby/hash``.
 """
 
@@ -26,14 +36,15 @@ import torch
 from gpuguide import cuda_c
 
 THREADS = 1024
-BLOCKS_A_MULTIPROCESSOR = 2
-"""With 1024 threads each they are all that a multiprocessor of most GPUs holds"""
-MOST_COPIES = 8
-"""Of a block's sums. Each warp adds into one of them."""
+"""Of a block. A block has a multiprocessor for itself, and with it all of its shared memory."""
+ROWS_AT_ONCE = 4
+"""Of a thread, whose numbers are on their way from memory together"""
+MOST_COPIES = 32
+"""Of a group's sum in a block: one for each thread of a warp"""
 PARTIAL = 8 + 4
 """Bytes of a group in one copy: a sum and a count"""
-RESERVED = 1024
-"""Bytes of shared memory that the system keeps for itself in every block"""
+BLOCKS_WITHOUT_COPIES = 2
+"""On a multiprocessor, where no copy fits and blocks need no shared memory"""
 LEAST_SHARED_MEMORY = 48 * 2**10
 MOST_ROWS = 2**31 - 1
 KEYS = {torch.int32: "int", torch.int64: "long long"}
@@ -47,31 +58,33 @@ __device__ __forceinline__ bool counts_in(KEY key, double value, int groups, dou
 }
 
 // Every block adds its rows into `copies` partial sums of each group in shared memory, then these into the result.
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(THREADS)
 group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double* sums, unsigned long long* counts,
          int rows, int groups, int copies, double threshold) {
     extern __shared__ double partial_sums[];
-    unsigned* partial_counts = (unsigned*)(partial_sums + (size_t)copies * groups);
+    unsigned* partial_counts = (unsigned*)(partial_sums + copies * groups);
     for (int i = threadIdx.x; i < copies * groups; i += blockDim.x) {
         partial_sums[i] = 0.0;
         partial_counts[i] = 0;
     }
     __syncthreads();
 
-    const int mine = threadIdx.x / 32 % copies * groups;
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t first = (size_t)blockIdx.x * blockDim.x + threadIdx.x; first < rows; first += 4 * step) {
-        KEY key[4];
-        double value[4];
-        for (int i = 0; i < 4; ++i) {  // four rows of a thread are under way at once
-            const size_t row = first + i * step;
-            key[i] = row < rows ? keys[row] : -1;
-            value[i] = row < rows ? (double)values[row] : 0.0;
+    const int mine = threadIdx.x % copies;
+    const unsigned end = rows;  // unsigned, because the last step may go beyond 2^31
+    const unsigned step = gridDim.x * blockDim.x;
+    for (unsigned first = blockIdx.x * blockDim.x + threadIdx.x; first < end; first += ROWS_AT_ONCE * step) {
+        KEY key[ROWS_AT_ONCE];
+        double value[ROWS_AT_ONCE];
+        for (int i = 0; i < ROWS_AT_ONCE; ++i) {  // all are asked for before the first is waited for
+            const unsigned row = first + i * step;
+            key[i] = row < end ? keys[row] : -1;
+            value[i] = row < end ? (double)values[row] : 0.0;
         }
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < ROWS_AT_ONCE; ++i) {
             if (!counts_in(key[i], value[i], groups, threshold)) continue;
-            atomicAdd(&partial_sums[mine + key[i]], value[i]);
-            atomicAdd(&partial_counts[mine + key[i]], 1u);
+            const int place = (int)key[i] * copies + mine;
+            atomicAdd(&partial_sums[place], value[i]);
+            atomicAdd(&partial_counts[place], 1u);
         }
     }
     __syncthreads();
@@ -80,8 +93,8 @@ group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double*
         double sum = 0.0;
         unsigned long long count = 0;
         for (int copy = 0; copy < copies; ++copy) {
-            sum += partial_sums[copy * groups + group];
-            count += partial_counts[copy * groups + group];
+            sum += partial_sums[group * copies + copy];
+            count += partial_counts[group * copies + copy];
         }
         if (count == 0) continue;
         atomicAdd(&sums[group], sum);
@@ -90,11 +103,12 @@ group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double*
 }
 
 // The same for more groups than shared memory holds: every row is added into the result, which the L2 cache holds.
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(THREADS)
 group_by_directly(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double* sums,
                   unsigned long long* counts, int rows, int groups, double threshold) {
-    const size_t step = (size_t)gridDim.x * blockDim.x;
-    for (size_t row = (size_t)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
+    const unsigned end = rows;
+    const unsigned step = gridDim.x * blockDim.x;
+    for (unsigned row = blockIdx.x * blockDim.x + threadIdx.x; row < end; row += step) {
         const KEY key = keys[row];
         const double value = values[row];
         if (!counts_in(key, value, groups, threshold)) continue;
@@ -169,7 +183,8 @@ def dense_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above:
         run = kernel(name, keys.dtype, values.dtype, above is not None)
         columns = [keys.contiguous(), values.contiguous(), sums, counts]
         sizes = [len(keys), groups, *([copies] if copies else []), float(above or 0.0)]
-        blocks = min(BLOCKS_A_MULTIPROCESSOR * multiprocessors, -(-len(keys) // THREADS))
+        most_blocks = multiprocessors * (1 if copies else BLOCKS_WITHOUT_COPIES)
+        blocks = min(most_blocks, -(-len(keys) // THREADS))
         run((blocks, 1, 1), (THREADS, 1, 1), [*columns, *sizes], copies * groups * PARTIAL)
     return Totals(sums, counts)
 
@@ -193,20 +208,20 @@ def _check(keys: torch.Tensor, values: torch.Tensor, groups: int) -> None:
 def copies_that_fit(groups: int, shared: int) -> int:
     """Return how many copies of the sums a block holds, 0 if not one fits.
 
+    It is a power of two, so that the threads of a warp spread evenly over the banks of shared memory.
+
     Parameters
     ----------
     groups : int
         Sums in a copy.
     shared : int
-        Bytes of shared memory that a block may have if it is alone on a multiprocessor. Blocks share it where
-        more than one copy fits all the same.
+        Bytes of shared memory that a block may have.
 
-    >>> copies_that_fit(1000, 232448), copies_that_fit(10_000, 232448), copies_that_fit(100_000, 232448)
-    (8, 1, 0)
+    >>> [copies_that_fit(groups, 232448) for groups in (10, 1000, 10_000, 100_000)]
+    [32, 16, 1, 0]
     """
-    alone = shared // (groups * PARTIAL)
-    together = ((shared + RESERVED) // BLOCKS_A_MULTIPROCESSOR - RESERVED) // (groups * PARTIAL)
-    return min(MOST_COPIES, together) or min(1, alone)
+    fitting = min(MOST_COPIES, shared // (groups * PARTIAL))
+    return 1 << fitting.bit_length() - 1 if fitting else 0
 
 
 @functools.cache
@@ -220,7 +235,14 @@ def _limits(device: int) -> tuple[int, int]:
 def source_of(keys: torch.dtype, values: torch.dtype, is_filtered: bool) -> str:
     """Return the kernels' CUDA C for some types, with or without the filter."""
     keep = "value > threshold" if is_filtered else "value == value"
-    return f"#define KEY {KEYS[keys]}\n#define VALUE {VALUES[values]}\n#define KEEP ({keep})\n{SOURCE}"
+    defined = {
+        "KEY": KEYS[keys],
+        "VALUE": VALUES[values],
+        "KEEP": f"({keep})",
+        "THREADS": THREADS,
+        "ROWS_AT_ONCE": ROWS_AT_ONCE,
+    }
+    return "".join(f"#define {name} {meaning}\n" for name, meaning in defined.items()) + SOURCE
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from gpuguide.errors import GpuguideError
 
-EXTRAS = {"cudf": "cuda12 or cuda13", "pylibcudf": "cuda12 or cuda13", "cudf_polars": "cuda12 or cuda13"}
+EXTRAS = dict.fromkeys(("cudf", "cudf.pandas", "pylibcudf", "rmm", "cudf_polars"), "cuda12 or cuda13")
 """The extra that a library comes with, where it is not ``dataframes``"""
 
 
@@ -17,10 +17,11 @@ def library(name: str) -> ModuleType:
     Raises
     ------
     GpuguideError
-        If it is not installed; the message names the extra that brings it.
+        If it is not installed, or fails while it is imported; the message names the extra that brings it.
     """
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # cuDF's is a RuntimeError where it finds no CUDA library
         extra = EXTRAS.get(name, "dataframes")
-        raise GpuguideError(f"{name} cannot be imported ({error}); it comes with the extra {extra}.") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise GpuguideError(f"{name} cannot be imported ({reason}); it comes with the extra {extra}.") from error

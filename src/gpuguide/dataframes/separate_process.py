@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import metadata
 from typing import Any, TextIO
 
 from gpuguide.dataframes import data, operations
+from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
 
 ACCELERATED = "cudf-pandas"
@@ -82,25 +84,66 @@ class SeparateProcess:
 def serve() -> None:
     """Answer questions on standard input until there are no more; what libraries print goes to standard error."""
     name = sys.argv[1]
+    unable = None
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         if name == ACCELERATED:
-            import cudf.pandas  # type: ignore[import-not-found,unused-ignore]
+            try:
+                accelerate()
+            except GpuguideError as error:
+                unable = str(error)
+        answer_all(name, sys.stdin, answers, unable)
 
-            cudf.pandas.install()
-        answer_all(name, sys.stdin, answers)
+
+def accelerate() -> None:
+    """Switch ``cudf.pandas`` on in this process, with memory from the driver's pool, as cuDF has it in the other.
+
+    Otherwise it would take four fifths of the free memory at once, as managed memory, and leave the other process none.
+
+    Source: cudf, ``python/cudf/cudf/pandas/__init__.py``, which reads this variable.
+
+    Raises
+    ------
+    GpuguideError
+        If it cannot be switched on, for instance with a pandas that is newer than cuDF.
+    """
+    os.environ.setdefault("CUDF_PANDAS_RMM_MODE", "async")
+    accelerator = library("cudf.pandas")
+    try:
+        accelerator.install()
+    except Exception as error:
+        raise GpuguideError(
+            f"cudf.pandas cannot be switched on ({type(error).__name__}: {error}). "
+            f"pandas {metadata.version('pandas')} is here, and cuDF needs {wanted_pandas()}; install that."
+        ) from error
 
 
-def answer_all(name: str, questions: TextIO, answers: TextIO) -> None:
-    """Answer each question with one line of JSON."""
+def wanted_pandas() -> str:
+    """Return which pandas the installed cuDF says it needs."""
+    for package in ("cudf-cu12", "cudf-cu13", "cudf"):
+        try:
+            needed = metadata.requires(package) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in needed:
+            if requirement.startswith("pandas"):
+                return requirement
+    return "another version"
+
+
+def answer_all(name: str, questions: TextIO, answers: TextIO, unable: str | None = None) -> None:
+    """Answer each question with one line of JSON, which says why if this process is unable to do anything."""
     sample: Callable[[], float] | None = None
     for line in questions:
         question = json.loads(line)
+        answer: dict[str, object]
         try:
-            if question:
+            if unable is not None:
+                answer = {"error": unable}
+            elif question:
                 sample = None  # lets go of the frame before the next is made
                 sample = prepared(name, **question)
-                answer: dict[str, object] = {}
+                answer = {}
             elif sample is None:
                 answer = {"error": "Nothing was set up to be timed."}
             else:

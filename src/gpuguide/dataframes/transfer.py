@@ -1,23 +1,25 @@
-"""From Arrow's buffers in pageable memory to columns on a GPU, through two pinned buffers in turn.
+"""From Arrow's buffers in pageable memory to columns on a GPU, through pinned buffers that several threads fill.
 
 The driver copies pageable memory through small pinned buffers of its own, one thread filling them, and reaches a part
-of what the connection carries. Here several threads fill one buffer while the GPU fetches the other::
+of what the connection carries. Here every thread has two pinned buffers: it fills one while the GPU fetches the other::
 
-    threads   fill A   fill B   fill A   fill B
-    copies             fetch A  fetch B  fetch A
+    thread 0    fill A   fill B   fill A   fill B
+    thread 1    fill C   fill D   fill C   fill D
+    copies          fetch A, C   fetch B, D   fetch A, C
 
-The slower of the two sets the pace. What arrives becomes a frame without being copied again: an Arrow column and a
-column of cuDF are laid out alike.
+No thread waits for another, and the slower of the two sets the pace: the threads that read the host's memory, or the
+connection. What arrives becomes a frame without being copied again: an Arrow column and a column of cuDF are laid out
+alike.
 
 Sources: CUDA C++ Best Practices Guide, "Pinned memory" and "Asynchronous and overlapping transfers"; Arrow columnar
 format, "Buffer listing for each layout"; pylibcudf's reference, ``Column`` and ``gpumemoryview``; cuDF's reference,
-``Series.from_pylibcudf``.
+``DataFrame.from_pylibcudf``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +32,12 @@ from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
 
 MIB = 2**20
-PIECE = 32 * MIB
-"""Bytes of a pinned buffer. Smaller ones cost more waiting, larger ones a longer start and end without overlap."""
+PIECE = 4 * MIB
+"""Bytes of a pinned buffer. Smaller ones cost more calls for each byte, larger ones leave the processor's caches."""
 THREADS = 8
-"""That fill a buffer. One copies about 10 GB/s, and the connection of an H100 carries five times that."""
+"""That fill buffers. One copies about 10 GB/s, and the connection of an H100 carries five times that."""
 SMALL = MIB
-"""Bytes up to which one thread copies alone"""
+"""Bytes up to which the calling thread copies alone, because waking others takes as long"""
 PADDING = 64
 """Bytes that the length of a bitmap must be a multiple of for cuDF"""
 DTYPES = {
@@ -83,20 +85,49 @@ class Column:
         return self.data.view(DTYPES[self.type])
 
 
+Piece = tuple[np.ndarray, torch.Tensor, int]
+"""Bytes of the host, where they go on the device, and where in both the piece begins"""
+
+
+class Lane:
+    """Two buffers, which one thread fills in turn."""
+
+    def __init__(self, piece: int, stream: torch.cuda.Stream | None) -> None:
+        self.stream = stream
+        self.buffers = [torch.empty(piece, dtype=torch.uint8, pin_memory=stream is not None) for _ in range(2)]
+        self.fetched = [torch.cuda.Event() for _ in self.buffers] if stream is not None else []
+        self.turn = 0
+
+    def carry(self, pieces: Iterator[Piece]) -> None:
+        """Copy pieces until there are no more. Other lanes take from the same iterator.
+
+        NumPy lets other threads run while it copies, and PyTorch while it waits.
+        """
+        with torch.cuda.stream(self.stream):
+            for source, destination, begin in pieces:
+                if self.stream is not None:
+                    self.fetched[self.turn].synchronize()
+                buffer = self.buffers[self.turn]
+                part = source[begin : begin + len(buffer)]
+                np.copyto(buffer[: len(part)].numpy(), part)
+                destination[begin : begin + len(part)].copy_(buffer[: len(part)], non_blocking=True)
+                if self.stream is not None:
+                    self.fetched[self.turn].record(self.stream)
+                self.turn = 1 - self.turn
+
+
 class Staging:
-    """Two buffers in turn, the threads that fill them, and the stream on which a GPU fetches them.
+    """Lanes, the threads that work on them, and the stream on which a GPU fetches what they hold.
 
     On a CPU the buffers are not pinned and fetched at once; all else is the same.
     """
 
     def __init__(self, device: str = "cuda", piece: int = PIECE, threads: int = THREADS) -> None:
-        self.on_gpu = torch.device(device).type == "cuda"
-        self.device, self.piece, self.threads = device, piece, threads
-        self.buffers = [torch.empty(piece, dtype=torch.uint8, pin_memory=self.on_gpu) for _ in range(2)]
+        on_gpu = torch.device(device).type == "cuda"
+        self.device, self.piece = device, piece
+        self.stream = torch.cuda.Stream(device) if on_gpu else None
+        self.lanes = [Lane(piece, self.stream) for _ in range(threads)]
         self.pool = ThreadPoolExecutor(threads)
-        self.stream = torch.cuda.Stream(device) if self.on_gpu else None
-        self.fetched = [torch.cuda.Event() for _ in self.buffers] if self.on_gpu else []
-        self.turn = 0
 
     def copy(self, sources: Sequence[np.ndarray], destinations: Sequence[torch.Tensor]) -> None:
         """Copy bytes from the host to the device, and return when they are there.
@@ -108,37 +139,21 @@ class Staging:
         destinations : sequence of torch.Tensor
             ``uint8``, one for each source and at least as long.
         """
+        pieces = iter(
+            [
+                (source, destination, begin)
+                for source, destination in zip(sources, destinations, strict=True)
+                for begin in range(0, len(source), self.piece)
+            ]
+        )
         if self.stream is not None:  # the destinations may be memory that earlier work still uses
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        for source, destination in zip(sources, destinations, strict=True):
-            for begin in range(0, len(source), self.piece):
-                part = source[begin : begin + self.piece]
-                self._stage(part, destination[begin : begin + len(part)])
+        if sum(map(len, sources)) <= SMALL:
+            self.lanes[0].carry(pieces)
+        else:
+            list(self.pool.map(Lane.carry, self.lanes, [pieces] * len(self.lanes)))
         if self.stream is not None:
             self.stream.synchronize()
-
-    def _stage(self, part: np.ndarray, destination: torch.Tensor) -> None:
-        """Fill the buffer whose turn it is, and let the device fetch it."""
-        buffer = self.buffers[self.turn][: len(part)]
-        if self.stream is None:
-            self._fill(buffer.numpy(), part)
-            destination.copy_(buffer)
-        else:
-            self.fetched[self.turn].synchronize()
-            self._fill(buffer.numpy(), part)
-            with torch.cuda.stream(self.stream):
-                destination.copy_(buffer, non_blocking=True)
-                self.fetched[self.turn].record(self.stream)
-        self.turn = 1 - self.turn
-
-    def _fill(self, buffer: np.ndarray, part: np.ndarray) -> None:
-        """Copy within the host's memory. NumPy lets other threads run meanwhile."""
-        if len(part) <= SMALL or self.threads == 1:
-            np.copyto(buffer, part)
-            return
-        share = -(-len(part) // self.threads)
-        slices = [slice(begin, begin + share) for begin in range(0, len(part), share)]
-        list(self.pool.map(lambda place: np.copyto(buffer[place], part[place]), slices))
 
 
 @functools.cache
@@ -211,7 +226,7 @@ def to_cudf(columns: Sequence[Column]) -> Any:
     """Return columns on a GPU as cuDF's frame, which holds on to them and copies nothing."""
     cudf, plc = library("cudf"), library("pylibcudf")
 
-    def series(column: Column) -> Any:
+    def wrapped(column: Column) -> Any:
         children = []
         if column.offsets is not None:
             kind, _ = OFFSETS[column.type]
@@ -220,9 +235,10 @@ def to_cudf(columns: Sequence[Column]) -> Any:
         kind = plc.DataType(getattr(plc.TypeId, PYLIBCUDF.get(column.type, column.type.upper())))
         validity = None if column.validity is None else plc.gpumemoryview(column.validity)
         data = plc.gpumemoryview(column.data)
-        return cudf.Series.from_pylibcudf(plc.Column(kind, column.rows, data, validity, column.null_count, 0, children))
+        return plc.Column(kind, column.rows, data, validity, column.null_count, 0, children)
 
-    return cudf.DataFrame({column.name: series(column) for column in columns})
+    table = plc.Table([wrapped(column) for column in columns])
+    return cudf.DataFrame.from_pylibcudf(table, {"columns": [column.name for column in columns]})
 
 
 def load(table: Any) -> Any:

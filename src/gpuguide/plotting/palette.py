@@ -106,7 +106,7 @@ CONTENDERS = {
     "train-unfused": Style("violet", "v"),
     "forward-bf16": Style("ochre", "P"),
     "gpuguide-triton": Style("green", "^"),
-    "gpuguide-gluon": Style("sky", "p"),
+    "gpuguide-gluon": Style("violet", "v"),
     "sdpa-flash": Style("orange", "s"),
     "sdpa-cudnn": Style("blue", "o"),
     "sdpa-efficient": Style("pink", "D"),

@@ -16,7 +16,6 @@ from gpuguide.dataframes.engines.duckdb_sql import DuckDB
 from gpuguide.dataframes.engines.interface import Engine, call, call_with_transfer, check
 from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike
 from gpuguide.dataframes.engines.polars_like import GpuPolars, LazyPolars, Polars
-from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError, unknown
 
 __all__ = ["ENGINES", "Engine", "call", "call_with_transfer", "check", "engine", "engines"]
@@ -64,11 +63,11 @@ def why_not_here(name: str) -> str | None:
         if importlib.util.find_spec(package) is None:
             extra = "cuda12 or cuda13" if package.startswith("cudf") else "dataframes"
             return f"{package} is not installed; it comes with the extra {extra}"
-    if name == "pandas" and "cudf" in sys.modules and is_accelerated():
+    if name == "pandas" and is_accelerated():
         return "pandas runs under cudf.pandas in this process, where its times would not be its own"
     return None
 
 
 def is_accelerated() -> bool:
-    """Return whether ``cudf.pandas`` is switched on in this process."""
-    return bool(getattr(library("cudf.pandas"), "LOADED", False))
+    """Return whether ``cudf.pandas`` is switched on in this process. Where it was never imported it is not."""
+    return bool(getattr(sys.modules.get("cudf.pandas"), "LOADED", False))

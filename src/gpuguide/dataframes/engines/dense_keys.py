@@ -51,12 +51,11 @@ class DenseKeys(CuDF):
 
     def _columns(self, frame: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values as tensors, which share the frame's memory unless something is missing in it."""
-        keys, values = frame["key"], frame["value"]
+        keys = frame["key"]
         if keys.null_count:
             keys = keys.fillna(-1)
-        if values.null_count:
-            values = values.fillna(float("nan"))
-        return self._tensor(keys), self._tensor(values)
+        return self._tensor(keys), self._tensor(frame["value"])
 
     def _tensor(self, series: Any) -> torch.Tensor:
+        """Return a column as a tensor. Missing floats become NaN: cuDF's ``values`` do that, and pandas' are so."""
         return torch.as_tensor(series.values, device=self.device)

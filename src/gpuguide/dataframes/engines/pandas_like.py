@@ -103,8 +103,8 @@ class Accelerated(PandasLike):
         return library("cudf.pandas").as_proxy_object(library("cudf").DataFrame.from_arrow(table))
 
     def unload(self, result: Any) -> Any:
-        """Return a frame as an Arrow table. There is no public way to cuDF's frame that all versions have."""
-        return result._fsproxy_fast.to_arrow(preserve_index=False)
+        """Return a frame as an Arrow table, made by cuDF from its own frame."""
+        return result.as_gpu_object().to_arrow(preserve_index=False)
 
     def wait(self) -> None:
         """Return when the GPU has nothing to do."""
