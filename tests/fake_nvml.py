@@ -31,7 +31,12 @@ class FakeNvml(ModuleType):
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_TEMPERATURE_THRESHOLD_SHUTDOWN, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 0, 1
-    NVML_FI_DEV_POWER_INSTANT = 186
+    NVML_FI_DEV_POWER_INSTANT, NVML_FI_DEV_MEMORY_TEMP = 186, 82
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_SM_OCCUPANCY = 2, 3
+    NVML_GPM_METRIC_ANY_TENSOR_UTIL, NVML_GPM_METRIC_DRAM_BW_UTIL = 5, 10
+    nvmlMemory_v2 = 0x2000028
 
     def __init__(
         self,
@@ -44,10 +49,13 @@ class FakeNvml(ModuleType):
         self.count, self.refused, self.missing, self.lost_after = count, set(refused), set(missing), lost_after
         self.asked: list[str] = []
         self.open = 0
+        self.has_counters = True
+        self.looks: list[int] = []
+        self.failing: set[int] = set()
 
     def __getattribute__(self, name: str) -> Any:
         """Refuse and forget what the test says, and write down what was asked."""
-        if not name.startswith("nvml"):
+        if not name.startswith("nvml") or name == "nvmlMemory_v2":
             return super().__getattribute__(name)
         if name in self.missing:
             raise AttributeError(name)
@@ -95,8 +103,40 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetUtilizationRates(self, gpu: int) -> SimpleNamespace:
         return SimpleNamespace(gpu=100, memory=25)
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
-        return SimpleNamespace(total=80 * GIB, used=(gpu + 1) * GIB, free=(79 - gpu) * GIB)
+    def nvmlDeviceGetMemoryInfo(self, gpu: int, version: int | None = None) -> SimpleNamespace:
+        known = SimpleNamespace(total=80 * GIB, used=(gpu + 1) * GIB, free=(79 - gpu) * GIB)
+        if version == self.nvmlMemory_v2:
+            known.reserved = GIB // 2
+        return known
+
+    def nvmlGpmQueryDeviceSupport(self, gpu: int) -> SimpleNamespace:
+        return SimpleNamespace(isSupportedDevice=int(self.has_counters))
+
+    def nvmlGpmSampleAlloc(self) -> SimpleNamespace:
+        """Return an empty look; ``looks`` counts those that nobody has freed."""
+        look = SimpleNamespace(number=None, key=len(self.asked))
+        self.looks.append(look.key)
+        return look
+
+    def nvmlGpmSampleFree(self, look: SimpleNamespace) -> None:
+        self.looks.remove(look.key)
+
+    def nvmlGpmSampleGet(self, gpu: int, look: SimpleNamespace) -> SimpleNamespace:
+        look.number = self.asked.count("nvmlGpmSampleGet")
+        return look
+
+    def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
+        metrics = [SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(333)]
+        return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=metrics)
+
+    def nvmlGpmMetricsGet(self, asked: SimpleNamespace) -> SimpleNamespace:
+        """Give ten times its number as each metric, in percent; the second look must be the later one."""
+        assert asked.version == 1
+        assert asked.sample2.number > asked.sample1.number
+        for each in asked.metrics[: asked.numMetrics]:
+            each.nvmlReturn = 3 if each.metricId in self.failing else 0
+            each.value = 10.0 * each.metricId
+        return asked
 
     def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
         return 1000 * (gpu * 100 + self.asked.count("nvmlDeviceGetPowerUsage"))
@@ -105,8 +145,8 @@ class FakeNvml(ModuleType):
         return 700_000
 
     def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[int]) -> list[SimpleNamespace]:
-        assert fields == [186]
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=400_000))]
+        values = {186: 400_000, 82: 58}
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=values[each])) for each in fields]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
         return 10**9 + 500 * self.asked.count("nvmlDeviceGetTotalEnergyConsumption")

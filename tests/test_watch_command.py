@@ -155,11 +155,13 @@ def test_no_line_is_wider_than_the_terminal(nvml: Callable[..., FakeNvml], width
 def test_a_panel_shows_bounds_limits_and_what_is_missing(nvml: Callable[..., FakeNvml]) -> None:
     nvml(1, refused={"nvmlDeviceGetFieldValues"})
     lines = shown(screen(), watched(1))
-    assert "memory used" in lines[3]
-    assert "1 GiB of 80 GiB" in lines[3]
+    assert "SM activity" in lines[3]
+    assert "20 %" in lines[3]
+    assert "memory used" in lines[7]
+    assert "1 GiB of 80 GiB" in lines[7]
     assert any("45 °C of 89 °C" in line for line in lines)
     assert "clock limits: the power limit" in lines
-    assert "not given by this GPU: power now" in lines
+    assert "not given by this GPU: power now, memory temperature" in lines
 
 
 def test_many_gpus_are_a_table_where_panels_would_not_fit(nvml: Callable[..., FakeNvml]) -> None:

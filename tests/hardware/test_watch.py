@@ -18,7 +18,7 @@ from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.hardware import monitor
 from gpuguide.hardware.trace import BOARD, QUANTITIES, Row, Trace
 
-NVML_ONLY = set(QUANTITIES) - {"allocated", "reserved"}
+NVML_ONLY = set(QUANTITIES) - {"allocated", "reserved", "done"}
 Install = Callable[..., FakeNvml]
 
 
@@ -37,6 +37,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
     yield install
     assert [each.open for each in made] == [0] * len(made)
+    assert [each.looks for each in made] == [[]] * len(made)
     assert not [thread for thread in threading.enumerate() if thread.name == "gpuguide-watch"]
 
 
@@ -83,6 +84,7 @@ def test_everything_is_read_in_si_units_before_while_and_after_a_block(nvml: Ins
         "sm_clock_limit": 1.98e9,
         "slowdown_temperature": 89.0,
         "shutdown_temperature": 92.0,
+        "driver_memory": GIB / 2,
     }
     assert set(trace.board) == set(BOARD)
 
@@ -163,7 +165,10 @@ QUESTIONS = {
     "nvmlDeviceGetUtilizationRates": {"gpu_utilisation", "memory_utilisation"},
     "nvmlDeviceGetMemoryInfo": {"memory_used"},
     "nvmlDeviceGetPowerUsage": {"power"},
-    "nvmlDeviceGetFieldValues": {"instant_power"},
+    "nvmlDeviceGetFieldValues": {"instant_power", "memory_temperature"},
+    "nvmlGpmQueryDeviceSupport": set(monitor.CHIP_COUNTERS),
+    "nvmlGpmSampleGet": set(monitor.CHIP_COUNTERS),
+    "nvmlGpmMetricsGet": set(monitor.CHIP_COUNTERS),
     "nvmlDeviceGetTotalEnergyConsumption": {"energy"},
     "nvmlDeviceGetClockInfo": {"sm_clock", "memory_clock"},
     "nvmlDeviceGetTemperature": {"temperature"},
@@ -204,7 +209,37 @@ def test_a_field_that_the_driver_marks_as_unsupported_is_absent(nvml: Install, m
     monkeypatch.setattr(driver, "nvmlDeviceGetFieldValues", lambda gpu, fields: answer)
     with monitor.watch(interval=60) as trace:
         pass
-    assert trace.absent == {"instant_power": "the driver says 'Not Supported'"}
+    assert trace.absent == dict.fromkeys(("instant_power", "memory_temperature"), "the driver says 'Not Supported'")
+
+
+def test_counters_in_the_chip_count_from_one_reading_to_the_next(nvml: Install) -> None:
+    driver = nvml()
+    with monitor.watch(interval=0.001) as trace:
+        wait_for(lambda: len(trace.rows) >= 5)
+        assert len(driver.looks) == 2
+    expected = {"sm_activity": 0.2, "sm_occupancy": 0.3, "tensor_activity": 0.5, "bandwidth_share": 1.0}
+    for name, share in expected.items():
+        assert trace[name].tolist() == [share] * len(trace.rows)
+
+
+def test_a_gpu_before_hopper_has_no_such_counters(nvml: Install) -> None:
+    nvml().has_counters = False
+    with monitor.watch(interval=60) as trace:
+        pass
+    assert trace.absent == dict.fromkeys(monitor.CHIP_COUNTERS, "the driver says 'Not Supported'")
+
+
+def test_one_counter_that_is_not_given_is_a_gap_and_all_of_them_are_a_refusal(nvml: Install) -> None:
+    driver = nvml()
+    driver.failing = {3}
+    with monitor.watch(interval=60) as trace:
+        pass
+    assert np.isnan(trace["sm_occupancy"]).all()
+    assert trace["sm_activity"].tolist() == [0.2, 0.2]
+    driver.failing = {2, 3, 5, 10}
+    with monitor.watch(interval=60) as trace:
+        pass
+    assert trace.absent == dict.fromkeys(monitor.CHIP_COUNTERS, "the driver says 'Not Supported'")
 
 
 def test_a_reading_that_stops_coming_is_a_gap(nvml: Install) -> None:
@@ -222,7 +257,7 @@ def test_a_board_that_tells_no_bounds_and_no_name(nvml: Install) -> None:
     nvml(refused={"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetName"})
     with monitor.watch(interval=60) as trace:
         pass
-    assert set(trace.board) == {"memory_total", "sm_clock_limit"}
+    assert set(trace.board) == {"memory_total", "sm_clock_limit", "driver_memory"}
     assert trace.device == "a GPU whose name the driver does not give"
 
 
@@ -370,6 +405,37 @@ def made(seconds: list[float], **columns: list[float]) -> Trace:
     return Trace("a GPU", 0, 1.0, "2026-01-02T03:04:05.000+00:00", units, rows=rows)
 
 
+def counted(values: list[float]) -> Trace:
+    rows = [Row(0.5 * row, 1e-3, {"done": value}) for row, value in enumerate(values)]
+    return Trace("a GPU", 0, 0.5, "2026-01-02T03:04:05+00:00", {"done": "FLOP"}, rows=rows)
+
+
+def test_a_part_of_a_trace_and_how_fast_something_was_counted_in_it() -> None:
+    whole = counted([0.0, 10.0, 30.0, 50.0, 50.0])
+    assert whole.rate("done") == 25.0
+    part = whole.between(0.4, 1.6)
+    assert part.seconds.tolist() == [0.5, 1.0, 1.5]
+    assert part.rate("done") == 40.0
+    assert counted([0.0, math.nan, 30.0]).rate("done") == 30.0
+    assert whole.totals().columns == {}  # a mean of a count says nothing
+
+
+def test_a_part_without_readings_and_a_rate_of_one_reading() -> None:
+    whole = counted([0.0, 10.0])
+    with pytest.raises(GpuguideError, match=r"no reading from 3 s to 4 s: it ends at 0.5 s"):
+        whole.between(3, 4)
+    with pytest.raises(GpuguideError, match=r"A rate of done needs two readings, and this trace of a GPU has 1"):
+        whole.between(0.4, 1).rate("done")
+
+
+def test_how_often_a_reading_is_renewed() -> None:
+    """Every tenth reading is a new one, and of some stretches two are equal."""
+    values = [float(row // 10 if row < 60 else 6 + (row - 60) // 20) for row in range(120)]
+    assert counted(values).renewal("done") == pytest.approx(5.0)
+    with pytest.raises(GpuguideError, match=r"The done of a GPU changed 1 times in this trace, too seldom"):
+        counted([0.0, 0.0, 1.0, 1.0]).renewal("done")
+
+
 def test_means_are_over_time_and_energy_is_power_times_time() -> None:
     """Compare with NumPy's interpolation on a fine grid, which knows nothing of trapezoids."""
     seconds, power = [0.0, 1.0, 1.5, 4.0], [100.0, 300.0, 300.0, 50.0]
@@ -436,6 +502,11 @@ def test_the_real_library_has_what_is_asked_of_it() -> None:
     assert not [name for name in asked if not hasattr(pynvml, name)]
     for name in (name for name in asked if name.startswith("NVML_")):
         assert getattr(pynvml, name) == getattr(FakeNvml, name)
+    assert [name for name in asked if name == "nvmlMemory_v2"]
+    assert pynvml.nvmlMemory_v2 == FakeNvml.nvmlMemory_v2
+    metrics = pynvml.c_nvmlGpmMetricsGet_t()
+    metrics.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
+    assert [(each.metricId, each.nvmlReturn, each.value) for each in metrics.metrics[:2]] == [(2, 0, 0.0), (0, 0, 0.0)]
     field = pynvml.c_nvmlFieldValue_t()
     assert (field.nvmlReturn, field.value.uiVal) == (0, 0)
     assert str(pynvml.NVMLError(3)) == str(NVMLError(3)) == "Not Supported"

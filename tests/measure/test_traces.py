@@ -44,9 +44,17 @@ def test_a_trace_goes_through_a_record_file_and_back(tmp_path: Path) -> None:
 
 
 def test_a_moment_with_a_gap_is_left_out_whole() -> None:
-    metrics = traces.as_metrics(trace(power=[100.0, math.nan, 300.0], temperature=[40.0, 41.0, 42.0]))
-    assert metrics["seconds"].samples == (0.0, 1.0)
-    assert metrics["temperature"].samples == (40.0, 42.0)
+    powers = [100.0, math.nan, *[300.0] * 8]
+    metrics = traces.as_metrics(trace(power=powers, temperature=[40.0 + row for row in range(10)]))
+    assert metrics["seconds"].samples[:2] == (0.0, 1.0)
+    assert metrics["temperature"].samples[:2] == (40.0, 42.0)
+    assert len(metrics["power"].samples) == 9
+
+
+def test_a_quantity_with_many_gaps_is_left_out_and_takes_no_moments_with_it() -> None:
+    metrics = traces.as_metrics(trace(power=[100.0, math.nan, math.nan], temperature=[40.0, 41.0, 42.0]))
+    assert metrics["temperature"].samples == (40.0, 41.0, 42.0)
+    assert "power" not in metrics
 
 
 def test_a_case_without_a_trace_is_named_with_what_it_has() -> None:

@@ -22,6 +22,9 @@ GIB = 2**30
 READINGS = {
     "gpu_utilisation": 1.0,
     "memory_utilisation": 0.3,
+    "sm_activity": 0.9,
+    "tensor_activity": 0.4,
+    "bandwidth_share": 0.6,
     "power": 300.0,
     "instant_power": 310.0,
     "sm_clock": 1.4e9,

@@ -232,7 +232,9 @@ class Sampler:
 
     def __init__(self, nvml: Any, gpu: Any, interval: float, also: Further | None = None) -> None:
         self._refusals: tuple[type[BaseException], ...] = (nvml.NVMLError, AttributeError)
+        self._counters = ChipCounters(nvml, gpu)
         self._readers = [(names, _bound(read, nvml, gpu)) for names, read in READERS.items()]
+        self._readers.append((tuple(CHIP_COUNTERS), self._counters.read))
         self._further = dict(also or {})
         self._counted_before: float | None = None
         self._begun = time.perf_counter()
@@ -245,9 +247,15 @@ class Sampler:
             board=self._board(nvml, gpu),
         )
 
+    def close(self) -> None:
+        """Give back what the driver keeps for the chip's counters."""
+        self._counters.close()
+
     def sample(self) -> None:
         """Read everything once. What is refused the first time is not asked for again."""
         first = not self.trace.rows
+        if first:
+            self._counters.wait()
         start = time.perf_counter()
         readings: dict[str, float] = {}
         for names, read in self._readers:
@@ -308,6 +316,7 @@ class Sampler:
             "shutdown_temperature": lambda: nvml.nvmlDeviceGetTemperatureThreshold(
                 gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
             ),
+            "driver_memory": lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved,
         }
         found = {name: self._ask(asked[name]) for name in BOARD}
         return {name: float(value) for name, value in found.items() if value is not None}
@@ -336,7 +345,12 @@ def samplers(
             ) from error
         if not handles:
             raise GpuguideError(_none_visible())
-        yield [Sampler(nvml, handle, interval, also) for handle in handles]
+        opened = [Sampler(nvml, handle, interval, also) for handle in handles]
+        try:
+            yield opened
+        finally:
+            for sampler in opened:
+                sampler.close()
     finally:
         nvml.nvmlShutdown()
 
@@ -452,26 +466,88 @@ def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
     return rates.gpu / 100, rates.memory / 100
 
 
-def _instant_power(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_POWER_INSTANT])
+def _field(nvml: Any, gpu: Any, number: int) -> float:
+    (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [number])
     if field.nvmlReturn != 0:
         raise nvml.NVMLError(field.nvmlReturn)
-    return (field.value.uiVal * 1e-3,)
+    return float(field.value.uiVal)
 
 
 READERS: dict[tuple[str, ...], Callable[[Any, Any], tuple[float, ...]]] = {
     ("gpu_utilisation", "memory_utilisation"): _utilisation,
     ("memory_used",): lambda nvml, gpu: (nvml.nvmlDeviceGetMemoryInfo(gpu).used,),
     ("power",): lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) * 1e-3,),
-    ("instant_power",): _instant_power,
+    ("instant_power",): lambda nvml, gpu: (_field(nvml, gpu, nvml.NVML_FI_DEV_POWER_INSTANT) * 1e-3,),
     ("energy",): lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) * 1e-3,),
     ("sm_clock",): lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6,),
     ("memory_clock",): lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM) * 1e6,),
     ("temperature",): lambda nvml, gpu: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),),
+    ("memory_temperature",): lambda nvml, gpu: (_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),),
     ("temperature_margin",): lambda nvml, gpu: (nvml.nvmlDeviceGetMarginTemperature(gpu),),
     ("clock_limits",): lambda nvml, gpu: (nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),),
 }
 """The quantities that one question to NVML answers, and the question; answers are in SI units"""
+
+
+CHIP_COUNTERS = {
+    "sm_activity": "NVML_GPM_METRIC_SM_UTIL",
+    "sm_occupancy": "NVML_GPM_METRIC_SM_OCCUPANCY",
+    "tensor_activity": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "bandwidth_share": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
+"""Quantities that counters in the chip give, and NVML's names of them. Source: NVML API reference, "GPM Enums"."""
+FIRST_SPAN = 0.05
+"""Seconds before the first reading of the chip's counters, which count from one look to the next"""
+
+
+class ChipCounters:
+    """What counters in the chip have seen since the last reading: NVML's "GPM", which GPUs have from Hopper on.
+
+    Unlike utilisation they say how much of the GPU worked. DCGM reads the same kind of counters on older GPUs, with
+    rights that a program of a user often lacks.
+    """
+
+    def __init__(self, nvml: Any, gpu: Any) -> None:
+        self._nvml, self._gpu = nvml, gpu
+        self._samples: list[Any] = []
+        self._refused: BaseException | None = None
+        self._opened = time.perf_counter()
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
+                raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+            for _ in range(2):
+                self._samples.append(nvml.nvmlGpmSampleAlloc())
+            nvml.nvmlGpmSampleGet(gpu, self._samples[0])
+        except (nvml.NVMLError, AttributeError) as error:
+            self._refused = error
+
+    def wait(self) -> None:
+        """Wait until there has been enough time to count in, if there are counters."""
+        if self._refused is None:
+            threading.Event().wait(max(0.0, self._opened + FIRST_SPAN - time.perf_counter()))
+
+    def read(self) -> tuple[float, ...]:
+        """Return the share of each of :data:`CHIP_COUNTERS`; NaN for one that the driver did not give this time."""
+        if self._refused is not None:
+            raise self._refused
+        before, now = self._samples
+        self._nvml.nvmlGpmSampleGet(self._gpu, now)
+        self._samples.reverse()
+        asked = self._nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = self._nvml.NVML_GPM_METRICS_GET_VERSION, len(CHIP_COUNTERS)
+        asked.sample1, asked.sample2 = before, now
+        for position, name in enumerate(CHIP_COUNTERS.values()):
+            asked.metrics[position].metricId = getattr(self._nvml, name)
+        self._nvml.nvmlGpmMetricsGet(asked)
+        given = asked.metrics[: len(CHIP_COUNTERS)]
+        if all(each.nvmlReturn != 0 for each in given):
+            raise self._nvml.NVMLError(given[0].nvmlReturn)
+        return tuple(math.nan if each.nvmlReturn else each.value / 100 for each in given)
+
+    def close(self) -> None:
+        """Free the driver's memory of the two looks."""
+        while self._samples:
+            self._nvml.nvmlGpmSampleFree(self._samples.pop())
 
 
 def _bound(read: Callable[[Any, Any], tuple[float, ...]], nvml: Any, gpu: Any) -> Callable[[], tuple[float, ...]]:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,22 @@ QUANTITIES = {
         "memory utilisation",
         "share of the driver's last sample period in which device memory was read or written, at whatever rate",
     ),
+    "sm_activity": Quantity(
+        "1", "SM activity", "multiprocessors that had a warp, as a share of all, since the last reading; from Hopper on"
+    ),
+    "sm_occupancy": Quantity(
+        "1", "SM occupancy", "warps on the multiprocessors, as a share of those that there is room for; from Hopper on"
+    ),
+    "tensor_activity": Quantity(
+        "1",
+        "tensor-core activity",
+        "share of the time since the last reading in which tensor cores worked; from Hopper on",
+    ),
+    "bandwidth_share": Quantity(
+        "1",
+        "memory bandwidth",
+        "bytes to and from device memory since the last reading, as a share of the theoretical most; from Hopper on",
+    ),
     "memory_used": Quantity(
         "B", "memory used", "memory that is not free: tensors, caches and contexts of all processes, and the driver's"
     ),
@@ -48,15 +64,20 @@ QUANTITIES = {
     "sm_clock": Quantity("Hz", "SM clock", "at which the multiprocessors run now"),
     "memory_clock": Quantity("Hz", "memory clock", "at which the memory runs now"),
     "temperature": Quantity("°C", "temperature", "of the GPU's die"),
+    "memory_temperature": Quantity(
+        "°C", "memory temperature", "of the device memory, the hottest of its stacks or chips"
+    ),
     "temperature_margin": Quantity(
         "°C", "temperature margin", "degrees that are left until the nearest threshold at which the clock is lowered"
     ),
     "clock_limits": Quantity("1", "clock limits", "bits that say why the clock is not higher"),
     "allocated": Quantity("B", "allocated", "what PyTorch's tensors take in this process"),
     "reserved": Quantity("B", "reserved", "what PyTorch's allocator holds in this process, free blocks included"),
+    "done": Quantity("FLOP", "work done", "operations or bytes that the program has finished, by its own count"),
 }
-"""What a trace may hold. Sources: NVML API reference (nvmlUtilization_t, nvmlMemory_t, nvmlDeviceGetPowerUsage, field
-values, nvmlDeviceGetTotalEnergyConsumption), and PyTorch's CUDA semantics for the last two."""
+"""What a trace may hold. Sources: NVML API reference (nvmlUtilization_t, nvmlGpmMetricId_t, nvmlMemory_t,
+nvmlDeviceGetPowerUsage, field values, nvmlDeviceGetTotalEnergyConsumption), and PyTorch's CUDA semantics for
+``allocated`` and ``reserved``."""
 
 BOARD = {
     "memory_total": "B",
@@ -64,8 +85,14 @@ BOARD = {
     "sm_clock_limit": "Hz",
     "slowdown_temperature": "°C",
     "shutdown_temperature": "°C",
+    "driver_memory": "B",
 }
-"""What bounds the readings of one board, and its unit; asked once"""
+"""What is constant of one board and bounds its readings, and its unit; asked once. ``driver_memory`` is what driver
+and firmware keep for themselves, which ``memory_used`` includes."""
+
+
+NOT_AVERAGED = ("energy", "done", "clock_limits")
+"""Quantities of which a mean says nothing: counts from the beginning, and bits"""
 
 
 class Row(NamedTuple):
@@ -98,7 +125,7 @@ class Totals:
     """Seconds from the first reading to the last"""
     samples: int
     columns: Mapping[str, Span]
-    """Of every quantity but the energy and the bits of the clock's limits"""
+    """Of every quantity but :data:`NOT_AVERAGED`"""
     energy_from_power: float | None
     """J, power × time; from ``instant_power`` if there is one, else from ``power``"""
     energy_counted: float | None
@@ -157,6 +184,59 @@ class Trace:
             raise unknown(f"quantity in the trace of {self.device}", name, self.units)
         return _array(row.readings.get(name, math.nan) for row in tuple(self.rows))
 
+    def between(self, start: float, end: float) -> Trace:
+        """Return the part of a trace from one moment to another, in seconds since its first reading.
+
+        Raises
+        ------
+        GpuguideError
+            If there is no reading in it.
+        """
+        rows = [row for row in tuple(self.rows) if start <= row.seconds <= end]
+        if not rows:
+            raise GpuguideError(
+                f"The trace of {self.device} holds no reading from {start:g} s to {end:g} s: it ends at "
+                f"{self.seconds.max(initial=0):g} s."
+            )
+        return replace(self, rows=rows)
+
+    def rate(self, name: str) -> float:
+        """Return how fast a quantity that is counted, such as ``done`` or ``energy``, grew from first to last reading.
+
+        Raises
+        ------
+        GpuguideError
+            If there are fewer than two readings of it.
+        """
+        known = [(at, value) for at, value in zip(self.seconds.tolist(), self[name].tolist()) if not math.isnan(value)]
+        if len(known) < 2:
+            raise GpuguideError(
+                f"A rate of {name} needs two readings, and this trace of {self.device} has {len(known)}."
+            )
+        return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
+
+    def renewal(self, name: str) -> float:
+        """Return the seconds after which a reading changes, where it changes soon: how often the driver renews it.
+
+        It is the lower quartile of the times from one change to the next, because a reading may be renewed and stay
+        the same. It cannot be shorter than the time between two readings.
+
+        Raises
+        ------
+        GpuguideError
+            If the reading changed fewer than four times.
+        """
+        import numpy as np
+
+        values = self[name]
+        changed = self.seconds[1:][np.diff(values) != 0]
+        if len(changed) < 4:
+            raise GpuguideError(
+                f"The {name} of {self.device} changed {len(changed)} times in this trace, too seldom to say how often "
+                "it is renewed. Watch longer, or something that varies."
+            )
+        return float(np.quantile(np.diff(changed), 0.25))
+
     def totals(self) -> Totals:
         """Return means, extremes, energy and what it cost to read them.
 
@@ -170,9 +250,7 @@ class Trace:
         seconds = self.seconds
         duration = float(seconds[-1] - seconds[0])
         costs = [row.cost for row in self.rows[: len(seconds)]]
-        columns = {
-            name: span for name in self.units if name not in ("energy", "clock_limits") and (span := self._span(name))
-        }
+        columns = {name: span for name in self.units if name not in NOT_AVERAGED and (span := self._span(name))}
         source = "instant_power" if "instant_power" in columns else "power"
         return Totals(
             duration=duration,

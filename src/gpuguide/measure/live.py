@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 SHOWN = (
     "gpu_utilisation",
     "memory_utilisation",
+    "sm_activity",
+    "sm_occupancy",
+    "tensor_activity",
+    "bandwidth_share",
     "memory_used",
     "instant_power",
     "power",
     "sm_clock",
     "memory_clock",
     "temperature",
+    "memory_temperature",
     "temperature_margin",
 )
 BOUNDS = {

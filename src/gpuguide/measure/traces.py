@@ -13,17 +13,22 @@ from gpuguide.measure.units import format_quantity, significant
 
 MOMENTS = "seconds"
 """The metric that holds when each reading was made"""
+MOST_GAPS = 0.1
+"""Share of the moments at which a quantity may be missing"""
 
 
 def as_metrics(trace: Trace) -> dict[str, Metric]:
     """Return a trace as metrics of equal length, with the moments of the readings as ``seconds``.
 
-    What bounds the board's readings follows, each with a single sample. A moment at which the driver refused a reading
-    is left out whole, because a record holds no gaps.
+    What bounds the board's readings follows, each with a single sample. A record holds no gaps: a quantity that the
+    driver refused at more than a tenth of the moments is left out, and so is a moment at which another was refused.
     """
-    whole = [row for row in trace.rows if all(not math.isnan(row.readings[name]) for name in trace.units)]
+    gaps = {name: sum(math.isnan(row.readings[name]) for row in trace.rows) for name in trace.units}
+    names = [name for name, count in gaps.items() if count <= MOST_GAPS * len(trace.rows)]
+    whole = [row for row in trace.rows if all(not math.isnan(row.readings[name]) for name in names)]
     found = {MOMENTS: records.metric("s", [row.seconds for row in whole])}
-    for name, unit in trace.units.items():
+    for name in names:
+        unit = trace.units[name]
         found[name] = records.metric(unit, [row.readings[name] for row in whole])
     return found | {name: records.metric(BOARD[name], [value]) for name, value in trace.board.items()}
 
@@ -86,16 +91,23 @@ def title_of(name: str) -> str:
     return QUANTITIES[name].title if name in QUANTITIES else name
 
 
+def is_share(name: str) -> bool:
+    """Return whether a quantity is a share, which is written in percent."""
+    return name in QUANTITIES and QUANTITIES[name].unit == "1" and name != "clock_limits"
+
+
 def value_text(name: str, value: float, unit: str) -> str:
     """Write one reading with its unit; a share in percent.
 
     >>> value_text("gpu_utilisation", 0.5, "1"), value_text("power", 698.3, "W"), value_text("power", float("nan"), "W")
     ('50 %', '698 W', '–')
+    >>> value_text("sm_activity", 1 / 132, "1"), value_text("sm_occupancy", 0.65123, "1")
+    ('0.76 %', '65 %')
     """
     if math.isnan(value):
         return "–"
-    if name.endswith("_utilisation"):
-        return f"{100 * value:.0f} %"
+    if is_share(name):
+        return f"{100 * value:.0f} %" if value >= 0.1 else f"{significant(100 * value, 2)} %"
     if unit in ("W", "°C"):
         return f"{value:.0f} {unit}"
     return format_quantity(value, unit)

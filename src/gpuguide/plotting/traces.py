@@ -40,6 +40,14 @@ PANELS = {
         "Was any kernel running?",
         {"gpu_utilisation": ("GPU", "blue"), "memory_utilisation": ("memory controller", "orange")},
     ),
+    "activity": Panel(
+        "How much of the GPU worked?",
+        {
+            "sm_activity": ("multiprocessors", "blue"),
+            "tensor_activity": ("tensor cores", "orange"),
+            "bandwidth_share": ("memory bandwidth", "green"),
+        },
+    ),
     "power": Panel(
         "How much power did the board draw?",
         {"power": ("over the last second", "blue"), "instant_power": ("now", "orange")},
@@ -51,7 +59,7 @@ PANELS = {
     ),
     "temperature": Panel(
         "How warm was the GPU?",
-        {"temperature": ("die", "pink")},
+        {"temperature": ("die", "pink"), "memory_temperature": ("memory", "blue")},
         "slowdown_temperature",
         "the hardware slows down",
     ),
@@ -161,7 +169,7 @@ def _bounded(ax: Axes, trace: Trace, panel: Panel) -> None:
     name = next(name for name in panel.quantities if name in trace.units)
     linear_axis(ax.yaxis, trace.units[name], "")
     ax.yaxis.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 2.5, 5, 10]))
-    if name.endswith("_utilisation"):
+    if kept.is_share(name):
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
         ax.set_ylim(0, 1.08)
         ax.set_yticks([0, 0.5, 1])
