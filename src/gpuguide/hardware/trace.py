@@ -208,7 +208,8 @@ class Trace:
         GpuguideError
             If there are fewer than two readings of it.
         """
-        known = [(at, value) for at, value in zip(self.seconds.tolist(), self[name].tolist()) if not math.isnan(value)]
+        values = self[name].tolist()
+        known = [(at, value) for at, value in zip(self.seconds.tolist(), values, strict=False) if not math.isnan(value)]
         if len(known) < 2:
             raise GpuguideError(
                 f"A rate of {name} needs two readings, and this trace of {self.device} has {len(known)}."
