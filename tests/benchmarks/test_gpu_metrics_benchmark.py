@@ -107,6 +107,15 @@ def test_moments_lie_within_the_trace_and_in_their_order(driver: FakeNvml) -> No
         assert in_order[-1] <= case.measured["work_ended"].samples[0]
 
 
+def test_the_rate_of_work_is_told_part_by_part(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_metrics, "RATE_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_metrics, "SECONDS", dict.fromkeys(gpu_metrics.SECONDS, 0.22))
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "products"}, pretended_gpu())
+    rate, whole = case.measured["rate"], case.measured["throughput"].samples[0]
+    assert (rate.unit, rate.summary.n) == ("FLOP/s", 4)
+    assert sum(rate.samples) / 4 == pytest.approx(whole, rel=0.5)
+
+
 def test_a_spike_leaves_what_pytorch_counted(driver: FakeNvml) -> None:
     (case,) = runner.measure_case(GPU_METRICS, {"scenario": "spike"}, pretended_gpu())
     assert case.measured["peak_allocated"].samples == (7.0,)

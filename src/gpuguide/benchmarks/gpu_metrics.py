@@ -38,6 +38,8 @@ FORMAT = "bf16"
 COPIED = GIB
 BURST = 4
 """Products between two pauses"""
+RATE_SECONDS = 1.0
+"""Over which a rate of work is taken, to see whether it changes as the GPU warms up"""
 STRETCHES = 4
 STRETCH_SECONDS = 1.0
 """Of work, and of the pause after it, in the scenario ``stretches``"""
@@ -314,6 +316,11 @@ def metrics_of(trace: Trace, progress: Progress, watching: float, counts: str) -
         name, unit = RATES[counts]
         lasted = progress.moments["work_ended"][-1] - progress.moments["work_began"][-1]
         found[name] = records.metric(unit, [progress.amount / lasted])
+        begun = moments["work_began"].samples[-1]
+        parts = [begun + RATE_SECONDS * part for part in range(int(lasted / RATE_SECONDS))]
+        if parts:
+            rates = [trace.between(start, start + RATE_SECONDS).rate("done") for start in parts]
+            found["rate"] = records.metric(unit, rates)
     return {**found, **traces.as_metrics(trace)}
 
 
