@@ -32,6 +32,9 @@ class FakeNvml(ModuleType):
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_TEMPERATURE_THRESHOLD_SHUTDOWN, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 0, 1
     NVML_FI_DEV_POWER_INSTANT, NVML_FI_DEV_MEMORY_TEMP = 186, 82
+    NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT = 193, 194
+    NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT = 196
+    NVML_VALUE_TYPE_SIGNED_INT = 5
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_GPM_METRICS_GET_VERSION = 1
     NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_SM_OCCUPANCY = 2, 3
@@ -145,8 +148,15 @@ class FakeNvml(ModuleType):
         return 700_000
 
     def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[int]) -> list[SimpleNamespace]:
-        values = {186: 400_000, 82: 58}
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=values[each])) for each in fields]
+        values = {186: 400_000, 82: 58, 196: 0, 194: -2, 193: -8}
+        return [
+            SimpleNamespace(
+                nvmlReturn=0,
+                valueType=5 if each > 190 else 1,
+                value=SimpleNamespace(uiVal=values[each] % 2**32, siVal=values[each]),
+            )
+            for each in fields
+        ]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
         return 10**9 + 500 * self.asked.count("nvmlDeviceGetTotalEnergyConsumption")

@@ -50,6 +50,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
         monkeypatch.setattr(torch.cuda, name, function)
     monkeypatch.setattr(gpu_metrics, "SECONDS", dict.fromkeys(gpu_metrics.SECONDS, 0.02))
     times = {"REST_SECONDS": 0.01, "INTERVAL": 0.001, "HOLD_SECONDS": 0.001, "STRETCH_SECONDS": 0.02}
+    times["FAST_INTERVAL"] = 0.001
     for name, value in times.items():
         monkeypatch.setattr(gpu_metrics, name, value)
     for name, size in {"SIZE": 64, "COPIED": 1024, "PIECE": 1024, "SPIKE": 1024}.items():
@@ -77,6 +78,7 @@ def test_each_scenario_leaves_its_trace(driver: FakeNvml, tmp_path: Path, scenar
     assert metrics["seconds"].samples[-1] >= metrics["work_ended"].samples[0] * (1 - 1e-6)
     assert set(metrics["allocated"].samples) == {3.0}
     assert set(metrics["reserved"].samples) == {5.0}
+    assert ("sm_activity" in metrics) == (scenario != "stretches")
     assert metrics["power"].samples[0] == 101  # the second GPU, which the UUID names
     assert metrics["power_limit"].samples == (700.0,)
     multiplying = dict.fromkeys(gpu_metrics.MULTIPLYING, "throughput")

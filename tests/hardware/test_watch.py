@@ -84,6 +84,9 @@ def test_everything_is_read_in_si_units_before_while_and_after_a_block(nvml: Ins
         "sm_clock_limit": 1.98e9,
         "slowdown_temperature": 89.0,
         "shutdown_temperature": 92.0,
+        "software_slowdown_margin": 0.0,
+        "hardware_slowdown_margin": -2.0,
+        "shutdown_margin": -8.0,
         "driver_memory": GIB / 2,
     }
     assert set(trace.board) == set(BOARD)
@@ -229,6 +232,15 @@ def test_a_gpu_before_hopper_has_no_such_counters(nvml: Install) -> None:
     assert trace.absent == dict.fromkeys(monitor.CHIP_COUNTERS, "the driver says 'Not Supported'")
 
 
+def test_counters_that_nobody_asked_for_are_left_alone(nvml: Install) -> None:
+    driver = nvml()
+    with monitor.watch(interval=60, counters=False) as trace:
+        pass
+    assert trace.absent == dict.fromkeys(monitor.CHIP_COUNTERS, "nobody asked for it")
+    assert not [question for question in driver.asked if "Gpm" in question]
+    assert set(trace.units) == NVML_ONLY - set(monitor.CHIP_COUNTERS)
+
+
 def test_one_counter_that_is_not_given_is_a_gap_and_all_of_them_are_a_refusal(nvml: Install) -> None:
     driver = nvml()
     driver.failing = {3}
@@ -257,7 +269,14 @@ def test_a_board_that_tells_no_bounds_and_no_name(nvml: Install) -> None:
     nvml(refused={"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetName"})
     with monitor.watch(interval=60) as trace:
         pass
-    assert set(trace.board) == {"memory_total", "sm_clock_limit", "driver_memory"}
+    assert set(trace.board) == {
+        "memory_total",
+        "sm_clock_limit",
+        "driver_memory",
+        "software_slowdown_margin",
+        "hardware_slowdown_margin",
+        "shutdown_margin",
+    }
     assert trace.device == "a GPU whose name the driver does not give"
 
 
@@ -508,7 +527,7 @@ def test_the_real_library_has_what_is_asked_of_it() -> None:
     metrics.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
     assert [(each.metricId, each.nvmlReturn, each.value) for each in metrics.metrics[:2]] == [(2, 0, 0.0), (0, 0, 0.0)]
     field = pynvml.c_nvmlFieldValue_t()
-    assert (field.nvmlReturn, field.value.uiVal) == (0, 0)
+    assert (field.nvmlReturn, field.valueType, field.value.uiVal, field.value.siVal) == (0, 0, 0, 0)
     assert str(pynvml.NVMLError(3)) == str(NVMLError(3)) == "Not Supported"
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from gpuguide import ceilings, memory_hierarchy, roofline
@@ -79,8 +80,8 @@ class Scenario:
     """Takes the device and what is to be kept up to date"""
     counts: str = ""
     """``FLOP`` or ``B``; empty if nothing is counted"""
-    interval: float | None = None
-    """Seconds between readings, if not :data:`INTERVAL`"""
+    fast: bool = False
+    """Whether to read as often as can be, and less: without the chip's counters"""
 
 
 def keep_busy(call: Callable[[], object], seconds: float, batch: int, progress: Progress, each: float = 0.0) -> None:
@@ -258,7 +259,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "chase": Scenario(chase, "B"),
     "launches": Scenario(launches, "FLOP"),
     "bursts": Scenario(bursts, "FLOP"),
-    "stretches": Scenario(stretches, "FLOP", FAST_INTERVAL),
+    "stretches": Scenario(stretches, "FLOP", fast=True),
     "copies": Scenario(copies, "B"),
     "memory": Scenario(memory),
     "spike": Scenario(spike),
@@ -287,7 +288,8 @@ def work(device: Device, keys: Keys) -> Work:
         also = dict(monitor.torch_memory(device.torch_device))
         if scenario.counts:
             also["done"] = (scenario.counts, lambda: progress.amount)
-        with monitor.watch(uuid, interval=scenario.interval or INTERVAL, also=also) as trace:
+        interval = FAST_INTERVAL if scenario.fast else INTERVAL
+        with monitor.watch(uuid, interval=interval, also=also, counters=not scenario.fast) as trace:
             watching = time.perf_counter()
             time.sleep(REST_SECONDS)
             progress.mark("work_began")
@@ -317,10 +319,10 @@ def metrics_of(trace: Trace, progress: Progress, watching: float, counts: str) -
         lasted = progress.moments["work_ended"][-1] - progress.moments["work_began"][-1]
         found[name] = records.metric(unit, [progress.amount / lasted])
         begun = moments["work_began"].samples[-1]
-        parts = [begun + RATE_SECONDS * part for part in range(int(lasted / RATE_SECONDS))]
-        if parts:
-            rates = [trace.between(start, start + RATE_SECONDS).rate("done") for start in parts]
-            found["rate"] = records.metric(unit, rates)
+        if parts := int(lasted / RATE_SECONDS):
+            edges = begun + RATE_SECONDS * np.arange(parts + 1)
+            done = np.interp(edges, trace.seconds, trace["done"])
+            found["rate"] = records.metric(unit, np.diff(done) / RATE_SECONDS)
     return {**found, **traces.as_metrics(trace)}
 
 

@@ -157,7 +157,11 @@ VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 @contextmanager
 def watch(
-    device: int | str | None = None, *, interval: float = INTERVAL, also: Further | None = None
+    device: int | str | None = None,
+    *,
+    interval: float = INTERVAL,
+    also: Further | None = None,
+    counters: bool = True,
 ) -> Iterator[Trace]:
     """Read a GPU's utilisation, memory, power, clocks and temperature in a thread while a block runs.
 
@@ -170,6 +174,9 @@ def watch(
         Seconds from one reading to the next. The first is made before the block, the last after it.
     also : mapping of str to (str, callable), optional
         Other quantities to read at the same moments, as name to unit and function; see :func:`torch_memory`.
+    counters : bool
+        Whether to read :data:`CHIP_COUNTERS` too. A profiler of the same counters, and readings that must be as fast
+        as they can be, are reasons not to.
 
     Yields
     ------
@@ -198,7 +205,7 @@ def watch(
     """
     if not LEAST_INTERVAL <= interval < math.inf:
         raise GpuguideError(f"An interval of {interval} s cannot be kept. Choose {LEAST_INTERVAL} s or longer.")
-    with samplers([device], interval=interval, also=also) as (sampler,):
+    with samplers([device], interval=interval, also=also, counters=counters) as (sampler,):
         sampler.sample()
         stop = threading.Event()
         thread = threading.Thread(target=sampler.sample_until, args=(stop,), name="gpuguide-watch", daemon=True)
@@ -230,11 +237,14 @@ def torch_memory(device: int | str | None = None) -> Further:
 class Sampler:
     """Reads one GPU into a trace, one row at each call of :meth:`sample`."""
 
-    def __init__(self, nvml: Any, gpu: Any, interval: float, also: Further | None = None) -> None:
+    def __init__(
+        self, nvml: Any, gpu: Any, interval: float, also: Further | None = None, *, counters: bool = True
+    ) -> None:
         self._refusals: tuple[type[BaseException], ...] = (nvml.NVMLError, AttributeError)
-        self._counters = ChipCounters(nvml, gpu)
         self._readers = [(names, _bound(read, nvml, gpu)) for names, read in READERS.items()]
-        self._readers.append((tuple(CHIP_COUNTERS), self._counters.read))
+        self._counters = ChipCounters(nvml, gpu) if counters else None
+        if self._counters is not None:
+            self._readers.append((tuple(CHIP_COUNTERS), self._counters.read))
         self._further = dict(also or {})
         self._counted_before: float | None = None
         self._begun = time.perf_counter()
@@ -244,17 +254,19 @@ class Sampler:
             interval=interval,
             started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             units={},
+            absent={} if counters else dict.fromkeys(CHIP_COUNTERS, "nobody asked for it"),
             board=self._board(nvml, gpu),
         )
 
     def close(self) -> None:
         """Give back what the driver keeps for the chip's counters."""
-        self._counters.close()
+        if self._counters is not None:
+            self._counters.close()
 
     def sample(self) -> None:
         """Read everything once. What is refused the first time is not asked for again."""
         first = not self.trace.rows
-        if first:
+        if first and self._counters is not None:
             self._counters.wait()
         start = time.perf_counter()
         readings: dict[str, float] = {}
@@ -316,6 +328,9 @@ class Sampler:
             "shutdown_temperature": lambda: nvml.nvmlDeviceGetTemperatureThreshold(
                 gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
             ),
+            "software_slowdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT),
+            "hardware_slowdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT),
+            "shutdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT),
             "driver_memory": lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved,
         }
         found = {name: self._ask(asked[name]) for name in BOARD}
@@ -324,7 +339,11 @@ class Sampler:
 
 @contextmanager
 def samplers(
-    devices: Sequence[int | str | None] | None = None, *, interval: float = INTERVAL, also: Further | None = None
+    devices: Sequence[int | str | None] | None = None,
+    *,
+    interval: float = INTERVAL,
+    also: Further | None = None,
+    counters: bool = True,
 ) -> Iterator[list[Sampler]]:
     """Open the driver and give a sampler for each GPU; :func:`watch` calls one in a thread.
 
@@ -332,7 +351,7 @@ def samplers(
     ----------
     devices : sequence of int or str, optional
         As for :func:`watch`; by default all that ``CUDA_VISIBLE_DEVICES`` leaves visible.
-    interval, also
+    interval, also, counters
         As for :func:`watch`.
     """
     nvml = _opened()
@@ -345,7 +364,7 @@ def samplers(
             ) from error
         if not handles:
             raise GpuguideError(_none_visible())
-        opened = [Sampler(nvml, handle, interval, also) for handle in handles]
+        opened = [Sampler(nvml, handle, interval, also, counters=counters) for handle in handles]
         try:
             yield opened
         finally:
@@ -470,7 +489,8 @@ def _field(nvml: Any, gpu: Any, number: int) -> float:
     (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [number])
     if field.nvmlReturn != 0:
         raise nvml.NVMLError(field.nvmlReturn)
-    return float(field.value.uiVal)
+    is_signed = field.valueType == nvml.NVML_VALUE_TYPE_SIGNED_INT
+    return float(field.value.siVal if is_signed else field.value.uiVal)
 
 
 READERS: dict[tuple[str, ...], Callable[[Any, Any], tuple[float, ...]]] = {

@@ -85,10 +85,14 @@ BOARD = {
     "sm_clock_limit": "Hz",
     "slowdown_temperature": "°C",
     "shutdown_temperature": "°C",
+    "software_slowdown_margin": "°C",
+    "hardware_slowdown_margin": "°C",
+    "shutdown_margin": "°C",
     "driver_memory": "B",
 }
-"""What is constant of one board and bounds its readings, and its unit; asked once. ``driver_memory`` is what driver
-and firmware keep for themselves, which ``memory_used`` includes."""
+"""What is constant of one board and bounds its readings, and its unit; asked once. From Ada and Hopper on, thresholds
+are told as margins (NVML's "T.Limit"): what ``temperature_margin`` reads when they are reached. ``driver_memory`` is
+what driver and firmware keep for themselves, which ``memory_used`` includes."""
 
 
 NOT_AVERAGED = ("energy", "done", "clock_limits")
