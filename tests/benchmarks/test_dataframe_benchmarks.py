@@ -16,10 +16,11 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import Keys, too_large
+from gpuguide.measure.benchmark import Keys, Work, too_large
 from gpuguide.measure.records import Record
 
 DATAFRAME, TRANSFER = declarations.get("dataframe"), declarations.get("frame-transfer")
+MISTAKES = declarations.get("dataframe-mistakes")
 CPU, H100 = devices.cpu(), devices.fake("h100-sxm")
 
 
@@ -36,8 +37,15 @@ def test_the_grid_is_what_was_promised() -> None:
     assert {case["op"] for case in cases} == set(operations.OPERATIONS)
     assert {case["transfer"] for case in cases} == {"none", "in", "in-out"}
     assert sorted({case["rows"] for case in cases}) == [10**4, 10**5, 10**6, 10**7, 10**8, 2 * 10**8]
-    assert len(cases) == 8 * 5 * 3 + 4
-    assert TRANSFER.cases(CPU) == []
+    assert len(cases) == 8 * 5 * 3 - 4 * 2 + 4
+    assert [case["rows"] for case in cases] == sorted(case["rows"] for case in cases)
+    assert TRANSFER.cases(CPU) == MISTAKES.cases(CPU) == []
+    assert {case["op"] for case in MISTAKES.cases(H100)} == set(operations.OPERATIONS)
+
+
+def test_of_the_largest_frames_only_the_basic_operations_have_transfers() -> None:
+    moved = {case["op"] for case in DATAFRAME.cases(H100) if case["rows"] == 10**8 and case["transfer"] != "none"}
+    assert moved == set(benchmarks.BASIC)
 
 
 def test_a_processor_is_asked_for_small_frames_without_transfers() -> None:
@@ -49,18 +57,45 @@ def test_a_processor_is_asked_for_small_frames_without_transfers() -> None:
 @pytest.mark.parametrize("name", ["pandas", "polars", "duckdb"])
 def test_the_host_is_measured_once_and_the_basic_operations_at_all_sizes(name: str) -> None:
     for op in operations.OPERATIONS:
-        assert left_out(name, op, 10**7) is None
+        assert left_out(name, op, 10**6) is None
         assert "transfer=none" in (left_out(name, op, 10**4, "in") or "")
-        assert "only the GPU's engines" in (left_out(name, op, 2 * 10**8) or "")
-        assert (left_out(name, op, 10**8) is None) is (name != "pandas" or op in benchmarks.BASIC)
+        assert "only cuDF and our group-by" in (left_out(name, op, 2 * 10**8) or "")
+        assert (left_out(name, op, 10**7) is None) is (name == "polars" or op in benchmarks.BASIC)
+        assert (left_out(name, op, 10**8) is None) is (op in benchmarks.BASIC)
 
 
 def test_our_parts_and_the_accelerator_are_measured_where_they_say_something() -> None:
     for op in operations.OPERATIONS:
         assert (left_out("gpuguide", op, 10**6) is None) is (op in ("groupby", "filter-groupby"))
-        assert left_out("gpuguide", op, 10**6, "in-out") is None
-        assert left_out("cudf-pandas", op, 10**6) is None
+        assert (left_out("gpuguide", op, 10**6, "in-out") is None) is (op in ("groupby", "filter-groupby"))
+        assert left_out("cudf-pandas", op, 10**7) is None
+        assert (left_out("cudf-pandas", op, 10**8) is None) is (op in benchmarks.BASIC)
         assert "stand there" in (left_out("cudf-pandas", op, 10**6, "in") or "")
+
+
+def test_cudf_is_called_without_our_interface_at_three_sizes() -> None:
+    measured = {
+        (op, rows)
+        for op in operations.OPERATIONS
+        for rows in (10**4, 10**5, 10**6, 10**7, 10**8)
+        if left_out("cudf-raw", op, rows) is None
+    }
+    assert measured == {(op, rows) for op in benchmarks.BASIC for rows in (10**4, 10**6, 10**8)}
+    assert "without transfers" in (left_out("cudf-raw", "sort", 10**4, "in") or "")
+
+
+@pytest.mark.parametrize("op", benchmarks.BASIC)
+def test_the_call_without_our_interface_is_the_same_operation(op: str) -> None:
+    """On pandas, whose calls cuDF has. The frame of the case is still there for the next contender."""
+    kept = benchmarks.tables(op, 300)
+    benchmarks.check_raw(engines.engine("pandas"), op)
+    assert benchmarks.tables(op, 300) is kept
+
+
+def test_a_wrong_call_without_our_interface_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "raw_call", lambda operation, frame, lookup: lambda: frame.head(7))
+    with pytest.raises(AssertionError, match="sort: there are 7 rows"):
+        benchmarks.check_raw(engines.engine("pandas"), "sort")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +108,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
     few = replace(DATAFRAME, cases=cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "_release_memory", lambda device: None)
-        return runner.run([few, TRANSFER], H100, tmp_path_factory.mktemp("records"), commit="c0ffee").records
+        return runner.run([few, TRANSFER, MISTAKES], H100, tmp_path_factory.mktemp("records"), commit="c0ffee").records
 
 
 def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
@@ -89,7 +124,8 @@ def test_a_small_gpu_leaves_out_what_does_not_fit() -> None:
     skipped = [case for case in DATAFRAME.cases(small) if too_large(DATAFRAME, case, small)]
     assert {case["rows"] for case in skipped} == {10**8, 2 * 10**8}
     assert not any(too_large(DATAFRAME, case, H100) for case in DATAFRAME.cases(H100))
-    assert not any(too_large(TRANSFER, case, H100) for case in TRANSFER.cases(H100))
+    for benchmark in (TRANSFER, MISTAKES):
+        assert not any(too_large(benchmark, case, H100) for case in benchmark.cases(H100))
 
 
 @pytest.mark.parametrize("op", operations.OPERATIONS)
@@ -105,11 +141,43 @@ def test_the_host_is_right_and_measured_on_this_machine(op: str, monkeypatch: py
 
 
 def test_a_wrong_number_of_rows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "result_rows", lambda *arguments: 7)
+    monkeypatch.setattr(benchmarks, "right_rows", lambda *arguments: 7)
     work = DATAFRAME.contenders["pandas"].build(CPU, keys("sort", 2000))
     assert work.check is not None
     with pytest.raises(AssertionError, match="the result has 2,000 rows, and 7 are right"):
         work.check()
+
+
+def test_a_long_call_is_not_repeated_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call whose result is checked is its first sample, and every later sample is a call."""
+    monkeypatch.setattr(benchmarks, "SLOW", 0.0)
+    calls = []
+    work = benchmarks.timed(lambda: calls.append(1) or [1], lambda: None, keys("sort", 2000), lambda: None)
+    assert len(calls) == 1
+    assert work.sample is not None
+    assert work.sample() > 0
+    assert len(calls) == 1
+    assert work.sample() > 0
+    assert len(calls) == 2
+
+
+def test_the_small_check_is_made_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(engines, "check", lambda engine, operation: made.append((engine.name, operation)))
+    benchmarks.check_engine.cache_clear()
+    for rows in (100, 200):
+        work = benchmarks.engine_work("duckdb", CPU, keys("filter", rows))
+        assert work.check is not None
+        work.check()
+    assert made == [("duckdb", "filter")]
+    benchmarks.check_engine.cache_clear()
+
+
+def test_a_frame_is_made_of_the_same_columns_for_every_operation() -> None:
+    for op in operations.OPERATIONS:
+        table, lookup = benchmarks.tables(op, 300)
+        assert table.equals(data.frame(300, columns=operations.get(op).columns))
+        assert (lookup is not None) is (op == "join")
 
 
 def test_a_missing_engine_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +207,58 @@ def test_the_accelerators_times_are_those_of_its_process(monkeypatch: pytest.Mon
     assert again is not other
     again.close()
     benchmarks.started.cache_clear()
+
+
+def test_a_call_that_is_not_waited_for_seems_short() -> None:
+    """The clock stops when the call returns, and what was asked for is still waited for after it."""
+    events: list[str] = []
+
+    def wait() -> None:
+        events.append("wait")
+
+    seconds = benchmarks.unwaited(Work([lambda: events.append("call")], lambda: None), wait).sample
+    assert seconds is not None
+    assert seconds() < 1
+    assert events == ["wait", "call", "wait"]
+
+
+@pytest.mark.parametrize("op", operations.OPERATIONS)
+def test_a_plan_that_nobody_runs_is_no_result(op: str) -> None:
+    work = benchmarks.not_collected(CPU, {"op": op, "rows": 2000})
+    assert work.check is not None
+    work.check()
+
+
+def test_a_result_where_a_plan_was_expected_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "Plans", lambda: engines.engine("polars-lazy"))
+    work = benchmarks.not_collected(CPU, {"op": "sort", "rows": 2000})
+    assert work.check is not None
+    with pytest.raises(AssertionError, match="where a plan was expected"):
+        work.check()
+
+
+def test_a_cold_start_is_that_of_a_new_process() -> None:
+    parts = benchmarks.in_new_process("polars", "groupby", 2000)
+    assert set(parts) == set(benchmarks.COLD_PARTS)
+    assert all(seconds > 0 for seconds in parts.values())
+    with pytest.raises(RuntimeError, match="no operation named 'nothing'"):
+        benchmarks.in_new_process("polars", "nothing", 10)
+
+
+def test_what_a_cold_start_takes_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"import": 3.0, "load": 0.5, "first_call": 0.25, "second_call": 0.01}
+    monkeypatch.setattr(benchmarks, "in_new_process", lambda *arguments: steps)
+    work = benchmarks.cold_start(CPU, {"op": "groupby", "rows": 10})
+    assert work.sample is not None
+    assert [work.sample(), work.sample()] == [3.75, 3.75]
+    kept = work.further()
+    assert {name: metric.summary.median for name, metric in kept.items()} == steps
+    assert {metric.summary.n for metric in kept.values()} == {2}
+
+
+def test_mistakes_are_measured_where_they_can_be() -> None:
+    leaves_out = MISTAKES.contenders["cold-start"].leaves_out
+    assert [case["op"] for case in MISTAKES.cases(H100) if leaves_out(H100, case) is None] == ["groupby"]
 
 
 def test_what_arrives_is_compared_with_what_was_sent() -> None:
@@ -207,6 +327,14 @@ def test_polars_on_the_gpu_is_right() -> None:
         pytest.skip(reason)
     for op in operations.OPERATIONS:
         engines.check(engines.engine("polars-gpu"), op)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", operations.OPERATIONS)
+def test_mistakes_are_measured_on_the_gpu(op: str) -> None:
+    small = replace(MISTAKES, budget=0.0, samples=2)
+    results = runner.measure_case(small, {"op": op, "rows": 10**5}, devices.current())
+    assert {case.contender: case.reason for case in results if case.status not in ("ok", "skipped")} == {}
 
 
 @pytest.mark.gpu

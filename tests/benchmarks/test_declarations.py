@@ -56,7 +56,8 @@ TOPICS = {
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "gpu-metrics": ["nvml"],
-    "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "gpuguide"],
+    "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "cudf-raw", "gpuguide"],
+    "dataframe-mistakes": ["right", "no-synchronize", "not-collected", "cold-start"],
     "frame-transfer": ["from-pandas", "from-arrow", "gpuguide-staged"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]

@@ -13,9 +13,12 @@ from gpuguide.dataframes import cost, data, operations
 from gpuguide.dataframes.cost import Line, Machine, Measurement, fit_line
 from gpuguide.errors import GpuguideError
 
-HOST, GPU = ("pandas", "polars"), ("cudf",)
+HOST, GPU = ("pandas", "polars"), ("cudf", "gpuguide", "cudf-pandas")
+COPIED = ("cudf", "gpuguide")
+"""Engines of the GPU whose copies are measured"""
 ROWS = [10**power for power in range(4, 9)]
-TO_GPU, FROM_GPU = Line(2e-5, 1 / 10e9), Line(3e-5, 1 / 8e9)
+TO_GPU = {"cudf": Line(2e-5, 1 / 10e9), "gpuguide": Line(5e-5, 1 / 40e9)}
+FROM_GPU = {"cudf": Line(3e-5, 1 / 8e9), "gpuguide": Line(3e-5, 1 / 9e9)}
 every_operation = pytest.mark.parametrize("operation", operations.OPERATIONS)
 
 
@@ -33,9 +36,9 @@ def made_up(spread: float = 0.0) -> tuple[Machine, list[Measurement]]:
     times = []
     for (engine, operation), line in {**machine.host, **machine.gpu}.items():
         for rows in ROWS:
-            for transfer in ("none", "in", "in-out") if engine in GPU else ("none",):
-                moved = 0.0 if transfer == "none" else TO_GPU.at(cost.bytes_in(operation, rows))
-                moved += FROM_GPU.at(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
+            for transfer in ("none", "in", "in-out") if engine in COPIED else ("none",):
+                moved = 0.0 if transfer == "none" else TO_GPU[engine].at(cost.bytes_in(operation, rows))
+                moved += FROM_GPU[engine].at(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
                 seconds = (line.at(rows) + moved) * (1 + spread * chance.uniform(-1, 1))
                 times.append(Measurement(engine, operation, rows, transfer, seconds))
     return machine, times
@@ -107,8 +110,10 @@ def test_a_machine_is_found_again_from_its_times() -> None:
     for pair, line in {**machine.host, **machine.gpu}.items():
         again = {**found.host, **found.gpu}[pair]
         assert (again.overhead, again.each) == (pytest.approx(line.overhead), pytest.approx(line.each))
-    assert found.to_gpu.each == pytest.approx(TO_GPU.each)
-    assert found.from_gpu.overhead == pytest.approx(FROM_GPU.overhead)
+    assert set(found.to_gpu) == set(found.from_gpu) == set(COPIED)
+    for engine in COPIED:
+        assert found.to_gpu[engine].each == pytest.approx(TO_GPU[engine].each)
+        assert found.from_gpu[engine].overhead == pytest.approx(FROM_GPU[engine].overhead)
 
 
 def test_what_was_not_measured_is_told() -> None:
@@ -131,9 +136,17 @@ def test_the_choice_is_the_shorter_predicted_time(operation: str, rows: int, res
     machine, _ = MADE_UP
     choice = cost.where_to_run(operation, rows, resident=resident, returned=returned, machine=machine)
     assert (choice.place == "gpu") is (choice.gpu_seconds < choice.host_seconds)
-    lines = machine.gpu if choice.place == "gpu" else machine.host
-    without_copies = min(line.at(rows) for (_, name), line in lines.items() if name == operation)
-    assert lines[choice.engine, operation].at(rows) == without_copies
+    host = {engine: machine.host[engine, operation].at(rows) for engine in HOST}
+    gpu = {
+        engine: machine.gpu[engine, operation].at(rows)
+        + (0 if resident else TO_GPU[engine].at(cost.bytes_in(operation, rows)))
+        + (FROM_GPU[engine].at(cost.bytes_out(operation, rows)) if returned else 0)
+        for engine in (GPU if resident and not returned else COPIED)
+    }
+    assert choice.host_seconds == pytest.approx(min(host.values()))
+    assert choice.gpu_seconds == pytest.approx(min(gpu.values()))
+    times = gpu if choice.place == "gpu" else host
+    assert times[choice.engine] == min(times.values())
     assert (choice.transfer_seconds == 0) is (resident and not returned)
 
 
@@ -146,8 +159,9 @@ def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_oth
     def moving(**given: bool) -> float:
         return cost.where_to_run("sort", 10**6, machine=machine, **given).transfer_seconds  # type: ignore[arg-type]
 
-    there = TO_GPU.at(cost.bytes_in("sort", 10**6))
-    back = FROM_GPU.at(cost.bytes_out("sort", 10**6))
+    machine = Machine(machine.host, {("cudf", "sort"): Line(0.0, 1e-12)}, machine.to_gpu, machine.from_gpu)
+    there = TO_GPU["cudf"].at(cost.bytes_in("sort", 10**6))
+    back = FROM_GPU["cudf"].at(cost.bytes_out("sort", 10**6))
     assert moving(resident=True) == 0
     assert moving(resident=False) == there + back
     assert moving(resident=False, returned=False) == there
@@ -156,7 +170,7 @@ def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_oth
 
 def test_the_reason_says_what_decides() -> None:
     host, gpu = {("pandas", "sort"): Line(0.0, 1e-8)}, {("cudf", "sort"): Line(1e-3, 1e-9)}
-    machine = Machine(host, gpu, Line(0.0, 1e-9), Line(0.0, 1e-9))
+    machine = Machine(host, gpu, {"cudf": Line(0.0, 1e-9)}, {"cudf": Line(0.0, 1e-9)})
 
     def reason(rows: int, resident: bool) -> str:
         return cost.where_to_run("sort", rows, resident=resident, machine=machine).reason
@@ -183,7 +197,7 @@ def test_the_choice_changes_at_the_crossover(operation: str, resident: bool) -> 
 
 def test_a_gpu_that_never_pays_and_one_that_always_does() -> None:
     slow, fast = Line(1.0, 1.0), Line(0.5, 0.5)
-    copies = Line(0.0, 0.0)
+    copies = {"cudf": Line(0.0, 0.0)}
     host_wins = Machine({("pandas", "sort"): fast}, {("cudf", "sort"): slow}, copies, copies)
     gpu_wins = Machine({("pandas", "sort"): slow}, {("cudf", "sort"): fast}, copies, copies)
     assert cost.crossover("sort", resident=True, machine=host_wins) == math.inf
@@ -196,11 +210,44 @@ def test_how_often_the_choice_is_right() -> None:
     _, noisy = made_up(spread=0.15)
     assert 0.9 <= cost.share_right(noisy, cost.fitted(noisy, HOST, GPU), HOST, GPU) <= 1.0
     always_gpu = Machine(
-        {pair: Line(1e9, 0.0) for pair in MADE_UP[0].host}, MADE_UP[0].gpu, Line(0.0, 0.0), Line(0.0, 0.0)
+        {pair: Line(1e9, 0.0) for pair in MADE_UP[0].host}, MADE_UP[0].gpu, {"cudf": Line(0, 0)}, {"cudf": Line(0, 0)}
     )
     assert cost.share_right(times, always_gpu, HOST, GPU) < 0.9
     with pytest.raises(GpuguideError, match="both on the host and on the GPU"):
         cost.share_right([], always_gpu, HOST, GPU)
+
+
+def test_sizes_that_the_fit_has_not_seen_are_predicted_too() -> None:
+    _, times = made_up()
+    exact = cost.unseen_verdicts(times, HOST, GPU)
+    assert set(exact) == set(cost.verdicts(times, cost.fitted(times, HOST, GPU), HOST, GPU))
+    assert len(exact) == len(operations.OPERATIONS) * len(ROWS) * 3
+    assert all(exact.values())
+    odd = [
+        Measurement(each.engine, each.operation, each.rows, each.transfer, each.seconds * 1000)
+        if each.rows == 10**8 and each.engine in GPU
+        else each
+        for each in times
+    ]
+    wrong = {point for point, is_right in cost.unseen_verdicts(odd, HOST, GPU).items() if not is_right}
+    assert {rows for _, rows, _ in wrong} >= {10**8}
+
+
+def test_an_engine_without_measured_copies_is_asked_for_resident_frames_only() -> None:
+    machine = Machine(
+        {("pandas", "sort"): Line(1.0, 0.0)}, {("cudf-pandas", "sort"): Line(1e-3, 0.0)}, TO_GPU, FROM_GPU
+    )
+    assert cost.where_to_run("sort", 10, resident=True, machine=machine).engine == "cudf-pandas"
+    with pytest.raises(GpuguideError, match="measured with the copies of 'sort'"):
+        cost.where_to_run("sort", 10, resident=False, machine=machine)
+
+
+def test_the_faster_copy_can_decide() -> None:
+    """Our copy is faster, and our group-by is not; which engine is chosen depends on where the frame is."""
+    lines = {("cudf", "groupby"): Line(1e-3, 1e-10), ("gpuguide", "groupby"): Line(1e-3, 2e-10)}
+    machine = Machine({("pandas", "groupby"): Line(1.0, 1e-6)}, lines, TO_GPU, FROM_GPU)
+    assert cost.where_to_run("groupby", 10**8, resident=True, machine=machine).engine == "cudf"
+    assert cost.where_to_run("groupby", 10**8, resident=False, machine=machine).engine == "gpuguide"
 
 
 def test_a_negative_number_of_rows_is_refused() -> None:

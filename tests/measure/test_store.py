@@ -289,6 +289,7 @@ AWAITING_A_GPU = {
     "attention",
     "attention-tiles",
     "dataframe",
+    "dataframe-mistakes",
     "frame-transfer",
     "gpu-metrics",
     "memory-hierarchy",

@@ -6,7 +6,8 @@ result back, over a connection with a bandwidth. All are measured: :func:`fitted
 
 >>> host = {("pandas", "sort"): Line(1e-4, 1e-7)}
 >>> gpu = {("cudf", "sort"): Line(1e-3, 1e-9)}
->>> machine = Machine(host, gpu, Line(0.0, 1 / 10e9), Line(0.0, 1 / 10e9))
+>>> copies = {"cudf": Line(0.0, 1 / 10e9)}
+>>> machine = Machine(host, gpu, copies, copies)
 >>> where_to_run("sort", 100_000_000, resident=True, machine=machine).place
 'gpu'
 >>> round(crossover("sort", resident=True, returned=False, machine=machine))
@@ -112,9 +113,10 @@ class Machine:
     """By engine and operation: seconds against rows, where the frame is in the host's memory"""
     gpu: Mapping[tuple[str, str], Line]
     """The same on the GPU, where the frame is in its memory"""
-    to_gpu: Line
-    """Seconds against bytes"""
-    from_gpu: Line
+    to_gpu: Mapping[str, Line]
+    """By engine of the GPU: seconds against bytes. An engine that is not here was measured on resident frames only."""
+    from_gpu: Mapping[str, Line]
+    """The same for results on their way back"""
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,11 @@ def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequen
     for place, known in machine.items():
         if not known:
             raise GpuguideError(f"No time of an operation on the {place} was measured; run the benchmark 'dataframe'.")
-    times = {(each.engine, each.operation, each.rows, each.transfer): each.seconds for each in found}
     return Machine(
         machine["host"],
         machine["gpu"],
-        _transfer(times, gpu, "none", "in", bytes_in),
-        _transfer(times, gpu, "in", "in-out", bytes_out),
+        _transfers(found, gpu, "none", "in", bytes_in),
+        _transfers(found, gpu, "in", "in-out", bytes_out),
     )
 
 
@@ -203,23 +204,25 @@ def _against_rows(found: Iterable[Measurement], engine: str, operation: str) -> 
     return [float(each.rows) for each in chosen], [each.seconds for each in chosen]
 
 
-def _transfer(
-    times: Mapping[tuple[str, str, int, str], float],
+def _transfers(
+    found: Iterable[Measurement],
     engines: Sequence[str],
     without: str,
     including: str,
     size: Callable[[str, int], float],
-) -> Line:
-    """Return what a copy costs against bytes: the difference of times with it and without, where it shows."""
-    amounts, seconds = [], []
+) -> dict[str, Line]:
+    """Return what a copy costs each engine against bytes: the difference of times with it and without."""
+    times = {(each.engine, each.operation, each.rows, each.transfer): each.seconds for each in found}
+    points: dict[str, tuple[list[float], list[float]]] = {}
     for (engine, operation, rows, transfer), time in times.items():
         before = times.get((engine, operation, rows, without))
         if engine in engines and transfer == including and before is not None and time > before:
+            amounts, seconds = points.setdefault(engine, ([], []))
             amounts.append(size(operation, rows))
             seconds.append(time - before)
-    if not amounts:
+    if not points:
         raise GpuguideError(f"No transfer was measured; run the benchmark 'dataframe' with transfer={including}.")
-    return fit_line(amounts, seconds)
+    return {engine: fit_line(*each) for engine, each in points.items()}
 
 
 # --- the choice ------------------------------------------------------------------------------------------
@@ -269,34 +272,47 @@ def where_to_run(
     if rows < 0:
         raise GpuguideError(f"A frame cannot have {rows} rows; give 0 or more.")
     comes_back = not resident if returned is None else returned
-    host_engine, host = _fastest(machine.host, operation, rows)
-    gpu_engine, work = _fastest(machine.gpu, operation, rows)
-    moving = transfer_time(operation, rows, machine, resident=resident, returned=comes_back)
-    on_gpu = work + moving
+    host_engine, host = _soonest({engine: line.at(rows) for engine, line in _lines(machine.host, operation).items()})
+    moving = {
+        engine: copies
+        for engine in _lines(machine.gpu, operation)
+        if (copies := transfer_time(engine, operation, rows, machine, resident=resident, returned=comes_back))
+        < math.inf
+    }
+    if not moving:
+        raise GpuguideError(f"No engine of the GPU was measured with the copies of {operation!r}; say resident=True.")
+    work = {engine: machine.gpu[engine, operation].at(rows) for engine in moving}
+    gpu_engine, on_gpu = _soonest({engine: work[engine] + moving[engine] for engine in moving})
     place: Place = "gpu" if on_gpu < host else "cpu"
     if place == "gpu":
-        reason = f"The GPU saves more time than {'the transfer' if moving else 'its overhead'} costs."
-    elif work < host:
+        reason = f"The GPU saves more time than {'the transfer' if moving[gpu_engine] else 'its overhead'} costs."
+    elif work[gpu_engine] < host:
         reason = "The GPU would be faster, but not by as much as the transfer takes."
     else:
         reason = "There are too few rows: the GPU's overhead is longer than the host's whole work."
     engine = gpu_engine if place == "gpu" else host_engine
-    return Choice(place, engine, host, on_gpu, moving, reason)
+    return Choice(place, engine, host, on_gpu, moving[gpu_engine], reason)
 
 
-def transfer_time(operation: str, rows: int, machine: Machine, *, resident: bool, returned: bool) -> float:
-    """Return the predicted seconds of the copies to and from the GPU."""
-    there = 0.0 if resident else machine.to_gpu.at(bytes_in(operation, rows))
-    return there + (machine.from_gpu.at(bytes_out(operation, rows)) if returned else 0.0)
+def transfer_time(engine: str, operation: str, rows: int, machine: Machine, *, resident: bool, returned: bool) -> float:
+    """Return the predicted seconds of an engine's copies to and from the GPU; infinite if they were not measured."""
+    needed = [] if resident else [(machine.to_gpu, bytes_in)]
+    needed += [(machine.from_gpu, bytes_out)] if returned else []
+    return sum(lines[engine].at(size(operation, rows)) if engine in lines else math.inf for lines, size in needed)
 
 
-def _fastest(lines: Mapping[tuple[str, str], Line], operation: str, rows: int) -> tuple[str, float]:
-    """Return the engine that does an operation soonest, and its time."""
+def _lines(lines: Mapping[tuple[str, str], Line], operation: str) -> dict[str, Line]:
+    """Return the engines that an operation was measured with, and their lines."""
     operations.get(operation)
-    known = {engine: line.at(rows) for (engine, name), line in lines.items() if name == operation}
+    known = {engine: line for (engine, name), line in lines.items() if name == operation}
     if not known:
         raise unknown("measured operation", operation, {name for _, name in lines})
-    return min(known.items(), key=lambda pair: pair[1])
+    return known
+
+
+def _soonest(seconds: Mapping[str, float]) -> tuple[str, float]:
+    """Return the engine that is done first, and its time."""
+    return min(seconds.items(), key=lambda pair: pair[1])
 
 
 def crossover(operation: str, *, resident: bool, machine: Machine, returned: bool | None = None) -> float:
@@ -322,34 +338,59 @@ def crossover(operation: str, *, resident: bool, machine: Machine, returned: boo
     return float(high)
 
 
-def share_right(
+Point = tuple[str, int, str]
+"""An operation, rows, and what is transferred"""
+
+
+def verdicts(
     measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
-) -> float:
-    """Return how often :func:`where_to_run` names the place where an operation was measured to be done sooner.
+) -> dict[Point, bool]:
+    """Return where :func:`where_to_run` names the place at which an operation was measured to be done sooner.
 
     Every combination of operation, rows and transfer counts once, if it was measured on the GPU, and on the host
     without transfer. Parameters as for :func:`fitted`.
-
-    Raises
-    ------
-    GpuguideError
-        If nothing can be compared.
     """
     on_host: dict[tuple[str, int], float] = {}
-    on_gpu: dict[tuple[str, int, str], float] = {}
+    on_gpu: dict[Point, float] = {}
     for each in measurements:
         pair, triple = (each.operation, each.rows), (each.operation, each.rows, each.transfer)
         if each.engine in host and each.transfer == "none":
             on_host[pair] = min(each.seconds, on_host.get(pair, math.inf))
         elif each.engine in gpu:
             on_gpu[triple] = min(each.seconds, on_gpu.get(triple, math.inf))
-    right = []
+    right = {}
     for (operation, rows, transfer), seconds in on_gpu.items():
         if (operation, rows) in on_host:
             choice = where_to_run(
                 operation, rows, resident=transfer == "none", returned=transfer == "in-out", machine=machine
             )
-            right.append(choice.place == ("gpu" if seconds < on_host[operation, rows] else "cpu"))
+            right[operation, rows, transfer] = choice.place == ("gpu" if seconds < on_host[operation, rows] else "cpu")
+    return right
+
+
+def unseen_verdicts(measurements: Sequence[Measurement], host: Sequence[str], gpu: Sequence[str]) -> dict[Point, bool]:
+    """Return the verdicts on each number of rows by a machine that was fitted without it.
+
+    Parameters as for :func:`fitted`; at least two numbers of rows must have been measured.
+    """
+    found: dict[Point, bool] = {}
+    for rows in sorted({each.rows for each in measurements}):
+        others = fitted([each for each in measurements if each.rows != rows], host, gpu)
+        found |= verdicts([each for each in measurements if each.rows == rows], others, host, gpu)
+    return found
+
+
+def share_right(
+    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+) -> float:
+    """Return how many of the :func:`verdicts` are right, as a share of all.
+
+    Raises
+    ------
+    GpuguideError
+        If nothing can be compared.
+    """
+    right = verdicts(measurements, machine, host, gpu)
     if not right:
         raise GpuguideError("No operation was measured both on the host and on the GPU.")
-    return sum(right) / len(right)
+    return sum(right.values()) / len(right)
