@@ -80,7 +80,7 @@ def page(browser: Any) -> Iterator[Any]:
     """A page two folders deep, opened from its file."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.goto((SITE / "docs" / "api" / "topics.html").as_uri())
+    page.goto((SITE / "docs" / "api" / "costs.html").as_uri())
     yield page
     context.close()
 
