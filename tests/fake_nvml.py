@@ -34,7 +34,6 @@ class FakeNvml(ModuleType):
     NVML_FI_DEV_POWER_INSTANT, NVML_FI_DEV_MEMORY_TEMP = 186, 82
     NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT = 193, 194
     NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT = 196
-    NVML_VALUE_TYPE_SIGNED_INT = 5
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_GPM_METRICS_GET_VERSION = 1
     NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_SM_OCCUPANCY = 2, 3
@@ -152,7 +151,6 @@ class FakeNvml(ModuleType):
         return [
             SimpleNamespace(
                 nvmlReturn=0,
-                valueType=5 if each > 190 else 1,
                 value=SimpleNamespace(uiVal=values[each] % 2**32, siVal=values[each]),
             )
             for each in fields

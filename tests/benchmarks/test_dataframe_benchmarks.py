@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas
 import pyarrow as pa
 import pytest
 import torch
@@ -20,7 +21,7 @@ from gpuguide.measure.benchmark import Keys, Work, too_large
 from gpuguide.measure.records import Record
 
 DATAFRAME, TRANSFER = declarations.get("dataframe"), declarations.get("frame-transfer")
-MISTAKES = declarations.get("dataframe-mistakes")
+MISTAKES, GROUPS = declarations.get("dataframe-mistakes"), declarations.get("dataframe-groups")
 CPU, H100 = devices.cpu(), devices.fake("h100-sxm")
 
 
@@ -41,6 +42,26 @@ def test_the_grid_is_what_was_promised() -> None:
     assert [case["rows"] for case in cases] == sorted(case["rows"] for case in cases)
     assert TRANSFER.cases(CPU) == MISTAKES.cases(CPU) == []
     assert {case["op"] for case in MISTAKES.cases(H100)} == set(operations.OPERATIONS)
+
+
+def test_group_bys_are_measured_from_one_group_to_a_million() -> None:
+    assert GROUPS.cases(CPU) == []
+    assert [case["groups"] for case in GROUPS.cases(H100)] == [1, 10, 100, 200, 1000, 10**4, 10**5, 10**6]
+
+
+@pytest.mark.parametrize("groups", [1, 300])
+def test_a_group_by_of_any_number_of_groups_is_checked(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pandas.Series, "null_count", property(lambda self: self.isna().sum()), raising=False)
+    monkeypatch.setattr(benchmarks.cudf_frames, "use_pool", lambda: None)
+    monkeypatch.setattr(transfer, "load", lambda table: engines.engine("pandas").load(table))
+    dense = lambda count: DenseKeys(count, module=pandas, device="cpu")  # noqa: E731
+    monkeypatch.setitem(benchmarks.GROUP_MAKERS, "gpuguide", dense)
+    work = benchmarks.groups_work("gpuguide", CPU, {"groups": groups}, rows=2000)
+    assert work.check
+    work.check()
+    monkeypatch.setattr(operations, "result_rows", lambda name, table: groups + 1)
+    with pytest.raises(AssertionError, match="are right"):
+        work.check()
 
 
 def test_of_the_largest_frames_only_the_basic_operations_have_transfers() -> None:
@@ -108,7 +129,9 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
     few = replace(DATAFRAME, cases=cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "_release_memory", lambda device: None)
-        return runner.run([few, TRANSFER, MISTAKES], H100, tmp_path_factory.mktemp("records"), commit="c0ffee").records
+        return runner.run(
+            [few, TRANSFER, MISTAKES, GROUPS], H100, tmp_path_factory.mktemp("records"), commit="c0ffee"
+        ).records
 
 
 def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
@@ -124,7 +147,7 @@ def test_a_small_gpu_leaves_out_what_does_not_fit() -> None:
     skipped = [case for case in DATAFRAME.cases(small) if too_large(DATAFRAME, case, small)]
     assert {case["rows"] for case in skipped} == {10**8, 2 * 10**8}
     assert not any(too_large(DATAFRAME, case, H100) for case in DATAFRAME.cases(H100))
-    for benchmark in (TRANSFER, MISTAKES):
+    for benchmark in (TRANSFER, MISTAKES, GROUPS):
         assert not any(too_large(benchmark, case, H100) for case in benchmark.cases(H100))
 
 

@@ -59,6 +59,7 @@ TOPICS = {
     "memory-latency": ["shared", "l1", "l2"],
     "gpu-metrics": ["nvml"],
     "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "cudf-raw", "gpuguide"],
+    "dataframe-groups": ["cudf", "gpuguide"],
     "dataframe-mistakes": ["right", "no-synchronize", "not-collected", "cold-start"],
     "frame-transfer": ["from-pandas", "from-arrow", "gpuguide-staged"],
 }

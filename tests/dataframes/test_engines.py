@@ -342,13 +342,13 @@ def test_a_frame_that_does_not_fit_is_refused_before_it_is_copied() -> None:
     copied: list[pa.Table] = []
     module = SimpleNamespace(DataFrame=SimpleNamespace(from_arrow=copied.append))
     table = data.frame(1000, columns=("value",))
-    CuDF(module, lambda: 3 * 8000).load(table)  # type: ignore[arg-type]
+    CuDF(module, lambda: 4 * 8000).load(table)  # type: ignore[arg-type]
     with pytest.raises(GpuguideError, match="Up to 999 such rows fit"):
-        CuDF(module, lambda: 3 * 8000 - 1).load(table)  # type: ignore[arg-type]
+        CuDF(module, lambda: 4 * 8000 - 1).load(table)  # type: ignore[arg-type]
     assert copied == [table]
 
 
-@pytest.mark.parametrize(("size", "rows", "free"), [(0, 0, 0), (100, 10, 300), (8 * 10**9, 10**9, 24 * 10**9)])
+@pytest.mark.parametrize(("size", "rows", "free"), [(0, 0, 0), (100, 10, 400), (8 * 10**9, 10**9, 32 * 10**9)])
 def test_the_size_that_fits_is_accepted(size: int, rows: int, free: int) -> None:
     check_fits(size, rows, free)
     if size:

@@ -510,6 +510,13 @@ def test_every_limit_has_a_meaning() -> None:
     assert "cooling" in explained["the temperature (hardware)"]
 
 
+def test_a_bit_that_has_no_name_here_is_told_too() -> None:
+    new_bit = 1 << 40
+    assert monitor.limits_named(4 | new_bit) == ["the power limit", "a reason without a name here"]
+    assert "newer" in monitor.limits_explained(new_bit)["a reason without a name here"]
+    assert monitor.limits_over([4, new_bit]) == {"the power limit": 0.5, "a reason without a name here": 0.5}
+
+
 def test_the_bits_are_those_of_the_real_library() -> None:
     pynvml = pytest.importorskip("pynvml")
     assert sum(monitor.CLOCK_LIMITS) == pynvml.nvmlClocksEventReasonAll
@@ -527,7 +534,7 @@ def test_the_real_library_has_what_is_asked_of_it() -> None:
     metrics.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
     assert [(each.metricId, each.nvmlReturn, each.value) for each in metrics.metrics[:2]] == [(2, 0, 0.0), (0, 0, 0.0)]
     field = pynvml.c_nvmlFieldValue_t()
-    assert (field.nvmlReturn, field.valueType, field.value.uiVal, field.value.siVal) == (0, 0, 0, 0)
+    assert (field.nvmlReturn, field.value.uiVal, field.value.siVal) == (0, 0, 0)
     assert str(pynvml.NVMLError(3)) == str(NVMLError(3)) == "Not Supported"
 
 

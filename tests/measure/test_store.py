@@ -290,6 +290,7 @@ AWAITING_A_GPU = {
     "attention-tiles",
     "attention-traffic",
     "dataframe",
+    "dataframe-groups",
     "dataframe-mistakes",
     "frame-transfer",
     "gpu-metrics",

@@ -390,6 +390,67 @@ FRAME_TRANSFER = Benchmark(
 )
 
 
+# --- how many groups -------------------------------------------------------------------------------------
+
+GROUPS = (1, 10, 100, 200, 1000, 10**4, 10**5, 10**6)
+"""cuDF adds in shared memory where a block meets fewer than 128; our copies of a sum run out above 19 000"""
+GROUPED_ROWS = 10**8
+GROUP_MAKERS: dict[str, Callable[[int], engines.Engine]] = {"cudf": lambda groups: pooled_cudf(), "gpuguide": DenseKeys}
+
+
+@functools.lru_cache(maxsize=1)
+def grouped(groups: int, rows: int) -> Any:
+    """Return keys that count from 0, and values. The last ones are kept for the next contender."""
+    return data.frame(rows, columns=("key", "value"), keys=groups)
+
+
+def groups_work(name: str, device: Device, keys: Keys, rows: int = GROUPED_ROWS) -> Work:
+    """Group by as many keys as the case has."""
+    groups = int(keys["groups"])
+    moved = {
+        "throughput": Rate("row/s", rows),
+        "bandwidth": Rate("B/s", rows * (cost.WIDTH["key"] + cost.WIDTH["value"])),
+    }
+    if device.backend == "fake":
+        return Work([lambda: None], rates=moved)
+    cudf_frames.use_pool()
+    engine, table = GROUP_MAKERS[name](groups), grouped(groups, rows)
+    frame = engine.load(table)
+
+    def check() -> None:
+        small = data.checked(data.frame(10**4, columns=("key", "value"), keys=groups, nulls=0.05))
+        found = engine.unload(engine.group_by(engine.load(small), "key"))
+        different = operations.difference("groupby", found, operations.reference("groupby", small))
+        assert different is None, f"{groups} groups on {name}: {different}"
+        right = operations.result_rows("groupby", table)
+        assert (all_found := count_rows(engine.group_by(frame, "key"))) == right, (
+            f"{all_found} groups, {right} are right"
+        )
+
+    return Work([lambda: engine.group_by(frame, "key")], check, moved, timing="wall")
+
+
+def grouper(name: str) -> Contender:
+    """Return the contender of one group-by."""
+    return Contender(
+        lambda device, keys: groups_work(name, device, keys),
+        ON_GPU,
+        lambda device, keys: not_installed("cudf", device),
+    )
+
+
+DATAFRAME_GROUPS = Benchmark(
+    name="dataframe-groups",
+    title="Group-bys with few groups and many",
+    question="How does the time of a group-by depend on the number of groups?",
+    contenders={name: grouper(name) for name in GROUP_MAKERS},
+    cases=lambda device: [{"groups": groups} for groups in GROUPS] if device.is_gpu else [],
+    memory=lambda keys: IN_MEMORY * GROUPED_ROWS * (cost.WIDTH["key"] + cost.WIDTH["value"]),
+    budget=0.1,
+    libraries=LIBRARIES,
+)
+
+
 # --- how not to time it ----------------------------------------------------------------------------------
 
 MISTAKEN_ROWS = 10**7

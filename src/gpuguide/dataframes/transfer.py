@@ -1,7 +1,7 @@
 """From Arrow's buffers in pageable memory to columns on a GPU, through pinned buffers that several threads fill.
 
-The driver copies pageable memory through small pinned buffers of its own, one thread filling them, and reaches a part
-of what the connection carries. Here every thread has two pinned buffers: it fills one while the GPU fetches the other::
+The driver copies pageable memory through pinned buffers of its own, and reaches a part of what the connection carries.
+Here every thread has two pinned buffers: it fills one while the GPU fetches the other::
 
     thread 0    fill A   fill B   fill A   fill B
     thread 1    fill C   fill D   fill C   fill D

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,7 +60,8 @@ CLOCK_LIMIT_MEANINGS = {
     "the power limit": "The driver lowers the clock so that the board stays within its power limit. Under full load "
     "this is the normal state of a healthy GPU.",
     "the hardware's slowdown": "The hardware cuts the clock to half or less: too hot, too much power at once, or the "
-    "power supply asks for it. One of the two bits below often says which.",
+    "power supply asks for it. One of the two bits below often says which. It may also show for a moment "
+    "while the clock changes.",
     "boost in step with other GPUs": "The GPU belongs to a group whose members all run at the clock of the slowest.",
     "the temperature (driver)": "The driver lowers the clock so that the GPU or its memory stays below its limit.",
     "the temperature (hardware)": "The hardware cuts the clock to half or less, because it is too hot. Look at the "
@@ -77,12 +79,14 @@ def limits_named(bits: int) -> list[str]:
     >>> limits_named(0x24)
     ['the power limit', 'the temperature (driver)']
     """
-    return [name for bit, name in CLOCK_LIMITS.items() if bits & bit]
+    named = [name for bit, name in CLOCK_LIMITS.items() if bits & bit]
+    return [*named, "a reason without a name here"] if bits & ~sum(CLOCK_LIMITS) else named
 
 
 def limits_explained(bits: int) -> dict[str, str]:
     """Return what keeps the clock from being higher, and what that means."""
-    return {name: CLOCK_LIMIT_MEANINGS[name] for name in limits_named(bits)}
+    unknown_one = "The driver is newer than the names of the bits that are known here."
+    return {name: CLOCK_LIMIT_MEANINGS.get(name, unknown_one) for name in limits_named(bits)}
 
 
 def read_driver(uuid: str | None = None) -> DriverState:
@@ -143,8 +147,8 @@ def limits_over(bits: Iterable[float]) -> dict[str, float]:
         Such as ``trace["clock_limits"]``; NaN, where a reading is missing, does not count.
     """
     known = [int(each) for each in bits if not math.isnan(each)]
-    shares = {name: sum(bool(each & bit) for each in known) / len(known) for bit, name in CLOCK_LIMITS.items() if known}
-    return {name: share for name, share in sorted(shares.items(), key=lambda pair: -pair[1]) if share}
+    counts = Counter(name for each in known for name in limits_named(each))
+    return {name: count / len(known) for name, count in counts.most_common()}
 
 
 # --- over time -------------------------------------------------------------------------------------------
@@ -328,9 +332,13 @@ class Sampler:
             "shutdown_temperature": lambda: nvml.nvmlDeviceGetTemperatureThreshold(
                 gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
             ),
-            "software_slowdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT),
-            "hardware_slowdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT),
-            "shutdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT),
+            "software_slowdown_margin": lambda: _field(
+                nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, signed=True
+            ),
+            "hardware_slowdown_margin": lambda: _field(
+                nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, signed=True
+            ),
+            "shutdown_margin": lambda: _field(nvml, gpu, nvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, signed=True),
             "driver_memory": lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved,
         }
         found = {name: self._ask(asked[name]) for name in BOARD}
@@ -485,12 +493,12 @@ def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
     return rates.gpu / 100, rates.memory / 100
 
 
-def _field(nvml: Any, gpu: Any, number: int) -> float:
+def _field(nvml: Any, gpu: Any, number: int, *, signed: bool = False) -> float:
+    """Return one of NVML's numbered values. Margins may be negative, whatever type the driver says they have."""
     (field,) = nvml.nvmlDeviceGetFieldValues(gpu, [number])
     if field.nvmlReturn != 0:
         raise nvml.NVMLError(field.nvmlReturn)
-    is_signed = field.valueType == nvml.NVML_VALUE_TYPE_SIGNED_INT
-    return float(field.value.siVal if is_signed else field.value.uiVal)
+    return float(field.value.siVal if signed else field.value.uiVal)
 
 
 READERS: dict[tuple[str, ...], Callable[[Any, Any], tuple[float, ...]]] = {

@@ -37,10 +37,10 @@ QUANTITIES = {
     "memory_utilisation": Quantity(
         "1",
         "memory utilisation",
-        "share of the driver's last sample period in which device memory was read or written, at whatever rate",
+        "share of the driver's last sample period in which device memory was read or written, as NVML has it",
     ),
     "sm_activity": Quantity(
-        "1", "SM activity", "multiprocessors that had a warp, as a share of all, since the last reading; from Hopper on"
+        "1", "SM activity", "multiprocessors that were busy, as a share of all, since the last reading; from Hopper on"
     ),
     "sm_occupancy": Quantity(
         "1", "SM occupancy", "warps on the multiprocessors, as a share of those that there is room for; from Hopper on"

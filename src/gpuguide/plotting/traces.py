@@ -37,7 +37,7 @@ class Panel:
 
 PANELS = {
     "utilisation": Panel(
-        "Was any kernel running?",
+        "Was a kernel running, and was memory busy?",
         {"gpu_utilisation": ("GPU", "blue"), "memory_utilisation": ("memory controller", "orange")},
     ),
     "activity": Panel(

@@ -15,8 +15,9 @@ from gpuguide.errors import GpuguideError
 
 LEAST_CAPABILITY = (7, 0)
 """Of GPUs that cuDF runs on. Source: RAPIDS, "Platform support"."""
-SPACE = 3
-"""Times its own size that a frame takes with the result of an operation and what that needs meanwhile"""
+SPACE = 4
+"""Times its own size that a frame takes with what an operation needs meanwhile: a sort by a double, whose pairs of a
+number and a mark are there three times"""
 
 
 class CuDF(PandasLike):
