@@ -18,6 +18,7 @@ from gpuguide.dataframes import data, engines, operations
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.engines.cudf_frames import CuDF, check_fits
 from gpuguide.dataframes.engines.dense_keys import DenseKeys
+from gpuguide.dataframes.engines.interface import cannot_run
 from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike, fell_back, no_fallback
 from gpuguide.errors import GpuguideError
 
@@ -346,6 +347,13 @@ def test_a_frame_that_does_not_fit_is_refused_before_it_is_copied() -> None:
     with pytest.raises(GpuguideError, match="Up to 999 such rows fit"):
         CuDF(module, lambda: 4 * 8000 - 1).load(table)  # type: ignore[arg-type]
     assert copied == [table]
+
+
+def test_a_refusal_without_a_message_is_told_too() -> None:
+    told = str(cannot_run("polars", abs, ValueError(), "Write it as expressions."))
+    assert told == (
+        "polars cannot run the function 'abs' on column 'value' (ValueError: no message). Write it as expressions."
+    )
 
 
 @pytest.mark.parametrize(("size", "rows", "free"), [(0, 0, 0), (100, 10, 400), (8 * 10**9, 10**9, 32 * 10**9)])

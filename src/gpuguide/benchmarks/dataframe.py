@@ -261,6 +261,11 @@ def raw_only_there(device: Device, keys: Keys) -> str | None:
     return not_installed("cudf", device)
 
 
+def with_cudf(build: Callable[[Device, Keys], Work]) -> Contender:
+    """Return a contender that needs cuDF and is measured in all cases."""
+    return Contender(build, ON_GPU, lambda device, keys: not_installed("cudf", device))
+
+
 def host_engine(name: str) -> Contender:
     """Return the contender of an engine on the host."""
     return Contender(
@@ -305,11 +310,7 @@ DATAFRAME = Benchmark(
         "pandas": host_engine("pandas"),
         "polars": host_engine("polars"),
         "duckdb": host_engine("duckdb"),
-        "cudf": Contender(
-            lambda device, keys: engine_work("cudf", device, keys),
-            ON_GPU,
-            lambda device, keys: not_installed("cudf", device),
-        ),
+        "cudf": with_cudf(lambda device, keys: engine_work("cudf", device, keys)),
         "cudf-raw": Contender(raw_work, ON_GPU, raw_only_there),
         "cudf-pandas": Contender(accelerated_work, ON_GPU, accelerated_only_there),
         "gpuguide": Contender(lambda device, keys: engine_work("gpuguide", device, keys), ON_GPU, our_part_only),
@@ -367,11 +368,7 @@ def compare(frame: Any, table: Any) -> None:
 
 def copier(make: Callable[[Any], Callable[[], Any]]) -> Contender:
     """Return the contender of one way to copy."""
-    return Contender(
-        lambda device, keys: transfer_work(make, device, keys),
-        ON_GPU,
-        lambda device, keys: not_installed("cudf", device),
-    )
+    return with_cudf(lambda device, keys: transfer_work(make, device, keys))
 
 
 FRAME_TRANSFER = Benchmark(
@@ -395,7 +392,10 @@ FRAME_TRANSFER = Benchmark(
 GROUPS = (1, 10, 100, 200, 1000, 10**4, 10**5, 10**6)
 """cuDF adds in shared memory where a block meets fewer than 128; our copies of a sum run out above 19 000"""
 GROUPED_ROWS = 10**8
-GROUP_MAKERS: dict[str, Callable[[int], engines.Engine]] = {"cudf": lambda groups: pooled_cudf(), "gpuguide": DenseKeys}
+GROUP_MAKERS: dict[str, Callable[[int], engines.Engine]] = {
+    "cudf": lambda groups: engines.engine("cudf"),
+    "gpuguide": DenseKeys,
+}
 
 
 @functools.lru_cache(maxsize=1)
@@ -422,21 +422,15 @@ def groups_work(name: str, device: Device, keys: Keys, rows: int = GROUPED_ROWS)
         found = engine.unload(engine.group_by(engine.load(small), "key"))
         different = operations.difference("groupby", found, operations.reference("groupby", small))
         assert different is None, f"{groups} groups on {name}: {different}"
-        right = operations.result_rows("groupby", table)
-        assert (all_found := count_rows(engine.group_by(frame, "key"))) == right, (
-            f"{all_found} groups, {right} are right"
-        )
+        count, right = count_rows(engine.group_by(frame, "key")), operations.result_rows("groupby", table)
+        assert count == right, f"{count} groups, {right} are right"
 
     return Work([lambda: engine.group_by(frame, "key")], check, moved, timing="wall")
 
 
 def grouper(name: str) -> Contender:
     """Return the contender of one group-by."""
-    return Contender(
-        lambda device, keys: groups_work(name, device, keys),
-        ON_GPU,
-        lambda device, keys: not_installed("cudf", device),
-    )
+    return with_cudf(lambda device, keys: groups_work(name, device, keys))
 
 
 DATAFRAME_GROUPS = Benchmark(
@@ -569,8 +563,8 @@ DATAFRAME_MISTAKES = Benchmark(
     title="Operations on dataframes, timed wrongly",
     question="What does an operation on a frame seem to take when it is timed wrongly?",
     contenders={
-        "right": Contender(right, ON_GPU, lambda device, keys: not_installed("cudf", device)),
-        "no-synchronize": Contender(no_synchronize, ON_GPU, lambda device, keys: not_installed("cudf", device)),
+        "right": with_cudf(right),
+        "no-synchronize": with_cudf(no_synchronize),
         "not-collected": Contender(not_collected, ON_GPU, plan_here),
         "cold-start": Contender(cold_start, ON_GPU, only_once),
     },

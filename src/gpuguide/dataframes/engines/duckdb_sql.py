@@ -7,10 +7,9 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from gpuguide.dataframes.engines.interface import UserFunction
+from gpuguide.dataframes.engines.interface import UserFunction, cannot_run
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import PATTERN, THRESHOLD
-from gpuguide.errors import GpuguideError
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +91,7 @@ class DuckDB:
         try:
             return self._run(f"SELECT *, user_function(value) AS result FROM {frame.name}")
         except Exception as error:
-            name = getattr(function, "__name__", repr(function))
-            raise GpuguideError(
-                f"{self.name} cannot run the function {name!r} on column 'value' "
-                f"({type(error).__name__}: {str(error).splitlines()[0]}). Write it in SQL."
-            ) from error
+            raise cannot_run(self.name, function, error, "Write it in SQL.") from error
         finally:
             self.connection.remove_function("user_function")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gpuguide.dataframes import data, operations
+from gpuguide.errors import GpuguideError
 
 CHECKED_ROWS = 20_000
 """Of the frame on which an engine is compared with the reference"""
@@ -66,6 +67,14 @@ class Engine(Protocol):
         GpuguideError
             If the engine cannot run the function.
         """
+
+
+def cannot_run(engine: str, function: UserFunction, error: Exception, instead: str) -> GpuguideError:
+    """Return the refusal of a user's function: which one, what the library said, and what to do instead."""
+    name, said = getattr(function, "__name__", repr(function)), str(error).splitlines() or ["no message"]
+    return GpuguideError(
+        f"{engine} cannot run the function {name!r} on column 'value' ({type(error).__name__}: {said[0]}). {instead}"
+    )
 
 
 def call(engine: Engine, operation: str, frame: Any, lookup: Any = None) -> Callable[[], Any]:

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from gpuguide.dataframes.engines.interface import UserFunction
+from gpuguide.dataframes.engines.interface import UserFunction, cannot_run
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import PATTERN, THRESHOLD
-from gpuguide.errors import GpuguideError
 
 
 class PandasLike:
@@ -78,12 +77,8 @@ class PandasLike:
         try:
             return frame.assign(result=frame["value"].apply(function))
         except Exception as error:
-            name = getattr(function, "__name__", repr(function))
-            raise GpuguideError(
-                f"{self.name} cannot run the function {name!r} on column 'value' "
-                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}). "
-                "Write it with arithmetic and comparisons of columns, or run it in pandas."
-            ) from error
+            instead = "Write it with arithmetic and comparisons of columns, or run it in pandas."
+            raise cannot_run(self.name, function, error, instead) from error
 
 
 class Accelerated(PandasLike):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuguide.dataframes.engines.interface import UserFunction
+from gpuguide.dataframes.engines.interface import UserFunction, cannot_run
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import PATTERN, THRESHOLD
-from gpuguide.errors import GpuguideError
 
 
 class Polars:
@@ -78,11 +77,7 @@ class Polars:
         try:
             return self.collected(frame.with_columns(result=result))
         except Exception as error:
-            name = getattr(function, "__name__", repr(function))
-            raise GpuguideError(
-                f"{self.name} cannot run the function {name!r} on column 'value' "
-                f"({type(error).__name__}: {str(error).splitlines()[0]}). Write it as expressions of columns."
-            ) from error
+            raise cannot_run(self.name, function, error, "Write it as expressions of columns.") from error
 
 
 class LazyPolars(Polars):
