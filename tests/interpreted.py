@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton has no build for this system"
@@ -39,3 +40,13 @@ def run(file: str, call: str, *, interpret: bool = True) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def pieces_that_fit(columns: int, element_size: int, pieces: tuple[int, ...], device: str) -> list[int]:
+    """Return those sizes of a piece, in bytes, with which all programs of a row can run at the same time."""
+    from gpuguide.softmax.fused import Cut
+
+    if device == "cpu":
+        return list(pieces)
+    at_once = torch.cuda.get_device_properties(device).multi_processor_count
+    return [piece for piece in pieces if Cut.of(columns, element_size, piece).pieces <= at_once]

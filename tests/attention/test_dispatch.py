@@ -36,18 +36,22 @@ def inputs(
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Pretend that there is a Hopper GPU and our kernel; tensors on it have shapes and no numbers."""
-    kernel = ModuleType("gpuguide.attention.triton_flash")
-    kernel.HEAD_SIZES = (64, 128)
-    kernel.flash_attention = lambda q, k, v, *, causal, scale: SimpleNamespace(causal=causal, scale=scale)
-    monkeypatch.setitem(sys.modules, "gpuguide.attention.triton_flash", kernel)
-    monkeypatch.setattr(package, "triton_flash", kernel, raising=False)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pretend that there is a Hopper GPU and our kernels; tensors on it have shapes and no numbers."""
+    for name in ("triton", "gluon"):
+        kernel = ModuleType(f"gpuguide.attention.{name}_flash")
+        kernel.HEAD_SIZES = (64, 128)
+        kernel.flash_attention = lambda q, k, v, *, causal, scale, by=name: SimpleNamespace(
+            by=by, causal=causal, scale=scale
+        )
+        monkeypatch.setitem(sys.modules, kernel.__name__, kernel)
+        monkeypatch.setattr(package, f"{name}_flash", kernel, raising=False)
+    monkeypatch.setattr(package, "_has_gluon", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: nullcontext())
     monkeypatch.setattr(kernels, "take", lambda tensor: True)
     with FakeTensorMode():
-        yield kernel
+        yield
 
 
 def on_gpu(dtype: torch.dtype = torch.bfloat16, head_dim: int = 128, keys: int = 5) -> Tensors:
@@ -58,18 +62,42 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16, head_dim: int = 128, keys: int =
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_our_kernel_is_chosen_where_it_can(gpu: ModuleType, dtype: torch.dtype) -> None:
-    name = str(dtype).removeprefix("torch.")
-    assert choose(*on_gpu(dtype), causal=True) == package.Choice(
-        "triton", f"Our kernel takes {name} with head_dim 128 on this GPU."
+@pytest.mark.parametrize(
+    ("head_dim", "backend", "end"),
+    [(64, "triton", ""), (128, "gluon", ", and is faster there with its schedule written by hand")],
+)
+def test_our_kernel_is_chosen_where_it_can(
+    gpu: None, dtype: torch.dtype, head_dim: int, backend: str, end: str
+) -> None:
+    reason = f"Our kernel takes {str(dtype).removeprefix('torch.')} with head_dim {head_dim} on this GPU{end}."
+    assert choose(*on_gpu(dtype, head_dim), causal=True) == package.Choice(backend, reason)
+
+
+@pytest.mark.parametrize(("capability", "has_gluon"), [((10, 0), True), ((9, 0), False)])
+def test_the_schedule_by_hand_is_for_one_generation_and_needs_gluon(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], has_gluon: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(package, "_has_gluon", lambda: has_gluon)
+    assert choose(*on_gpu()).backend == "triton"
+    assert attention(*on_gpu(), backend="triton").by == "triton"
+    reason = (
+        "Gluon, which the schedule by hand is written in, is not part of this Triton."
+        if capability == (9, 0)
+        else "The GPU has compute capability 10.0, and the schedule by hand is for 9.0."
     )
+    message = f"The backend gluon cannot do this: {reason} Leave the backend out, or ask for sdpa."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        attention(*on_gpu(), backend="gluon")
 
 
-def test_our_kernel_gets_what_was_given(gpu: ModuleType) -> None:
+def test_our_kernels_get_what_was_given(gpu: None) -> None:
     found = attention(*on_gpu(), causal=True)
-    assert (found.causal, found.scale) == (True, 1 / math.sqrt(128))
+    assert (found.by, found.causal, found.scale) == ("gluon", True, 1 / math.sqrt(128))
     found = attention(*on_gpu(), scale=2.0, backend="triton")
-    assert (found.causal, found.scale) == (False, 2.0)
+    assert (found.by, found.causal, found.scale) == ("triton", False, 2.0)
+    assert attention(*on_gpu(head_dim=64)).by == "triton"
+    assert attention(*on_gpu(head_dim=64), backend="gluon").by == "gluon"
 
 
 @pytest.mark.parametrize(
@@ -81,27 +109,29 @@ def test_our_kernel_gets_what_was_given(gpu: ModuleType) -> None:
         ({"keys": 0}, "There is nothing to compute: a tensor is empty."),
     ],
 )
-def test_fallbacks_by_what_is_given(gpu: ModuleType, tensors: dict[str, object], reason: str) -> None:
+def test_fallbacks_by_what_is_given(gpu: None, tensors: dict[str, object], reason: str) -> None:
     given = on_gpu(**tensors)
     assert choose(*given) == package.Choice("sdpa", reason)
     assert attention(*given).shape == given[0].shape
-    with pytest.raises(ValueError, match=f"^{re.escape(f'The backend triton cannot do this: {reason} Leave the')}"):
-        attention(*given, backend="triton")
+    for backend in ("gluon", "triton"):
+        message = f"The backend {backend} cannot do this: {reason} Leave the backend out, or ask for sdpa."
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            attention(*given, backend=backend)
 
 
-def test_fallback_for_a_mask(gpu: ModuleType) -> None:
+def test_fallback_for_a_mask(gpu: None) -> None:
     mask = torch.ones(5, 5, dtype=torch.bool, device="cuda")
     reason = "There is a mask, and our kernel knows none but the causal one."
     assert choose(*on_gpu(), mask=mask) == package.Choice("sdpa", reason)
 
 
-def test_fallback_on_an_old_gpu(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_on_an_old_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     reason = "The GPU has compute capability 8.6, and our kernel is fast from 9.0 on."
     assert choose(*on_gpu()) == package.Choice("sdpa", reason)
 
 
-def test_fallback_without_triton(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_without_triton(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "take", lambda tensor: False)
     reason = "Triton, which our kernel is written in, is not installed."
     assert choose(*on_gpu()) == package.Choice("sdpa", reason)
@@ -166,11 +196,11 @@ def test_strided_inputs() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("backend", [None, "sdpa"])
+@pytest.mark.parametrize(("backend", "head_dim"), [(None, 64), (None, 128), ("sdpa", 64)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("queries", "keys"), [(65, 65), (1, 70), (33, 70), (70, 33), (5, 0)])
-def test_on_a_gpu(queries: int, keys: int, dtype: torch.dtype, backend: str | None) -> None:
-    tensors = tuple(tensor.detach().cuda() for tensor in inputs(queries, keys, dtype=dtype, head_dim=64))
+def test_on_a_gpu(queries: int, keys: int, dtype: torch.dtype, backend: str | None, head_dim: int) -> None:
+    tensors = tuple(tensor.detach().cuda() for tensor in inputs(queries, keys, dtype=dtype, head_dim=head_dim))
     mask = torch.rand(queries, keys, generator=torch.Generator().manual_seed(2)).cuda() < 0.6
     mask[0] = False  # a query that sees no key
     rough = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
@@ -284,5 +314,5 @@ def test_a_mask_together_with_causal_is_refused_and_the_remedy_works() -> None:
 
 
 def test_an_unknown_backend_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^The backend is 'flash'; it must be one of triton, sdpa, or None\.$"):
+    with pytest.raises(ValueError, match=r"^The backend is 'flash'; it must be one of gluon, triton, sdpa, or None\.$"):
         attention(*inputs(), backend="flash")

@@ -69,6 +69,7 @@ def test_the_formula_moves_its_scores_and_tiles_do_not() -> None:
     if counters.profiler() is None:
         pytest.skip("Nsight Compute is not installed")
     cases = {case.contender: case for case in runner.measure_case(TRAFFIC, KEYS, devices.current())}
+    assert not {name: case.reason for name, case in cases.items() if case.status == "failed"}
     scores, once = 2 * 16 * 16 * 1024**2, 4 * 2 * 16384 * 2048
     naive, tiles = (cases[name].metrics for name in ("naive", "gpuguide-triton"))
     assert naive["read"].summary.median > 2 * scores

@@ -10,6 +10,8 @@ that the last query sees all keys, and each one before it one key less.
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +22,16 @@ from gpuguide.attention.reference import scale_or_default
 
 __all__ = ["BACKENDS", "Choice", "attention", "choose"]
 
-BACKENDS = ("triton", "sdpa")
-"""Who can compute: our kernel, and :func:`torch.nn.functional.scaled_dot_product_attention`"""
+BACKENDS = ("gluon", "triton", "sdpa")
+"""Who can compute: our kernels, with the forward pass's schedule written by hand or by Triton, and
+:func:`torch.nn.functional.scaled_dot_product_attention`"""
 OLDEST = (9, 0)
 """The compute capability from which on a GPU has the copy engine that moves our kernel's tiles. Without it the kernel
 is right, but the library's are faster."""
+BY_HAND_GENERATION = 9
+"""The major compute capability whose instructions the schedule by hand is written in"""
+BY_HAND_HEAD_SIZES = (128,)
+"""Where the schedule by hand was the faster of ours. Heads of 64 have twice the exponentials, which limit both."""
 FORMATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -65,7 +72,7 @@ def attention(
     scale : float, optional
         What scores are multiplied by; ``1 / sqrt(head_dim)`` by default.
     backend : str, optional
-        ``triton`` or ``sdpa``; by default what :func:`choose` says.
+        ``gluon``, ``triton`` or ``sdpa``; by default what :func:`choose` says.
 
     Returns
     -------
@@ -82,14 +89,12 @@ def attention(
     mask = None if mask is None else _in_autocast_type(mask)
     chosen = choose(q, k, v, causal=causal, mask=mask)
     if backend is not None:
-        _check_backend(backend, chosen)
-    factor = scale_or_default(scale, q.shape[-1])
-    if (backend or chosen.backend) == "sdpa":
+        _check_backend(backend, chosen, q)
+    factor, computing = scale_or_default(scale, q.shape[-1]), backend or chosen.backend
+    if computing == "sdpa":
         return sdpa.attention(q, k, v, causal=causal, mask=mask, scale=factor)
-    from gpuguide.attention import triton_flash
-
     with torch.cuda.device_of(q):
-        return triton_flash.flash_attention(q, k, v, causal=causal, scale=factor)
+        return _our_kernel(computing)(q, k, v, causal=causal, scale=factor)
 
 
 def choose(
@@ -100,7 +105,20 @@ def choose(
     why_not = _why_not_our_kernel(q, k, mask)
     if why_not is not None:
         return Choice("sdpa", why_not)
-    return Choice("triton", f"Our kernel takes {_name(q.dtype)} with head_dim {q.shape[-1]} on this GPU.")
+    taken = f"takes {_name(q.dtype)} with head_dim {q.shape[-1]} on this GPU"
+    if q.shape[-1] in BY_HAND_HEAD_SIZES and _why_not_by_hand(q) is None:
+        return Choice("gluon", f"Our kernel {taken}, and is faster there with its schedule written by hand.")
+    return Choice("triton", f"Our kernel {taken}.")
+
+
+def _our_kernel(backend: str) -> Callable[..., torch.Tensor]:
+    from gpuguide.attention import triton_flash
+
+    if backend == "triton":
+        return triton_flash.flash_attention
+    from gpuguide.attention import gluon_flash
+
+    return gluon_flash.flash_attention
 
 
 def _why_not_our_kernel(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
@@ -124,6 +142,20 @@ def _why_not_our_kernel(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | N
         known = ", ".join(str(size) for size in triton_flash.HEAD_SIZES)
         return f"head_dim is {q.shape[-1]}, and our kernel takes {known}."
     return None
+
+
+def _why_not_by_hand(q: torch.Tensor) -> str | None:
+    """Return a sentence on what the schedule by hand lacks for what our kernel takes, or nothing."""
+    major, minor = torch.cuda.get_device_capability(q.device)
+    if major != BY_HAND_GENERATION:
+        return f"The GPU has compute capability {major}.{minor}, and the schedule by hand is for 9.0."
+    if not _has_gluon():
+        return "Gluon, which the schedule by hand is written in, is not part of this Triton."
+    return None
+
+
+def _has_gluon() -> bool:
+    return importlib.util.find_spec("triton.experimental.gluon") is not None
 
 
 # --- checks ----------------------------------------------------------------------------------------------
@@ -178,11 +210,16 @@ def _check_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: bo
         )
 
 
-def _check_backend(backend: str, chosen: Choice) -> None:
+def _check_backend(backend: str, chosen: Choice, q: torch.Tensor) -> None:
     if backend not in BACKENDS:
         raise ValueError(f"The backend is {backend!r}; it must be one of {', '.join(BACKENDS)}, or None.")
-    if backend == "triton" and chosen.backend != "triton":
-        raise ValueError(f"The backend triton cannot do this: {chosen.reason} Leave the backend out, or ask for sdpa.")
+    if backend == "sdpa":
+        return
+    why_not = chosen.reason if chosen.backend == "sdpa" else None
+    if why_not is None and backend == "gluon":
+        why_not = _why_not_by_hand(q)
+    if why_not is not None:
+        raise ValueError(f"The backend {backend} cannot do this: {why_not} Leave the backend out, or ask for sdpa.")
 
 
 def _name(dtype: torch.dtype) -> str:
