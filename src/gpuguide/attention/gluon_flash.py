@@ -9,8 +9,8 @@ kinds of work go on at the same time.
   others only wait for tiles to arrive.
 - Weights beside products. The product of the scores of the next tile is started before that of the weights and values
   of this one. When the scores are there, their weights are computed, while the second product runs.
-- Turns. Two groups of four warps, each with a tile of queries, give the tensor cores their two products in turn: those
-  of one group run while the other computes weights.
+- Two groups of four warps, each with a tile of queries, beside each other: while one computes weights, products of the
+  other run. A schedule can make them take turns at that; on an H100 it gained nothing, and by default they do not.
 
 What is computed, the masks, and what a row sees are as in :mod:`gpuguide.attention.triton_flash`. Only the order
 differs: keys come from the last to the first, so that the tiles with a mask stand at the beginning.
@@ -53,8 +53,8 @@ class Schedule:
     """Tiles of keys and of values that have room at a time"""
     beside: bool = True
     """Whether weights are computed beside the second product, or the assembler may put its wait before them"""
-    turns: bool = True
-    """Whether the groups take turns"""
+    turns: bool = False
+    """Whether the groups give the tensor cores their products in turn"""
 
 
 REGISTERS = 168

@@ -40,8 +40,8 @@ VARIANTS: Mapping[str, Mapping[str, Changes]] = {
     "forward-by-hand": {
         "as-shipped": {},
         "weights-after-products": {"beside": False},
-        "no-turns": {"turns": False},
-        "neither": {"beside": False, "turns": False},
+        "turns": {"turns": True},
+        "turns-alone": {"beside": False, "turns": True},
         "columns-64": {"columns": 64},
         "stages-1": {"stages": 1},
         "stages-3": {"stages": 3},
