@@ -286,16 +286,11 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
 
 
 AWAITING_A_GPU = {
-    "attention",
-    "attention-tiles",
-    "attention-traffic",
     "dataframe",
     "dataframe-groups",
     "dataframe-mistakes",
     "frame-transfer",
     "gpu-metrics",
-    "memory-hierarchy",
-    "memory-latency",
 }
 """Benchmarks that anyone can run and that have no published record yet. No page may name them until they have one."""
 
