@@ -369,7 +369,9 @@ def dense(groups: int) -> DenseKeys:
 
 
 @pytest.mark.parametrize("operation", ["groupby", "groupby-many", "filter-groupby"])
-@pytest.mark.parametrize("frame", ["random", "missing values and NaN", "empty", "all keys equal", "no key at all"])
+@pytest.mark.parametrize(
+    "frame", ["random", "missing values and NaN", "NaN alone", "empty", "all keys equal", "no key at all"]
+)
 def test_our_group_by_agrees_with_the_engines(operation: str, frame: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On pandas' frames, whose columns are asked for as cuDF's are."""
     ours, table = dense(20), FRAMES[frame]

@@ -1,15 +1,15 @@
-"""From Arrow's buffers in pageable memory to columns on a GPU, through pinned buffers that several threads fill.
+"""From Arrow's buffers in pageable memory to columns on a GPU, through a ring of pinned buffers.
 
 The driver copies pageable memory through pinned buffers of its own, and reaches a part of what the connection carries.
-Here every thread has two pinned buffers: it fills one while the GPU fetches the other::
+Here all cores fill a buffer together, while the GPU fetches those that were filled before::
 
-    thread 0    fill A   fill B   fill A   fill B
-    thread 1    fill C   fill D   fill C   fill D
-    copies          fetch A, C   fetch B, D   fetch A, C
+    cores     fill A   fill B   fill C   fill D   fill A
+    GPU                fetch A  fetch B  fetch C  fetch D
 
-No thread waits for another, and the slower of the two sets the pace: the threads that read the host's memory, or the
-connection. What arrives becomes a frame without being copied again: an Arrow column and a column of cuDF are laid out
-alike.
+The slower of the two sets the pace: the cores that read the host's memory, or the connection. PyTorch divides a copy
+among its threads by itself, in one call. (Threads of Python with buffers of their own took turns at the interpreter,
+at about 0.1 ms a piece.) What arrives becomes a frame without being copied again: an Arrow column and a column of cuDF
+are laid out alike.
 
 Sources: CUDA C++ Best Practices Guide, "Pinned memory" and "Asynchronous and overlapping transfers"; Arrow columnar
 format, "Buffer listing for each layout"; pylibcudf's reference, ``Column`` and ``gpumemoryview``; cuDF's reference,
@@ -18,13 +18,13 @@ format, "Buffer listing for each layout"; pylibcudf's reference, ``Column`` and 
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpuguide.dataframes.engines import cudf_frames
@@ -32,12 +32,10 @@ from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
 
 MIB = 2**20
-PIECE = 4 * MIB
+PIECE = 8 * MIB
 """Bytes of a pinned buffer. Smaller ones cost more calls for each byte, larger ones leave the processor's caches."""
-THREADS = 8
-"""That fill buffers. One copies about 10 GB/s, and the connection of an H100 carries five times that."""
-SMALL = MIB
-"""Bytes up to which the calling thread copies alone, because waking others takes as long"""
+BUFFERS = 4
+"""In the ring. With two, the cores and the GPU would wait for each other whenever one of them is late."""
 PADDING = 64
 """Bytes that the length of a bitmap must be a multiple of for cuDF"""
 DTYPES = {
@@ -85,75 +83,51 @@ class Column:
         return self.data.view(DTYPES[self.type])
 
 
-Piece = tuple[np.ndarray, torch.Tensor, int]
-"""Bytes of the host, where they go on the device, and where in both the piece begins"""
-
-
-class Lane:
-    """Two buffers, which one thread fills in turn."""
-
-    def __init__(self, piece: int, stream: torch.cuda.Stream | None) -> None:
-        self.stream = stream
-        self.buffers = [torch.empty(piece, dtype=torch.uint8, pin_memory=stream is not None) for _ in range(2)]
-        self.fetched = [torch.cuda.Event() for _ in self.buffers] if stream is not None else []
-        self.turn = 0
-
-    def carry(self, pieces: Iterator[Piece]) -> None:
-        """Copy pieces until there are no more. Other lanes take from the same iterator.
-
-        NumPy lets other threads run while it copies, and PyTorch while it waits.
-        """
-        with torch.cuda.stream(self.stream):
-            for source, destination, begin in pieces:
-                if self.stream is not None:
-                    self.fetched[self.turn].synchronize()
-                buffer = self.buffers[self.turn]
-                part = source[begin : begin + len(buffer)]
-                np.copyto(buffer[: len(part)].numpy(), part)
-                destination[begin : begin + len(part)].copy_(buffer[: len(part)], non_blocking=True)
-                if self.stream is not None:
-                    self.fetched[self.turn].record(self.stream)
-                self.turn = 1 - self.turn
-
-
 class Staging:
-    """Lanes, the threads that work on them, and the stream on which a GPU fetches what they hold.
+    """A ring of buffers, and the stream on which a GPU fetches what they hold.
 
     On a CPU the buffers are not pinned and fetched at once; all else is the same.
     """
 
-    def __init__(self, device: str = "cuda", piece: int = PIECE, threads: int = THREADS) -> None:
+    def __init__(self, device: str = "cuda", piece: int = PIECE, buffers: int = BUFFERS) -> None:
         on_gpu = torch.device(device).type == "cuda"
         self.device, self.piece = device, piece
         self.stream = torch.cuda.Stream(device) if on_gpu else None
-        self.lanes = [Lane(piece, self.stream) for _ in range(threads)]
-        self.pool = ThreadPoolExecutor(threads)
+        self.buffers = [torch.empty(piece, dtype=torch.uint8, pin_memory=on_gpu) for _ in range(buffers)]
+        self.fetched = [torch.cuda.Event() for _ in self.buffers] if on_gpu else []
+        self.turn = 0
+        self.in_use = threading.Lock()
 
-    def copy(self, sources: Sequence[np.ndarray], destinations: Sequence[torch.Tensor]) -> None:
+    def copy(self, sources: Sequence[torch.Tensor], destinations: Sequence[torch.Tensor]) -> None:
         """Copy bytes from the host to the device, and return when they are there.
 
         Parameters
         ----------
-        sources : sequence of numpy.ndarray
-            ``uint8``, one-dimensional.
+        sources : sequence of torch.Tensor
+            ``uint8``, one-dimensional, in the host's memory.
         destinations : sequence of torch.Tensor
-            ``uint8``, one for each source and at least as long.
+            ``uint8`` on the device, one for each source and at least as long.
         """
-        pieces = iter(
-            [
-                (source, destination, begin)
-                for source, destination in zip(sources, destinations, strict=True)
-                for begin in range(0, len(source), self.piece)
-            ]
-        )
         if self.stream is not None:  # the destinations may be memory that earlier work still uses
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        if sum(map(len, sources)) <= SMALL:
-            self.lanes[0].carry(pieces)
-        else:
-            list(self.pool.map(Lane.carry, self.lanes, [pieces] * len(self.lanes)))
+        with self.in_use, torch.cuda.stream(self.stream):
+            for source, destination in zip(sources, destinations, strict=True):
+                for begin in range(0, len(source), self.piece):
+                    part = source[begin : begin + self.piece]
+                    self._carry(part, destination[begin : begin + len(part)])
+            if self.stream is not None:
+                self.stream.synchronize()
+
+    def _carry(self, part: torch.Tensor, destination: torch.Tensor) -> None:
+        """Fill the next buffer of the ring, once it has been fetched, and have it fetched."""
         if self.stream is not None:
-            self.stream.synchronize()
+            self.fetched[self.turn].synchronize()
+        buffer = self.buffers[self.turn][: len(part)]
+        buffer.copy_(part)
+        destination.copy_(buffer, non_blocking=True)
+        if self.stream is not None:
+            self.fetched[self.turn].record(self.stream)
+        self.turn = (self.turn + 1) % len(self.buffers)
 
 
 @functools.cache
@@ -180,7 +154,7 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
     GpuguideError
         If a column has a type that has no such layout.
     """
-    sources: list[np.ndarray] = []
+    sources: list[torch.Tensor] = []
     destinations: list[torch.Tensor] = []
 
     def copied(buffer: Any, size: int, padding: int = 1) -> torch.Tensor:
@@ -188,21 +162,26 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
         destination = torch.empty(-(-size // padding) * padding, dtype=torch.uint8, device=device)
         destination[size:].zero_()
         if size:
-            sources.append(np.frombuffer(buffer, dtype=np.uint8)[:size])
+            sources.append(first_bytes(buffer, size))
             destinations.append(destination)
         return destination
 
     columns = []
-    for name, chunks in zip(table.column_names, table.columns, strict=True):
-        array, kind = _whole(chunks), str(chunks.type)
+    arrays = [_whole(chunks) for chunks in table.columns]  # whose memory is read until all has been copied
+    for name, array in zip(table.column_names, arrays, strict=True):
+        kind = str(array.type)
         rows, buffers = len(array), array.buffers()
         validity = copied(buffers[0], -(-rows // 8), PADDING) if array.null_count else None
         if kind in DTYPES:
             data, offsets = copied(buffers[1], rows * DTYPES[kind].itemsize), None
         elif kind in OFFSETS:
             _, width = OFFSETS[kind]
-            ends = np.frombuffer(buffers[1], dtype=f"i{width}")[: rows + 1] if rows else np.zeros(1, f"i{width}")
-            data, offsets = copied(buffers[2], int(ends[-1])), copied(ends, ends.nbytes)
+            if rows:
+                ends = first_bytes(buffers[1], (rows + 1) * width)
+                characters = int(ends[-width:].view(DTYPES[f"int{8 * width}"]))
+                data, offsets = copied(buffers[2], characters), copied(buffers[1], len(ends))
+            else:
+                data, offsets = copied(None, 0), torch.zeros(width, dtype=torch.uint8, device=device)
         else:
             raise GpuguideError(
                 f"Column {name!r} has the type {kind}, which cannot be copied like this; "
@@ -211,6 +190,14 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
         columns.append(Column(name, kind, rows, array.null_count, data, validity, offsets))
     (through or staging(device)).copy(sources, destinations)
     return columns
+
+
+def first_bytes(buffer: Any, size: int) -> torch.Tensor:
+    """Return the beginning of an Arrow buffer as a tensor that shares its memory, and must only be read.
+
+    PyTorch has no tensors that can only be read, and warns of making one of memory that others share.
+    """
+    return torch.frombuffer((ctypes.c_uint8 * size).from_address(buffer.address), dtype=torch.uint8)
 
 
 def _whole(chunks: Any) -> Any:

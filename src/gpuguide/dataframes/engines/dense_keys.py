@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +15,20 @@ from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import THRESHOLD
 
 
+@dataclass(frozen=True)
+class Groups:
+    """What a group-by found, where values are missing: a group may have rows and no value."""
+
+    totals: Totals
+    has_rows: torch.Tensor
+    """``(groups,)``, bool"""
+
+
 class DenseKeys(CuDF):
     """cuDF for frames whose column ``key`` holds 0, 1, … ``groups - 1``.
 
-    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.Totals`; all else is cuDF's.
+    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.Totals`, or :class:`Groups` if values are missing;
+    all else is cuDF's.
     """
 
     name = "gpuguide"
@@ -32,18 +43,28 @@ class DenseKeys(CuDF):
 
     def unload(self, result: Any) -> Any:
         """Return a result as an Arrow table in the host's memory; groups that no row belongs to are left out."""
-        if not isinstance(result, Totals):
+        if not isinstance(result, (Groups, Totals)):
             return super().unload(result)
-        count, total = result.count.cpu(), result.sum.cpu()
-        (key,) = count.nonzero(as_tuple=True)
-        columns = {"key": key, "count": count[key], "sum": total[key]}
-        return library("pyarrow").table({name: column.numpy() for name, column in columns.items()})
+        totals, has_rows = (
+            (result.totals, result.has_rows) if isinstance(result, Groups) else (result, result.count > 0)
+        )
+        (key,) = has_rows.cpu().nonzero(as_tuple=True)
+        count, total = (column.cpu()[key].numpy() for column in (totals.count, totals.sum))
+        arrow = library("pyarrow")
+        sums = arrow.array(total, mask=count == 0)  # the sum of no values is missing, as it is everywhere
+        return arrow.table({"key": key.numpy(), "count": count, "sum": sums})
 
     def group_by(self, frame: Any, key: str) -> Any:
         """Count and add up the values of each key."""
         if key != "key":
             return super().group_by(frame, key)
-        return dense_group_by(*self._columns(frame), self.groups)
+        keys, values = self._columns(frame)
+        totals = dense_group_by(keys, values, self.groups)
+        if not frame["value"].null_count:
+            return totals
+        has_rows = torch.zeros(self.groups, dtype=torch.bool, device=keys.device)
+        has_rows[keys[(keys >= 0) & (keys < self.groups)].long()] = True
+        return Groups(totals, has_rows)
 
     def filter_group_by(self, frame: Any) -> Any:
         """Count and add up the large values of each key, in one pass."""
