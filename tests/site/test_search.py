@@ -62,6 +62,8 @@ EXPECTED = {
     "padded vocabulary": "tutorials/02-cross-entropy.html#a-padded-vocabulary",
     "fit_temperature": "docs/api/cross-entropy.html#gpuguide.cross_entropy.calibration.fit_temperature",
     "online softmax": "docs/glossary.html#term-online-softmax",
+    "attention without storing the scores": "tutorials/07-flash-attention.html",
+    "choosing a backend": "tutorials/07-flash-attention.html#choosing-a-backend-in-pytorch-today",
     "tensor memory accelerator": "docs/glossary.html#term-TMA",
     "stale": "docs/how-we-measure.html#when-a-number-is-stale",
 }
