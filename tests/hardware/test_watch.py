@@ -225,6 +225,21 @@ def test_counters_in_the_chip_count_from_one_reading_to_the_next(nvml: Install) 
         assert trace[name].tolist() == [share] * len(trace.rows)
 
 
+def test_counters_in_the_chip_are_not_asked_before_they_are_renewed(
+    nvml: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sooner the driver says zero, though the chip is at work. What it said before stands until then."""
+    driver, moment = nvml(), [0.0]
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(perf_counter=lambda: moment[0]))
+    counters = monitor.ChipCounters(driver, 0)
+    found = []
+    for moment[0] in (0.05, 0.1, 0.149, 0.151, 0.26):
+        found.append((counters.read(), driver.asked.count("nvmlGpmSampleGet")))
+    counters.close()
+    assert {shares for shares, _ in found} == {(0.2, 0.3, 0.5, 1.0)}
+    assert [looks for _, looks in found] == [2, 2, 2, 3, 4]
+
+
 def test_a_gpu_before_hopper_has_no_such_counters(nvml: Install) -> None:
     nvml().has_counters = False
     with monitor.watch(interval=60) as trace:

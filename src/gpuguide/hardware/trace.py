@@ -223,8 +223,8 @@ class Trace:
     def renewal(self, name: str) -> float:
         """Return the seconds after which a reading changes, where it changes soon: how often the driver renews it.
 
-        It is the lower quartile of the times from one change to the next, because a reading may be renewed and stay
-        the same. It cannot be shorter than the time between two readings.
+        It is the shortest time from one change to the next, because a reading may be renewed and stay the same. It
+        cannot be shorter than the time between two readings.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Trace:
                 f"The {name} of {self.device} changed {len(changed)} times in this trace, too seldom to say how often "
                 "it is renewed. Watch longer, or something that varies."
             )
-        return float(np.quantile(np.diff(changed), 0.25))
+        return float(np.diff(changed).min())
 
     def totals(self) -> Totals:
         """Return means, extremes, energy and what it cost to read them.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.monitor import limits_over
@@ -53,7 +55,7 @@ def of_case(record: Record, case: Case) -> Trace:
     return Trace(
         device=record.runs[case.run].device_name,
         index=0,
-        interval=moments[1] - moments[0] if len(moments) > 1 else 0.0,
+        interval=statistics.median(after - at for at, after in itertools.pairwise(moments)) if moments[1:] else 0.0,
         started_at=record.runs[case.run].started_at,
         units={name: metrics[name].unit for name in names},
         board={name: metrics[name].summary.median for name in BOARD if name in metrics},

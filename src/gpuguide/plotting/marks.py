@@ -155,17 +155,21 @@ def bars(
     ax.set_xlim(left=0)
 
 
-def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False) -> None:
-    """Draw a horizontal bound with its name on it; ``faint`` for what is a datasheet's and not measured."""
+def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False, at_end: bool = False) -> None:
+    """Draw a horizontal bound with its name on it; ``faint`` for what is a datasheet's and not measured.
+
+    The name stands at the beginning of the horizontal axis, or at its end.
+    """
     theme = palette.current()
     colour = theme.faint if faint else theme.ceiling
     ax.axhline(value, color=colour, linestyle=":" if faint else (0, (6, 2)), linewidth=1.5, zorder=1)
     ax.annotate(
         label,
-        (0.01, value),
+        (0.99 if at_end else 0.01, value),
         (0, 3),
         xycoords=ax.get_yaxis_transform(),
         textcoords="offset points",
+        horizontalalignment="right" if at_end else "left",
         color=theme.text,
         fontsize="small",
     )

@@ -179,6 +179,6 @@ def _bounded(ax: Axes, trace: Trace, panel: Panel) -> None:
         ax.yaxis.set_major_locator(MultipleLocator(2.0 ** math.ceil(math.log2(max(1.0, highest / 3)))))
     if panel.bound in trace.board:
         value = trace.board[panel.bound]
-        ceiling(ax, value, panel.bound_label, faint=True)
+        ceiling(ax, value, panel.bound_label, faint=True, at_end=True)  # work often begins with a peak
         ax.set_ylim(0, 1.25 * value)
     ax.set_xlim(left=0)
