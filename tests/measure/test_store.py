@@ -285,14 +285,10 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
 # --- what is published -----------------------------------------------------------------------------------
 
 
-AWAITING_A_GPU: set[str] = set()
-"""Benchmarks that anyone can run and that have no published record yet. No page may name them until they have one."""
-
-
 def test_every_published_record_is_fresh_measured_and_names_its_commit() -> None:
     found = store.published_records()
     published = {record.benchmark for record in found if record.device == store.PUBLISHED_DEVICE}
-    assert published == set(digest.benchmark_modules()) - AWAITING_A_GPU
+    assert published == set(digest.benchmark_modules())
     assert not {record.path: store.unpublishable(record) for record in found if store.unpublishable(record)}
 
 
