@@ -7,9 +7,9 @@ Here all cores fill a buffer together, while the GPU fetches those that were fil
     GPU                fetch A  fetch B  fetch C  fetch D
 
 The slower of the two sets the pace: the cores that read the host's memory, or the connection. PyTorch divides a copy
-among its threads by itself, in one call. (Threads of Python with buffers of their own took turns at the interpreter,
-at about 0.1 ms a piece.) What arrives becomes a frame without being copied again: an Arrow column and a column of cuDF
-are laid out alike.
+among its threads by itself, in one call; threads of Python with buffers of their own would take turns at the
+interpreter. What arrives becomes a frame without being copied again: an Arrow column and a column of cuDF are laid out
+alike.
 
 Sources: CUDA C++ Best Practices Guide, "Pinned memory" and "Asynchronous and overlapping transfers"; Arrow columnar
 format, "Buffer listing for each layout"; pylibcudf's reference, ``Column`` and ``gpumemoryview``; cuDF's reference,
@@ -33,7 +33,7 @@ from gpuguide.errors import GpuguideError
 
 MIB = 2**20
 PIECE = 8 * MIB
-"""Bytes of a pinned buffer. Smaller ones cost more calls for each byte, larger ones leave the processor's caches."""
+"""Bytes of a pinned buffer. Smaller ones cost more calls for each byte, and larger ones were no faster."""
 BUFFERS = 4
 """In the ring. With two, the cores and the GPU would wait for each other whenever one of them is late."""
 PADDING = 64
