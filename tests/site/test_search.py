@@ -63,6 +63,12 @@ EXPECTED = {
     "fit_temperature": "docs/api/cross-entropy.html#gpuguide.cross_entropy.calibration.fit_temperature",
     "online softmax": "docs/glossary.html#term-online-softmax",
     "tensor memory accelerator": "docs/glossary.html#term-TMA",
+    "dataframe on a gpu": "tutorials/16-cudf.html",
+    "without a change of code": "tutorials/16-cudf.html#the-gpu-without-a-change-of-code",
+    "crossover": "docs/glossary.html#term-crossover-dataframes",
+    "radix sort": "docs/glossary.html#term-radix-sort",
+    "where_to_run": "docs/api/dataframes.html#gpuguide.dataframes.cost.where_to_run",
+    "frame-transfer": "docs/measurements.html#frame-transfer",
     "stale": "docs/how-we-measure.html#when-a-number-is-stale",
 }
 
