@@ -75,6 +75,12 @@ EXPECTED = {
     "how late is a reading": "tutorials/10-gpu-metrics.html#pauses-and-how-late-a-reading-is",
     "gpu metrics h100": "docs/measurements.html#record-nvidia-h100-80gb-hbm3-gpu-metrics",
     "tensor memory accelerator": "docs/glossary.html#term-TMA",
+    "dataframe on a gpu": "tutorials/16-cudf.html",
+    "without a change of code": "tutorials/16-cudf.html#the-gpu-without-a-change-of-code",
+    "crossover": "docs/glossary.html#term-crossover-dataframes",
+    "radix sort": "docs/glossary.html#term-radix-sort",
+    "where_to_run": "docs/api/dataframes.html#gpuguide.dataframes.cost.where_to_run",
+    "frame-transfer": "docs/measurements.html#frame-transfer",
     "stale": "docs/how-we-measure.html#when-a-number-is-stale",
 }
 
