@@ -119,6 +119,15 @@ def test_two_who_copy_at_the_same_time_do_not_meet_in_a_buffer() -> None:
     assert all(torch.equal(found, source) for found, source in zip(destinations, sources, strict=True))
 
 
+def test_what_fails_is_told_and_the_buffers_are_free_again() -> None:
+    staging, source = Staging("cpu", piece=1000), torch.ones(2000, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        staging.copy([source], [torch.zeros(1999, dtype=torch.uint8)])
+    destination = torch.zeros_like(source)
+    staging.copy([source], [destination])
+    assert destination.all()
+
+
 def test_memory_that_must_not_be_written_is_read_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

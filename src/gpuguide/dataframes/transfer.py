@@ -195,7 +195,7 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
 def first_bytes(buffer: Any, size: int) -> torch.Tensor:
     """Return the beginning of an Arrow buffer as a tensor that shares its memory, and must only be read.
 
-    PyTorch has no tensors that can only be read, and warns of making one of memory that others share.
+    PyTorch has no tensors that can only be read, and would warn of memory that must not be written.
     """
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(buffer.address), dtype=torch.uint8)
 

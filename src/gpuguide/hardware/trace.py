@@ -40,7 +40,7 @@ QUANTITIES = {
         "share of the driver's last sample period in which device memory was read or written, as NVML has it",
     ),
     "sm_activity": Quantity(
-        "1", "SM activity", "multiprocessors that were busy, as a share of all, since the last reading; from Hopper on"
+        "1", "SM activity", "multiprocessors that were busy, as a share of all, since the last look; from Hopper on"
     ),
     "sm_occupancy": Quantity(
         "1", "SM occupancy", "warps on the multiprocessors, as a share of those that there is room for; from Hopper on"
@@ -48,12 +48,12 @@ QUANTITIES = {
     "tensor_activity": Quantity(
         "1",
         "tensor-core activity",
-        "share of the time since the last reading in which tensor cores worked; from Hopper on",
+        "share of the time since the last look in which tensor cores worked; from Hopper on",
     ),
     "bandwidth_share": Quantity(
         "1",
         "memory bandwidth",
-        "bytes to and from device memory since the last reading, as a share of the theoretical most; from Hopper on",
+        "bytes to and from device memory since the last look, as a share of the theoretical most; from Hopper on",
     ),
     "memory_used": Quantity(
         "B", "memory used", "memory that is not free: tensors, caches and contexts of all processes, and the driver's"
