@@ -61,15 +61,15 @@ lint: $(READY) ## Check style and types, and the pages' rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m gpuguide.site.page_lint
+	$(BIN)/python -m gpuguide.site.checks.page_lint
 
 release-check: ## List what stands in the way of a release: stale records, claims that fail, pages and cells not run
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
-	@GPUGUIDE_RECORDS= $(BIN)/python -m gpuguide.site.release _build/html
+	@GPUGUIDE_RECORDS= $(BIN)/python -m gpuguide.site.checks.release _build/html
 
 lighthouse: ## Have Lighthouse look at the built site and keep what it says for the page Status; needs Node.js and Chromium
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
-	$(BIN)/python -m gpuguide.site.lighthouse _build/html
+	$(BIN)/python -m gpuguide.site.checks.lighthouse _build/html
 
 measure: $(READY) ## Measure this machine's GPU; stopped, it goes on where it was: make measure B="ceilings"
 	@$(BIN)/gpuguide doctor || true

@@ -16,7 +16,7 @@ version = release = gpuguide.__version__
 language = "en"
 
 extensions = [
-    "gpuguide.site",  # figures, numbers from records, claims, hardware, formulas, execution digests
+    "gpuguide.site.extension",  # figures, numbers from records, claims, hardware, formulas, execution digests
     "myst_nb",  # pages are Markdown, and their cells run
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -70,7 +70,7 @@ copybutton_selector = "div:not(.output) > div.highlight pre"  # code, not output
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpuguide"
-html_favicon = "src/gpuguide/site/theme/static/favicon.svg"
+html_favicon = "src/gpuguide/site/look/theme/static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
 html_sidebars = {"index": []}

@@ -16,7 +16,7 @@ import synthetic_records as synthetic
 from gpuguide.measure import digest, records
 
 CONF = """
-extensions = ["gpuguide.site", "myst_nb"]
+extensions = ["gpuguide.site.extension", "myst_nb"]
 include_patterns = ["*.md", "tutorials/**.md"]
 exclude_patterns = ["_build", "README.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from gpuguide import logits, roofline
+from gpuguide import logits
+from gpuguide.costs import roofline
 
 LEADING = [(), (1,), (3,), (2, 5), (2, 1, 3)]
 CHI_SQUARE_LIMIT = 4.0

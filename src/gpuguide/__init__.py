@@ -2,7 +2,7 @@
 
 ``import gpuguide`` imports nothing heavy; import the submodule you need::
 
-    from gpuguide import roofline
+    from gpuguide.costs import roofline
     from gpuguide.measure import store
 """
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gpuguide import roofline
+from gpuguide.costs import roofline
 
 # --- from scores to probabilities ------------------------------------------------------------------------
 
@@ -470,7 +470,7 @@ def head_turning_point(hidden: int, vocab: int, element_size: float, ridge: floa
     element_size : float
         Bytes an element.
     ridge : float
-        The machine's, in FLOP/B (:func:`gpuguide.roofline.ridge`).
+        The machine's, in FLOP/B (:func:`gpuguide.costs.roofline.ridge`).
 
     Returns
     -------

@@ -13,13 +13,13 @@ import pytest
 import torch
 from fake_nvml import FakeNvml
 
-from gpuguide import memory_hierarchy
 from gpuguide.benchmarks import gpu_metrics
 from gpuguide.benchmarks.gpu_metrics import GPU_METRICS, SCENARIOS, Progress
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, runner, traces
 from gpuguide.measure.benchmark import too_large
+from gpuguide.systems import memory_hierarchy
 
 
 def on(gigabytes: int) -> Device:

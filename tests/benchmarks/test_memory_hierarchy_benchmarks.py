@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuguide import memory_hierarchy
 from gpuguide.benchmarks import memory_hierarchy as benchmarks
 from gpuguide.hardware import datasheet
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import too_large
+from gpuguide.systems import memory_hierarchy
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 BANDWIDTH = declarations.get("memory-hierarchy")

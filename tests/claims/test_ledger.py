@@ -214,7 +214,7 @@ MALFORMED = {
         "'a-kibibyte'.*'os.system'",
     ),
     "private function": (
-        replaced(COMPUTED, "value = 1024", 'value = 1024\nfunctions = ["gpuguide.roofline._x"]'),
+        replaced(COMPUTED, "value = 1024", 'value = 1024\nfunctions = ["gpuguide.costs.roofline._x"]'),
         "'a-kibibyte'.*public",
     ),
     "no predicate": (MEASURED.replace("predicate =", "expression ="), "'copies-are-fast'.*no field 'expression'"),
@@ -354,11 +354,11 @@ def test_the_report_of_a_false_computation_shows_both_values(ledger: Ledger) -> 
 
 def test_a_library_function_named_in_the_row(ledger: Ledger) -> None:
     row = replaced(COMPUTED, '"2**10"', '"matmul_flops(2, 3, 4)"')
-    row = replaced(row, "value = 1024", 'value = 48\nfunctions = ["gpuguide.roofline.matmul_flops"]')
+    row = replaced(row, "value = 1024", 'value = 48\nfunctions = ["gpuguide.costs.roofline.matmul_flops"]')
     assert outcome(ledger(row)).ok
     missing = outcome(ledger(row.replace("matmul_flops", "matmul_flop")))
     assert not missing.ok
-    assert "gpuguide.roofline.matmul_flop" in missing.detail
+    assert "gpuguide.costs.roofline.matmul_flop" in missing.detail
     constant = outcome(
         ledger(row.replace("matmul_flops(2, 3, 4)", "annotations(1)").replace("matmul_flops", "annotations"))
     )

@@ -117,8 +117,9 @@ def test_a_docstring_beside_code_does_not_count(one: str, other: str) -> None:
 
 def test_imports_are_found_wherever_they_stand() -> None:
     source = """
-import os, torch, gpuguide.roofline
-from gpuguide import ceilings, __version__
+import os, torch, gpuguide.costs.roofline
+from gpuguide import __version__
+from gpuguide.systems import ceilings
 from gpuguide.measure.units import format_quantity
 import gpuguide.hardware.device as devices
 import gpuguidance
@@ -133,8 +134,8 @@ text = "import gpuguide.cli"
 """
     assert digest.imports_of(source) == {
         "gpuguide",
-        "gpuguide.roofline",
-        "gpuguide.ceilings",
+        "gpuguide.costs.roofline",
+        "gpuguide.systems.ceilings",
         "gpuguide.measure.units",
         "gpuguide.hardware.device",
         "gpuguide.measure",
@@ -147,7 +148,7 @@ text = "import gpuguide.cli"
     [
         ("from . import units", "gpuguide.measure.records", {"gpuguide.measure", "gpuguide.measure.units"}),
         ("from .units import significant", "gpuguide.measure.records", {"gpuguide.measure.units"}),
-        ("from .. import roofline", "gpuguide.measure.records", {"gpuguide", "gpuguide.roofline"}),
+        ("from .. import roofline", "gpuguide.measure.records", {"gpuguide", "gpuguide.costs.roofline"}),
         ("from ..hardware.device import fake", "gpuguide.measure.records", {"gpuguide.hardware.device"}),
         ("from . import units", "gpuguide.measure.__init__", {"gpuguide.measure", "gpuguide.measure.units"}),
         ("def f():\n from .units import x", "gpuguide.measure.records", {"gpuguide.measure.units"}),

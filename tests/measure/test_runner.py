@@ -754,7 +754,7 @@ def repository(folder: Path, *files: str) -> None:
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let gpuguide seem to run from a checkout of its own."""
     package = tmp_path / "checkout" / "src" / "gpuguide"
-    repository(tmp_path / "checkout", "src/gpuguide/measure/runner.py", "src/gpuguide/roofline.py", "README.md")
+    repository(tmp_path / "checkout", "src/gpuguide/measure/runner.py", "src/gpuguide/costs/roofline.py", "README.md")
     monkeypatch.setattr(runner.digest, "PACKAGE_FOLDER", package)
     return tmp_path / "checkout"
 

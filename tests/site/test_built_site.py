@@ -71,7 +71,7 @@ def test_every_record_is_offered_in_three_formats() -> None:
 
 def test_an_attribute_is_described_as_it_was_written() -> None:
     """What stands before a colon is no type: those are in the signature."""
-    described = parsed(SITE / "docs" / "api" / "costs.html").find(id="gpuguide.ceilings.ELEMENT_SIZE")
+    described = parsed(SITE / "docs" / "api" / "costs.html").find(id="gpuguide.systems.ceilings.ELEMENT_SIZE")
     assert described is not None
     text = " ".join(described.find_next_sibling("dd").get_text().split())  # type: ignore[union-attr]
     assert text.startswith("Bytes an element of an operand. TF32 is a way of computing: its operands are stored as")

@@ -12,12 +12,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from gpuguide import limits, memory, presets
+from gpuguide.costs import limits, memory, presets
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.measure import machines
-from gpuguide.site import calculators
-from gpuguide.site.assets import THEME
+from gpuguide.site.look.assets import THEME
+from gpuguide.site.records import calculators
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
 FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"
@@ -117,7 +117,7 @@ def predicted(shape: memory.Shape, setup: memory.Setup, available: float) -> dic
 
 
 SCRIPT_OF_MEMORY = """([known, inputs]) => {
-  const memory = gpuguide.memory(known);
+  const memory = gpuguide.costs.memory(known);
   return inputs.map(([shape, run, available]) => {
     const faults = memory.runFaults(shape, run);
     if (Object.keys(faults).length) return { faults };
@@ -167,7 +167,7 @@ def test_the_script_refuses_the_shapes_that_python_refuses(scripts: Any, field: 
         except GpuguideError as error:
             expected = str(error)
         found = scripts.evaluate(
-            "([known, shape]) => Object.values(gpuguide.memory(known).shapeFaults(shape))[0] ?? null",
+            "([known, shape]) => Object.values(gpuguide.costs.memory(known).shapeFaults(shape))[0] ?? null",
             [calculators.memory_constants(), {**asdict(shape), field: value}],
         )
         assert found == expected
@@ -224,7 +224,7 @@ def limited(name: str, values: dict[str, Any], gpu: str) -> dict[str, Any]:
 
 
 SCRIPT_OF_LIMITS = """([data, inputs]) => {
-  const limits = gpuguide.limits(data.limits, gpuguide.memory(data.memory).local);
+  const limits = gpuguide.costs.limits(data.limits, gpuguide.costs.memory(data.memory).local);
   return inputs.map(([name, values, gpu]) => {
     const input = { ...values };
     if ("model" in input) input.shape = data.models.find((model) => model.id === input.model).shape;

@@ -17,7 +17,7 @@ from bs4 import BeautifulSoup
 from clean_environment import Environment
 from markdown_it import MarkdownIt
 
-from gpuguide.site import opening_cells
+from gpuguide.site.notebooks import opening_cells
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
 FOLDER = SITE / "notebooks"

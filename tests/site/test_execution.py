@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_site import Project, cell, start
 
-from gpuguide.site import execution
+from gpuguide.site.execution import execution
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
 
-from gpuguide.site import lighthouse
+from gpuguide.site.checks import lighthouse
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build" / "html"
@@ -51,12 +51,12 @@ API = """
 What there is.
 
 ```{eval-rst}
-.. automodule:: gpuguide.roofline
+.. automodule:: gpuguide.costs.roofline
    :members:
 ```
 """
-RIDGE = cell("from gpuguide import roofline\n\nprint(roofline.ridge(1e12, 1e11))")
-USED = "a.sphinx-codeautolink-a[href$='#gpuguide.roofline.ridge']"
+RIDGE = cell("from gpuguide.costs import roofline\n\nprint(roofline.ridge(1e12, 1e11))")
+USED = "a.sphinx-codeautolink-a[href$='#gpuguide.costs.roofline.ridge']"
 
 built = pytest.mark.skipif(
     not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"

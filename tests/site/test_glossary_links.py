@@ -6,7 +6,7 @@ import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
 
-from gpuguide.site.glossary_links import Term, add_links, first_sentence
+from gpuguide.site.finding.glossary_links import Term, add_links, first_sentence
 
 TERMS = [
     Term("t-sm", ("SM", "multiprocessor"), "", "A processor of a GPU."),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuguide.site import hand_typed
+from gpuguide.site.checks import hand_typed
 
 FOUND = {
     "A copy runs at 3.02 TB/s.": "3.02 TB/s",

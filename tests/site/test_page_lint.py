@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_site import cell
 
-from gpuguide.site import page_lint
+from gpuguide.site.checks import page_lint
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = (ROOT / "tutorials" / "template.md").read_text(encoding="utf-8")
@@ -223,7 +223,7 @@ def test_every_rule_is_tried_and_listed(repository: Path) -> None:
     text = (repository / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^- `([a-z-]+)`: (.+)$", text, re.MULTILINE))
     assert {name: sentence for name, sentence in listed.items() if name in rules} == rules, (
-        "CONTRIBUTING.md lists what `python -m gpuguide.site.page_lint --rules` prints"
+        "CONTRIBUTING.md lists what `python -m gpuguide.site.checks.page_lint --rules` prints"
     )
 
 
@@ -288,7 +288,7 @@ def test_a_front_matter_that_cannot_be_read_is_named(write: Callable[..., Path])
 
 
 def run(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuguide.site.page_lint", *words]
+    command = [sys.executable, "-m", "gpuguide.site.checks.page_lint", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -309,4 +309,4 @@ def test_the_command_prints_findings_and_fails(write: Callable[..., Path], tmp_p
 
 
 def test_make_lint_runs_it() -> None:
-    assert "python -m gpuguide.site.page_lint" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "python -m gpuguide.site.checks.page_lint" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site import mathematics, pages
-from gpuguide.site.cost_card import duration
+from gpuguide.site.look import mathematics
+from gpuguide.site.pages import page_source
+from gpuguide.site.records.cost_card import duration
 
 SOURCE = """---
 gpuguide:
@@ -23,7 +24,7 @@ kernelspec:
 :tags: [hide-input]
 
 %pip install gpuguide
-from gpuguide import roofline
+from gpuguide.costs import roofline
 ```
 
 ```python
@@ -42,23 +43,23 @@ x = 1
 
 
 def test_a_page_tells_what_it_reads_and_runs() -> None:
-    page = pages.read(SOURCE)
+    page = page_source.read(SOURCE)
     assert page.executed
     assert page.benchmarks == ("ceilings", "copy-size")
     assert page.extras == ("peers",)
     compile(page.code, "page", "exec")
-    assert "from gpuguide import roofline" in page.code
+    assert "from gpuguide.costs import roofline" in page.code
     assert "x = 1" in page.code
     for absent in ("not_a_cell", "pip", "tags", "mystnb"):
         assert absent not in page.code
 
 
 def test_a_page_without_front_matter_runs_nothing() -> None:
-    assert not pages.read("# Title\n").executed
+    assert not page_source.read("# Title\n").executed
 
 
 def test_marking_keeps_every_line_where_it_is() -> None:
-    marked = pages.marked(SOURCE, "abc")
+    marked = page_source.marked(SOURCE, "abc")
     assert marked.splitlines()[5] == "  display_name: Python 3 abc"
     assert marked.replace(" abc", "") == SOURCE
 
@@ -74,12 +75,12 @@ def test_marking_keeps_every_line_where_it_is() -> None:
 )
 def test_a_wrong_front_matter_is_named(front: str, message: str) -> None:
     with pytest.raises(GpuguideError, match=message):
-        pages.read(f"---\n{front}\n---\n# Title\n")
+        page_source.read(f"---\n{front}\n---\n# Title\n")
 
 
 def test_a_page_without_a_display_name_cannot_be_marked() -> None:
     with pytest.raises(GpuguideError, match="display_name"):
-        pages.marked("---\nkernelspec: {name: python3}\n---\n", "abc")
+        page_source.marked("---\nkernelspec: {name: python3}\n---\n", "abc")
 
 
 @pytest.mark.parametrize(

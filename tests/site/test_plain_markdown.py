@@ -15,9 +15,9 @@ from markdown_it import MarkdownIt
 from myst_parser.parsers.docutils_ import Parser
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site.folds import fold
-from gpuguide.site.plain_markdown import PlainMarkdown, escaped
-from gpuguide.site.tables import table
+from gpuguide.site.notebooks.plain_markdown import PlainMarkdown, escaped
+from gpuguide.site.pages.folds import fold
+from gpuguide.site.pages.tables import table
 
 COMMONMARK = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 PIXEL = bytes.fromhex(

@@ -13,8 +13,10 @@ from small_site import FRONT, cell
 from gpuguide.claims import ledger
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import records, store
-from gpuguide.site import release, skipped_cells, status
-from gpuguide.site.status import PageStatus
+from gpuguide.site.checks import release
+from gpuguide.site.pages import skipped_cells
+from gpuguide.site.records import status
+from gpuguide.site.records.status import PageStatus
 
 PAGE = FRONT.format(benchmarks="copy-size") + "\n# Page\n\n" + cell("x = 1")
 SHOW = "{measured}`copy-size/copy:bandwidth working_set=16384`"
@@ -146,4 +148,4 @@ def test_a_site_that_is_not_built_is_named(
 
 def test_the_make_target_runs_the_check(repository: Path) -> None:
     makefile = Path(__file__).parents[2] / "Makefile"
-    assert "python -m gpuguide.site.release _build/html" in makefile.read_text(encoding="utf-8")
+    assert "python -m gpuguide.site.checks.release _build/html" in makefile.read_text(encoding="utf-8")

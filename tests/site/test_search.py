@@ -35,7 +35,7 @@ EXPECTED = {
     "copy-size": "docs/measurements.html#copy-size",
     "softmax benchmark": "docs/measurements.html#softmax",
     "transfer size h100": "docs/measurements.html#record-nvidia-h100-80gb-hbm3-transfer-size",
-    "time_floor": "docs/api/costs.html#gpuguide.roofline.time_floor",
+    "time_floor": "docs/api/costs.html#gpuguide.costs.roofline.time_floor",
     "gpuguide.logits.keep_top_p": "docs/api/logits.html#gpuguide.logits.keep_top_p",
     "cuda_graph": "docs/api/measure.html#gpuguide.measure.timing.cuda_graph",
     "Tokenizer.encode": "docs/api/models.html#gpuguide.models.tokenizer.Tokenizer.encode",

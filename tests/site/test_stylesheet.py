@@ -10,7 +10,7 @@ import pytest
 import tinycss2
 from fontTools.ttLib import TTFont
 
-from gpuguide.site import fonts, stylesheet
+from gpuguide.site.look import fonts, stylesheet
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
 built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run `make site`, or `make test`")

@@ -11,7 +11,7 @@ import pytest
 from small_site import start
 
 from gpuguide.measure import store
-from gpuguide.site import page_lint
+from gpuguide.site.checks import page_lint
 
 ROOT = Path(__file__).parents[2]
 

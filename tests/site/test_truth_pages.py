@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
 
-from gpuguide.site import ages
+from gpuguide.site.pages import ages
 
 LEDGER = """
 [topics]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gpuguide import roofline
 from gpuguide.attention.tiled import Traffic
+from gpuguide.costs import roofline
 
 EXPONENTIALS_PER_CLOCK = 16
 """That a multiprocessor of an H100 begins in one clock.

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from gpuguide import ceilings, roofline
+from gpuguide.costs import roofline
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
 from gpuguide.measure.timing import Call, cuda_graph
+from gpuguide.systems import ceilings
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MATMUL_SIZE = 8192

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from gpuguide import ceilings, memory_hierarchy, roofline
+from gpuguide.costs import roofline
 from gpuguide.hardware import monitor
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.trace import Trace
 from gpuguide.measure import records, traces
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric
+from gpuguide.systems import ceilings, memory_hierarchy
 
 GIB = 2**30
 INTERVAL = 0.05

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from gpuguide import memory_hierarchy
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
+from gpuguide.systems import memory_hierarchy
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 READ = 8 * GIB

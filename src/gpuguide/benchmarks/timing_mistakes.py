@@ -9,13 +9,14 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from gpuguide import ceilings, roofline
+from gpuguide.costs import roofline
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.monitor import read_driver
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.measure.timing import cache_flusher, cuda_events, wall_clock, warm_up
+from gpuguide.systems import ceilings
 
 SHAPES = {"square": (8192, 8192, 8192), "skinny": (16, 4096, 4096)}
 """Rows, inner size and columns. The skinny product reads a 32 MiB matrix for 16 rows, as text generation does."""

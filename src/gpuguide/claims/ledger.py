@@ -84,7 +84,7 @@ class Claim:
     unit: str = "1"
     tolerance: float = DEFAULT_TOLERANCE
     functions: tuple[str, ...] = ()
-    """Library functions that the expression calls, as ``gpuguide.roofline.ridge``"""
+    """Library functions that the expression calls, as ``gpuguide.costs.roofline.ridge``"""
     sources: tuple[Source, ...] = ()
     path: Path | None = None
     """The file in which it stands"""

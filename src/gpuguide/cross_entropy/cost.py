@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuguide import roofline
+from gpuguide.costs import roofline
 
 
 def linear_cross_entropy_flops(tokens: int, hidden: int, vocab: int) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 MIME = "application/vnd.gpuguide.figure+json"
-"""The media type of the bundle that :class:`gpuguide.site.figures.FigureRenderer` turns into HTML"""
+"""The media type of the bundle that :class:`gpuguide.site.records.figures.FigureRenderer` turns into HTML"""
 
 Draw = Callable[["Canvas", palette.Theme], None]
 

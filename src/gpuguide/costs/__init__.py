@@ -1,0 +1,1 @@
+"""What an operation or a training run must cost: arithmetic, bytes and time, counted without PyTorch."""

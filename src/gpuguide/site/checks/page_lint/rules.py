@@ -1,0 +1,59 @@
+"""What a rule is, what it finds, and the list of all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuguide.site.checks.page_lint.source import Source
+
+Found = Iterator[tuple[int, str, str]]
+"""Of one page: line, what is wrong, and what to do"""
+Check = Callable[[Source], Found]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing on a page that breaks a rule."""
+
+    path: Path
+    line: int
+    rule: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return it as one line: file, line, rule, problem, remedy."""
+        return f"{self.path}:{self.line}: [{self.rule}] {self.problem} {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule for pages."""
+
+    name: str
+    sentence: str
+    """What it asks for, as CONTRIBUTING lists it"""
+    check: Check
+    tutorials_only: bool = False
+
+    def findings(self, source: Source) -> Iterator[Finding]:
+        """Yield what breaks the rule on a page, nothing where it does not apply."""
+        if self.tutorials_only and not source.is_tutorial:
+            return
+        for line, problem, remedy in self.check(source):
+            yield Finding(source.path, line, self.name, problem, remedy)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, *, tutorials_only: bool = False) -> Callable[[Check], Check]:
+    """Add the function below to the rules. Its docstring is what the rule asks for."""
+
+    def add(check: Check) -> Check:
+        RULES[name] = Rule(name, (check.__doc__ or "").strip(), check, tutorials_only)
+        return check
+
+    return add

@@ -1,0 +1,170 @@
+"""Rules for the form of a tutorial: its file, its front matter, its skeleton."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from gpuguide.measure import digest
+from gpuguide.site.checks.page_lint.rules import Found, rule
+from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
+
+FRONT_MATTER: dict[str, dict[str, Any]] = {
+    "jupytext": {"text_representation": {"extension": ".md", "format_name": "myst", "format_version": 0.13}},
+    "kernelspec": {"display_name": "Python 3", "name": "python3"},
+}
+"""What every tutorial has beside its own entry ``gpuguide``, so that no tool leaves its version there"""
+SECTIONS = ("Predict", "Build", "Measure", "Explain", "Claims checked", "Exercises", "Further reading")
+"""How the headings of a tutorial begin, in this order; others may stand between them"""
+UNSEEN = ("inline", "myst_line_comment", "myst_target")
+"""Tokens that are no block of their own"""
+ABILITIES = range(3, 6)
+EXERCISES = 3
+_NUMBERED = re.compile(r"\*\*\d+\.? ")
+
+
+@rule("file-name", tutorials_only=True)
+def file_name(source: Source) -> Found:
+    """A tutorial's file is called `NN-short-title.md`."""
+    if not re.fullmatch(r"\d{2}(-[a-z0-9]+)+", source.path.stem) and source.path.stem != TEMPLATE:
+        yield 1, f"{source.path.name} is no name for a tutorial.", "Call it NN-short-title.md, in lower case."
+
+
+@rule("front-matter", tutorials_only=True)
+def front_matter(source: Source) -> Found:
+    """The front matter is that of the template: `gpuguide`, `jupytext` and `kernelspec`, as they stand there."""
+    front = dict(source.page.front_matter)
+    if "gpuguide" not in front:
+        yield 1, "The front matter has no entry gpuguide.", "Add it: gpuguide: {benchmarks: []}."
+    for key, wanted in FRONT_MATTER.items():
+        expected = {**wanted, "language": "python"} if _needs_language(front, key) else wanted
+        if front.get(key) != expected:
+            yield source.front_line(key), f"The entry {key} is not the template's.", f"Write it as {expected}."
+    for key in sorted(set(front) - {"gpuguide", "mystnb", *FRONT_MATTER}):
+        yield source.front_line(key), f"Nothing reads the entry {key!r}.", "Remove it."
+
+
+def _needs_language(front: dict[str, Any], key: str) -> bool:
+    """Return whether the kernel names its language: on a page that is not executed, nothing else tells it."""
+    return key == "kernelspec" and (front.get("mystnb") or {}).get("execution_mode") == "off"
+
+
+@rule("benchmarks")
+def benchmarks(source: Source) -> Found:
+    """Every benchmark that the front matter declares exists, and the page reads it."""
+    known = digest.benchmark_modules()
+    body = source.text.partition("\n---\n")[2]
+    for name in source.page.benchmarks:
+        line = source.front_line("benchmarks")
+        if name not in known:
+            yield line, f"There is no benchmark {name!r}.", f"Declare one of {', '.join(sorted(known))}."
+        elif not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", body):
+            yield line, f"The page declares {name!r} and does not read it.", "Remove it from the front matter."
+
+
+@rule("opening", tutorials_only=True)
+def opening(source: Source) -> Found:
+    """Title, then one sentence that says what one will do; the two become a notebook's first cell."""
+    blocks = [(line, token) for line, token in source.tokens if token.map and token.level == 0]
+    after = next((position for position, (_, token) in enumerate(blocks) if token.type == "heading_open"), None)
+    rest = [] if after is None else [block for block in blocks[after + 1 :] if block[1].type not in UNSEEN]
+    title = source.headings[0].line if source.headings else 1
+    if not rest or rest[0][1].type != "paragraph_open":
+        yield title, "No sentence follows the title.", "Say in one sentence what the reader will do."
+        return
+    line = rest[0][0]
+    text = next(token.content for at, token in source.tokens if at == line and token.type == "inline")
+    if re.search(r"[.!?]\s+\S", text) or not text.rstrip().endswith("."):
+        yield line, "The title is not followed by one sentence.", "Say what the reader will do in one; the rest below."
+
+
+@rule("cost-card", tutorials_only=True)
+def cost_card(source: Source) -> Found:
+    """A cost card stands before the first section."""
+    first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines))
+    if not any(found.name == "cost-card" and found.line < first for found in source.directives):
+        yield 1, "The page has no cost card.", "Put ```{cost-card} and ``` below the first sentence."
+
+
+@rule("abilities", tutorials_only=True)
+def abilities(source: Source) -> Found:
+    """Before the first section stand what one will learn, three to five abilities, and what one needs."""
+    first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines) + 1)
+    head = "\n".join(source.lines[: first - 1])
+    if "**What you need.**" not in head:
+        yield 1, "The page does not say what it needs.", "Add a paragraph that begins with **What you need.**"
+    begin = head.find("**What you will learn.**")
+    if begin < 0:
+        yield 1, "The page does not say what one learns.", "Add **What you will learn.** and a list of three to five."
+        return
+    items = re.match(r"[^\n]*\n+((?:- [^\n]*\n*)*)", head[begin:])
+    count = len(re.findall(r"^- ", items[1] if items else "", re.MULTILINE))
+    if count not in ABILITIES:
+        line = head.count("\n", 0, begin) + 1
+        yield line, f"The page lists {count} abilities.", "List three to five below **What you will learn.**"
+
+
+@rule("skeleton", tutorials_only=True)
+def skeleton(source: Source) -> Found:
+    """The sections are Predict, Build, Measure, Explain, Claims checked, Exercises, Further reading, in this order."""
+    titles = [heading.text for heading in source.headings if heading.level == 2]
+    place = -1
+    for section in SECTIONS:
+        found = next((at for at, title in enumerate(titles) if at > place and title.startswith(section)), None)
+        if found is None:
+            where = f"after {titles[place]!r}" if place >= 0 else "before the others"
+            yield 1, f"The section {section!r} is missing.", f"Add a heading '## {section}' {where}."
+        else:
+            place = found
+
+
+@rule("equality", tutorials_only=True)
+def equality(source: Source) -> Found:
+    """In Build, a cell asserts that the result equals a reference."""
+    lines = source.section("Build")
+    asserts = [node.lineno for _, node in source.nodes() if isinstance(node, ast.Assert)]
+    checks = [call.lineno for _, call, name in source.calls() if "assert_" in name]
+    if lines and not any(lines[0] < line < lines[1] for line in [*asserts, *checks]):
+        yield lines[0], "No cell of this section asserts anything.", "Compare with a reference in a cell of its own."
+
+
+@rule("claims", tutorials_only=True)
+def claims(source: Source) -> Found:
+    """Claims checked shows rows of the ledger."""
+    lines = source.section("Claims checked")
+    if lines and not any(lines[0] < found.line < lines[1] and found.name == "claims" for found in source.directives):
+        yield lines[0], "The section shows no claim.", "Add ```{claims} TOPIC and ```."
+
+
+@rule("your-records", tutorials_only=True)
+def your_records(source: Source) -> Found:
+    """A tutorial with benchmarks has the place where a reader's own records are compared."""
+    if source.page.benchmarks and not any(found.name == "your-records" for found in source.directives):
+        yield 1, "A reader's own records are compared nowhere.", "Put ```{your-records} and ``` below the figures."
+
+
+@rule("exercises", tutorials_only=True)
+def exercises(source: Source) -> Found:
+    """There are three exercises or more, numbered, each with a solution in a cell tagged `hide-cell` or in a fold."""
+    lines = source.section("Exercises")
+    if lines is None:
+        return  # another rule says so
+    first, end = lines
+    count = sum(bool(_NUMBERED.match(line)) for line in source.lines[first : end - 1])
+    folded = sum("hide-cell" in cell.tags and first < cell.line < end for cell in source.cells)
+    folded += sum(found.name == "folded" and first < found.line < end for found in source.directives)
+    if count < EXERCISES:
+        remedy = "Number them: **1. Title.** Text."
+        yield first, f"The page has {count} exercises, and should have {EXERCISES} or more.", remedy
+    if folded < count:
+        remedy = "Tag the cell with its solution hide-cell."
+        yield first, f"Only {folded} of {count} exercises have a folded solution.", remedy
+
+
+@rule("notebook-markdown", tutorials_only=True)
+def notebook_markdown(source: Source) -> Found:
+    """A tutorial holds nothing that plain Markdown lacks: no reStructuredText, no cells over several rows."""
+    for directive in source.directives:
+        if directive.name == "eval-rst" or directive.name.startswith("auto"):
+            yield directive.line, f"{{{directive.name}}} has no place in a notebook.", "Write it in Markdown, or link."

@@ -1,0 +1,1 @@
+"""How pages run: each when something that it uses has changed, and with every fault named."""

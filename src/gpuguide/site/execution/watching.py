@@ -1,0 +1,116 @@
+"""What a page was made from, beyond its own text: files, records, folders in which files may appear, the day.
+
+A page is read again when one of them changes. What it shows of other pages is known when all have been read, so it is
+written again when any was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuguide.measure import digest, store
+from gpuguide.measure.records import Record
+from gpuguide.site.pages import ages
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+DAY = "today"
+"""What a page watches, beside the paths of folders, if it shows ages"""
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.connect("env-get-outdated", changed_pages)
+    app.connect("env-before-read-docs", note_reading)
+    app.connect("env-get-updated", pages_that_show_others)
+    app.connect("env-purge-doc", forget)
+
+
+@contextmanager
+def site_reads() -> Iterator[None]:
+    """Let a role or directive read any record: what a page declares binds only the code that it runs."""
+    declared = os.environ.pop(store.DECLARED_VARIABLE, None)
+    try:
+        yield
+    finally:
+        if declared is not None:
+            os.environ[store.DECLARED_VARIABLE] = declared
+
+
+def note_record(env: BuildEnvironment, record: Record) -> None:
+    """Read the page again when the record changes, or the code that decides whether it is stale."""
+    if record.path is not None:
+        env.note_dependency(str(record.path))
+    declared = digest.benchmark_modules()
+    if record.benchmark in declared:
+        for module in digest.transitive([declared[record.benchmark]]):
+            if not digest.is_harness(module):
+                env.note_dependency(str(digest.module_path(module)))
+
+
+def note_folder(env: BuildEnvironment, folder: Path) -> None:
+    """Read the page again when a file in ``folder`` appears, changes or goes."""
+    _watched(env).setdefault(env.docname, {})[str(folder)] = content(folder)
+
+
+def note_day(env: BuildEnvironment) -> None:
+    """Read the page again on another day than that from which its ages count."""
+    _watched(env).setdefault(env.docname, {})[DAY] = ages.today().isoformat()
+
+
+def note_other_pages(env: BuildEnvironment) -> None:
+    """Write the page again when any page was read, and so perhaps run."""
+    _showing_others(env).add(env.docname)
+
+
+def content(folder: Path) -> str:
+    """Return a digest of the names, sizes and times of the records, or of the ledger's files, in a folder."""
+    total = hashlib.sha256()
+    for path in sorted([*folder.glob("**/*.json"), *folder.glob("*.toml")]):
+        status = path.stat()
+        total.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return total.hexdigest()
+
+
+def changed_pages(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Return the pages that watch a folder whose content is not what it was, or show ages from another day."""
+    watched = {name for noted in _watched(env).values() for name in noted}
+    now = {name: ages.today().isoformat() if name == DAY else content(Path(name)) for name in watched}
+    return [
+        docname for docname, noted in _watched(env).items() if any(now[name] != then for name, then in noted.items())
+    ]
+
+
+def note_reading(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+    """Remember whether any page is read in this build."""
+    vars(app)["gpuguide_pages_read"] = bool(docnames)
+
+
+def pages_that_show_others(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Return the pages that show something of other pages, if any page was read."""
+    return sorted(_showing_others(env) & env.found_docs) if vars(app).get("gpuguide_pages_read") else []
+
+
+def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
+    """Drop what a page watched and showed, before it is read again."""
+    _watched(env).pop(docname, None)
+    _showing_others(env).discard(docname)
+
+
+def _watched(env: BuildEnvironment) -> dict[str, dict[str, str]]:
+    noted: dict[str, dict[str, str]] = vars(env).setdefault("gpuguide_watched", {})
+    return noted
+
+
+def _showing_others(env: BuildEnvironment) -> set[str]:
+    noted: set[str] = vars(env).setdefault("gpuguide_pages_that_show_others", set())
+    return noted

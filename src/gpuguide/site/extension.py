@@ -1,0 +1,92 @@
+"""The Sphinx extension behind the site: each module holds one idea, and this one connects them.
+
+Nothing here imports torch or matplotlib, so that a build in which nothing changed stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuguide.measure import digest
+from gpuguide.site.execution import execution, faults, watching
+from gpuguide.site.finding import (
+    code_links,
+    descriptions,
+    glossary_links,
+    not_found,
+    repository_links,
+    search_entries,
+    sitemap,
+)
+from gpuguide.site.look import assets, attribute_texts, mathematics, stylesheet
+from gpuguide.site.notebooks import downloads
+from gpuguide.site.pages import addresses, folds, skipped_cells
+from gpuguide.site.records import (
+    benchmark_list,
+    calculators,
+    claims_table,
+    cost_card,
+    figures,
+    hardware_table,
+    landing,
+    lighthouse_table,
+    numbers,
+    record_downloads,
+    record_list,
+    status,
+    your_records,
+)
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+PARTS = (
+    addresses,
+    assets,
+    attribute_texts,
+    benchmark_list,
+    calculators,
+    claims_table,
+    code_links,
+    cost_card,
+    descriptions,
+    downloads,
+    execution,
+    faults,
+    figures,
+    folds,
+    glossary_links,
+    hardware_table,
+    landing,
+    lighthouse_table,
+    mathematics,
+    not_found,
+    numbers,
+    record_downloads,
+    record_list,
+    repository_links,
+    search_entries,
+    sitemap,
+    skipped_cells,
+    status,
+    stylesheet,
+    watching,
+    your_records,
+)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register every part. Called by Sphinx.
+
+    The environment's version is a digest of this extension and all that it imports: after a change to any of it
+    every page is read again, and none is executed again.
+    """
+    for part in PARTS:
+        part.connect(app)
+    own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
+    return {
+        "version": "1",
+        "env_version": int(own.removeprefix("sha256:")[:12], 16),
+        "parallel_read_safe": False,  # pages are executed one after the other, each with its own environment
+        "parallel_write_safe": True,
+    }

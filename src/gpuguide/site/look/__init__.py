@@ -1,0 +1,1 @@
+"""How the site looks: templates, style sheets, fonts and formulas."""

@@ -1,0 +1,118 @@
+"""The theme's stylesheet and icon font, reduced to what the site uses: every page loads them before it is seen.
+
+A rule stays if every class that its selector names stands on some page, or as a word in some script, which may add it
+later. The font keeps the characters that the remaining rules write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tinycss2
+
+from gpuguide.site.look import fonts
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+STYLES = Path("_static/styles")
+WHOLE = "pydata-sphinx-theme.css"
+REDUCED = "used.css"
+"""What the layout links to; beside it stand the reduced fonts"""
+SCRIPTS_NOT_LOADED = ("fontawesome.js",)
+GROUPS = ("media", "supports", "layer")
+"""At-rules that hold rules"""
+
+_CLASSES = re.compile(r'\bclass="([^"]*)"')
+_WORDS = re.compile(r"[\w-]+")
+_FONT = re.compile(r"url\((\.\./vendor/fontawesome/webfonts/[\w-]+\.woff2)\)")
+_ICON = re.compile("[\ue000-\uf8ff]")  # Unicode's private use area
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.connect("build-finished", write)
+
+
+def write(app: Sphinx, exception: Exception | None) -> None:
+    """Write the reduced stylesheet and fonts, unless they are there and would be the same."""
+    folder = Path(app.outdir) / STYLES
+    if exception is not None or app.builder.format != "html" or not (folder / WHOLE).exists():
+        return
+    whole = (folder / WHOLE).read_text(encoding="utf-8")
+    used = used_classes(Path(app.outdir))
+    made_from = hashlib.sha256("\n".join([whole, *sorted(used)]).encode()).hexdigest()
+    note = Path(app.doctreedir) / "stylesheet.txt"
+    if (folder / REDUCED).exists() and note.exists() and note.read_text(encoding="utf-8") == made_from:
+        return
+    text = reduced(whole, used)
+    icons = "".join(sorted(set(_ICON.findall(text))))
+    for address in _FONT.findall(text):
+        font = folder / address
+        (folder / font.name).write_bytes(fonts.reduced(font, icons))
+        text = text.replace(address, font.name)
+    (folder / REDUCED).write_text(text, encoding="utf-8")
+    note.write_text(made_from, encoding="utf-8")
+
+
+def used_classes(site: Path) -> set[str]:
+    """Return every class on the pages of a built site, and every word in the scripts that they load."""
+    found: set[str] = set()
+    for page in site.glob("**/*.html"):
+        if "_static" not in page.parts:
+            for names in _CLASSES.findall(page.read_text(encoding="utf-8")):
+                found.update(names.split())
+    for script in site.glob("_static/**/*.js"):
+        if script.name not in SCRIPTS_NOT_LOADED:
+            found.update(_WORDS.findall(script.read_text(encoding="utf-8")))
+    return found
+
+
+def reduced(stylesheet: str, used: set[str]) -> str:
+    """Return a stylesheet without the rules whose selectors name a class that is not in ``used``.
+
+    >>> reduced(".a{top:0}.a .b,.a:not(.b){left:0}@media print{.b{top:1px}}", {"a"})
+    '.a{top:0}.a:not(.b){left:0}'
+    """
+    rules = tinycss2.parse_stylesheet(stylesheet, skip_comments=True, skip_whitespace=True)
+    return "".join(_kept(rules, used))
+
+
+def _kept(rules: Iterable[Any], used: set[str]) -> Iterator[str]:
+    for rule in rules:
+        if rule.type == "qualified-rule":
+            selectors = [part for part in _selectors(rule.prelude) if _classes(part) <= used]
+            if selectors:
+                names = ",".join(tinycss2.serialize(part).strip() for part in selectors)
+                yield f"{names}{{{tinycss2.serialize(rule.content)}}}"
+        elif rule.type == "at-rule" and rule.at_keyword in GROUPS and rule.content is not None:
+            inside = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
+            if text := "".join(_kept(inside, used)):
+                yield f"@{rule.at_keyword}{tinycss2.serialize(rule.prelude)}{{{text}}}"
+        else:
+            yield rule.serialize()
+
+
+def _selectors(prelude: Sequence[Any]) -> list[list[Any]]:
+    """Split the tokens before a rule's brace at the commas that are not inside parentheses."""
+    parts: list[list[Any]] = [[]]
+    for token in prelude:
+        if token.type == "literal" and token.value == ",":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _classes(selector: Sequence[Any]) -> set[str]:
+    """Return the classes that an element must have; what stands in parentheses, as after ``:not``, is no condition."""
+    return {
+        token.value
+        for dot, token in itertools.pairwise(selector)
+        if dot.type == "literal" and dot.value == "." and token.type == "ident"
+    }

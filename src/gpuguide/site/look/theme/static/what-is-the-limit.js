@@ -1,0 +1,177 @@
+// The calculator of limits: reads the form, asks limits.js, and draws a roofline.
+"use strict";
+(() => {
+  const place = document.getElementById("gg-what-is-the-limit");
+  if (!place) return;
+  const { element, svg, scaled, binary, significant, Form, options, fromAddress, toAddress, table, notices, code, python,
+    data } = gpuguide.calculator;
+  const known = data("gg-what-is-the-limit-data");
+  const { local } = gpuguide.costs.memory(known.memory);
+  const limits = gpuguide.costs.limits(known.limits, local);
+  const first = known.first;
+
+  const shared = { format: { label: "Number format", kind: "choice", options: options(known.limits.formats) },
+    weights: { label: "Weights stored as", kind: "choice", options: options(known.limits.weights) },
+    cache: { label: "Cache stored as", kind: "choice", options: options(known.limits.caches) },
+    place: { label: "The table is", kind: "choice", options: options(known.limits.places,
+      { memory: "in the GPU's memory", host: "in the host's memory" }) },
+    model: { label: "Model", kind: "choice",
+      options: known.models.map(({ id, name, family }) => ({ value: id, label: name, group: family })) },
+    causal: { label: "causal", kind: "flag" } };
+  const names = [...new Set(Object.values(known.fields).flat())];
+  const fields = names.map((name) => ({ name, ...(shared[name] ?? { label: known.labels[name], kind: "number",
+    code: true }) }));
+  const groups = [
+    { title: "What", fields: [
+      { name: "operation", label: "Operation", kind: "choice", options: options(Object.keys(known.fields),
+        known.operations) },
+      { name: "gpu", label: "GPU", kind: "choice",
+        options: known.machines.map(({ id, name }) => ({ value: id, label: name })) },
+    ] },
+    { title: "Size", fields },
+  ];
+  const form = new Form(place, groups, changed);
+  const verdict = element("p", { class: "gg-verdict-line", role: "status" });
+  const answer = element("div", { class: "gg-answer" });
+  place.append(verdict, answer);
+
+  const BOUNDS = { arithmetic: "arithmetic", memory: "memory bandwidth", link: "the link between GPUs",
+    host: "the connection to the host", launch: "the start of a kernel" };
+  const given = (state) => Object.fromEntries(known.fields[state.operation].map((name) => [name, state[name]]));
+  const shapeOf = (id) => known.models.find((model) => model.id === id).shape;
+
+  function changed(name) {
+    if (name === "operation") form.write(known.examples[form.read().operation]);
+    show([]);
+  }
+
+  function show(remarks) {
+    const state = form.read();
+    const wanted = known.fields[state.operation];
+    form.show(Object.fromEntries(names.map((name) => [name, wanted.includes(name)])));
+    const input = given(state);
+    if ("model" in input) input.shape = shapeOf(input.model);
+    const operation = limits.operations[state.operation];
+    const machine = known.machines.find((each) => each.id === state.gpu);
+    const faults = operation.faults(input);
+    let cost = null;
+    if (!Object.keys(faults).length) {
+      cost = operation.cost(input);
+      const lack = limits.lacking(cost, machine);
+      if (lack) faults["format" in input ? "format" : "gpu"] = lack;
+    }
+    const fine = form.judge(faults);
+    toAddress({ operation: state.operation, gpu: state.gpu, ...given(state) },
+      { ...first, ...known.examples[state.operation] });
+    if (!fine) {
+      verdict.textContent = Object.values(faults)[0];
+      verdict.className = "gg-verdict-line gg-bad";
+      answer.replaceChildren(...notices(remarks));
+      return;
+    }
+    const found = limits.limit(cost, machine);
+    verdict.className = "gg-verdict-line";
+    verdict.replaceChildren(element("strong", {}, `${scaled(found.time, "s")} at least, `),
+      `bound by ${BOUNDS[found.bound]}, on ${machine.name}.`);
+    answer.replaceChildren(...notices(remarks), roofline(found, machine), times(found), counts(found),
+      ceilings(found, machine), call(state));
+  }
+
+  // --- the picture -----------------------------------------------------------------------------------------
+
+  function roofline(found, machine) {
+    const [width, height] = place.clientWidth < 520 ? [380, 300] : [640, 360];  // text keeps its size on a phone
+    const [left, bottom, top, right] = [58, 46, 26, 16];
+    const intensities = [Math.min(found.intensity, found.ridge) / 8, Math.max(found.intensity, found.ridge) * 8];
+    const rates = [Math.min(found.throughput, intensities[0] * found.bandwidth.value) / 3, found.rate.value * 3];
+    const scale = (range, from, to) => (value) => {
+      const [low, high] = range.map(Math.log10);
+      return from + ((Math.log10(value) - low) / (high - low)) * (to - from);
+    };
+    const x = scale(intensities, left, width - right);
+    const y = scale(rates, height - bottom, top);
+    const line = (points, kind) => svg("polyline", { class: kind, points: points.map(([a, b]) =>
+      `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") });
+    const text = (at, down, words, anchor = "middle") => {
+      const made = svg("text", { x: at.toFixed(1), y: down.toFixed(1), "text-anchor": anchor });
+      made.textContent = words;
+      return made;
+    };
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "gg-roofline" });
+    picture.setAttribute("aria-label", `Roofline of ${machine.name}: the operation does ${significant(found.intensity)} `
+      + `operations a byte and reaches ${scaled(found.throughput, "FLOP/s")} at most; the roof bends at `
+      + `${significant(found.ridge)} operations a byte.`);
+    for (const power of powers(intensities)) {
+      picture.append(line([[power, rates[0]], [power, rates[1]]], "gg-grid"),
+        text(x(power), height - bottom + 18, plain(power)));
+    }
+    for (const power of powers(rates)) {
+      picture.append(line([[intensities[0], power], [intensities[1], power]], "gg-grid"),
+        text(left - 8, y(power) + 4, plain(power), "end"));
+    }
+    const low = intensities[0] * found.bandwidth.value;
+    picture.append(line([[intensities[0], low], [found.ridge, found.rate.value]],
+      found.bandwidth.origin === "measured" ? "gg-roof" : "gg-roof gg-printed"));
+    picture.append(line([[found.ridge, found.rate.value], [intensities[1], found.rate.value]],
+      found.rate.origin === "measured" ? "gg-roof" : "gg-roof gg-printed"));
+    picture.append(line([[found.intensity, rates[0]], [found.intensity, found.throughput]], "gg-drop"));
+    picture.append(svg("circle", { class: "gg-point", cx: x(found.intensity).toFixed(1),
+      cy: y(found.throughput).toFixed(1), r: 6 }));
+    const side = x(found.intensity) > width / 2 ? -1 : 1;
+    picture.append(text(x(found.intensity) + 12 * side, y(found.throughput) + 18, scaled(found.throughput, "FLOP/s"),
+      side > 0 ? "start" : "end"));
+    picture.append(text((left + width - right) / 2, height - 6, "arithmetic intensity, FLOP/B"));
+    picture.append(text(left - 8, top - 10, "FLOP/s", "end"));
+    const caption = "The slope is the bandwidth, the flat part the rate of arithmetic; a solid line is measured, a dashed "
+      + "one printed by the vendor. The dot is where the operation can be at best.";
+    return element("figure", { class: "gg-drawing" }, picture, element("figcaption", {}, caption));
+  }
+  function powers([low, high]) {
+    const found = [];
+    const step = Math.max(1, Math.ceil((Math.log10(high) - Math.log10(low)) / 8));
+    for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power += step) found.push(10 ** power);
+    return found;
+  }
+  const plain = (value) => (value >= 1e4 ? scaled(value, "").replace(/\.0+(?= )/, "") : String(+value.toPrecision(2)));
+
+  // --- the tables ------------------------------------------------------------------------------------------
+
+  function times(found) {
+    const rows = [["arithmetic", scaled(found.arithmeticTime, "s")],
+      [`bytes through ${known.channels[found.operation.through]}`, scaled(found.movingTime, "s")],
+      ["start of a kernel", found.launchTime ? scaled(found.launchTime, "s") : "not measured"],
+      ["at least, in all", scaled(found.time, "s")]];
+    return table("Time of each part, at its ceiling", ["part", "time"], rows);
+  }
+  function counts(found) {
+    return table("What is counted", ["quantity", "value"], [["operations", scaled(found.operation.flops, "FLOP")],
+      ["bytes that move", binary(found.operation.moved)],
+      ["arithmetic intensity", `${significant(found.intensity)} FLOP/B`],
+      ["intensity at the bend", `${significant(found.ridge)} FLOP/B`]]);
+  }
+  function ceilings(found, machine) {
+    const through = found.operation.through === "link" ? machine.link_name : known.channels[found.operation.through];
+    const from = { measured: "measured by us", datasheet: "from a data sheet" };
+    return table(`Ceilings of ${machine.name}`, ["ceiling", "value", "source"], [
+      [`products in ${found.operation.format}`, scaled(found.rate.value, "FLOP/s"), from[found.rate.origin]],
+      [through, scaled(found.bandwidth.value, "B/s"), from[found.bandwidth.origin]],
+      ["start of a kernel", found.launchTime ? scaled(found.launchTime, "s") : "–",
+        found.launchTime ? from.measured : "not measured"]]);
+  }
+  function call(state) {
+    const name = { decode: "decode_step" }[state.operation] ?? state.operation;
+    const words = known.fields[state.operation].map((field) => (field === "model"
+      ? `presets.get(${python(state.model)}).shape` : `${field}=${python(state[field])}`)).join(", ");
+    const text = "from gpuguide.costs import limits, presets\nfrom gpuguide.measure import machines\n\n"
+      + `operation = limits.${name}(${words})\n`
+      + `limits.limit(operation, machines.machine(${python(state.gpu)})).time`;
+    return element("details", { class: "gg-fold" }, element("summary", {}, "The same in Python"), code(text));
+  }
+
+  const asked = new URLSearchParams(location.search).get("operation");
+  const start = { ...first, ...Object.assign({}, ...Object.values(known.examples).reverse()),
+    ...known.examples[asked in known.examples ? asked : first.operation] };
+  const { state, notices: remarks } = fromAddress(form, start);
+  form.write(state);
+  show(remarks);
+})();

@@ -1,0 +1,1 @@
+"""Every tutorial as something to take away: notebooks, scripts, the library's wheel, and one zip of all."""

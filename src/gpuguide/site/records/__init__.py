@@ -1,0 +1,1 @@
+"""What records, data sheets, claims and models say on a page: numbers, figures, tables, calculators, downloads."""

@@ -1,0 +1,108 @@
+"""The directive ``cost-card``: what a tutorial costs its reader, before they start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from gpuguide.measure import store
+from gpuguide.measure.records import Record
+from gpuguide.measure.units import format_bytes
+from gpuguide.site.execution import faults, watching
+from gpuguide.site.pages import page_source
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_directive("cost-card", CostCard)
+    app.add_node(page_time, override=True)
+    app.connect("doctree-resolved", fill_in)
+
+
+class page_time(nodes.inline):
+    """Stands for the time that the page took to run, which is known only when it has been read."""
+
+
+class CostCard(SphinxDirective):
+    """The time on a CPU and on the published GPU, the memory, and what is fetched."""
+
+    def run(self) -> list[Node]:
+        """Return the card as a list of names and values."""
+        records: list[Record] = []
+        page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
+        with faults.reporting(self.get_location()), watching.site_reads():
+            records = [store.published(name) for name in page.benchmarks]
+        for record in records:
+            watching.note_record(self.env, record)
+        items: list[tuple[str, list[Node]]] = [("On a CPU", [page_time(), nodes.Text(" to run this page")])]
+        items += [(name, [nodes.Text(text)]) for name, text in costs(page, records).items()]
+        card = nodes.definition_list(classes=["gg-cost"])
+        for name, value in items:
+            definition = nodes.definition("", nodes.paragraph("", "", *value))
+            card += nodes.definition_list_item("", nodes.term("", name), definition)
+        return [card]
+
+
+def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Put the page's time, as the execution cache knows it, where it belongs."""
+    for place in list(doctree.findall(page_time)):
+        place.replace_self(nodes.Text(executed_in(app.env, docname)))
+
+
+def costs(page: page_source.Page, records: Sequence[Record]) -> dict[str, str]:
+    """Return what a tutorial costs beyond the time on a CPU, by name; ``records`` are those that it declares."""
+    found: dict[str, str] = {}
+    if records:
+        elapsed = duration(sum(run.elapsed for record in records for run in record.runs))
+        where = records[0].device_name.removeprefix("NVIDIA ")
+        found[f"On an {where}"] = f"{elapsed} to measure its benchmarks again"
+    memory = peak_memory(records)
+    if memory is not None:
+        found["Peak GPU memory"] = format_bytes(memory)
+    if page.extras:
+        found["Extras to install"] = f"gpuguide[{','.join(page.extras)}]"
+    found["Downloads"] = page.downloads
+    return found
+
+
+def executed_in(env: BuildEnvironment, docname: str) -> str:
+    """Return how long a page took when it was last executed, in words."""
+    from myst_nb.sphinx_ import NbMetadataCollector
+
+    data = NbMetadataCollector.get_exec_data(env, docname)
+    seconds = data.get("runtime") if data else None
+    return duration(seconds) if seconds else "no time"
+
+
+def peak_memory(records: Sequence[Record]) -> float | None:
+    """Return the most GPU memory that any case took, in bytes, if the records say."""
+    found = [
+        case.metrics["peak_memory"].summary.median
+        for record in records
+        for case in record.cases
+        if case.status == "ok" and "peak_memory" in case.metrics
+    ]
+    return max(found) if found else None
+
+
+def duration(seconds: float) -> str:
+    """Write a time for planning: ``4 s``, ``2 min 10 s``, ``1 h 5 min``.
+
+    >>> duration(3.6), duration(130.2), duration(3900)
+    ('4 s', '2 min 10 s', '1 h 5 min')
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

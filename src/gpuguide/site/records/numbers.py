@@ -1,0 +1,144 @@
+"""The roles ``measured``, ``ratio``, ``datasheet`` and ``given``: numbers in prose, and where they come from.
+
+The first two are read from a record each time the site is built, the third from the table of GPUs. The last one marks
+what was chosen or assumed; it shows its text, and tells the lint that nobody measured it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxRole
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware import datasheet
+from gpuguide.measure import digest, reference
+from gpuguide.measure.reference import Measurement, Ratio
+from gpuguide.measure.units import format_quantity, significant
+from gpuguide.site.execution import faults, watching
+from gpuguide.site.records import hardware_table
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node, system_message
+    from sphinx.application import Sphinx
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_role("measured", Measured())
+    app.add_role("ratio", RatioOf())
+    app.add_role("datasheet", Datasheet())
+    app.add_role("given", Given())
+    app.add_node(number, override=True)
+    app.connect("doctree-resolved", link_numbers)
+
+
+class number(nodes.inline):
+    """A measured number: ``provenance`` says where it comes from, ``target`` is the label of its record.
+
+    ``stamp`` stays on what replaces it: the GPU and its software.
+    """
+
+
+def link_numbers(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Make each number a link to its record, where the site lists the records."""
+    labels = app.env.domains.standard_domain.anonlabels
+    for node in list(doctree.findall(number)):
+        shown: nodes.Element
+        if node["target"] in labels:
+            page, anchor = labels[node["target"]][:2]
+            uri = f"{app.builder.get_relative_uri(docname, page)}#{anchor}"
+            shown = nodes.reference("", "", *node.children, refuri=uri, reftitle=node["provenance"], internal=True)
+        else:
+            shown = nodes.abbreviation("", "", *node.children, explanation=node["provenance"])
+        shown["classes"].append("gg-number")
+        if "stamp" in node:  # a datasheet's figure has none
+            shown["stamp"] = node["stamp"]
+        node.replace_self(shown)
+
+
+def stamps(doctree: nodes.document) -> list[str]:
+    """Return the GPUs and software behind the numbers of a page that is ready to be written, each once."""
+    return list(dict.fromkeys(node["stamp"] for node in doctree.findall(nodes.Element) if "stamp" in node))
+
+
+class _Reference(SphinxRole):
+    """What both roles share: look the number up, show it, and say where it comes from."""
+
+    def look_up(self) -> Measurement | Ratio:
+        raise NotImplementedError
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        found: Measurement | Ratio | None = None
+        with faults.reporting(self.get_location()), watching.site_reads():
+            try:
+                found = self.look_up()
+            except GpuguideError as error:
+                raise GpuguideError(f"{{{self.name}}}`{self.text}`: {error}") from error
+        if found is None:
+            return [nodes.literal(self.text, self.text)], []
+        watching.note_record(self.env, found.record)
+        label = f"record-{found.record.device}-{found.record.benchmark}"
+        shown = number("", found.text, provenance=provenance(found), target=label, stamp=found.run.stamp())
+        if found.record.stale:
+            shown += nodes.inline("", "stale", classes=["gg-stale"])
+        return [shown], []
+
+
+class Measured(_Reference):
+    """``{measured}`copy-size/copy:bandwidth working_set=65536```: the median of one case."""
+
+    def look_up(self) -> Measurement:
+        """Return the one case that the role's text names."""
+        return reference.measurement(self.text)
+
+
+class RatioOf(_Reference):
+    """``{ratio}`timing-mistakes/zeros/right:throughput```: one contender over another, from paired samples."""
+
+    def look_up(self) -> Ratio:
+        """Return the ratio that the role's text names."""
+        return reference.ratio(self.text)
+
+
+class Datasheet(SphinxRole):
+    """``{datasheet}`h100-sxm memory_bandwidth```: one figure of the table of GPUs."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the figure with its unit, and its document for those who point at it."""
+        self.env.note_dependency(str(digest.module_path("gpuguide.hardware.datasheet").with_suffix(".toml")))
+        with faults.reporting(self.get_location()):
+            gpu, _, key = self.text.strip().partition(" ")
+            figures = datasheet.get(gpu).figures
+            if key not in figures:
+                raise unknown(f"datasheet figure of {gpu}", key, figures)
+            figure, document = figures[key], datasheet.sources()[figures[key].source]
+            text = f"From a data sheet: {document.title}, {document.publisher} ({document.seen})"
+            return [number("", hardware_table.written(key, figure), provenance=text, target="")], []
+        return [nodes.literal(self.text, self.text)], []
+
+
+class Given(SphinxRole):
+    """``{given}`40 µs```: a quantity that is chosen or assumed, and that nobody measured."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the text."""
+        return [nodes.Text(self.text)], []
+
+
+def provenance(found: Measurement | Ratio) -> str:
+    """Return what a reader sees when pointing at a number: spread, count, GPU, software, date."""
+    s = found.summary
+    spread = ""
+    if s.p25 is not None and s.p75 is not None:
+        low, high = _text(s.p25, found), _text(s.p75, found)
+        spread = f"; half of the samples lie between {low} and {high}"
+    stale = "; stale: the code that measured this has changed since" if found.record.stale else ""
+    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}; {found.run.stamp()}{stale}"
+
+
+def _text(value: float, found: Measurement | Ratio) -> str:
+    if isinstance(found, Measurement):
+        return format_quantity(value, found.metric.unit)
+    return significant(value)

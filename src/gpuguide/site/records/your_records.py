@@ -1,0 +1,81 @@
+"""The directive ``your-records``: what a reader's own records say otherwise than the published ones, and by how much.
+
+Where there are no own records of the page's benchmarks it is nothing at all. The page is read again when some appear,
+because its digest counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from gpuguide.measure import side_by_side, store
+from gpuguide.measure.records import Record
+from gpuguide.site.execution import faults, watching
+from gpuguide.site.pages import page_source
+from gpuguide.site.pages.tables import Cell, table
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node
+    from sphinx.application import Sphinx
+
+HEADER = ["measured", "published", "yours", "times as fast", "range (cases)"]
+LEGEND = (
+    "A factor above 1 means that yours is faster. Where both have several cases, the one with the median factor is "
+    "shown, and the last column has the lowest and the highest factor. "
+)
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_directive("your-records", YourRecords)
+
+
+class YourRecords(SphinxDirective):
+    """One table for each device of the reader's, over the benchmarks that the page declares."""
+
+    def run(self) -> list[Node]:
+        """Return the tables, or nothing."""
+        page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
+        shown: list[Node] = []
+        with faults.reporting(self.get_location()), watching.site_reads():
+            pairs = [pair for name in page.benchmarks for pair in published_and_own(name)]
+            for device in sorted({own.device for _, own in pairs}):
+                shown += beside([pair for pair in pairs if pair[1].device == device])
+        return shown
+
+
+def published_and_own(benchmark: str) -> Iterator[tuple[Record, Record]]:
+    """Yield each of the reader's records of a benchmark behind the published one that it is compared with.
+
+    That is the H100's, from which the page takes its numbers, and for a processor that of ours.
+    """
+    published = {record.device: record for record in store.published_records() if record.benchmark == benchmark}
+    for own in store.mine(benchmark):
+        other = published.get(own.device if own.device == "cpu" else store.PUBLISHED_DEVICE)
+        if other is not None and own.path != other.path:
+            yield other, own
+
+
+def beside(pairs: list[tuple[Record, Record]]) -> list[Node]:
+    """Return what one device of the reader's differs in: a sentence, a table, and how to see every case."""
+    published, own = pairs[0]
+    simulated = " Yours is simulated, not measured." if any(record.simulated for _, record in pairs) else ""
+    intro = f"Your {own.device_name} beside the published {published.device_name}.{simulated} {LEGEND}"
+    more = [nodes.Text(intro), nodes.literal("", "gpuguide bench compare"), nodes.Text(" prints every case.")]
+    rows = [row(mine, found) for published, mine in pairs for found in side_by_side.differences(published, mine)]
+    return [nodes.paragraph("", "", *more, classes=["gg-yours"]), table(HEADER, rows, classes=["gg-yours"])]
+
+
+def row(own: Record, difference: side_by_side.Difference) -> list[Cell]:
+    """Return one row."""
+    name: list[nodes.Node] = [nodes.literal("", f"{own.benchmark}/{difference.contender}")]
+    if difference.case:
+        name += [nodes.Text(" "), nodes.literal("", difference.case)]
+    if own.stale:
+        name.append(nodes.inline("", "stale", classes=["gg-stale"]))
+    return [name, difference.published, difference.yours, difference.speed, difference.all_cases]

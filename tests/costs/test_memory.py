@@ -1,0 +1,363 @@
+"""The memory model against parameter counts, against what PyTorch allocates here, and against the H100's record."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpuguide.benchmarks import training_memory
+from gpuguide.benchmarks.training_memory import WAYS, Stage, Way
+from gpuguide.costs import memory, presets
+from gpuguide.costs.memory import Setup, Shape
+from gpuguide.errors import GpuguideError
+from gpuguide.models.gpt2 import GPT2, Config
+
+LLAMA = presets.get("llama-3.1-8b").shape
+SMALL = {
+    "mostly activations": {"layers": 3, "heads": 4, "hidden": 128, "vocab": 128, "batch": 2, "seq_len": 128},
+    "mostly logits": {"layers": 3, "heads": 4, "hidden": 128, "vocab": 3000, "batch": 2, "seq_len": 128},
+    "mostly weights": {"layers": 6, "heads": 2, "hidden": 128, "vocab": 200, "batch": 1, "seq_len": 16},
+    "long sequences": {"layers": 2, "heads": 4, "hidden": 64, "vocab": 500, "batch": 2, "seq_len": 256},
+}
+
+
+def shape_of(keys: Mapping[str, Any]) -> Shape:
+    """Return the shape of a model of the benchmark."""
+    heads, hidden = int(keys["heads"]), int(keys["hidden"])
+    return Shape(
+        layers=int(keys["layers"]),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        intermediate=4 * hidden,
+        vocab=int(keys["vocab"]),
+        context=training_memory.CONTEXT,
+        gated=False,
+        tied=True,
+        learned_positions=True,
+        bias="all",
+        layer_norm=True,
+    )
+
+
+def run_of(way: Way, keys: Mapping[str, Any]) -> Setup:
+    """Return the run that a contender of the benchmark stands for."""
+    precision = "mixed" if way.mixed else "bf16" if way.weights == torch.bfloat16 else "fp32"
+    return Setup(
+        purpose="train" if way.trains else "evaluate",
+        precision=precision,
+        batch=int(keys["batch"]),
+        seq_len=int(keys["seq_len"]),
+        checkpointing=way.checkpointed,
+        fused_attention=way.fused_attention,
+    )
+
+
+# --- parameters ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", presets.load())
+def test_published_models_have_as_many_parameters_as_published(name: str) -> None:
+    preset = presets.get(name)
+    assert preset.shape.parameters() == preset.parameters
+
+
+def test_our_own_model_has_as_many_parameters_as_counted() -> None:
+    keys = SMALL["mostly logits"]
+    model = GPT2(Config(vocab_size=3000, layers=3, heads=4, hidden=128))
+    assert shape_of(keys).parameters() == model.parameter_count()
+
+
+# --- what PyTorch allocates on this machine --------------------------------------------------------------
+
+
+class Ledger(TorchDispatchMode):
+    """Counts the bytes of all tensors that are alive, each storage once, as operations make them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def count(self, tensor: torch.Tensor) -> None:
+        """Count a tensor's storage until it is freed."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.alive or not storage.nbytes():
+            return
+        self.alive[key] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self.forget, key)
+
+    def forget(self, key: int) -> None:
+        """Count a storage no longer."""
+        self.now -= self.alive.pop(key, 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count what it returns."""
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.count(leaf)
+        return result
+
+
+@pytest.fixture
+def autocast_as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the loss be computed as CUDA's autocast does: logarithms of probabilities in bf16, and the rest in fp32."""
+
+    def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            return original(logits, targets)
+        return functional.nll_loss(torch.log_softmax(logits, dim=-1).float(), targets)
+
+    original = functional.cross_entropy
+    monkeypatch.setattr(functional, "cross_entropy", cross_entropy)
+
+
+def peaks(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the most bytes alive in the forward pass and, if there is one, in the backward pass of a second step."""
+    torch.manual_seed(0)
+    stage = Stage(way, keys, "cpu")
+    with Ledger() as ledger:
+        for tensor in (*stage.model.parameters(), stage.tokens, stage.targets):
+            ledger.count(tensor.data)
+        stage.step()
+        ledger.peak = ledger.now
+        result = stage.forward()
+        yield "forward", ledger.peak
+        if way.trains:
+            ledger.peak = ledger.now
+            stage.backward(result)
+            yield "backward", ledger.peak
+
+
+@pytest.mark.parametrize("keys", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_the_peak_is_what_the_tensors_alive_add_up_to(
+    way: Way, keys: Mapping[str, Any], autocast_as_on_cuda: None
+) -> None:
+    prediction = memory.predict(shape_of(keys), run_of(way, keys))
+    moments = {moment.name: moment.total - moment.parts["workspace"] for moment in prediction.moments}
+    for part, peak in peaks(way, keys):
+        predicted = max(total for name, total in moments.items() if part in name or not way.trains)
+        if part == "backward" and way.mixed:  # only CUDA adds the two gradients of a tied embedding in place
+            predicted = max(predicted, moments["embedding, backward"] + 4 * keys["vocab"] * keys["hidden"])
+        assert predicted == pytest.approx(peak, rel=0.035 if not way.fused_attention else 0.016)
+
+
+class GatedLayer(torch.nn.Module):
+    """A layer as in Llama, but for LayerNorm, with grouped keys and values and no biases."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        queries, keys, inner = shape.queries, shape.keys, shape.intermediate
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(shape.hidden) for _ in range(2))
+        self.query = torch.nn.Linear(shape.hidden, queries, bias=False)
+        self.key_value = torch.nn.Linear(shape.hidden, 2 * keys, bias=False)
+        self.out = torch.nn.Linear(queries, shape.hidden, bias=False)
+        self.gate, self.up = (torch.nn.Linear(shape.hidden, inner, bias=False) for _ in range(2))
+        self.down = torch.nn.Linear(inner, shape.hidden, bias=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Mix the positions, then transform each."""
+        batch, seq, _ = hidden.shape
+        normed = self.norms[0](hidden)
+        query = self.query(normed).view(batch, seq, self.shape.heads, -1).transpose(1, 2)
+        key, value = self.key_value(normed).view(batch, seq, 2, self.shape.kv_heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        hidden = hidden + self.out(mixed.transpose(1, 2).reshape(batch, seq, -1))
+        normed = self.norms[1](hidden)
+        return hidden + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (8, 1)])
+def test_a_gated_layer_keeps_what_is_counted(heads: int, kv_heads: int) -> None:
+    shape = Shape(1, 96, heads, kv_heads, 16, 224, 1000, 64, layer_norm=True)
+    layer = GatedLayer(shape)
+    own = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = layer(torch.randn(3, 64, 96))
+    found = sum(size for place, size in kept.items() if place not in own)
+    assert result.shape == (3, 64, 96)
+    run = Setup(precision="fp32", batch=3, seq_len=64)
+    assert memory.activations_of_layer(shape, run) == pytest.approx(found, rel=1e-3)
+
+
+# --- the record ------------------------------------------------------------------------------------------
+
+
+def test_the_24_measured_configurations_are_predicted() -> None:
+    from gpuguide.measure import store
+
+    record = store.published("training-memory")
+    errors = []
+    for case in record.cases:
+        assert case.status == "ok"
+        predicted = memory.predict(shape_of(case.keys), run_of(WAYS[case.contender], case.keys)).total
+        errors.append(abs(predicted / case.metrics["peak_memory"].summary.median - 1))
+    assert len(errors) == 24
+    assert statistics.median(errors) <= 0.03
+    assert max(errors) <= 0.10
+
+
+def test_each_part_of_a_step_is_predicted_not_only_the_highest() -> None:
+    from gpuguide.measure import store
+
+    for case in store.published("training-memory").cases:
+        if not WAYS[case.contender].trains:
+            continue
+        moments = memory.predict(shape_of(case.keys), run_of(WAYS[case.contender], case.keys)).moments
+        for part in ("forward", "backward", "optimizer"):
+            predicted = max(moment.total for moment in moments if part in moment.name)
+            assert predicted == pytest.approx(case.metrics[f"{part}_peak"].summary.median, rel=0.05)
+
+
+# --- parallelism, a model in use -------------------------------------------------------------------------
+
+
+def test_sharding_divides_what_each_stage_says() -> None:
+    whole = memory.predict(LLAMA, Setup(data_parallel=8)).moments[-1].parts
+    for stage, divided in enumerate([set(), {"optimizer"}, {"optimizer", "gradients"}]):
+        parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=stage)).moments[-1].parts
+        for name in ("weights", "gradients", "optimizer"):
+            assert parts[name] == pytest.approx(whole[name] / (8 if name in divided else 1))
+    parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=3)).moments[-1].parts
+    states = LLAMA.parameters() * 16 / 8  # ZeRO, section 5: 16 bytes a parameter, all of them divided
+    assert parts["weights"] + parts["gradients"] + parts["optimizer"] == pytest.approx(states)
+
+
+def test_tensor_parallelism_divides_the_matrices_and_repeats_the_norms() -> None:
+    one, eight = memory.Local(LLAMA, 1), memory.Local(LLAMA, 8)
+    assert eight.matrices == one.matrices / 8
+    assert eight.norm == one.norm
+    assert 8 * eight.total - one.total == 7 * 65 * LLAMA.hidden  # two norms a layer and one at the end
+    assert memory.Local(LLAMA, 16).keys == LLAMA.head_dim  # eight heads of keys on sixteen GPUs
+
+
+def test_the_cache_of_a_known_model() -> None:
+    """Llama 3.1 8B takes 2 × 32 layers × 8 heads × 128 × 2 bytes for each position: 128 KiB."""
+    run = Setup("generate", "bf16", seq_len=8192)
+    assert memory.cache_bytes(LLAMA, run) == 8192 * 128 * 1024
+    assert memory.cache_bytes(LLAMA, replace(run, cache="fp8", batch=2)) == 8192 * 128 * 1024
+    assert memory.cache_bytes(LLAMA, replace(run, tensor_parallel=4)) == 8192 * 32 * 1024
+
+
+def test_quantised_weights_leave_the_embedding_alone() -> None:
+    bf16 = memory.weight_bytes(LLAMA, Setup("generate", "bf16"))
+    int8 = memory.weight_bytes(LLAMA, Setup("generate", "int8"))
+    assert bf16 == 2 * LLAMA.parameters()
+    matrices = 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)
+    assert bf16 - int8 == matrices
+    int4 = memory.weight_bytes(LLAMA, Setup("generate", "int4"))
+    assert int8 - int4 == pytest.approx(matrices * (0.5 - 2 / 128))
+
+
+# --- bad input, remedies ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("layers", 0, "layers is 0; it must be a whole number from 1 to 1000000."),
+        ("hidden", -1, "hidden is -1; it must be a whole number from 1 to 1000000000."),
+        ("heads", 1.5, "heads is 1.5; it must be a whole number from 1 to 1000000."),
+        ("vocab", 10**10, "vocab is 10000000000; it must be a whole number from 1 to 1000000000."),
+        ("kv_heads", 5, "kv_heads is 5; it must divide the 32 heads."),
+        ("bias", "some", "bias is some; choose one of none, qkv, all."),
+        ("norms", 3, "norms is 3; a layer has 2 or 4."),
+    ],
+)
+def test_a_shape_that_makes_no_sense_is_refused(field: str, value: Any, says: str) -> None:
+    with pytest.raises(GpuguideError) as error:
+        replace(LLAMA, **{field: value})
+    assert str(error.value) == says
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("purpose", "dream", "purpose is dream; choose one of train, generate, evaluate."),
+        ("precision", "int4", "precision is int4; choose one of mixed, bf16, fp32."),
+        ("batch", 0, "batch is 0; it must be a whole number from 1 to 1000000."),
+        ("seq_len", 200000, "seq_len is 200000; the model knows 131072 positions."),
+        ("tensor_parallel", 3, "tensor_parallel is 3; it must divide the 32 of heads."),
+        ("sharding", 4, "sharding is 4; choose 0, 1, 2 or 3."),
+        ("optimizer", "lion", "optimizer is lion; choose one of adamw, adamw-fused, sgd-momentum, sgd."),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(field: str, value: Any, says: str) -> None:
+    with pytest.raises(GpuguideError) as error:
+        memory.predict(LLAMA, replace(Setup(), **{field: value}))
+    assert str(error.value) == says
+
+
+runs = st.builds(
+    Setup,
+    purpose=st.sampled_from(memory.PURPOSES),
+    precision=st.sampled_from([*memory.TRAINING_PRECISIONS, *memory.WEIGHT_FORMATS]),
+    batch=st.integers(1, 512),
+    seq_len=st.integers(1, 131072),
+    optimizer=st.sampled_from(memory.OPTIMIZERS),
+    checkpointing=st.booleans(),
+    fused_attention=st.booleans(),
+    cache=st.sampled_from(memory.CACHE_FORMATS),
+    tensor_parallel=st.sampled_from([1, 2, 4, 8]),
+    data_parallel=st.sampled_from([1, 2, 8, 64]),
+    sharding=st.integers(0, 3),
+)
+
+
+@given(run=runs, preset=st.sampled_from(list(presets.load().values())))
+@settings(max_examples=100, deadline=None)
+def test_more_sequences_never_take_less_and_every_part_is_counted(run: Setup, preset: presets.Preset) -> None:
+    assume(not memory.run_faults(preset.shape, run))
+    prediction = memory.predict(preset.shape, run)
+    for moment in prediction.moments:
+        assert set(moment.parts) == set(memory.PARTS)
+        assert all(0 <= size < math.inf for size in moment.parts.values())
+    assert memory.predict(preset.shape, replace(run, batch=run.batch + 1)).total >= prediction.total
+    for remedy in memory.remedies(preset.shape, run):
+        assert memory.predict(preset.shape, remedy.run).total == remedy.total < prediction.total
+
+
+@given(run=runs, available=st.floats(1e9, 1e12))
+@settings(max_examples=50, deadline=None)
+def test_the_largest_batch_fits_and_the_next_does_not(run: Setup, available: float) -> None:
+    assume(not memory.run_faults(LLAMA, run))
+    batch = memory.largest_batch(LLAMA, run, available)
+    if batch:
+        assert memory.predict(LLAMA, replace(run, batch=batch)).total <= available
+    if batch < memory.LARGEST["count"]:
+        assert memory.predict(LLAMA, replace(run, batch=batch + 1)).total > available
+
+
+def test_the_remedies_of_a_model_that_does_not_fit() -> None:
+    changes = [remedy.change for remedy in memory.remedies(LLAMA, Setup(batch=8, seq_len=4096))]
+    assert "checkpoint the layers" in changes
+    assert "shard everything over 8 GPUs" in changes
+    assert "halve the batch to 4" in changes
+    assert not any("fp8" in change for change in changes)
+    in_use = [remedy.change for remedy in memory.remedies(LLAMA, Setup("generate", "bf16"))]
+    assert in_use[:2] == ["halve the sequences to 512 tokens", "store the weights as int8"]
