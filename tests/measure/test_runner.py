@@ -207,7 +207,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Killer], None]
 
     monkeypatch.setattr(os, "fsync", watched(os.fsync))
     monkeypatch.setattr(os, "replace", watched(os.replace))
-    monkeypatch.setattr(records, "to_json", watched(records.to_json))
+    monkeypatch.setattr(records.writing, "to_json", watched(records.to_json))
 
     def use(one: Killer) -> None:
         current[:] = [one]
@@ -358,7 +358,7 @@ def test_a_stale_record_is_measured_anew(
     if why == "code":
         monkeypatch.setattr(runner.digest, "benchmark_digest", lambda name: "sha256:" + "2" * 64)
     else:
-        monkeypatch.setattr(records, "HARNESS_VERSION", records.HARNESS_VERSION + 1)
+        monkeypatch.setattr(records.record, "HARNESS_VERSION", records.HARNESS_VERSION + 1)
     assert stored(tmp_path).stale
     outcome = measure(scripted(sizes=(1, 2)).benchmark, commit="second")
     record = stored(tmp_path)
