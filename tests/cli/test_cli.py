@@ -53,7 +53,7 @@ def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """Measure a made-up RTX 4090, whose records go to its slug."""
     monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "rtx-4090")
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     return "nvidia-geforce-rtx-4090"
 
 
