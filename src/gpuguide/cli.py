@@ -380,7 +380,7 @@ def claims_check(
     format: Annotated[ClaimsFormat, typer.Option(help="To read, or for a program.")] = ClaimsFormat.text,
 ) -> None:
     """Check every claim of the ledger. Example: gpuguide claims check"""
-    from gpuguide.claims import ledger
+    from gpuguide import claims as ledger
 
     outcomes = ledger.check(ledger.load())
     wrong = [outcome for outcome in outcomes if not outcome.ok]

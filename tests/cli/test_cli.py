@@ -530,7 +530,7 @@ def test_records_import_publishes_no_simulated_record(
 def test_claims_check_tells_what_does_not_hold(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace as Thing
 
-    from gpuguide.claims import ledger
+    from gpuguide import claims as ledger
 
     outcomes = [
         Thing(claim=Thing(id="good", place="a.toml:1"), ok=True, detail=""),
