@@ -18,9 +18,9 @@ from fake_nvml import FakeNvml
 from rich.console import Console
 
 from gpuguide import cli
+from gpuguide.cli import live
 from gpuguide.hardware import monitor
 from gpuguide.hardware.trace import Row, Trace
-from gpuguide.measure import live
 
 Run = Callable[..., tuple[int, str, str]]
 TESTS = Path(__file__).parent
