@@ -23,7 +23,7 @@ from gpuguide.hardware import monitor
 from gpuguide.hardware.trace import Row, Trace
 
 Run = Callable[..., tuple[int, str, str]]
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture
