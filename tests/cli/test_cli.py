@@ -30,6 +30,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def gpuguide(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command line and return its exit status, standard output and standard error."""
+    monkeypatch.setenv("COLUMNS", "100")
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gpuguide", *map(str, words)])
