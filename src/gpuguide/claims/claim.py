@@ -29,7 +29,7 @@ class Claim:
     claim: str
     verdict: str
     right: str
-    """What is right, with expressions in braces; :func:`right` writes them out"""
+    """What is right, with expressions in braces; :func:`gpuguide.claims.wording.right` writes them out"""
     kind: str
     taught: str = ""
     """Name of the page that settles it, for example ``00-measure-a-gpu``; empty until there is one"""

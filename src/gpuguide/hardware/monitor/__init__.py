@@ -1,7 +1,8 @@
-"""What the driver tells of a GPU: at one moment (:func:`read_driver`), or over time (:func:`watch`).
+"""What the driver tells of a GPU, at one moment or over time.
 
-All of it comes from NVML, the library that nvidia-smi asks too. A reading that a device does not give is left out and
-never made up. :mod:`~gpuguide.hardware.monitor.clock_limits` says in words why a clock is not higher.
+:func:`~gpuguide.hardware.monitor.driver.read_driver` looks once, :func:`~gpuguide.hardware.monitor.watching.watch` over
+and over, and :mod:`~gpuguide.hardware.monitor.clock_limits` says in words why a clock is not higher. All of it comes
+from NVML, the library that nvidia-smi asks too. A reading that a device does not give is left out and never made up.
 """
 
 from __future__ import annotations

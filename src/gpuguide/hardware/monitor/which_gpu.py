@@ -14,7 +14,7 @@ VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def find_gpu(nvml: Any, device: int | str | None = None) -> Any:
-    """Return NVML's handle of the GPU that :func:`watch` means by ``device``."""
+    """Return NVML's handle of the GPU that :func:`~gpuguide.hardware.monitor.watching.watch` means by ``device``."""
     text = str(device).removeprefix("cuda:") if device is not None else None
     number = int(text) if text is not None and text.lstrip("-").isdigit() else None
     if text is None or number is not None:
