@@ -23,7 +23,7 @@ DEVICES_ABREAST = 4
 def compare(
     devices: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DEVICE]...", help="Devices as 'records list' names them, yours or published."),
+        typer.Argument(metavar="DEVICE", help="Devices as 'records list' names them, yours or published."),
     ] = None,
     benchmark: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A benchmark; may be repeated. All if not given.")
@@ -32,9 +32,10 @@ def compare(
         bool, typer.Option("--published", help="Show the published records too, side by side.")
     ] = False,
 ) -> None:
-    """Show what you measured, and beside it the same cases as they were published.
+    """Show what you measured, beside the published values.
 
-    Published values are those of the reference GPU, or of the published devices that you name.
+    Beside your values stand those of the reference GPU, or of the published devices that you name.
+
     Example: gpuguide bench compare --benchmark ceilings
     """
     known = declarations.names()
