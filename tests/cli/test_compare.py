@@ -112,6 +112,14 @@ def test_more_devices_than_fit_beside_each_other_get_a_second_table(
         )
     _, out, _ = gpuguide("bench", "compare", "--published", "--benchmark", "ceilings")
     assert out.count("ceilings (published)") == 2
+    synthetic.write_all(overlay, OWN)
+    _, out, _ = gpuguide(
+        "bench", "compare", *(folder.name for folder in published.iterdir()), "--benchmark", "ceilings"
+    )
+    assert out.count("\ncontender ") == 3
+    lines = [line for line in rows(out, "ceilings") if line.startswith("matmul-fp8 ")]
+    assert sum(line.count("×") for line in lines) == 6
+    assert sum(line.count("FLOP/s") for line in lines) == 9  # one's own in each table
 
 
 def test_what_is_stale_says_so(gpuguide: Run, published: Path, overlay: Path) -> None:
