@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source text, and what `import gpuguide` costs."""
+"""Who may import whom, how long files are, read from the source text, and what `import gpuguide` costs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import doctest
 import importlib
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,20 +18,25 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCE / "gpuguide"
 HEAVY = ("torch", "numpy", "matplotlib", "triton", "sphinx", "pyarrow", "rich", "typer", "IPython")
 
-ROOMS = {"hardware", "measure", "benchmarks", "records", "claims", "plotting", "site", "cli"}
-"""What is none of these is a topic, but for ``errors``, which everyone may import."""
-
-FORBIDDEN = {
-    "hardware": {"measure", "benchmarks", "claims", "plotting", "site", "cli", "topic"},
-    "measure": {"benchmarks", "claims", "plotting", "site", "cli", "topic"},
-    "benchmarks": {"claims", "plotting", "site", "cli"},
-    "topic": {"measure", "benchmarks", "claims", "plotting", "site", "cli"},
-    "claims": {"plotting", "site", "cli"},
-    "plotting": {"claims", "site", "cli"},
-    "site": {"cli"},
-    "cli": {"site"},
-    "errors": {"hardware", "measure", "benchmarks", "claims", "plotting", "site", "cli", "topic"},
+MAY_IMPORT = {
+    "errors": set[str](),
+    "hardware": {"errors"},
+    "measure": {"hardware", "errors"},
+    "kernels": {"errors"},
+    "costs": {"hardware", "errors"},
+    "systems": {"kernels", "costs", "errors"},
+    "topic": {"kernels", "costs", "errors"},
+    "models": {"topic", "kernels", "costs", "hardware", "errors"},
+    "benchmarks": {"measure", "hardware", "topic", "models", "systems", "kernels", "costs", "errors"},
+    "claims": {"measure", "hardware", "errors"},
+    "plotting": {"measure", "hardware", "errors"},
+    "site": {"plotting", "claims", "measure", "hardware", "costs", "errors"},
+    "cli": {"claims", "measure", "models", "hardware", "errors"},
 }
+"""Whom each room may import beside itself. What is no room here is a topic; topics may import one another."""
+MOST_LINES = 400
+MOST_MODULES = 15
+"""Of a folder, its face included"""
 
 
 def modules() -> dict[str, Path]:
@@ -41,13 +49,13 @@ def modules() -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """The room that a module is in: one of ROOMS, `errors`, `gpuguide` or `topic`."""
+    """The room that a module is in: one of MAY_IMPORT, or `gpuguide`."""
     parts = module.split(".")
     if len(parts) == 1:
         return "gpuguide"
     if parts[1] == "__main__":
         return "cli"
-    return parts[1] if parts[1] in ROOMS | {"errors"} else "topic"
+    return parts[1] if parts[1] in MAY_IMPORT else "topic"
 
 
 def imported(module: str, path: Path, known: dict[str, Path]) -> set[str]:
@@ -58,24 +66,72 @@ def imported(module: str, path: Path, known: dict[str, Path]) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}, line {node.lineno}: import by the full name"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+            asked = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in known else str(node.module) for name in asked}
     return {name for name in names if name in known}
 
 
-def test_imports_run_one_way() -> None:
+@pytest.fixture(scope="module")
+def arrows() -> dict[str, set[str]]:
+    """The modules that each module imports."""
     known = modules()
+    return {module: imported(module, path, known) for module, path in known.items()}
+
+
+def circle(arrows: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the names on a circle of arrows, or nothing if there is none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_imports_run_one_way(arrows: dict[str, set[str]]) -> None:
     wrong = [
         f"{module} imports {other}"
-        for module, path in known.items()
-        for other in sorted(imported(module, path, known))
-        if room(other) in FORBIDDEN.get(room(module), set())
+        for module, others in arrows.items()
+        for other in sorted(others)
+        if room(other) not in {"gpuguide", room(module), *MAY_IMPORT.get(room(module), ())}
     ]
     assert not wrong
 
 
-def test_every_room_is_known() -> None:
-    assert {"hardware", "measure", "benchmarks", "claims", "plotting", "topic"} <= {room(name) for name in modules()}
-    assert set(FORBIDDEN) - {"topic"} >= ROOMS - {"records"}
+def test_no_arrow_leads_up() -> None:
+    """The rooms themselves have an order: nobody may import a room that may import theirs."""
+    assert not circle(MAY_IMPORT)
+
+
+def test_no_module_imports_itself_by_a_circle(arrows: dict[str, set[str]]) -> None:
+    """The face of a package may import its parts, which then import one another and not the face."""
+    assert not circle(arrows)
+
+
+def test_no_package_imports_itself_by_a_circle(arrows: dict[str, set[str]]) -> None:
+    between: dict[str, set[str]] = {}
+    for module, others in arrows.items():
+        own = package(module)
+        between.setdefault(own, set()).update(package(other) for other in others if package(other) != own)
+    assert not circle(between)
+
+
+def package(module: str) -> str:
+    """The room or topic that holds a module: ``gpuguide.attention`` for ``gpuguide.attention.cost.sizes``."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_every_room_is_there() -> None:
+    assert {room(name) for name in modules()} == {"gpuguide", *MAY_IMPORT}
+
+
+def test_files_are_short() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_folders_are_small() -> None:
+    counts = Counter(str(path.parent.relative_to(SOURCE)) for path in modules().values())
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
 
 
 def test_import_gpuguide_is_light() -> None:
