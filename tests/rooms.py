@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -24,6 +26,7 @@ MAY_IMPORT = {
 """Whom each room may import beside itself. What is no room here is a topic; topics may import one another."""
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name."""
     found = {}
@@ -41,3 +44,17 @@ def room(module: str) -> str:
     if parts[1] == "__main__":
         return "cli"
     return parts[1] if parts[1] in MAY_IMPORT else "topic"
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """The gpuguide modules that a module imports anywhere in it, also inside functions."""
+    names = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}, line {node.lineno}: import by the full name"
+            asked = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in modules() else str(node.module) for name in asked}
+    return frozenset(names & set(modules()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import importlib
 import subprocess
@@ -10,10 +9,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
-from rooms import MAY_IMPORT, SOURCE, modules, room
+from rooms import MAY_IMPORT, SOURCE, imported, modules, room
 
 HEAVY = ("torch", "numpy", "matplotlib", "triton", "sphinx", "pyarrow", "rich", "typer", "IPython")
 
@@ -22,24 +20,10 @@ MOST_MODULES = 15
 """Of a folder, its face included"""
 
 
-def imported(module: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The gpuguide modules that a file imports anywhere in it, also inside functions."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}, line {node.lineno}: import by the full name"
-            asked = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name if name in known else str(node.module) for name in asked}
-    return {name for name in names if name in known}
-
-
 @pytest.fixture(scope="module")
 def arrows() -> dict[str, set[str]]:
     """The modules that each module imports."""
-    known = modules()
-    return {module: imported(module, path, known) for module, path in known.items()}
+    return {module: imported(module) for module in modules()}
 
 
 def circle(arrows: Mapping[str, Iterable[str]]) -> list[str]:
