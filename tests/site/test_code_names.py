@@ -69,9 +69,10 @@ def test_a_block_knows_what_the_blocks_above_it_import() -> None:
     assert found("store.mine", reader)[-1] == ("store.mine", "gpuguide.measure.store.mine")
 
 
-def test_a_name_has_the_place_of_its_definition() -> None:
-    inherited = definition("gpuguide.measure.records.DamagedRecord")
-    assert inherited is not None
+def test_a_name_leads_to_its_definition_through_the_packages_that_pass_it_on() -> None:
+    shown = definition("gpuguide.plotting.show")
+    assert shown is not None
+    assert (shown.name, shown.module) == ("gpuguide.plotting.figure.show", "gpuguide.plotting.figure")
     assert definition("gpuguide.measure.records.Record.nothing") is None
     assert definition("torch.nn") is None
 

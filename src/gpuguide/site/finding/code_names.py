@@ -1,19 +1,21 @@
 """Which names of the library a page's code uses, and where: read from syntax trees, without importing anything.
 
 A name is known from its import; what a call returns and what an attribute holds, from the annotations in the library's
-source. What has none, or leaves the library, is not known.
+source. What has none, leaves the library or is inherited is not known.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from gpuguide.measure import digest
+from gpuguide.measure.digest.source import PACKAGE, names_bound
 
+SOURCE = digest.tree()
 PROPERTIES = {"property", "cached_property"}
 MANY = {"list", "tuple", "Iterator", "Iterable", "Sequence"}
 """Annotations of what gives one thing after the other, or as a context manager the first"""
@@ -53,45 +55,24 @@ class Definition:
 
 
 @functools.cache
-def scope(module: str) -> dict[str, ast.AST]:
-    """Return what a module defines and imports at its top level."""
-    tree = ast.parse(digest.module_path(module).read_text(encoding="utf-8"))
-    return dict(_bound(tree.body))
-
-
-def _bound(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that statements bind, each with what defines it; an import, with the full name of its source."""
-    for statement in body:
-        match statement:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
-                yield name, statement
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                yield name, statement
-            case ast.ImportFrom(module=str(source), names=names):
-                yield from ((each.asname or each.name, ast.alias(f"{source}.{each.name}")) for each in names)
-            case ast.If(body=inside):  # for a type checker only
-                yield from _bound(inside)
-
-
-@functools.cache
 def definition(name: str) -> Definition | None:
     """Return what defines a full name, wherever packages that pass it on have it from."""
-    if digest.module_exists(name):
-        return Definition(name, name, ast.Module([], []))
-    before, _, last = name.rpartition(".")
-    owner = definition(before) if before else None
-    match owner:
-        case Definition(node=ast.Module()):
-            node = scope(owner.name).get(last)
-            if isinstance(node, ast.alias):
-                return definition(node.name)
-            return Definition(f"{owner.name}.{last}", owner.module, node) if node else None
-        case Definition(node=ast.ClassDef(body=body, bases=bases)):
-            if node := dict(_bound(body)).get(last):
-                return Definition(f"{owner.name}.{last}", owner.module, node)
-            parents = (annotated(base, owner.module) for base in bases)
-            return next((found for each in parents if each and (found := definition(f"{each.name}.{last}"))), None)
-    return None
+    place = SOURCE.locate(name)
+    if place is None:
+        return None
+    found = Definition(place.module, place.module, ast.Module([], []))
+    members = SOURCE.module(place.module).defined
+    for part in place.inside:
+        if part not in members:
+            return None
+        found = Definition(f"{found.name}.{part}", place.module, members[part])
+        members = defined_in(found.node.body) if isinstance(found.node, ast.ClassDef) else {}
+    return found
+
+
+def defined_in(body: Iterable[ast.stmt]) -> dict[str, ast.stmt]:
+    """Return the statement that binds each name in the body of a class."""
+    return {name: statement for statement in body for name in names_bound([statement])}
 
 
 def annotated(annotation: ast.AST | None, module: str) -> Value | None:
@@ -162,14 +143,14 @@ class Reader(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         """Bind the name of ``import gpuguide.costs as costs``."""
         for each in node.names:
-            if digest.module_exists(each.name):
+            if SOURCE.has(each.name):
                 self.use(each.name, each.lineno, each.col_offset, each.col_offset + len(each.name))
-                self.known[each.asname or digest.PACKAGE] = Value(each.name if each.asname else digest.PACKAGE)
+                self.known[each.asname or PACKAGE] = Value(each.name if each.asname else PACKAGE)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Bind the names of ``from gpuguide.costs import roofline``."""
         source, start = node.module or "", node.col_offset + len("from ")
-        if digest.module_exists(source):
+        if SOURCE.has(source):
             self.use(source, node.lineno, start, start + len(source))
             for each in node.names:
                 if found := definition(f"{source}.{each.name}"):
