@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import tempfile
@@ -98,12 +99,8 @@ async def run_all(jobs: Sequence[Job], cache_folder: str, at_once: int, say: Cal
 
 
 def longest_first(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[Job]:
-    """Return the jobs in the order in which to begin them; of a page that never ran, its cells are counted."""
-
-    def expected(job: Job) -> tuple[float, int]:
-        return (seconds.get(job.path, 0.0), len(job.notebook["cells"]))
-
-    return sorted(jobs, key=expected, reverse=True)
+    """Return the jobs in the order in which to begin them: first those that never ran, in the order of reading."""
+    return sorted(jobs, key=lambda job: seconds.get(job.path, math.inf), reverse=True)
 
 
 def available_memory() -> int:
