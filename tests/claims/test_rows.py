@@ -29,8 +29,8 @@ def test_ids_are_unique_and_can_stand_in_an_address() -> None:
         assert set(identifier) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
-def test_every_topic_has_rows() -> None:
-    assert set(claims.by_topic(ROWS)) == set(claims.topics())
+def test_every_row_has_a_topic() -> None:
+    assert set(claims.by_topic(ROWS)) <= set(claims.topics())
 
 
 def test_rows_stand_in_the_file_of_their_topic() -> None:

@@ -68,7 +68,7 @@ class _Ledger(SphinxDirective):
         """Return one block a claim, and report those that cannot be worded with the place where they stand."""
         found: list[nodes.container] = []
         for claim in claims:
-            with faults.reporting(self.get_location()), watching.site_reads():
+            with faults.reporting(self.get_location()):
                 try:
                     found.append(self.block(claim))
                 except GpuguideError as error:

@@ -123,7 +123,7 @@ class MeasuredHardware(SphinxDirective):
         note_datasheet(self)
         watching.note_folder(self.env, store.published_folder())
         found: list[Node] = []
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             for record in store.published_records():
                 gpu = datasheet.find(record.device_name)
                 if record.benchmark == "ceilings" and gpu is not None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuguide.benchmarks import attention_traffic as traffic
+from gpuguide.benchmarks.attention import traffic
 from gpuguide.hardware import counters
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.counters import DURATION, READ, WRITTEN

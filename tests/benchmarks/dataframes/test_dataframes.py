@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from gpuguide.benchmarks import dataframe as benchmarks
+from gpuguide.benchmarks.dataframes import frames, groups, mistakes, speed
+from gpuguide.benchmarks.dataframes import transfer as copies
 from gpuguide.dataframes import cost, data, engines, operations, transfer
 from gpuguide.dataframes.engines.dense_keys import DenseKeys
 from gpuguide.dataframes.separate_process import SeparateProcess
@@ -49,24 +50,24 @@ def test_group_bys_are_measured_from_one_group_to_a_million() -> None:
     assert [case["groups"] for case in GROUPS.cases(H100)] == [1, 10, 100, 200, 1000, 10**4, 10**5, 10**6]
 
 
-@pytest.mark.parametrize("groups", [1, 300])
-def test_a_group_by_of_any_number_of_groups_is_checked(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, 300])
+def test_a_group_by_of_any_number_of_groups_is_checked(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pandas.Series, "null_count", property(lambda self: self.isna().sum()), raising=False)
-    monkeypatch.setattr(benchmarks.cudf_frames, "use_pool", lambda: None)
+    monkeypatch.setattr(groups.cudf_frames, "use_pool", lambda: None)
     monkeypatch.setattr(transfer, "load", lambda table: engines.engine("pandas").load(table))
-    dense = lambda count: DenseKeys(count, module=pandas, device="cpu")  # noqa: E731
-    monkeypatch.setitem(benchmarks.GROUP_MAKERS, "gpuguide", dense)
-    work = benchmarks.groups_work("gpuguide", CPU, {"groups": groups}, rows=2000)
+    dense = lambda keys: DenseKeys(keys, module=pandas, device="cpu")  # noqa: E731
+    monkeypatch.setitem(groups.GROUP_MAKERS, "gpuguide", dense)
+    work = groups.groups_work("gpuguide", CPU, {"groups": count}, rows=2000)
     assert work.check
     work.check()
-    monkeypatch.setattr(operations, "result_rows", lambda name, table: groups + 1)
+    monkeypatch.setattr(operations, "result_rows", lambda name, table: count + 1)
     with pytest.raises(AssertionError, match="are right"):
         work.check()
 
 
 def test_of_the_largest_frames_only_the_basic_operations_have_transfers() -> None:
     moved = {case["op"] for case in DATAFRAME.cases(H100) if case["rows"] == 10**8 and case["transfer"] != "none"}
-    assert moved == set(benchmarks.BASIC)
+    assert moved == set(speed.BASIC)
 
 
 def test_a_processor_is_asked_for_small_frames_without_transfers() -> None:
@@ -81,8 +82,8 @@ def test_the_host_is_measured_once_and_the_basic_operations_at_all_sizes(name: s
         assert left_out(name, op, 10**6) is None
         assert "transfer=none" in (left_out(name, op, 10**4, "in") or "")
         assert "only cuDF and our group-by" in (left_out(name, op, 2 * 10**8) or "")
-        assert (left_out(name, op, 10**7) is None) is (name == "polars" or op in benchmarks.BASIC)
-        assert (left_out(name, op, 10**8) is None) is (op in benchmarks.BASIC)
+        assert (left_out(name, op, 10**7) is None) is (name == "polars" or op in speed.BASIC)
+        assert (left_out(name, op, 10**8) is None) is (op in speed.BASIC)
 
 
 def test_our_parts_and_the_accelerator_are_measured_where_they_say_something() -> None:
@@ -90,7 +91,7 @@ def test_our_parts_and_the_accelerator_are_measured_where_they_say_something() -
         assert (left_out("gpuguide", op, 10**6) is None) is (op in ("groupby", "filter-groupby"))
         assert (left_out("gpuguide", op, 10**6, "in-out") is None) is (op in ("groupby", "filter-groupby"))
         assert left_out("cudf-pandas", op, 10**7) is None
-        assert (left_out("cudf-pandas", op, 10**8) is None) is (op in benchmarks.BASIC)
+        assert (left_out("cudf-pandas", op, 10**8) is None) is (op in speed.BASIC)
         assert "stand there" in (left_out("cudf-pandas", op, 10**6, "in") or "")
 
 
@@ -101,22 +102,22 @@ def test_cudf_is_called_without_our_interface_at_three_sizes() -> None:
         for rows in (10**4, 10**5, 10**6, 10**7, 10**8)
         if left_out("cudf-raw", op, rows) is None
     }
-    assert measured == {(op, rows) for op in benchmarks.BASIC for rows in (10**4, 10**6, 10**8)}
+    assert measured == {(op, rows) for op in speed.BASIC for rows in (10**4, 10**6, 10**8)}
     assert "without transfers" in (left_out("cudf-raw", "sort", 10**4, "in") or "")
 
 
-@pytest.mark.parametrize("op", benchmarks.BASIC)
+@pytest.mark.parametrize("op", speed.BASIC)
 def test_the_call_without_our_interface_is_the_same_operation(op: str) -> None:
     """On pandas, whose calls cuDF has. The frame of the case is still there for the next contender."""
-    kept = benchmarks.tables(op, 300)
-    benchmarks.check_raw(engines.engine("pandas"), op)
-    assert benchmarks.tables(op, 300) is kept
+    kept = frames.tables(op, 300)
+    speed.check_raw(engines.engine("pandas"), op)
+    assert frames.tables(op, 300) is kept
 
 
 def test_a_wrong_call_without_our_interface_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmarks, "raw_call", lambda operation, frame, lookup: lambda: frame.head(7))
+    monkeypatch.setattr(speed, "raw_call", lambda operation, frame, lookup: lambda: frame.head(7))
     with pytest.raises(AssertionError, match="sort: there are 7 rows"):
-        benchmarks.check_raw(engines.engine("pandas"), "sort")
+        speed.check_raw(engines.engine("pandas"), "sort")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def test_the_host_is_right_and_measured_on_this_machine(op: str, monkeypatch: py
 
 
 def test_a_wrong_number_of_rows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmarks, "right_rows", lambda *arguments: 7)
+    monkeypatch.setattr(speed, "right_rows", lambda *arguments: 7)
     work = DATAFRAME.contenders["pandas"].build(CPU, keys("sort", 2000))
     assert work.check is not None
     with pytest.raises(AssertionError, match="the result has 2,000 rows, and 7 are right"):
@@ -173,9 +174,9 @@ def test_a_wrong_number_of_rows_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_long_call_is_not_repeated_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call whose result is checked is its first sample, and every later sample is a call."""
-    monkeypatch.setattr(benchmarks, "SLOW", 0.0)
+    monkeypatch.setattr(speed, "SLOW", 0.0)
     calls = []
-    work = benchmarks.timed(lambda: calls.append(1) or [1], lambda: None, keys("sort", 2000), lambda: None)
+    work = speed.timed(lambda: calls.append(1) or [1], lambda: None, keys("sort", 2000), lambda: None)
     assert len(calls) == 1
     assert work.sample is not None
     assert work.sample() > 0
@@ -187,18 +188,18 @@ def test_a_long_call_is_not_repeated_to_warm_up(monkeypatch: pytest.MonkeyPatch)
 def test_the_small_check_is_made_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(engines, "check", lambda engine, operation: made.append((engine.name, operation)))
-    benchmarks.check_engine.cache_clear()
+    speed.check_engine.cache_clear()
     for rows in (100, 200):
-        work = benchmarks.engine_work("duckdb", CPU, keys("filter", rows))
+        work = speed.engine_work("duckdb", CPU, keys("filter", rows))
         assert work.check is not None
         work.check()
     assert made == [("duckdb", "filter")]
-    benchmarks.check_engine.cache_clear()
+    speed.check_engine.cache_clear()
 
 
 def test_a_frame_is_made_of_the_same_columns_for_every_operation() -> None:
     for op in operations.OPERATIONS:
-        table, lookup = benchmarks.tables(op, 300)
+        table, lookup = frames.tables(op, 300)
         assert table.equals(data.frame(300, columns=operations.get(op).columns))
         assert (lookup is not None) is (op == "join")
 
@@ -215,21 +216,21 @@ def test_a_missing_engine_is_left_out_with_the_reason(monkeypatch: pytest.Monkey
 
 
 def test_the_accelerators_times_are_those_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmarks, "ACCELERATED", "pandas")
-    benchmarks.started.cache_clear()
-    work = benchmarks.accelerated_work(CPU, keys("groupby", 2000))
+    monkeypatch.setattr(speed, "ACCELERATED", "pandas")
+    speed.started.cache_clear()
+    work = speed.accelerated_work(CPU, keys("groupby", 2000))
     assert work.check is not None
     assert work.sample is not None
     work.check()
     assert 0 < work.sample() < 60
-    other = benchmarks.accelerated()
+    other = speed.accelerated()
     assert isinstance(other, SeparateProcess)
-    assert benchmarks.accelerated() is other
+    assert speed.accelerated() is other
     other.close()
-    again = benchmarks.accelerated()
+    again = speed.accelerated()
     assert again is not other
     again.close()
-    benchmarks.started.cache_clear()
+    speed.started.cache_clear()
 
 
 def test_a_call_that_is_not_waited_for_seems_short() -> None:
@@ -239,7 +240,7 @@ def test_a_call_that_is_not_waited_for_seems_short() -> None:
     def wait() -> None:
         events.append("wait")
 
-    seconds = benchmarks.unwaited(Work([lambda: events.append("call")], lambda: None), wait).sample
+    seconds = mistakes.unwaited(Work([lambda: events.append("call")], lambda: None), wait).sample
     assert seconds is not None
     assert seconds() < 1
     assert events == ["wait", "call", "wait"]
@@ -247,31 +248,31 @@ def test_a_call_that_is_not_waited_for_seems_short() -> None:
 
 @pytest.mark.parametrize("op", operations.OPERATIONS)
 def test_a_plan_that_nobody_runs_is_no_result(op: str) -> None:
-    work = benchmarks.not_collected(CPU, {"op": op, "rows": 2000})
+    work = mistakes.not_collected(CPU, {"op": op, "rows": 2000})
     assert work.check is not None
     work.check()
 
 
 def test_a_result_where_a_plan_was_expected_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmarks, "Plans", lambda: engines.engine("polars-lazy"))
-    work = benchmarks.not_collected(CPU, {"op": "sort", "rows": 2000})
+    monkeypatch.setattr(mistakes, "Plans", lambda: engines.engine("polars-lazy"))
+    work = mistakes.not_collected(CPU, {"op": "sort", "rows": 2000})
     assert work.check is not None
     with pytest.raises(AssertionError, match="where a plan was expected"):
         work.check()
 
 
 def test_a_cold_start_is_that_of_a_new_process() -> None:
-    parts = benchmarks.in_new_process("polars", "groupby", 2000)
-    assert set(parts) == set(benchmarks.COLD_PARTS)
+    parts = mistakes.in_new_process("polars", "groupby", 2000)
+    assert set(parts) == set(mistakes.COLD_PARTS)
     assert all(seconds > 0 for seconds in parts.values())
     with pytest.raises(RuntimeError, match="no operation named 'nothing'"):
-        benchmarks.in_new_process("polars", "nothing", 10)
+        mistakes.in_new_process("polars", "nothing", 10)
 
 
 def test_what_a_cold_start_takes_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"import": 3.0, "load": 0.5, "first_call": 0.25, "second_call": 0.01}
-    monkeypatch.setattr(benchmarks, "in_new_process", lambda *arguments: steps)
-    work = benchmarks.cold_start(CPU, {"op": "groupby", "rows": 10})
+    monkeypatch.setattr(mistakes, "in_new_process", lambda *arguments: steps)
+    work = mistakes.cold_start(CPU, {"op": "groupby", "rows": 10})
     assert work.sample is not None
     assert [work.sample(), work.sample()] == [3.75, 3.75]
     kept = work.further()
@@ -294,13 +295,13 @@ def test_what_arrives_is_compared_with_what_was_sent() -> None:
         def to_arrow(self, preserve_index: bool) -> pa.Table:
             return self.table
 
-    benchmarks.compare(Arrived(table), table)
+    copies.compare(Arrived(table), table)
     with pytest.raises(AssertionError, match="column 'value' differs"):
-        benchmarks.compare(Arrived(table.set_column(2, "value", [[1.0] * 100])), table)
+        copies.compare(Arrived(table.set_column(2, "value", [[1.0] * 100])), table)
 
 
 def test_a_readers_own_record_feeds_the_cost_model(simulated: tuple[Record, ...]) -> None:
-    times = benchmarks.measurements(simulated[0])
+    times = speed.measurements(simulated[0])
     assert {each.engine for each in times} == set(DATAFRAME.contenders)
     assert {each.transfer for each in times} == {"none", "in", "in-out"}
     line = cost.fit_line(

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from gpuguide.benchmarks import attention
-from gpuguide.benchmarks.attention import AMPERE, ON_GPU, TENSOR_CORES, TOKENS, WIDTH
+from gpuguide.benchmarks.attention import speed
+from gpuguide.benchmarks.attention.speed import AMPERE, ON_GPU, TENSOR_CORES, TOKENS, WIDTH
 from gpuguide.hardware import counters
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.counters import DURATION, READ, WRITTEN, Kernel
@@ -25,10 +25,10 @@ from gpuguide.measure.records import Metric
 CALLS = 20
 SEQ_LENS = (1024, 8192)
 MAKERS = {
-    "naive": attention.naive,
-    "gpuguide-triton": attention.ours,
-    "sdpa-flash": attention.library("FLASH_ATTENTION"),
-    "sdpa-cudnn": attention.library("CUDNN_ATTENTION"),
+    "naive": speed.naive,
+    "gpuguide-triton": speed.ours,
+    "sdpa-flash": speed.library("FLASH_ATTENTION"),
+    "sdpa-cudnn": speed.library("CUDNN_ATTENTION"),
 }
 NEEDS = {"naive": ON_GPU, "gpuguide-triton": TENSOR_CORES, "sdpa-flash": AMPERE, "sdpa-cudnn": AMPERE}
 
@@ -36,8 +36,8 @@ NEEDS = {"naive": ON_GPU, "gpuguide-triton": TENSOR_CORES, "sdpa-flash": AMPERE,
 def run_under_profiler(contender: str, keys: Keys) -> None:
     """Check the contender's result, then let the profiler see some calls."""
     device = devices.current()
-    problem, attend = attention.Problem.of(keys, device.torch_device), MAKERS[contender](device, keys)
-    attention.check_error(attention.relative_error(problem, problem.forward(attend)), keys)
+    problem, attend = speed.Problem.of(keys, device.torch_device), MAKERS[contender](device, keys)
+    speed.check_error(speed.relative_error(problem, problem.forward(attend)), keys)
     flush = timing.cache_flusher(device.torch_device)
     for _ in range(CALLS):
         flush()
@@ -100,7 +100,7 @@ def cases(device: Device) -> Sequence[Keys]:
         return []
     heads = WIDTH // 128
     return [
-        attention.case(
+        speed.case(
             device,
             **{"pass": "forward"},
             head_dim=128,
@@ -120,7 +120,7 @@ ATTENTION_TRAFFIC = Benchmark(
     question="How many bytes does attention read from the GPU's memory and write there, kernel by kernel?",
     contenders={name: contender(name) for name in MAKERS},
     cases=cases,
-    memory=lambda keys: attention.bytes_needed(keys) + 4 * 2 * TOKENS * WIDTH // 128 * int(keys["seq_len"]),
+    memory=lambda keys: speed.bytes_needed(keys) + 4 * 2 * TOKENS * WIDTH // 128 * int(keys["seq_len"]),
     settle=0.0,
     samples=CALLS,
 )

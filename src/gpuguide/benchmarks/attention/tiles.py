@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuguide.benchmarks.attention import (
+from gpuguide.benchmarks.attention.speed import (
     ATTENTION,
     TENSOR_CORES,
     TOKENS,

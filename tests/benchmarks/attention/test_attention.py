@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpuguide.benchmarks import attention as benchmarks
-from gpuguide.benchmarks import attention_tiles as tiles
+from gpuguide.benchmarks.attention import speed, tiles
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -124,7 +123,7 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
     attention, one_change = outcome.records
     assert {case.status for case in attention.cases} == {"ok", "skipped"}
     assert {(case.status, case.reason) for case in one_change.cases} == {("ok", "")}
-    wanted = {(True, 8192, head_dim, name) for head_dim in (64, 128) for name in benchmarks.PASSES}
+    wanted = {(True, 8192, head_dim, name) for head_dim in (64, 128) for name in speed.PASSES}
     for contender in ("gpuguide-triton", "gpuguide-gluon", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient"):
         measured = [case.keys for case in attention.cases_of(contender)]
         assert wanted <= {(keys["causal"], keys["seq_len"], keys["head_dim"], keys["pass"]) for keys in measured}
@@ -135,11 +134,11 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_operations_are_counted_by_the_convention() -> None:
     full: Keys = {**SMALL, "pass": "forward", "causal": False}
-    assert benchmarks.attention_flops(full) == 4 * 2 * 4 * 50 * 50 * 16
-    assert benchmarks.attention_flops({**full, "causal": True}) == 4 * 2 * 4 * (50 * 51 / 2) * 16
-    assert benchmarks.attention_flops({**full, "pass": "backward"}) == 2.5 * benchmarks.attention_flops(full)
-    assert benchmarks.attention_flops({**full, "pass": "forward-backward"}) == 3.5 * benchmarks.attention_flops(full)
-    assert benchmarks.attention_flops({**full, "kv_heads": 1}) == benchmarks.attention_flops(full)
+    assert speed.attention_flops(full) == 4 * 2 * 4 * 50 * 50 * 16
+    assert speed.attention_flops({**full, "causal": True}) == 4 * 2 * 4 * (50 * 51 / 2) * 16
+    assert speed.attention_flops({**full, "pass": "backward"}) == 2.5 * speed.attention_flops(full)
+    assert speed.attention_flops({**full, "pass": "forward-backward"}) == 3.5 * speed.attention_flops(full)
+    assert speed.attention_flops({**full, "kv_heads": 1}) == speed.attention_flops(full)
 
 
 # --- errors ----------------------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ def test_operations_are_counted_by_the_convention() -> None:
 @pytest.fixture(autouse=True)
 def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the reference take short sequences in several parts, the last one smaller."""
-    monkeypatch.setattr(benchmarks, "CHECKED_ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(speed, "CHECKED_ROWS_AT_ONCE", 16)
 
 
 def in_float64(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -165,27 +164,27 @@ def in_float64(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
 @pytest.mark.parametrize("keys", [SMALL, GROUPED], ids=["own keys", "grouped"])
 def test_the_reference_agrees_with_autograd_in_float64(keys: Keys, causal: bool) -> None:
     torch.manual_seed(0)
-    problem = benchmarks.Problem.of({**keys, "causal": causal}, "cpu")
+    problem = speed.Problem.of({**keys, "causal": causal}, "cpu")
     wanted = problem.with_gradients(lambda q, k, v: in_float64(q, k, v, causal))
     group = problem.q.shape[1] // problem.k.shape[1]
     batch, kv_head = 1, problem.k.shape[1] - 1
     heads = slice(kv_head * group, (kv_head + 1) * group)
     for found, right, place in zip(
-        benchmarks.exact(problem, batch, kv_head), wanted, (heads, heads, kv_head, kv_head), strict=True
+        speed.exact(problem, batch, kv_head), wanted, (heads, heads, kv_head, kv_head), strict=True
     ):
         torch.testing.assert_close(found.double(), right[batch, place].double(), rtol=1e-2, atol=1e-2)
 
 
-def exactly(causal: bool) -> benchmarks.Attend:
+def exactly(causal: bool) -> speed.Attend:
     return lambda q, k, v: in_float64(q, k, v, causal).to(q.dtype)
 
 
 @pytest.mark.parametrize("keys", [SMALL, GROUPED], ids=["own keys", "grouped"])
 def test_the_error_of_what_is_only_rounded_is_that_of_the_format(keys: Keys) -> None:
     torch.manual_seed(0)
-    problem = benchmarks.Problem.of(keys, "cpu")
+    problem = speed.Problem.of(keys, "cpu")
     for results in (problem.forward(exactly(True)), problem.with_gradients(exactly(True))):
-        assert 1e-4 < benchmarks.relative_error(problem, results) < 2**-8
+        assert 1e-4 < speed.relative_error(problem, results) < 2**-8
     assert [len(problem.forward(exactly(True))), len(problem.with_gradients(exactly(True)))] == [1, 4]
 
 
@@ -202,24 +201,24 @@ WRONG: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tens
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_found(what: str) -> None:
     torch.manual_seed(0)
-    problem = benchmarks.Problem.of(SMALL, "cpu")
-    error = benchmarks.relative_error(problem, problem.with_gradients(WRONG[what]))
+    problem = speed.Problem.of(SMALL, "cpu")
+    error = speed.relative_error(problem, problem.with_gradients(WRONG[what]))
     with pytest.raises(AssertionError, match=r"the relative error is .*, and at most 3e-02 is accepted"):
-        benchmarks.check_error(error, SMALL)
+        speed.check_error(error, SMALL)
 
 
-@pytest.mark.parametrize("name", benchmarks.PASSES)
+@pytest.mark.parametrize("name", speed.PASSES)
 def test_the_naive_formula_passes_and_its_error_is_recorded(name: str) -> None:
     keys: Keys = {**SMALL, "pass": name}
     torch.manual_seed(0)
-    work = benchmarks.work(benchmarks.naive, devices.cpu(), keys)
+    work = speed.work(speed.naive, devices.cpu(), keys)
     assert work.check is not None
     work.check()
     (error,) = work.further().values()
     assert error.unit == "1"
-    assert 0 < error.summary.median <= benchmarks.ACCEPTED_ERROR[name]
+    assert 0 < error.summary.median <= speed.ACCEPTED_ERROR[name]
     assert work.timing == "graph"
-    assert work.rates["throughput"].per_call == benchmarks.attention_flops(keys)
+    assert work.rates["throughput"].per_call == speed.attention_flops(keys)
     assert work.footprint == 4 * 2 * 2 * 4 * 50 * 16
 
 
@@ -230,7 +229,7 @@ def test_inference_keeps_nothing_for_gradients() -> None:
         seen.append(torch.is_grad_enabled() and q.requires_grad)
         return exactly(True)(q, k, v)
 
-    problem = benchmarks.Problem.of(SMALL, "cpu")
+    problem = speed.Problem.of(SMALL, "cpu")
     problem.forward(attend)
     problem.with_gradients(attend)
     assert seen == [False, True]
@@ -256,10 +255,8 @@ def test_the_pass_and_the_shape_of_a_case_follow_from_its_keys(kernel: str, name
 
 def test_the_schedule_by_hand_is_for_one_generation() -> None:
     other = replace(on(80), capability=(8, 0))
-    assert len(left_out(other)["gpuguide-gluon", benchmarks.hopper_only(other, SMALL) or ""]) == len(
-        ATTENTION.cases(other)
-    )
-    assert benchmarks.hopper_only(on(80), SMALL) is None
+    assert len(left_out(other)["gpuguide-gluon", speed.hopper_only(other, SMALL) or ""]) == len(ATTENTION.cases(other))
+    assert speed.hopper_only(on(80), SMALL) is None
     assert {keys["kernel"] for keys in TILES.cases(other)} == {"forward", "keys", "queries"}
 
 
@@ -278,12 +275,12 @@ def test_every_change_is_one_of_the_launch_or_the_schedule() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", benchmarks.PASSES)
+@pytest.mark.parametrize("name", speed.PASSES)
 @pytest.mark.parametrize(("seq_len", "kv_heads"), [(1024, 16), (1000, 4)])
 def test_every_contender_is_right_and_can_be_captured(name: str, seq_len: int, kv_heads: int) -> None:
     shape = {"head_dim": 64, "seq_len": seq_len, "causal": True, "batch": 2, "heads": 16, "kv_heads": kv_heads}
     device = devices.current()
-    keys = benchmarks.case(device, **{"pass": name}, **shape)
+    keys = speed.case(device, **{"pass": name}, **shape)
     for case in runner.measure_case(ATTENTION, keys, device, quick=True):
         assert case.status in ("ok", "skipped"), case
         if case.status == "ok":
@@ -295,7 +292,7 @@ def test_every_contender_is_right_and_can_be_captured(name: str, seq_len: int, k
 def test_the_naive_formula_holds_the_scores_and_tiles_do_not() -> None:
     device = devices.current()
     shape = {"head_dim": 64, "seq_len": 2048, "causal": True, "batch": 1, "heads": 16, "kv_heads": 16}
-    keys = benchmarks.case(device, **{"pass": "forward"}, **shape)
+    keys = speed.case(device, **{"pass": "forward"}, **shape)
     cases = {case.contender: case for case in runner.measure_case(ATTENTION, keys, device, quick=True)}
     scores = 2 * 16 * 2048**2
     assert cases["naive"].metrics["peak_memory"].summary.median >= scores
