@@ -57,8 +57,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
         monkeypatch.setattr(gpu_metrics, name, size)
     monkeypatch.setattr(gpu_metrics, "NEIGHBOUR", "import sys; print('ready', flush=True); sys.stdin.read()")
     monkeypatch.setattr(memory_hierarchy.Chain, "of", lambda *arguments, **named: lambda: None)
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
-    monkeypatch.setattr(runner, "SLOW", 0.001)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "SLOW", 0.001)
     return nvml
 
 

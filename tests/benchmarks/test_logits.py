@@ -135,7 +135,7 @@ def test_everything_runs_on_a_fake_device_and_nothing_is_compiled(
         raise AssertionError("compiled")
 
     monkeypatch.setattr(torch, "compile", no_compiler)
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     device = devices.fake(gpu)
     outcome = runner.run(ALL, device, tmp_path, commit="c0ffee")
     assert [record.benchmark for record in outcome.records] == ["softmax", "log-sum-exp", "lm-head"]

@@ -78,7 +78,7 @@ def test_shared_memory_is_left_out_where_it_ends(
 def test_everything_runs_on_a_fake_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: declarations.Benchmark
 ) -> None:
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     outcome = runner.run([benchmark], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
     (record,) = outcome.records
     assert not records.read(record.path or Path()).stale

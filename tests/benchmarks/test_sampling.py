@@ -89,7 +89,7 @@ def test_declared_memory_covers_a_check_that_looks_at_the_whole_vocabulary() -> 
 def test_everything_runs_on_a_fake_device_and_no_library_is_needed(
     benchmark: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     monkeypatch.setitem(sys.modules, "transformers.generation", None)
     device = devices.fake("h100-sxm")
     outcome = runner.run([benchmark], device, tmp_path, commit="c0ffee")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpuguide import claims
-from gpuguide.claims import Claim, ledger
+from gpuguide import claims as ledger
+from gpuguide.claims import Claim
 from gpuguide.hardware import device
 from gpuguide.measure import benchmark, reference
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
-from gpuguide.site.execution import execution, faults, watching
+from gpuguide.site.execution import faults, page_digests, running, watching
 from gpuguide.site.finding import (
     code_links,
     descriptions,
@@ -51,7 +51,6 @@ PARTS = (
     cost_card,
     descriptions,
     downloads,
-    execution,
     faults,
     figures,
     folds,
@@ -62,9 +61,11 @@ PARTS = (
     mathematics,
     not_found,
     numbers,
+    page_digests,
     record_downloads,
     record_list,
     repository_links,
+    running,
     search_entries,
     sitemap,
     skipped_cells,

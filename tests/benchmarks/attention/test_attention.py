@@ -117,7 +117,7 @@ def test_how_long_a_sequence_the_naive_formula_takes(gigabytes: int, longest: in
 
 
 def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     outcome = runner.run([ATTENTION, TILES], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
     assert {records.read(record.path or Path()).stale for record in outcome.records} == {False}
     attention, one_change = outcome.records

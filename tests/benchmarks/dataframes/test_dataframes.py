@@ -129,7 +129,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
 
     few = replace(DATAFRAME, cases=cases)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_release_memory", lambda device: None)
+        patch.setattr(runner.case, "release_memory", lambda device: None)
         return runner.run(
             [few, TRANSFER, MISTAKES, GROUPS], H100, tmp_path_factory.mktemp("records"), commit="c0ffee"
         ).records

@@ -132,7 +132,7 @@ class _Calculator(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         used = self.env.metadata[self.env.docname].get("gpuguide_calculators", "")
         self.env.metadata[self.env.docname]["gpuguide_calculators"] = f"{used} {self.name_of_calculator}".strip()
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             example = nodes.container("", *self.example(), classes=["gg-worked"])
             data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         name = self.name_of_calculator

@@ -39,7 +39,7 @@ BOUNDS = {
     "sm_clock": "sm_clock_limit",
     "temperature": "slowdown_temperature",
 }
-"""Quantity to what it is shown against: a name of :data:`gpuguide.hardware.trace.BOARD`"""
+"""Quantity to what it is shown against: a name of :data:`gpuguide.hardware.quantities.BOARD`"""
 BLOCKS = " ▁▂▃▄▅▆▇█"
 NARROW = 64
 """Columns below which the history of each reading is left out"""
