@@ -19,7 +19,7 @@ from gpuguide.measure.records import Record, describe_keys
 from gpuguide.measure.units import format_quantity
 
 NUMBERS = ("median", "p25", "p75", "n")
-app = typer.Typer(help="Records: list, show, verify, import.", no_args_is_help=True)
+app = typer.Typer(help="Records: list, show, verify, import, rebase.", no_args_is_help=True)
 
 
 class Format(StrEnum):
@@ -145,3 +145,20 @@ def records_import(
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
     for record in store.import_records(paths, folder, publish=publish):
         say(f"{record.device}/{record.benchmark}")
+
+
+@app.command("rebase")
+def records_rebase(
+    commit: Annotated[str, typer.Argument(help="A commit at which the records were fresh.")],
+    mine: Annotated[bool, typer.Option("--mine", help="Your own records instead of the published ones.")] = False,
+) -> None:
+    """Take records over whose code is the same since a commit. Example: gpuguide records rebase HEAD~1"""
+    from gpuguide.measure.rebase import rebase
+
+    chosen = store.overlay_records() if mine else store.published_records()
+    changed = 0
+    for record, outcome in rebase(chosen, commit):
+        say(f"{record.device}/{record.benchmark}: {outcome}")
+        changed += outcome in ("stale before", "changed since")
+    if changed:
+        raise typer.Exit(1)
