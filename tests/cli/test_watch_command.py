@@ -18,12 +18,12 @@ from fake_nvml import FakeNvml
 from rich.console import Console
 
 from gpuguide import cli
+from gpuguide.cli import live
 from gpuguide.hardware import monitor
 from gpuguide.hardware.trace import Row, Trace
-from gpuguide.measure import live
 
 Run = Callable[..., tuple[int, str, str]]
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.claims import ledger
+from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, store
 from gpuguide.site.execution import faults, watching
