@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuguide.measure import digest
 from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, page_digests, running, watching
+from gpuguide.site.execution.remembered import Digests
 from gpuguide.site.finding import (
     code_links,
     descriptions,
@@ -78,6 +79,11 @@ PARTS = (
 )
 
 
+def own_digest() -> str:
+    """Return a digest of this extension and all that it imports."""
+    return digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register every part. Called by Sphinx.
 
@@ -88,7 +94,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", lambda app, exception: remembered.save())
     for part in PARTS:
         part.connect(app)
-    own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
+    remembered = Digests(app.doctreedir)
+    own = remembered.get("extension", own_digest)
+    remembered.save()
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),
