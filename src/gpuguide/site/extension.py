@@ -5,9 +5,11 @@ Nothing here imports torch or matplotlib, so that a build in which nothing chang
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
+from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, page_digests, running, watching
 from gpuguide.site.finding import (
     code_links,
@@ -82,12 +84,14 @@ def setup(app: Sphinx) -> dict[str, Any]:
     The environment's version is a digest of this extension and all that it imports: after a change to any of it
     every page is read again, and none is executed again.
     """
+    remembered.keep_in(Path(app.doctreedir) / "source.json", digest.PACKAGE_FOLDER)
+    app.connect("build-finished", lambda app, exception: remembered.save())
     for part in PARTS:
         part.connect(app)
     own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),
-        "parallel_read_safe": False,  # pages are executed one after the other, each with its own environment
+        "parallel_read_safe": False,  # what the parts note of pages stands in one process
         "parallel_write_safe": True,
     }
