@@ -18,7 +18,7 @@ KERNELS = [{READ: 100.0 * i, WRITTEN: 10.0 * i, DURATION: 1e-6 * i} for i in ran
 """Of five calls, two each"""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def five_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "CALLS", 5)
 
@@ -29,6 +29,7 @@ def test_the_cases_are_a_short_and_a_long_sequence() -> None:
     assert TRAFFIC.cases(devices.cpu()) == []
 
 
+@pytest.mark.usefixtures("five_calls")
 def test_calls_are_told_apart_and_their_times_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
@@ -50,6 +51,7 @@ def test_calls_are_told_apart_and_their_times_handed_out(monkeypatch: pytest.Mon
     assert (contender, json.loads(keys)) == ("naive", dict(KEYS))
 
 
+@pytest.mark.usefixtures("five_calls")
 def test_kernels_that_are_not_the_same_for_each_call_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "count", lambda program: KERNELS[:7])
     with pytest.raises(AssertionError, match="5 calls had 7 kernels"):
