@@ -85,7 +85,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     every page is read again, and none is executed again.
     """
     remembered.keep_in(Path(app.doctreedir) / "source.json", digest.PACKAGE_FOLDER)
-    app.connect("build-finished", lambda app, exception: remembered.save())
+    app.connect("build-finished", lambda app, exception: remembered.save(), priority=999)  # when nothing more is asked
     for part in PARTS:
         part.connect(app)
     own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
