@@ -92,6 +92,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),
-        "parallel_read_safe": False,  # pages are executed one after the other, each with its own environment
+        "parallel_read_safe": False,  # what the parts note of pages stands in one process
         "parallel_write_safe": True,
     }
