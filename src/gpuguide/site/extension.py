@@ -92,6 +92,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),
-        "parallel_read_safe": False,  # what the parts note of pages stands in one process
-        "parallel_write_safe": True,
+        "parallel_read_safe": False,  # what is wrong on a page is noted in the process that reads it
+        "parallel_write_safe": True,  # but only whole builds would gain, and a second at most
     }
