@@ -85,13 +85,13 @@ def setup(app: Sphinx) -> dict[str, Any]:
     every page is read again, and none is executed again.
     """
     remembered.keep_in(Path(app.doctreedir) / "source.json", digest.PACKAGE_FOLDER)
-    app.connect("build-finished", lambda app, exception: remembered.save())
+    app.connect("build-finished", lambda app, exception: remembered.save(), priority=999)  # when nothing more is asked
     for part in PARTS:
         part.connect(app)
     own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),
-        "parallel_read_safe": False,  # what the parts note of pages stands in one process
-        "parallel_write_safe": True,
+        "parallel_read_safe": False,  # what is wrong on a page is noted in the process that reads it
+        "parallel_write_safe": True,  # but only whole builds would gain, and a second at most
     }

@@ -5,7 +5,8 @@
 Lighthouse is no dependency of the project: it is an npm package that ``npx`` fetches, or that ``LIGHTHOUSE`` names. It
 drives an installed Chromium, which ``CHROME_PATH`` may name, and a server of ours that compresses, as those of
 published sites do. The result stands in :data:`~gpuguide.site.records.lighthouse_table.FILE`, and the status
-page shows it.
+page shows it. By hand, because Lighthouse CI would leave most of this: the medians of the status page are not in its
+reports, and the tests need the server too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a page is about in a sentence or two, for search engines and for those who share its address."""
+"""What a page is about in a sentence or two, for search engines and for those who share its address.
+
+By hand, because sphinxext-opengraph imports matplotlib for its images in every build, also in one that changes nothing.
+"""
 
 from __future__ import annotations
 

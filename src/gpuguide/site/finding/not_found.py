@@ -1,6 +1,8 @@
 """The page that a web server sends for an address that leads nowhere.
 
 It is sent at whatever depth was asked for, so it loads nothing, and its links begin at the root of the site's host.
+By hand, because the page that sphinx-notfound-page makes is bare where the site's address is not known: it loads the
+theme's styles and scripts from there.
 """
 
 from __future__ import annotations

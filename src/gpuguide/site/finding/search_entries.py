@@ -3,6 +3,7 @@
 Sphinx's own index leaves out numbers, so that "4090" finds nothing in it, and knows no kinds. The box has a list of
 its own, of names and where they lead; words within a text stay the business of the search page. The list is a script,
 because a page that is opened from a file may load scripts and no data. It is loaded when somebody opens the box.
+By hand for that reason too: Pagefind and its like fetch their index, which a page from a file may not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``sitemap.xml``, for search engines, where the configuration says what the site's address is."""
+"""``sitemap.xml``, for search engines, where the configuration says what the site's address is.
+
+By hand, because sphinx-sitemap lists the pages that a build wrote, which are not all when only one has changed.
+"""
 
 from __future__ import annotations
 

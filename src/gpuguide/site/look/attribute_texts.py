@@ -2,6 +2,7 @@
 
 Napoleon takes what stands before a colon in the first line of an attribute's description for its type, and puts it
 behind the rest. Types are annotations here, and a colon is a colon.
+By hand, because with numpydoc in Napoleon's place every parameter would be shown in another way.
 """
 
 from __future__ import annotations

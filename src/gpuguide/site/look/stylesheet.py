@@ -1,7 +1,8 @@
 """The theme's stylesheet and icon font, reduced to what the site uses: every page loads them before it is seen.
 
 A rule stays if every class that its selector names stands on some page, or as a word in some script, which may add it
-later. The font keeps the characters that the remaining rules write.
+later. The font keeps the characters that the remaining rules write. By hand, because PurgeCSS and its
+like are npm packages with dependencies of their own, and leave the font as it is.
 """
 
 from __future__ import annotations

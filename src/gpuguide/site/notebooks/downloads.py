@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -193,18 +194,19 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
 
 
 def _write_bundle(app: Sphinx, folder: Path, tutorial_files: Mapping[str, Path]) -> None:
-    """Write the wheel, and the zip of everything, unless they are there and made from the same."""
+    """Write the wheel, and the zip of everything, each unless it is there and made from the same."""
     wheel, target = folder / WHEEL, folder / tutorial_zip.NAME
     root, site = Path(app.confdir), Addresses.of(app.config).base
-    total = hashlib.sha256(f"{library_wheel.digest(root)} {site}".encode())
-    for name, path in sorted(tutorial_files.items()):
-        total.update(name.encode() + hashlib.sha256(path.read_bytes()).digest())
-    note = Path(app.doctreedir) / "downloads.txt"
-    if wheel.exists() and target.exists() and note.exists() and note.read_text(encoding="utf-8") == total.hexdigest():
-        return
-    library_wheel.write(root, wheel)
-    tutorial_zip.write(target, {**tutorial_files, wheel.name: wheel, "LICENSE": root / "LICENSE"}, wheel.name, site)
-    note.write_text(total.hexdigest(), encoding="utf-8")
+    note = Path(app.doctreedir) / "downloads.json"
+    before = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+    library = library_wheel.digest(root)
+    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(tutorial_files.items())}
+    now = {"wheel": library, "zip": [library, site, contents]}
+    if before.get("wheel") != now["wheel"] or not wheel.exists():
+        library_wheel.write(root, wheel)
+    if before.get("zip") != now["zip"] or not target.exists():
+        tutorial_zip.write(target, {**tutorial_files, wheel.name: wheel, "LICENSE": root / "LICENSE"}, wheel.name, site)
+    note.write_text(json.dumps(now), encoding="utf-8")
 
 
 # --- on the page -------------------------------------------------------------------------------------------

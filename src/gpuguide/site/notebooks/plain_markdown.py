@@ -1,7 +1,8 @@
 """Plain Markdown from the nodes of a built page: what a notebook shows where the page shows HTML.
 
 Roles, directives and references have been resolved when a page is built, so that none of their syntax is left. What
-has no place in plain Markdown is refused and not guessed at.
+has no place in plain Markdown is refused and not guessed at. By hand, because sphinx-markdown-builder passes over what
+it does not know, and a notebook must hold all that its page says.
 """
 
 from __future__ import annotations

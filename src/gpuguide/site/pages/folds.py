@@ -1,4 +1,8 @@
-"""The directive ``folded``: text under a title, folded until a reader opens it. It needs no script."""
+"""The directive ``folded``: text under a title, folded until a reader opens it. It needs no script.
+
+By hand, because Sphinx's collapsible admonition is an admonition: a box with a colour and an icon, for the theme and
+in notebooks, where a fold is text of the page.
+"""
 
 from __future__ import annotations
 

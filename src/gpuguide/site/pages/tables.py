@@ -1,4 +1,7 @@
-"""Tables as document nodes, from rows of text or nodes."""
+"""Tables as document nodes, from rows of text or nodes.
+
+By hand, because the tables of docutils are made from text, and cells here hold links and numbers with their sources.
+"""
 
 from __future__ import annotations
 
