@@ -25,8 +25,6 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {"article_header_end": ["downloads"], "article_footer_items": ["repository-links"]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
-nb_execution_raise_on_error = True
-nb_execution_show_tb = True
 """
 FRONT = """---
 gpuguide:
