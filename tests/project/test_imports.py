@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -89,7 +90,8 @@ def test_import_gpuguide_is_light() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [name for name, path in modules().items() if ">>> " in path.read_text(encoding="utf-8")]
+    "module",
+    [name for name, path in modules().items() if re.search(r"(?m)^ *>>> ", path.read_text(encoding="utf-8"))],
 )
 def test_examples_in_docstrings(module: str) -> None:
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

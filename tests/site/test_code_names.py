@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
 from sphinx.highlighting import PygmentsBridge
 
-from gpuguide.site.finding.code_links import names_in, with_links
+from gpuguide.site.finding.code_links import names_in, where_described, with_links
 from gpuguide.site.finding.code_names import Reader, definition
 
-RECORD = "gpuguide.measure.records.Record"
+RECORD = "gpuguide.measure.records.record.Record"
 STORE = "from gpuguide.measure import store\n"
 
 
@@ -75,6 +76,13 @@ def test_a_name_leads_to_its_definition_through_the_packages_that_pass_it_on() -
     assert (shown.name, shown.module) == ("gpuguide.plotting.figure.show", "gpuguide.plotting.figure")
     assert definition("gpuguide.measure.records.Record.nothing") is None
     assert definition("torch.nn") is None
+
+
+def test_a_thing_is_described_by_the_name_that_a_package_passes_on() -> None:
+    described = {"gpuguide.logits.softmax": SimpleNamespace(docname="docs/api/logits", node_id="it")}
+    env = SimpleNamespace(domains=SimpleNamespace(python_domain=SimpleNamespace(objects=described)))
+    ((_, name),) = [use for use in found("from gpuguide import logits\nlogits.softmax") if use[0] == "logits.softmax"]
+    assert where_described(env)[name] == ("docs/api/logits", "it")  # type: ignore[arg-type]
 
 
 def test_links_stand_around_the_longest_names_and_change_no_text() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.evaluation import evaluate, numbers, readings
-from gpuguide.claims.expression import ExpressionError, Quantity, Reading, Value
+from gpuguide.claims.expression import ExpressionError, Measured, Quantity, Value
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 
 
@@ -60,7 +60,7 @@ def _datasheets(claim: Claim) -> list[Source]:
     return [documents[key] for key in keys]
 
 
-def _spread(reading: Reading) -> str:
+def _spread(reading: Measured) -> str:
     """Write a reading with its spread, where it has one."""
     from gpuguide.measure.units import format_quantity
 
@@ -75,7 +75,7 @@ def _render(value: Value) -> str:
     """Write one value for a reader."""
     from gpuguide.measure.units import significant
 
-    if isinstance(value, Reading):
+    if isinstance(value, Measured):
         return value.text
     if isinstance(value, Quantity):
         return written(float(value), value.unit)

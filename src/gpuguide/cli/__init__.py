@@ -16,9 +16,7 @@ from gpuguide.cli import bench, claims, doctor, models, records, watch
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
-app = typer.Typer(
-    help="Measure this machine, and look at what was measured.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command()(doctor.doctor)
 app.command()(watch.watch)
 app.add_typer(bench.app, name="bench")
@@ -60,4 +58,7 @@ def root(
         bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Measure this machine, and look at what was measured. Example: gpuguide doctor"""
+    """Measure this machine, and look at what was measured.
+
+    Example: gpuguide doctor
+    """

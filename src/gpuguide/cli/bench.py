@@ -9,34 +9,35 @@ from typing import Annotated
 import typer
 
 from gpuguide.cli import compare
-from gpuguide.cli.screen import duration, err, listing, show
+from gpuguide.cli.screen import broken, duration, err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import store
 from gpuguide.measure.records import Case
 from gpuguide.measure.units import format_quantity
 
-app = typer.Typer(help="Benchmarks: list, run, compare.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: list, run, compare.\n\nExample: gpuguide bench run", no_args_is_help=True)
 
 
 @app.command("list")
 def bench_list() -> None:
-    """List the benchmarks, and on which devices each has a record. Example: gpuguide bench list"""
+    """List the benchmarks, and on which devices each has a record.
+
+    Example: gpuguide bench list
+    """
     held: dict[str, list[str]] = {}
     for record in [*store.published_records(), *store.overlay_records()]:
         held.setdefault(record.benchmark, []).append(record.device + (" (stale)" if record.stale else ""))
     table = listing("benchmark", "question", "measured on", whole=("benchmark", "measured on"))
     for name in declarations.names():
-        devices = "\n".join(dict.fromkeys(held.get(name, []))) or "nothing yet"
+        devices = "\n".join(broken(each, 30) for each in dict.fromkeys(held.get(name, []))) or "nothing yet"
         table.add_row(name, declarations.get(name).question, devices)
     show(table)
 
 
 @app.command("run")
 def bench_run(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Benchmarks; all if none is named.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks; all if none is named.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smallest case, few samples, nothing stored.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Measure also what is already measured.")] = False,
     commit: Annotated[str | None, typer.Option(help="The code's commit, where git cannot tell.")] = None,
@@ -47,6 +48,7 @@ def bench_run(
     """Measure this machine and store each case as it is finished.
 
     Finished cases are not measured again, so an interrupted run goes on where it stopped.
+
     Example: gpuguide bench run ceilings copy-size
     """
     from gpuguide.hardware import device as devices

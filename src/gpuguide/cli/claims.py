@@ -11,7 +11,7 @@ import typer
 
 from gpuguide.cli.screen import err, say
 
-app = typer.Typer(help="The ledger of claims.", no_args_is_help=True)
+app = typer.Typer(help="The ledger of claims.\n\nExample: gpuguide claims check", no_args_is_help=True)
 
 
 class ClaimsFormat(StrEnum):
@@ -25,7 +25,10 @@ class ClaimsFormat(StrEnum):
 def claims_check(
     format: Annotated[ClaimsFormat, typer.Option(help="To read, or for a program.")] = ClaimsFormat.text,
 ) -> None:
-    """Check every claim of the ledger. Example: gpuguide claims check"""
+    """Check every claim of the ledger.
+
+    Example: gpuguide claims check
+    """
     from gpuguide import claims as ledger
 
     outcomes = ledger.check(ledger.load())

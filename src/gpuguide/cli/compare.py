@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from gpuguide.cli.screen import listing, say, show
+from gpuguide.cli.screen import broken, listing, say, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import side_by_side, store
@@ -18,12 +18,14 @@ from gpuguide.measure.units import significant
 
 DEVICES_ABREAST = 4
 """Published devices that fit beside each other"""
+DEVICES_BESIDE_OWN = 2
+"""Published devices that fit beside one's own with its ratio to each"""
 
 
 def compare(
     devices: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DEVICE]...", help="Devices as 'records list' names them, yours or published."),
+        typer.Argument(metavar="DEVICE", help="Devices as 'records list' names them, yours or published."),
     ] = None,
     benchmark: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A benchmark; may be repeated. All if not given.")
@@ -32,9 +34,10 @@ def compare(
         bool, typer.Option("--published", help="Show the published records too, side by side.")
     ] = False,
 ) -> None:
-    """Show what you measured, and beside it the same cases as they were published.
+    """Show what you measured, beside the published values.
 
-    Published values are those of the reference GPU, or of the published devices that you name.
+    Beside your values stand those of the reference GPU, or of the published devices that you name.
+
     Example: gpuguide bench compare --benchmark ceilings
     """
     known = declarations.names()
@@ -85,22 +88,27 @@ def show_own(record: Record, published: Sequence[Record]) -> None:
     good = [case for case in record.cases if case.status == "ok"]
     beside = [(other, found) for other in published if (found := counterparts(good, other))]
     title(record, "yours")
-    heads = [part for other, _ in beside for part in (heading(other), "speed")]
     same, differ = side_by_side.split_keys(good)
+    if same:
+        say(f"all cases: {describe_keys(same)}")
+    for start in range(0, max(1, len(beside)) if good else 0, DEVICES_BESIDE_OWN):
+        show(own_table(good, differ, beside[start : start + DEVICES_BESIDE_OWN]))
+    if without := len(record.cases) - len(good):
+        say(f"{without} more without a measurement; 'gpuguide records show {record.benchmark}' says why.")
+    print()
+
+
+def own_table(cases: Sequence[Case], differ: Sequence[str], beside: Sequence[tuple[Record, dict[int, Case]]]) -> Table:
+    """Return one's own cases with the like cases of a few published records and the ratio to each."""
+    heads = [part for other, _ in beside for part in (heading(other), "speed")]
     table = listing("contender", *["case"] * bool(differ), "yours", *heads, whole=("yours", *heads))
-    for position, case in enumerate(good):
+    for position, case in enumerate(cases):
         cells = [headline(case)]
         for _, found in beside:
             other = found.get(position)
             cells += [headline(other), significant(side_by_side.speed(other, case), 2) + "×"] if other else ["–", ""]
         table.add_row(case.contender, *keys_text(case, differ), *cells)
-    if same:
-        say(f"all cases: {describe_keys(same)}")
-    if good:
-        show(table)
-    if without := len(record.cases) - len(good):
-        say(f"{without} more without a measurement; 'gpuguide records show {record.benchmark}' says why.")
-    print()
+    return table
 
 
 def counterparts(own: Sequence[Case], published: Record) -> dict[int, Case]:
@@ -155,8 +163,7 @@ def title(record: Record, whose: str) -> None:
 
 def heading(record: Record) -> str:
     """Return a device's slug as the head of a narrow column."""
-    lines = textwrap.wrap(record.device, 14)
-    return "\n".join([*lines, "(stale)"] if record.stale else lines)
+    return broken(record.device + " (stale)" * record.stale, 14)
 
 
 def keys_text(case: Case, names: Sequence[str]) -> list[str]:

@@ -9,7 +9,10 @@ from gpuguide.measure import store
 
 
 def doctor() -> None:
-    """Say what is here and what each part needs. Example: gpuguide doctor"""
+    """Say what is here and what each part needs.
+
+    Example: gpuguide doctor
+    """
     from gpuguide.hardware import doctor as examination
 
     findings = [*examination.examine(), examination.records_folder(store.overlay_folder())]

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
     from gpuguide.models.evaluation import Evaluation
 
-app = typer.Typer(help="The small models of this site: train, evaluate.", no_args_is_help=True)
+app = typer.Typer(
+    help="The small models of this site: train, evaluate.\n\nExample: gpuguide models evaluate", no_args_is_help=True
+)
 
 
 @app.command("train")
 def models_train(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="main, draft; both if none is named.")
+        list[str] | None, typer.Argument(metavar="NAME", help="main, draft; both if none is named.")
     ] = None,
     out_folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the checkpoints go.")] = Path(
         "my-models"
@@ -58,7 +60,10 @@ def models_evaluate(
     text: Annotated[Path | None, typer.Option(help="A file; by default the held-out text.")] = None,
     device: Annotated[str | None, typer.Option(help="gpu or cpu; by default a GPU where there is one.")] = None,
 ) -> None:
-    """Say how well a model predicts a text. Example: gpuguide models evaluate --model draft"""
+    """Say how well a model predicts a text.
+
+    Example: gpuguide models evaluate --model draft
+    """
     from gpuguide import models as checkpoints
     from gpuguide.models import corpus, evaluation
 

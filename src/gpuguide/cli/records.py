@@ -19,7 +19,9 @@ from gpuguide.measure.records import Record, describe_keys
 from gpuguide.measure.units import format_quantity
 
 NUMBERS = ("median", "p25", "p75", "n")
-app = typer.Typer(help="Records: list, show, verify, import.", no_args_is_help=True)
+app = typer.Typer(
+    help="Records: list, show, verify, import, rebase.\n\nExample: gpuguide records list", no_args_is_help=True
+)
 
 
 class Format(StrEnum):
@@ -34,7 +36,10 @@ def records_list(
     mine: Annotated[bool, typer.Option("--mine", help="Your own records instead of the published ones.")] = False,
     format: Annotated[Format, typer.Option(help="A table to read, or CSV with every number.")] = Format.table,
 ) -> None:
-    """List the records. Example: gpuguide records list --format csv"""
+    """List the records.
+
+    Example: gpuguide records list --format csv
+    """
     chosen = store.overlay_records() if mine else store.published_records()
     if format is Format.csv:
         sys.stdout.write(store.csv_text(chosen))
@@ -62,7 +67,10 @@ def records_show(
     benchmark: Annotated[str, typer.Argument(help="The benchmark's name.")],
     device: Annotated[str | None, typer.Option(help="The device's slug; by default every device.")] = None,
 ) -> None:
-    """Show a benchmark's records: the circumstances and every case. Example: gpuguide records show ceilings"""
+    """Show a benchmark's records: the circumstances and every case.
+
+    Example: gpuguide records show ceilings
+    """
     known = declarations.names()
     if benchmark not in known:
         raise unknown("benchmark", benchmark, known)
@@ -103,11 +111,12 @@ def show_record(record: Record) -> None:
 
 @app.command("verify")
 def records_verify(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(metavar="[PATH]...", help="Files or folders; all if none.")
-    ] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="Files or folders; all if none.")] = None,
 ) -> None:
-    """Check that records are whole and fresh. Example: gpuguide records verify my-records/"""
+    """Check that records are whole and fresh.
+
+    Example: gpuguide records verify my-records/
+    """
     wrong = 0
     places = paths or store.folders()
     for path in paths or ():
@@ -136,12 +145,35 @@ def records_verify(
 
 @app.command("import")
 def records_import(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Record files, or folders of them.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Record files, or folders of them.")],
     publish: Annotated[bool, typer.Option("--publish", help="Into the published records instead of your own.")] = False,
 ) -> None:
-    """Check records and take them in. Example: gpuguide records import --publish from-the-gpu-machine/"""
+    """Check records and take them in.
+
+    Example: gpuguide records import --publish from-the-gpu-machine/
+    """
     folder = store.published_folder() if publish else store.overlay_folder()
     if folder is None:
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
     for record in store.import_records(paths, folder, publish=publish):
         say(f"{record.device}/{record.benchmark}")
+
+
+@app.command("rebase")
+def records_rebase(
+    commit: Annotated[str, typer.Argument(help="A commit at which the records were fresh.")],
+    mine: Annotated[bool, typer.Option("--mine", help="Your own records instead of the published ones.")] = False,
+) -> None:
+    """Take records over whose code is the same since a commit.
+
+    Example: gpuguide records rebase HEAD~1
+    """
+    from gpuguide.measure.rebase import rebase
+
+    chosen = store.overlay_records() if mine else store.published_records()
+    changed = 0
+    for record, outcome in rebase(chosen, commit):
+        say(f"{record.device}/{record.benchmark}: {outcome}")
+        changed += outcome in ("stale before", "changed since")
+    if changed:
+        raise typer.Exit(1)

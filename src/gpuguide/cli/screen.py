@@ -31,6 +31,11 @@ def listing(*columns: str, whole: Iterable[str] = (), head: bool = True) -> Tabl
     return table
 
 
+def broken(name: str, columns: int) -> str:
+    """Return a name broken at its hyphens into lines of so many columns, for a narrow cell."""
+    return "\n".join(textwrap.wrap(name, columns))
+
+
 def show(table: Table) -> None:
     """Print a table to standard output."""
     Console(width=width(), highlight=False, markup=False, emoji=False).print(table)

@@ -24,7 +24,9 @@ def watch(
         Path | None, typer.Option("--out", metavar="FILE", help="Keep the readings of one GPU as .json or .csv.")
     ] = None,
 ) -> None:
-    """Show utilisation, memory, power, clocks and temperature of the GPUs as they change; stop with Ctrl-C.
+    """Show what the GPUs do as it changes; stop with Ctrl-C.
+
+    Utilisation, memory, power, clocks and temperature, once an interval.
 
     Example: gpuguide watch --interval 0.5 --seconds 60
     """

@@ -38,8 +38,8 @@ def watch(
     also : mapping of str to (str, callable), optional
         Other quantities to read at the same moments, as name to unit and function; see :func:`torch_memory`.
     counters : bool
-        Whether to read :data:`~gpuguide.hardware.monitor.chip_counters.CHIP_COUNTERS` too. A profiler of the same counters, and readings that must be as fast
-        as they can be, are reasons not to.
+        Whether to read :data:`~gpuguide.hardware.monitor.chip_counters.CHIP_COUNTERS` too. A profiler of the same
+        counters, and readings that must be as fast as they can be, are reasons not to.
 
     Yields
     ------

@@ -16,7 +16,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.writers.html5 import HTML5Translator
 
-from gpuguide.site.finding.code_names import Reader, Use
+from gpuguide.site.finding.code_names import Reader, Use, definition
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -90,12 +90,12 @@ def write_block(translator: Any, node: nodes.Element) -> None:
         HTML5Translator.visit_literal_block(translator, node)
     except nodes.SkipNode:
         builder = translator.builder
-        described = builder.env.domains.python_domain.objects
+        places: dict[str, tuple[str, str]] = vars(builder.env)["gpuguide_uses"][1]
         addresses = {}
         for use in node.get("code_names", ()):
-            if target := described.get(use.name):
-                uri = builder.get_relative_uri(builder.current_docname, target.docname)
-                addresses[use] = f"{uri}#{target.node_id}"
+            if use.name in places:
+                page, anchor = places[use.name]
+                addresses[use] = f"{builder.get_relative_uri(builder.current_docname, page)}#{anchor}"
         if addresses:
             translator.body[-1] = with_links(translator.body[-1], addresses)
         raise
@@ -130,13 +130,28 @@ def note_uses(app: Sphinx, env: BuildEnvironment) -> list[str]:
     for docname, sections in sorted(_first_places(env).items()):
         for name, section in sections.items():
             uses.setdefault(name, {})[docname] = section
-    described = env.domains.python_domain.objects
-    places = {name: (described[name].docname, described[name].node_id) for name in uses if name in described}
+    described = where_described(env)
+    places = {name: described[name] for name in uses if name in described}
     uses_before, places_before = vars(env).get("gpuguide_uses", ({}, {}))
     vars(env)["gpuguide_uses"] = uses, places
     says_else = [places[name][0] for name in _differing(uses_before, uses) if name in places]
     links_else = [page for name in _differing(places_before, places) for page in uses.get(name, ())]
     return sorted({*says_else, *links_else})
+
+
+def where_described(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
+    """Return the page and anchor of each description, by the name under which the thing is defined.
+
+    The API reference may describe it as a package passes it on: ``gpuguide.logits.softmax``.
+    """
+    described = env.domains.python_domain.objects
+    found = {_defined_as(name): (entry.docname, entry.node_id) for name, entry in described.items()}
+    return {**found, **{name: (entry.docname, entry.node_id) for name, entry in described.items()}}
+
+
+def _defined_as(name: str) -> str:
+    found = definition(name)
+    return found.name if found else name
 
 
 def _differing(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
@@ -151,7 +166,9 @@ def say_where_used(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for description in described:
         signature = description[0]
         for name in signature["ids"] if isinstance(signature, nodes.Element) else []:
-            places = {page: section for page, section in uses.get(name, {}).items() if page.startswith(TUTORIALS)}
+            places = {
+                page: section for page, section in uses.get(_defined_as(name), {}).items() if page.startswith(TUTORIALS)
+            }
             if places:
                 description[-1].append(line(app, docname, "Used in ", places))
                 everywhere.update(dict.fromkeys(places, ""))
