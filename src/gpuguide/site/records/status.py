@@ -9,7 +9,7 @@ import datetime
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, watching
-from gpuguide.site.execution.remembered import Digests
 from gpuguide.site.pages import ages, page_source, skipped_cells
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records.claims_table import counted
@@ -245,19 +244,11 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the status of all pages and records to ``status.json``, for the check before a release."""
     if exception is not None or app.builder.format != "html":
         return
-    remembered = Digests(app.doctreedir)
-
-    def stale(record: Record) -> bool:
-        return remembered.get(f"stale {record.path}", lambda: str(record.stale)) == "True"
-
-    content = contents(page_statuses(app.env), store.published_records(), stale)
-    remembered.save()
+    content = contents(page_statuses(app.env), store.published_records())
     Path(app.outdir, FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def contents(
-    statuses: Iterable[PageStatus], records: Iterable[Record], stale: Callable[[Record], bool] = lambda each: each.stale
-) -> dict[str, Any]:
+def contents(statuses: Iterable[PageStatus], records: Iterable[Record]) -> dict[str, Any]:
     """Return what ``status.json`` holds."""
     return {
         "date": ages.today().isoformat(),
@@ -268,7 +259,7 @@ def contents(
                 "benchmark": record.benchmark,
                 "measured_on": measured_on(record).isoformat(),
                 "commits": commits(record),
-                "stale": stale(record),
+                "stale": record.stale,
             }
             for record in records
         ],
