@@ -1,45 +1,24 @@
-"""Watching a GPU through a made-up NVML: which GPU, which readings, and what a trace makes of them."""
+"""Watching a GPU through a made-up NVML: which readings, and what becomes of those that do not come."""
 
 from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from fake_nvml import GIB, FakeNvml, NVMLError
+from fake_nvml import GIB, FakeNvml
 
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.hardware import monitor
 from gpuguide.hardware.quantities import BOARD, QUANTITIES
-from gpuguide.hardware.trace import Row, Trace
+from gpuguide.hardware.trace import Trace
 
 NVML_ONLY = set(QUANTITIES) - {"allocated", "reserved", "done"}
 Install = Callable[..., FakeNvml]
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a made-up NVML, and see that everything that was opened is closed."""
-    monkeypatch.delenv(monitor.VISIBLE_VARIABLE, raising=False)
-    idle = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
-    monkeypatch.setitem(sys.modules, "torch", idle)  # type: ignore[arg-type]
-    made: list[FakeNvml] = []
-
-    def install(*arguments: Any, **named: Any) -> FakeNvml:
-        made.append(FakeNvml(*arguments, **named))
-        monkeypatch.setitem(sys.modules, "pynvml", made[-1])
-        return made[-1]
-
-    yield install
-    assert [each.open for each in made] == [0] * len(made)
-    assert [each.looks for each in made] == [[]] * len(made)
-    assert not [thread for thread in threading.enumerate() if thread.name == "gpuguide-watch"]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -48,9 +27,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() - begun < 10
         time.sleep(0.001)
-
-
-# --- sampling --------------------------------------------------------------------------------------------
 
 
 def test_everything_is_read_in_si_units_before_while_and_after_a_block(nvml: Install) -> None:
@@ -162,8 +138,6 @@ def test_another_quantity_that_fails_is_a_gap_or_is_absent(nvml: Install) -> Non
     assert trace["once"][0] == 1
     assert math.isnan(trace["once"][1])
 
-
-# --- what a device does not give -------------------------------------------------------------------------
 
 QUESTIONS = {
     "nvmlDeviceGetUtilizationRates": {"gpu_utilisation", "memory_utilisation"},
@@ -304,9 +278,6 @@ def test_a_quantity_that_no_trace_has_is_named_with_its_neighbours(nvml: Install
         trace["pover"]
 
 
-# --- no driver -------------------------------------------------------------------------------------------
-
-
 def test_without_a_driver_there_is_one_sentence(nvml: Install) -> None:
     nvml(refused={"nvmlInit"})
     with pytest.raises(GpuguideError, match=r"There is no NVIDIA driver to ask \(Not Supported\)"), monitor.watch():
@@ -324,237 +295,6 @@ def test_a_driver_without_a_gpu(nvml: Install) -> None:
     for devices in (None, [None]):
         with pytest.raises(GpuguideError, match="knows no GPU"), monitor.samplers(devices):
             pass
-
-
-# --- which GPU -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wanted", "visible"),
-    [
-        (None, [0, 1, 2, 3]),
-        ("2,0", [2, 0]),
-        (" 3 , 1 ", [3, 1]),
-        ("", []),
-        ("-1", []),
-        ("1,-1,2", [1]),
-        ("0,9,1", [0]),
-        ("GPU-2a7c81f2", [2]),
-        ("gpu-3a7c,1", [3, 1]),
-        ("GPU-", []),
-        ("MIG-1234", []),
-    ],
-)
-def test_cuda_visible_devices_is_honoured(
-    nvml: Install, monkeypatch: pytest.MonkeyPatch, wanted: str | None, visible: list[int]
-) -> None:
-    driver = nvml(4)
-    if wanted is not None:
-        monkeypatch.setenv(monitor.VISIBLE_VARIABLE, wanted)
-    assert monitor.visible_gpus(driver) == visible
-    if not visible:
-        with pytest.raises(GpuguideError, match="leaves no GPU visible"), monitor.watch():
-            pass
-        return
-    for number, index in enumerate(visible):
-        for device in (number, str(number), f"cuda:{number}"):
-            assert monitor.find_gpu(driver, device) == index
-    with monitor.samplers(interval=1) as found:
-        assert [sampler.trace.index for sampler in found] == visible
-
-
-@pytest.mark.parametrize(
-    ("count", "wanted", "device", "words"),
-    [
-        (4, None, 4, "There is no GPU number 4: there are 4, from 0 to 3. Name"),
-        (4, None, -1, "There is no GPU number -1: there are 4"),
-        (1, None, "cuda:1", "There is no GPU number 1: there is one, number 0. Name"),
-        (4, "2", 1, "there is one, number 0, as CUDA_VISIBLE_DEVICES=2 says"),
-    ],
-)
-def test_a_number_that_no_gpu_has(
-    nvml: Install, monkeypatch: pytest.MonkeyPatch, count: int, wanted: str | None, device: int | str, words: str
-) -> None:
-    nvml(count)
-    if wanted is not None:
-        monkeypatch.setenv(monitor.VISIBLE_VARIABLE, wanted)
-    with pytest.raises(GpuguideError, match=words), monitor.watch(device):
-        pass
-
-
-def test_a_uuid_is_found_whole_or_by_its_beginning_even_if_it_is_hidden(
-    nvml: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = nvml(4)
-    monkeypatch.setenv(monitor.VISIBLE_VARIABLE, "0")
-    uuid = driver.nvmlDeviceGetUUID(2)
-    for text in (uuid, uuid.removeprefix("GPU-"), uuid[:8], uuid.upper()):
-        with monitor.watch(text, interval=60) as trace:
-            assert trace.index == 2
-            assert trace["power"][0] > 200
-
-
-def test_a_gpu_that_the_driver_keeps_to_itself(nvml: Install) -> None:
-    nvml(refused={"nvmlDeviceGetHandleByIndex"})
-    with pytest.raises(GpuguideError, match=r"does not give access to the GPU \(Not Supported\)"), monitor.watch():
-        pass
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("text", ["GPU-ffff", "GPU-", "h100", ""])
-def test_a_uuid_that_none_has(nvml: Install, text: str, count: int) -> None:
-    nvml(count)
-    with pytest.raises(UnknownName, match="There is no GPU named"), monitor.watch(text):
-        pass
-
-
-class Torch:
-    """PyTorch in use on a machine whose order of GPUs is not NVML's."""
-
-    def __init__(self, driver: FakeNvml, order: list[int], current: int) -> None:
-        self.cuda = SimpleNamespace(
-            is_initialized=lambda: True,
-            current_device=lambda: current,
-            device_count=lambda: len(order),
-            get_device_properties=lambda number: SimpleNamespace(
-                uuid=driver.nvmlDeviceGetUUID(order[number]).removeprefix("GPU-")
-            ),
-        )
-
-
-def test_pytorch_in_use_knows_the_order_and_the_current_gpu(nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = nvml(4)
-    monkeypatch.setitem(sys.modules, "torch", Torch(driver, [3, 1, 0, 2], current=1))  # type: ignore[arg-type]
-    assert [monitor.find_gpu(driver, number) for number in (0, 1, 2, 3)] == [3, 1, 0, 2]
-    assert monitor.find_gpu(driver) == 1
-    with pytest.raises(GpuguideError, match="no GPU number 4"):
-        monitor.find_gpu(driver, 4)
-
-
-# --- arithmetic ------------------------------------------------------------------------------------------
-
-
-def made(seconds: list[float], **columns: list[float]) -> Trace:
-    units = {name: QUANTITIES[name].unit for name in columns}
-    rows = [Row(at, 0.01, {name: columns[name][row] for name in columns}) for row, at in enumerate(seconds)]
-    return Trace("a GPU", 0, 1.0, "2026-01-02T03:04:05.000+00:00", units, rows=rows)
-
-
-def counted(values: list[float]) -> Trace:
-    rows = [Row(0.5 * row, 1e-3, {"done": value}) for row, value in enumerate(values)]
-    return Trace("a GPU", 0, 0.5, "2026-01-02T03:04:05+00:00", {"done": "FLOP"}, rows=rows)
-
-
-def test_a_part_of_a_trace_and_how_fast_something_was_counted_in_it() -> None:
-    whole = counted([0.0, 10.0, 30.0, 50.0, 50.0])
-    assert whole.rate("done") == 25.0
-    part = whole.between(0.4, 1.6)
-    assert part.seconds.tolist() == [0.5, 1.0, 1.5]
-    assert part.rate("done") == 40.0
-    assert counted([0.0, math.nan, 30.0]).rate("done") == 30.0
-    assert whole.totals().columns == {}  # a mean of a count says nothing
-
-
-def test_a_part_without_readings_and_a_rate_of_one_reading() -> None:
-    whole = counted([0.0, 10.0])
-    with pytest.raises(GpuguideError, match=r"no reading from 3 s to 4 s: it ends at 0.5 s"):
-        whole.between(3, 4)
-    with pytest.raises(GpuguideError, match=r"A rate of done needs two readings, and this trace of a GPU has 1"):
-        whole.between(0.4, 1).rate("done")
-
-
-def test_how_often_a_reading_is_renewed() -> None:
-    """Every tenth reading is a new one, and of some stretches two are equal."""
-    values = [float(row // 10 if row < 60 else 6 + (row - 60) // 20) for row in range(120)]
-    assert counted(values).renewal("done") == pytest.approx(5.0)
-    with pytest.raises(GpuguideError, match=r"The done of a GPU changed 1 times in this trace, too seldom"):
-        counted([0.0, 0.0, 1.0, 1.0]).renewal("done")
-
-
-def test_means_are_over_time_and_energy_is_power_times_time() -> None:
-    """Compare with NumPy's interpolation on a fine grid, which knows nothing of trapezoids."""
-    seconds, power = [0.0, 1.0, 1.5, 4.0], [100.0, 300.0, 300.0, 50.0]
-    totals = made(seconds, power=power, temperature=[40.0, 41.0, 42.0, 43.0]).totals()
-    grid = np.linspace(0, 4, 400_001)
-    mean = float(np.interp(grid, seconds, power).mean())
-    assert totals.columns["power"].mean == pytest.approx(mean, rel=1e-4)
-    assert totals.energy_from_power == pytest.approx(4 * mean, rel=1e-4)
-    assert (totals.columns["power"].least, totals.columns["power"].most) == (50, 300)
-    assert (totals.duration, totals.samples) == (4, 4)
-    assert totals.energy_counted is None
-    assert totals.cost == pytest.approx(0.01)
-    assert totals.share == pytest.approx(0.01)
-
-
-def test_the_energy_comes_from_the_power_of_the_moment_where_there_is_one() -> None:
-    totals = made([0, 2], power=[10, 10], instant_power=[50, 70], energy=[0.0, 119.0]).totals()
-    assert totals.energy_from_power == 120
-    assert totals.energy_counted == 119
-    assert "energy" not in totals.columns
-
-
-def test_gaps_do_not_count() -> None:
-    nan = math.nan
-    totals = made([0, 1, 2, 3], power=[nan, 100, nan, 200], temperature=[nan] * 4, energy=[0, 90, nan, 300]).totals()
-    assert totals.columns["power"].mean == 150
-    assert "temperature" not in totals.columns
-    assert totals.energy_counted == 300
-
-
-def test_one_reading_has_a_mean_and_no_energy_to_speak_of() -> None:
-    totals = made([0.0], power=[250.0], energy=[0.0]).totals()
-    assert (totals.columns["power"].mean, totals.energy_from_power, totals.energy_counted) == (250, 0, None)
-
-
-def test_a_trace_without_readings_has_no_totals() -> None:
-    with pytest.raises(GpuguideError, match="holds no reading yet"):
-        made([]).totals()
-
-
-# --- why the clock is not higher -------------------------------------------------------------------------
-
-
-def test_limits_are_counted_over_the_readings() -> None:
-    assert monitor.limits_over([4, 4, 0x24, 0, math.nan]) == {"the power limit": 0.75, "the temperature (driver)": 0.25}
-    assert monitor.limits_over([0, 0]) == monitor.limits_over([]) == {}
-
-
-def test_every_limit_has_a_meaning() -> None:
-    assert set(monitor.CLOCK_LIMIT_MEANINGS) == set(monitor.CLOCK_LIMITS.values())
-    explained = monitor.limits_explained(0x44)
-    assert list(explained) == ["the power limit", "the temperature (hardware)"]
-    assert "cooling" in explained["the temperature (hardware)"]
-
-
-def test_a_bit_that_has_no_name_here_is_told_too() -> None:
-    new_bit = 1 << 40
-    assert monitor.limits_named(4 | new_bit) == ["the power limit", "a reason without a name here"]
-    assert "newer" in monitor.limits_explained(new_bit)["a reason without a name here"]
-    assert monitor.limits_over([4, new_bit]) == {"the power limit": 0.5, "a reason without a name here": 0.5}
-
-
-def test_the_bits_are_those_of_the_real_library() -> None:
-    pynvml = pytest.importorskip("pynvml")
-    assert sum(monitor.CLOCK_LIMITS) == pynvml.nvmlClocksEventReasonAll
-
-
-def test_the_real_library_has_what_is_asked_of_it() -> None:
-    pynvml = pytest.importorskip("pynvml")
-    asked = [name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML"))]
-    assert not [name for name in asked if not hasattr(pynvml, name)]
-    for name in (name for name in asked if name.startswith("NVML_")):
-        assert getattr(pynvml, name) == getattr(FakeNvml, name)
-    assert [name for name in asked if name == "nvmlMemory_v2"]
-    assert pynvml.nvmlMemory_v2 == FakeNvml.nvmlMemory_v2
-    metrics = pynvml.c_nvmlGpmMetricsGet_t()
-    metrics.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
-    assert [(each.metricId, each.nvmlReturn, each.value) for each in metrics.metrics[:2]] == [(2, 0, 0.0), (0, 0, 0.0)]
-    field = pynvml.c_nvmlFieldValue_t()
-    assert (field.nvmlReturn, field.value.uiVal, field.value.siVal) == (0, 0, 0)
-    assert str(pynvml.NVMLError(3)) == str(NVMLError(3)) == "Not Supported"
-
-
-# --- the real thing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
