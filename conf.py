@@ -41,11 +41,10 @@ html_math_renderer = "mathml"
 
 # --- execution --------------------------------------------------------------------------------------------
 
+# Pages run beside each other before MyST-NB looks for their outputs (gpuguide.site.execution); it runs none itself.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / ".jupyter_cache")  # a relative path would depend on where one stands
 nb_execution_timeout = 120  # seconds a cell
-nb_execution_raise_on_error = True  # with a warning, only the first of two builds would fail
-nb_execution_show_tb = True
 nb_output_stderr = "remove-warn"  # a library's warning on a page is a fault of the page
 nb_merge_streams = True
 

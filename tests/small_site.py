@@ -25,8 +25,6 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {"article_header_end": ["downloads"], "article_footer_items": ["repository-links"]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
-nb_execution_raise_on_error = True
-nb_execution_show_tb = True
 """
 FRONT = """---
 gpuguide:
@@ -105,6 +103,24 @@ class Project:
         """Put a record of another device into the reader's own folder."""
         made = synthetic.record(benchmark, synthetic.cases_of(benchmark, 3.0), synthetic.OWN)
         return _write(made, self.root / "own")
+
+    def start_command(self, *options: str) -> subprocess.Popen[str]:
+        """Start the command behind ``make site`` in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpuguide.site.build", *options],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root / "src"), "GPUGUIDE_RECORDS": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def command(self, *options: str) -> Build:
+        """Build the site as ``make site`` does."""
+        started = self.start_command(*options)
+        output, _ = started.communicate()
+        return Build(started.returncode, output)
 
     def build(self, *, own: bool = False, settings: Mapping[str, str] | None = None) -> Build:
         """Build the site in a process of its own, with these settings over those of its configuration."""

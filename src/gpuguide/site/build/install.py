@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 SHOWN = 20
 """Lines of the log that are shown when the installation fails"""
@@ -21,7 +22,7 @@ def main(log: Path, arguments: list[str]) -> int:
     """Run ``pip install`` with these arguments; return its exit status."""
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
-    with log.open("w", encoding="utf-8") as file:
+    with log.open("w", encoding="utf-8", buffering=1) as file:
         pip = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
         )
@@ -42,12 +43,12 @@ def count(arguments: list[str]) -> int:
     return sum(bool(line) and not line.startswith(("#", "-")) for line in lines)
 
 
-def follow(lines: Iterable[str], log: object, total: int) -> None:
+def follow(lines: Iterable[str], log: TextIO, total: int) -> None:
     """Write what pip says to the log; say on the screen how many packages it has come to."""
     on_terminal = sys.stdout.isatty()
     found, said = 0, 0
     for line in lines:
-        print(line, end="", file=log, flush=True)  # type: ignore[call-overload]
+        log.write(line)
         package = _PACKAGE.match(line)
         if package:
             found += 1
@@ -56,7 +57,7 @@ def follow(lines: Iterable[str], log: object, total: int) -> None:
             elif total and 4 * found // total > said:
                 said = 4 * found // total
                 print(f"  {found} of {total} packages are here", flush=True)
-        elif line.startswith("Installing collected packages"):
+        elif total and line.startswith("Installing collected packages"):
             print(f"{chr(13) + chr(27) + '[K' if on_terminal else ''}  Unpacking them", flush=True)
 
 

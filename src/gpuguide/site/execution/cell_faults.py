@@ -66,5 +66,5 @@ def _first_line(source: str, fault: CellFault) -> int:
     lines = source.splitlines()
     fences = [number for number, line in enumerate(lines, 1) if line.startswith("```{code-cell}")]
     fence = fences[fault.cell - 1] if fault.cell <= len(fences) else 1
-    first = fault.code.split("\n", 1)[0]
+    first = next((line for line in fault.code.splitlines() if line.strip()), "")  # IPython counts from it
     return next((number for number in range(fence + 1, len(lines) + 1) if lines[number - 1] == first), fence)

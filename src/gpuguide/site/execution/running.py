@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gpuguide.site.execution.side_by_side import Job
 
 logger = logging.getLogger(__name__)
+noise = logging.getLogger("gpuguide.site.execution.kernels")
+"""What is for the log, and not for the screen"""
 
 PROGRAM = "from gpuguide.site.execution.side_by_side import main; main()"
 
@@ -155,7 +157,7 @@ class Running:
             place = self._place(self.jobs[event["page"]])
             if "fault" in event:
                 logger.info("%s failed", place)
-                logger.debug("%s", event["fault"]["details"])
+                noise.info("%s", event["fault"]["details"])
             else:
                 logger.info("%s ran in %.1f s", place, event["seconds"])
             with self._changed:
@@ -167,7 +169,7 @@ class Running:
 
     def _log(self, stream: TextIO) -> None:
         for line in stream:
-            logger.debug("kernels: %s", line.rstrip())
+            noise.info("kernels: %s", line.rstrip())
 
 
 def cores() -> int:
