@@ -1,6 +1,7 @@
 // The shortest time of an operation on a GPU: gpuguide.costs.limits, line by line. The tests compare the two.
 "use strict";
 window.gpuguide ??= {};
+gpuguide.costs ??= {};
 gpuguide.costs.limits = (known, local) => {
   const element = known.element_size;
   const stored = known.stored;

@@ -1,6 +1,7 @@
 // The memory of a language model: gpuguide.costs.memory, line by line. The tests compare the two on random input.
 "use strict";
 window.gpuguide ??= {};
+gpuguide.costs ??= {};
 gpuguide.costs.memory = (known) => {
   const sizes = known.element_size;
 
