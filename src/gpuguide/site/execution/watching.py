@@ -48,11 +48,9 @@ def note_record(env: BuildEnvironment, record: Record) -> None:
     """Read the page again when the record changes, or the code that decides whether it is stale."""
     if record.path is not None:
         env.note_dependency(str(record.path))
-    declared = digest.benchmark_modules()
-    if record.benchmark in declared:
-        for module in digest.transitive([declared[record.benchmark]]):
-            if not digest.is_harness(module):
-                env.note_dependency(str(digest.module_path(module)))
+    if record.benchmark in digest.benchmark_modules():
+        for path in digest.benchmark_files(record.benchmark):
+            env.note_dependency(str(path))
 
 
 def note_folder(env: BuildEnvironment, folder: Path) -> None:

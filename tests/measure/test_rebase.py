@@ -1,0 +1,94 @@
+"""A record is given today's digest where, and only where, the code that measured it is today's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import digest, records
+from gpuguide.measure.digest import definitions
+from gpuguide.measure.digest.source import Tree
+from gpuguide.measure.rebase import rebase
+from gpuguide.measure.records import Record
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A checkout whose only commit takes digests in another way; the library in its work tree is this one."""
+    library = tmp_path / "checkout" / "src" / "gpuguide"
+    left_out = shutil.ignore_patterns("__pycache__", "records", "site", "models", "*.toml")
+    shutil.copytree(digest.PACKAGE_FOLDER, library, ignore=left_out)
+    shutil.copytree(digest.PACKAGE_FOLDER / "measure", library / "measure", dirs_exist_ok=True)
+    today = (library / "measure/digest/__init__.py").read_text(encoding="utf-8")
+    assert today.count('"sha256:"') >= 2
+    (library / "measure/digest/__init__.py").write_text(today.replace('"sha256:"', '"before:"'), encoding="utf-8")
+    for command in ("init -q", "add -A", "-c user.name=A -c user.email=a@b.c commit -q -m one"):
+        subprocess.run(["git", *command.split()], cwd=library.parents[1], check=True)
+    (library / "measure/digest/__init__.py").write_text(today, encoding="utf-8")
+    monkeypatch.setattr(digest, "PACKAGE_FOLDER", library)
+    yield library
+    forget()
+
+
+def written(folder: Path, benchmark: str, code_digest: str) -> Record:
+    """Write a record with a digest, as an earlier version of the library did."""
+    made = synthetic.record(benchmark, synthetic.cases_of(benchmark), synthetic.OWN)
+    return records.write(replace(made, code_digest=code_digest), folder / made.device / f"{benchmark}.json")
+
+
+def before(benchmark: str) -> str:
+    return digest.benchmark_digest(benchmark).replace("sha256:", "before:")
+
+
+def forget() -> None:
+    """Forget what was read, as a new process would have."""
+    for function in (Tree.module, definitions.written, definitions._mark, digest.benchmark_modules):
+        function.cache_clear()
+    digest.benchmark_digest.cache_clear()
+
+
+def test_what_becomes_of_records(checkout: Path, tmp_path: Path) -> None:
+    same = written(tmp_path, "ceilings", before("ceilings"))
+    changed = written(tmp_path, "matmul-size", before("matmul-size"))
+    stale = written(tmp_path, "copy-size", "before:0")
+    fresh = written(tmp_path, "timing-mistakes", digest.benchmark_digest("timing-mistakes"))
+    kept = {record.path: record.path.read_bytes() for record in (changed, stale, fresh) if record.path}
+    declared = checkout / "benchmarks/ceilings.py"
+    text = declared.read_text(encoding="utf-8")
+    assert text.count("powers_of_two(256, 16384)") == 1, "the sizes of matmul-size"
+    declared.write_text(text.replace("powers_of_two(256, 16384)", "powers_of_two(256, 8192)"), encoding="utf-8")
+    forget()
+
+    outcomes = {record.benchmark: outcome for record, outcome in rebase([same, changed, stale, fresh], "HEAD")}
+
+    assert outcomes == {
+        "ceilings": "rebased",
+        "matmul-size": "changed since",
+        "copy-size": "stale before",
+        "timing-mistakes": "fresh",
+    }
+    assert same.path is not None
+    now = records.read(same.path)
+    assert not now.stale
+    assert replace(now, code_digest="", path=None) == replace(same, code_digest="", path=None)
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_commit_that_git_does_not_know(checkout: Path) -> None:
+    with pytest.raises(GpuguideError, match="Git cannot give the library of nothing"):
+        list(rebase([], "nothing"))
+
+
+def test_a_commit_whose_library_does_not_run(checkout: Path) -> None:
+    (checkout / "errors.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
+    for command in ("add -A", "-c user.name=A -c user.email=a@b.c commit -q -m two"):
+        subprocess.run(["git", *command.split()], cwd=checkout.parents[1], check=True)
+    with pytest.raises(GpuguideError, match="nothing_of_this_name"):
+        list(rebase([], "HEAD"))
