@@ -1,0 +1,2 @@
+def count(a, b):
+    pass
