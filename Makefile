@@ -15,7 +15,8 @@ B ?=
 BIN := $(VENV)/bin
 LOCKED := $(VENV)/.lock-installed
 READY := $(VENV)/.installed
-SPHINX = $(BIN)/python -m sphinx -b html --fail-on-warning
+BUILD = $(BIN)/python -m gpuguide.site.build
+INSTALL = $(BIN)/python src/gpuguide/site/build/install.py
 
 # Dates and ages on the pages count from the last commit, so that two builds of one commit are identical.
 ifndef SOURCE_DATE_EPOCH
@@ -34,17 +35,14 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 site: $(READY) ## Build the site into _build/html (sets up .venv first)
-	@# A build that failed is forgotten: what Sphinx has read already it would not warn about again.
-	@$(SPHINX) -d _build/doctrees . _build/html || { rm -rf _build/doctrees; exit 1; }
+	@$(BUILD)
 
 page: $(READY) ## Build one tutorial into _build/page: make page P=00-measure-a-gpu
 	@test -f "tutorials/$(P).md" || { \
 	  echo "There is no tutorials/$(P).md. Name one of:" >&2; \
 	  for page in tutorials/[0-9]*.md; do echo "  make page P=$$(basename "$$page" .md)" >&2; done; \
 	  exit 2; }
-	@# The other tutorials are read, so that links to them work, but conf.py sees to it that they are not executed.
-	@GPUGUIDE_PAGE="tutorials/$(P)" $(BIN)/python -m sphinx -b html -d _build/page-doctrees . _build/page
-	@echo "Open _build/page/tutorials/$(P).html"
+	@$(BUILD) --page "tutorials/$(P)"
 
 serve: site ## Show the site on this machine: http://localhost:8000 (PORT=8000)
 	@echo "http://localhost:$(PORT) (Ctrl-C ends it)"
@@ -92,13 +90,14 @@ $(BIN)/python:
 	  echo "Name a newer one: make site PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) has no venv module. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 
 $(LOCKED): requirements.lock | $(BIN)/python
-	@echo "Installing the pinned packages into $(VENV): about 0.7 GB with a CPU build of PyTorch, README.md says how much with CUDA."
-	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS) -r requirements.lock
+	@echo "Installing the pinned packages into $(VENV): 0.7 GB with a CPU build of PyTorch, README.md says how much with CUDA."
+	@echo "What pip says is in _build/install.log."
+	@$(INSTALL) _build/install.log $(PIP_ARGS) -r requirements.lock
 	@touch $@
 
 $(READY): pyproject.toml $(LOCKED)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@$(INSTALL) _build/install-gpuguide.log --no-deps --no-build-isolation --editable .
 	@touch $@

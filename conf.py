@@ -20,7 +20,6 @@ extensions = [
     "myst_nb",  # pages are Markdown, and their cells run
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx_codeautolink",  # names in code cells link to the API reference
     "sphinx_copybutton",
 ]
 
@@ -62,8 +61,6 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-codeautolink_concat_default = True  # else a name imported in one cell is unknown in the next
-codeautolink_autodoc_inject = False
 copybutton_selector = "div:not(.output) > div.highlight pre"  # code, not outputs
 
 # --- looks ------------------------------------------------------------------------------------------------

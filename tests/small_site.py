@@ -53,7 +53,7 @@ class Build:
     @property
     def executed(self) -> set[str]:
         """The pages whose code ran."""
-        return {Path(found).stem for found in re.findall(r"(\S+\.md): Executing notebook", self.output)}
+        return {Path(found).stem for found in re.findall(r"^(\S+\.md) (?:ran|failed)\b", self.output, re.MULTILINE)}
 
     @property
     def read(self) -> set[str]:

@@ -1,4 +1,17 @@
-"""The one exception that users see: a sentence that names the thing, the value and the remedy."""
+"""The one exception that users see: a sentence that names the thing, the value and the remedy.
+
+Which error is raised depends on who can act on it:
+
+* Functions of tensors (the topics attention, cross_entropy, logits, sampling and softmax, their cost models among them,
+  and ``dataframes.kernels``) raise what PyTorch's do: ``ValueError``, ``TypeError`` for a wrong type, ``RuntimeError``
+  where autograd cannot go on. Their callers are programs.
+* Whatever takes what a person writes down raises :class:`GpuguideError`: names, files, configurations, the numbers of a
+  calculator, a model and its prompt, the engines and operations of dataframes, the command line, which prints it as one
+  sentence. So does what this machine lacks.
+* A contender of a benchmark may raise anything. The record keeps it as the reason.
+
+Any other exception in a module of the second kind is caught where it is raised, and never reaches a caller.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ every_benchmark = pytest.mark.parametrize("name", declarations.names())
 @pytest.fixture(autouse=True)
 def fast_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the garbage collection after each case, which takes longer than everything else here."""
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
 
 
 def on(gigabytes: int) -> Device:

@@ -242,10 +242,10 @@ def test_a_malformed_row_is_named_with_its_file(ledger: Ledger, name: str) -> No
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (HEAD.replace('"2026-11-21"', '"yesterday"'), "'guide'.*'yesterday'.*not verified"),
-        (HEAD.replace("https://example.org/guide", "http://example.org/guide"), "'guide'.*https://"),
-        (HEAD.replace('title = "A guide"\n', ""), "'guide'.*'title' is missing"),
-        (HEAD + 'colour = "blue"\n', "'unread'.*no field 'colour'"),
+        (HEAD.replace('"2026-11-21"', '"yesterday"'), "claims.toml, sources.guide.*'yesterday'.*not verified"),
+        (HEAD.replace("https://example.org/guide", "http://example.org/guide"), "sources.guide.*https://"),
+        (HEAD.replace('title = "A guide"\n', ""), "sources.guide: title is None"),
+        (HEAD + 'colour = "blue"\n', "sources.unread.*no key named 'colour'"),
         (HEAD.replace('memory = "Memory"', "memory = 3"), "'memory'.*title"),
         (HEAD.replace("[topics]", "[subjects]"), "no table named 'topics'"),
         ("extra = 1\n" + HEAD, "'extra'"),
@@ -254,7 +254,7 @@ def test_a_malformed_row_is_named_with_its_file(ledger: Ledger, name: str) -> No
 def test_a_malformed_head_is_named(tmp_path: Path, head: str, message: str) -> None:
     path = tmp_path / "claims.toml"
     path.write_text(head + COMPUTED, encoding="utf-8")
-    with pytest.raises(LedgerError, match=message):
+    with pytest.raises(GpuguideError, match=message):
         claims.load(path)
 
 

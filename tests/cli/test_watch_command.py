@@ -17,13 +17,12 @@ import pytest
 from fake_nvml import FakeNvml
 from rich.console import Console
 
-from gpuguide import cli
+from gpuguide.cli import live
 from gpuguide.hardware import monitor
 from gpuguide.hardware.trace import Row, Trace
-from gpuguide.measure import live
 
 Run = Callable[..., tuple[int, str, str]]
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -36,21 +35,6 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
         return made
 
     return install
-
-
-@pytest.fixture
-def gpuguide(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line and return its exit status, standard output and standard error."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gpuguide", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return stop.value.code if isinstance(stop.value.code, int) else 0, captured.out, captured.err
-
-    return run
 
 
 # --- out of a terminal -----------------------------------------------------------------------------------

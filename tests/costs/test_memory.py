@@ -332,20 +332,20 @@ runs = st.builds(
 @given(run=runs, preset=st.sampled_from(list(presets.load().values())))
 @settings(max_examples=100, deadline=None)
 def test_more_sequences_never_take_less_and_every_part_is_counted(run: Setup, preset: presets.Preset) -> None:
-    assume(not memory.run_faults(preset.shape, run))
+    assume(not memory.setup_faults(preset.shape, run))
     prediction = memory.predict(preset.shape, run)
     for moment in prediction.moments:
         assert set(moment.parts) == set(memory.PARTS)
         assert all(0 <= size < math.inf for size in moment.parts.values())
     assert memory.predict(preset.shape, replace(run, batch=run.batch + 1)).total >= prediction.total
     for remedy in memory.remedies(preset.shape, run):
-        assert memory.predict(preset.shape, remedy.run).total == remedy.total < prediction.total
+        assert memory.predict(preset.shape, remedy.setup).total == remedy.total < prediction.total
 
 
 @given(run=runs, available=st.floats(1e9, 1e12))
 @settings(max_examples=50, deadline=None)
 def test_the_largest_batch_fits_and_the_next_does_not(run: Setup, available: float) -> None:
-    assume(not memory.run_faults(LLAMA, run))
+    assume(not memory.setup_faults(LLAMA, run))
     batch = memory.largest_batch(LLAMA, run, available)
     if batch:
         assert memory.predict(LLAMA, replace(run, batch=batch)).total <= available

@@ -99,7 +99,7 @@ def test_a_line_without_overhead_or_without_growth() -> None:
 
 @pytest.mark.parametrize(("amounts", "seconds"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])
 def test_what_cannot_be_fitted_is_told(amounts: list[float], seconds: list[float]) -> None:
-    with pytest.raises(ValueError, match="as many, above 0, are needed"):
+    with pytest.raises(GpuguideError, match="as many, above 0, are needed"):
         fit_line(amounts, seconds)
 
 

@@ -16,7 +16,8 @@ from fake_nvml import GIB, FakeNvml, NVMLError
 
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.hardware import monitor
-from gpuguide.hardware.trace import BOARD, QUANTITIES, Row, Trace
+from gpuguide.hardware.quantities import BOARD, QUANTITIES
+from gpuguide.hardware.trace import Row, Trace
 
 NVML_ONLY = set(QUANTITIES) - {"allocated", "reserved", "done"}
 Install = Callable[..., FakeNvml]
@@ -230,7 +231,7 @@ def test_counters_in_the_chip_are_not_asked_before_they_are_renewed(
 ) -> None:
     """Sooner the driver says zero, though the chip is at work. What it said before stands until then."""
     driver, moment = nvml(), [0.0]
-    monkeypatch.setattr(monitor, "time", SimpleNamespace(perf_counter=lambda: moment[0]))
+    monkeypatch.setattr(monitor.chip_counters, "time", SimpleNamespace(perf_counter=lambda: moment[0]))
     counters = monitor.ChipCounters(driver, 0)
     found = []
     for moment[0] in (0.05, 0.1, 0.149, 0.151, 0.26):

@@ -22,8 +22,8 @@ def test_times_agree_with_do_bench(contender: str) -> None:
 
     device = devices.current()
     work = declarations.get("ceilings").contenders[contender].build(device, {})
-    sample = runner.sampler(work, device)
-    runner.settle(sample, 1.0)
+    sample = runner.case.sampler(work, device)
+    runner.case.settle(sample, 1.0)
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(10):
@@ -46,8 +46,8 @@ def test_a_graph_counts_no_launches() -> None:
         for _ in range(100):
             number.add_(1)
 
-    eager = runner.sampler(Work([add_many], timing="wall"), device)
-    graph = runner.sampler(Work([add_many], timing="graph"), device)
+    eager = runner.case.sampler(Work([add_many], timing="wall"), device)
+    graph = runner.case.sampler(Work([add_many], timing="graph"), device)
     assert statistics.median(graph() for _ in range(20)) < 0.8 * statistics.median(eager() for _ in range(20))
 
 
@@ -61,8 +61,8 @@ def test_a_call_that_is_slow_to_launch_is_timed_on_the_gpu_alone() -> None:
         time.sleep(3e-4)
         numbers.add_(1)
 
-    slow = runner.sampler(Work([add_slowly], footprint=2 * numbers.nbytes), device)
-    quick = runner.sampler(Work([lambda: numbers.add_(1)], footprint=2 * numbers.nbytes), device)
+    slow = runner.case.sampler(Work([add_slowly], footprint=2 * numbers.nbytes), device)
+    quick = runner.case.sampler(Work([lambda: numbers.add_(1)], footprint=2 * numbers.nbytes), device)
     medians = [statistics.median(sample() for _ in range(20)) for sample in (slow, quick)]
     assert medians[0] == pytest.approx(medians[1], rel=0.05)
 

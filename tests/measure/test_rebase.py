@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 
+from gpuguide import cli
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest, records
 from gpuguide.measure.digest import definitions
@@ -27,8 +29,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(digest.PACKAGE_FOLDER, library, ignore=left_out)
     shutil.copytree(digest.PACKAGE_FOLDER / "measure", library / "measure", dirs_exist_ok=True)
     today = (library / "measure/digest/__init__.py").read_text(encoding="utf-8")
-    assert today.count('"sha256:"') >= 2
-    (library / "measure/digest/__init__.py").write_text(today.replace('"sha256:"', '"before:"'), encoding="utf-8")
+    assert today.count('"\\n".join(texts)') == 1
+    other = today.replace('"\\n".join(texts)', '"; ".join(texts)')
+    (library / "measure/digest/__init__.py").write_text(other, encoding="utf-8")
     for command in ("init -q", "add -A", "-c user.name=A -c user.email=a@b.c commit -q -m one"):
         subprocess.run(["git", *command.split()], cwd=library.parents[1], check=True)
     (library / "measure/digest/__init__.py").write_text(today, encoding="utf-8")
@@ -44,7 +47,9 @@ def written(folder: Path, benchmark: str, code_digest: str) -> Record:
 
 
 def before(benchmark: str) -> str:
-    return digest.benchmark_digest(benchmark).replace("sha256:", "before:")
+    """Return the digest that a benchmark has by the way of taking it which the commit knows."""
+    texts = sorted(set(digest.reached(digest.tree(), benchmark).values()))
+    return "sha256:" + hashlib.sha256("; ".join(texts).encode()).hexdigest()
 
 
 def forget() -> None:
@@ -57,7 +62,7 @@ def forget() -> None:
 def test_what_becomes_of_records(checkout: Path, tmp_path: Path) -> None:
     same = written(tmp_path, "ceilings", before("ceilings"))
     changed = written(tmp_path, "matmul-size", before("matmul-size"))
-    stale = written(tmp_path, "copy-size", "before:0")
+    stale = written(tmp_path, "copy-size", "sha256:" + "0" * 64)
     fresh = written(tmp_path, "timing-mistakes", digest.benchmark_digest("timing-mistakes"))
     kept = {record.path: record.path.read_bytes() for record in (changed, stale, fresh) if record.path}
     declared = checkout / "benchmarks/ceilings.py"
@@ -92,3 +97,21 @@ def test_a_commit_whose_library_does_not_run(checkout: Path) -> None:
         subprocess.run(["git", *command.split()], cwd=checkout.parents[1], check=True)
     with pytest.raises(GpuguideError, match="nothing_of_this_name"):
         list(rebase([], "HEAD"))
+
+
+def test_the_command_says_what_became_of_each(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["gpuguide", "records", "rebase", "HEAD", "--mine"])
+    written(tmp_path, "ceilings", before("ceilings"))
+    with pytest.raises(SystemExit) as done:
+        cli.main()
+    assert not done.value.code
+    written(tmp_path, "copy-size", "sha256:" + "0" * 64)
+    with pytest.raises(SystemExit) as done:
+        cli.main()
+    assert done.value.code == 1
+    said = capsys.readouterr().out.splitlines()
+    device = synthetic.OWN[0]
+    assert said == [f"{device}/ceilings: rebased", f"{device}/ceilings: fresh", f"{device}/copy-size: stale before"]

@@ -25,7 +25,7 @@ import torch
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
-from gpuguide.measure import records, runner, store, timing
+from gpuguide.measure import digest, records, runner, store, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Work
 from gpuguide.measure.records import DamagedRecord, Record
 from gpuguide.measure.runner import Outcome, Progress
@@ -123,12 +123,12 @@ def test_samples_of_settling_are_not_stored(
     measure(benchmark)
     n = stored(tmp_path, "settling").cases[0].measured["time"].summary.n
     assert n == 20
-    assert len(calls) >= n + timing.WARM_UP_CALLS + runner.TURNS
+    assert len(calls) >= n + timing.WARM_UP_CALLS + runner.case.TURNS
 
 
 def test_a_call_longer_than_the_settling_time_is_made_once() -> None:
     calls = []
-    runner.settle(lambda: calls.append(time.sleep(0.002)) or 0.002, 0.001)
+    runner.case.settle(lambda: calls.append(time.sleep(0.002)) or 0.002, 0.001)
     assert len(calls) == 1
 
 
@@ -184,7 +184,7 @@ class Killer:
 @pytest.fixture(autouse=True)
 def fast_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the garbage collection after each case, which takes longer than everything else here."""
-    monkeypatch.setattr(runner, "_release_memory", lambda device: None)
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Killer], None]
 
     monkeypatch.setattr(os, "fsync", watched(os.fsync))
     monkeypatch.setattr(os, "replace", watched(os.replace))
-    monkeypatch.setattr(records, "to_json", watched(records.to_json))
+    monkeypatch.setattr(records.writing, "to_json", watched(records.to_json))
 
     def use(one: Killer) -> None:
         current[:] = [one]
@@ -356,9 +356,11 @@ def test_a_stale_record_is_measured_anew(
 ) -> None:
     measure(scripted().benchmark, commit="first")
     if why == "code":
-        monkeypatch.setattr(runner.digest, "benchmark_digest", lambda name: "sha256:" + "2" * 64)
+        monkeypatch.setattr(digest, "benchmark_digest", lambda name: "sha256:" + "2" * 64)
     else:
-        monkeypatch.setattr(records, "HARNESS_VERSION", records.HARNESS_VERSION + 1)
+        newer = records.HARNESS_VERSION + 1
+        for module in (records, records.record):
+            monkeypatch.setattr(module, "HARNESS_VERSION", newer)
     assert stored(tmp_path).stale
     outcome = measure(scripted(sizes=(1, 2)).benchmark, commit="second")
     record = stored(tmp_path)
@@ -372,12 +374,12 @@ def test_the_time_limit_stops_between_cases_and_the_next_run_goes_on(
     measure: Any, scripted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts_of: Any
 ) -> None:
     now = iter(range(10**6))
-    monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(runner.session.time, "monotonic", lambda: float(next(now)))
     outcome = measure(scripted().benchmark, time_limit=5)
     assert 1 <= outcome.measured < 3
     assert outcome.measured + outcome.not_reached == 3
     monkeypatch.undo()
-    monkeypatch.setattr(runner.digest, "benchmark_digest", lambda name: outcome.records[0].code_digest)
+    monkeypatch.setattr(digest, "benchmark_digest", lambda name: outcome.records[0].code_digest)
     rest = measure(scripted().benchmark)
     assert (rest.measured, rest.already_fresh, rest.not_reached) == (outcome.not_reached, outcome.measured, 0)
     measure(scripted().benchmark, folder=tmp_path / "whole")
@@ -556,7 +558,7 @@ def test_work_may_ask_for_graph_replay_however_long_it_takes(
     monkeypatch.setattr(timing, "graph_estimate", lambda call: 7e-5)
     monkeypatch.setattr(timing, "cuda_graph", lambda calls, estimate: steps.append(estimate) or (lambda: 1.0))
     device = replace(devices.fake("h100-sxm"), backend="cuda")
-    assert runner.sampler(Work([lambda: None], timing="graph", footprint=2**30), device)() == 1.0
+    assert runner.case.sampler(Work([lambda: None], timing="graph", footprint=2**30), device)() == 1.0
     assert steps == ["side stream", estimate]
 
 
@@ -595,7 +597,7 @@ def test_a_gpu_that_fails_and_then_refuses_to_free_memory_is_still_reported(
 
     def at(step: str) -> None:
         if step == "build fast 2":
-            monkeypatch.setattr(runner, "_release_memory", refuse)
+            monkeypatch.setattr(runner.case, "release_memory", refuse)
         broken(step)
 
     with pytest.raises(GpuguideError, match="left the GPU in an error state"):
@@ -754,26 +756,28 @@ def repository(folder: Path, *files: str) -> None:
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let gpuguide seem to run from a checkout of its own."""
     package = tmp_path / "checkout" / "src" / "gpuguide"
-    repository(tmp_path / "checkout", "src/gpuguide/measure/runner.py", "src/gpuguide/costs/roofline.py", "README.md")
-    monkeypatch.setattr(runner.digest, "PACKAGE_FOLDER", package)
+    repository(
+        tmp_path / "checkout", "src/gpuguide/measure/runner/session.py", "src/gpuguide/costs/roofline.py", "README.md"
+    )
+    monkeypatch.setattr(digest, "PACKAGE_FOLDER", package)
     return tmp_path / "checkout"
 
 
 def test_the_commit_is_that_of_the_checkout(checkout: Path) -> None:
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
-    assert runner.commit_of_checkout() == head.stdout.strip()
+    assert runner.environment.commit_of_checkout() == head.stdout.strip()
     (checkout / "README.md").write_text("What is measured does not depend on this.")
     (checkout / "src/gpuguide/records/cpu").mkdir(parents=True)
     (checkout / "src/gpuguide/records/cpu/ceilings.json").write_text("Nor on this.")
-    assert runner.commit_of_checkout() == head.stdout.strip()
+    assert runner.environment.commit_of_checkout() == head.stdout.strip()
 
 
-@pytest.mark.parametrize("file", ["roofline.py", "measure/runner.py", "benchmarks/new.py"])
+@pytest.mark.parametrize("file", ["roofline.py", "measure/runner/session.py", "benchmarks/new.py"])
 def test_a_checkout_with_changes_is_marked(checkout: Path, file: str) -> None:
     path = checkout / "src" / "gpuguide" / file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("changed = True\n")
-    assert str(runner.commit_of_checkout()).endswith("-modified")
+    assert str(runner.environment.commit_of_checkout()).endswith("-modified")
 
 
 def test_a_project_that_merely_has_gpuguide_installed_is_not_its_checkout(
@@ -781,15 +785,15 @@ def test_a_project_that_merely_has_gpuguide_installed_is_not_its_checkout(
 ) -> None:
     repository(tmp_path, "project.py")
     package = tmp_path / ".venv" / "gpuguide"
-    (package / "measure").mkdir(parents=True)
-    (package / "measure" / "runner.py").write_text("")
-    monkeypatch.setattr(runner.digest, "PACKAGE_FOLDER", package)
-    assert runner.commit_of_checkout() is None
+    (package / "measure" / "runner").mkdir(parents=True)
+    (package / "measure" / "runner" / "session.py").write_text("")
+    monkeypatch.setattr(digest, "PACKAGE_FOLDER", package)
+    assert runner.environment.commit_of_checkout() is None
 
 
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert runner.commit_of_checkout() is None
+    assert runner.environment.commit_of_checkout() is None
 
 
 # --- a fake device ---------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware.trace import QUANTITIES, Row, Trace
+from gpuguide.hardware.quantities import QUANTITIES
+from gpuguide.hardware.trace import Row, Trace
 from gpuguide.measure import records, traces
 from gpuguide.measure.records import Case
 

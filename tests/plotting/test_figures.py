@@ -59,6 +59,20 @@ def test_on_the_site_a_figure_is_two_drawings_with_real_text(record: records.Rec
 
 
 @pytest.mark.usefixtures("site_build")
+def test_recoloured_for_the_dark_scheme_a_figure_is_as_if_drawn_in_it(record: records.Record) -> None:
+    shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
+    drawn = figure._svg(drawing(record), plotting.DARK, (5.8, 3.7))
+    assert shown.svg is not None
+    assert with_numbered_ids(shown.svg["dark"]) == with_numbered_ids(drawn)
+
+
+def with_numbered_ids(svg: str) -> str:
+    """Return an SVG whose ids say their order only: matplotlib makes them of the colours, among others."""
+    order: dict[str, str] = {}
+    return re.sub(r"\b[a-z][0-9a-f]{10}\b", lambda name: order.setdefault(name[0], f"id{len(order)}"), svg)
+
+
+@pytest.mark.usefixtures("site_build")
 def test_the_same_figure_is_the_same_bytes(record: records.Record) -> None:
     first, second = (plotting.show(drawing(record), alt="Two curves.", caption="Products.") for _ in range(2))
     assert first == second

@@ -73,6 +73,11 @@ def test_both_schemes_have_the_same_series() -> None:
     assert {style.colour for style in palette.CONTENDERS.values()} <= set(palette.LIGHT.series)
 
 
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.scheme)
+def test_a_colour_has_one_role(theme: palette.Theme) -> None:
+    assert len(set(theme.colours())) == len(theme.colours())
+
+
 @pytest.mark.parametrize("family", ["matmul-", "h2d-", "d2h-"])
 def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> None:
     different([style for name, style in palette.CONTENDERS.items() if name.startswith(family)])

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure as Canvas
 
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.hardware.trace import QUANTITIES, Row, Trace
+from gpuguide.hardware.quantities import QUANTITIES
+from gpuguide.hardware.trace import Row, Trace
 from gpuguide.measure import records, traces
 from gpuguide.measure.records import Case, Record
 from gpuguide.plotting.figure import Draw

@@ -1,81 +1,86 @@
-"""Who may import whom, read from the source text, and what `import gpuguide` costs."""
+"""Who may import whom, how long files are, read from the source text, and what `import gpuguide` costs."""
 
 from __future__ import annotations
 
-import ast
 import doctest
 import importlib
+import re
 import subprocess
 import sys
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
+from rooms import MAY_IMPORT, SOURCE, imported, modules, room
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
-PACKAGE = SOURCE / "gpuguide"
 HEAVY = ("torch", "numpy", "matplotlib", "triton", "sphinx", "pyarrow", "rich", "typer", "IPython")
 
-ROOMS = {"hardware", "measure", "benchmarks", "records", "claims", "plotting", "site", "cli"}
-"""What is none of these is a topic, but for ``errors``, which everyone may import."""
-
-FORBIDDEN = {
-    "hardware": {"measure", "benchmarks", "claims", "plotting", "site", "cli", "topic"},
-    "measure": {"benchmarks", "claims", "plotting", "site", "cli", "topic"},
-    "benchmarks": {"claims", "plotting", "site", "cli"},
-    "topic": {"measure", "benchmarks", "claims", "plotting", "site", "cli"},
-    "claims": {"plotting", "site", "cli"},
-    "plotting": {"claims", "site", "cli"},
-    "site": {"cli"},
-    "cli": {"site"},
-    "errors": {"hardware", "measure", "benchmarks", "claims", "plotting", "site", "cli", "topic"},
-}
+MOST_LINES = 400
+MOST_MODULES = 15
+"""Of a folder, its face included"""
 
 
-def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+@pytest.fixture(scope="module")
+def arrows() -> dict[str, set[str]]:
+    """The modules that each module imports."""
+    return {module: imported(module) for module in modules()}
 
 
-def room(module: str) -> str:
-    """The room that a module is in: one of ROOMS, `errors`, `gpuguide` or `topic`."""
-    parts = module.split(".")
-    if len(parts) == 1:
-        return "gpuguide"
-    if parts[1] == "__main__":
-        return "cli"
-    return parts[1] if parts[1] in ROOMS | {"errors"} else "topic"
+def circle(arrows: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the names on a circle of arrows, or nothing if there is none."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
-def imported(module: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The gpuguide modules that a file imports anywhere in it, also inside functions."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}, line {node.lineno}: import by the full name"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return {name for name in names if name in known}
-
-
-def test_imports_run_one_way() -> None:
-    known = modules()
+def test_imports_run_one_way(arrows: dict[str, set[str]]) -> None:
     wrong = [
         f"{module} imports {other}"
-        for module, path in known.items()
-        for other in sorted(imported(module, path, known))
-        if room(other) in FORBIDDEN.get(room(module), set())
+        for module, others in arrows.items()
+        for other in sorted(others)
+        if room(other) not in {"gpuguide", room(module), *MAY_IMPORT.get(room(module), ())}
     ]
     assert not wrong
 
 
-def test_every_room_is_known() -> None:
-    assert {"hardware", "measure", "benchmarks", "claims", "plotting", "topic"} <= {room(name) for name in modules()}
-    assert set(FORBIDDEN) - {"topic"} >= ROOMS - {"records"}
+def test_no_arrow_leads_up() -> None:
+    """The rooms themselves have an order: nobody may import a room that may import theirs."""
+    assert not circle(MAY_IMPORT)
+
+
+def test_no_module_imports_itself_by_a_circle(arrows: dict[str, set[str]]) -> None:
+    """The face of a package may import its parts, which then import one another and not the face."""
+    assert not circle(arrows)
+
+
+def test_no_package_imports_itself_by_a_circle(arrows: dict[str, set[str]]) -> None:
+    between: dict[str, set[str]] = {}
+    for module, others in arrows.items():
+        own = package(module)
+        between.setdefault(own, set()).update(package(other) for other in others if package(other) != own)
+    assert not circle(between)
+
+
+def package(module: str) -> str:
+    """The room or topic that holds a module: ``gpuguide.attention`` for ``gpuguide.attention.cost.sizes``."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_every_room_is_there() -> None:
+    assert {room(name) for name in modules()} == {"gpuguide", *MAY_IMPORT}
+
+
+def test_files_are_short() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_folders_are_small() -> None:
+    counts = Counter(str(path.parent.relative_to(SOURCE)) for path in modules().values())
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
 
 
 def test_import_gpuguide_is_light() -> None:
@@ -85,7 +90,8 @@ def test_import_gpuguide_is_light() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [name for name, path in modules().items() if ">>> " in path.read_text(encoding="utf-8")]
+    "module",
+    [name for name, path in modules().items() if re.search(r"(?m)^ *>>> ", path.read_text(encoding="utf-8"))],
 )
 def test_examples_in_docstrings(module: str) -> None:
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

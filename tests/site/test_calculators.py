@@ -103,7 +103,7 @@ def random_setup(draw: random.Random, shape: memory.Shape) -> memory.Setup:
 
 def predicted(shape: memory.Shape, setup: memory.Setup, available: float) -> dict[str, Any]:
     """Return all that the script is asked for, computed by Python."""
-    if faults := memory.run_faults(shape, setup):
+    if faults := memory.setup_faults(shape, setup):
         return {"faults": faults}
     prediction = memory.predict(shape, setup)
     return {
@@ -118,15 +118,15 @@ def predicted(shape: memory.Shape, setup: memory.Setup, available: float) -> dic
 
 SCRIPT_OF_MEMORY = """([known, inputs]) => {
   const memory = gpuguide.costs.memory(known);
-  return inputs.map(([shape, run, available]) => {
-    const faults = memory.runFaults(shape, run);
+  return inputs.map(([shape, setup, available]) => {
+    const faults = memory.setupFaults(shape, setup);
     if (Object.keys(faults).length) return { faults };
-    const found = memory.predict(shape, run);
+    const found = memory.predict(shape, setup);
     return { parameters: memory.parameters(shape),
       moments: found.moments.map(({ name, parts }) => ({ name, ...parts })),
       highest: found.highest.name, total: found.total,
-      remedies: memory.remedies(shape, run).map(({ change, total }) => [change, total]),
-      batch: memory.largestBatch(shape, run, available) };
+      remedies: memory.remedies(shape, setup).map(({ change, total }) => [change, total]),
+      batch: memory.largestBatch(shape, setup, available) };
   });
 }"""
 
@@ -377,7 +377,7 @@ def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -
 def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any, path: Path) -> None:
     page = opened(browser, path, javascript=False)
     assert page.locator(".gg-worked table").is_visible()
-    assert "from gpuguide import" in page.locator(".gg-worked pre").inner_text()
+    assert "from gpuguide.costs import" in page.locator(".gg-worked pre").inner_text()
     assert not page.locator(".gg-calculator").is_visible()
     page.context.close()
     with_scripts = opened(browser, path)

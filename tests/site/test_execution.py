@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_site import Project, cell, start
 
-from gpuguide.site.execution import execution
+from gpuguide.site.execution import declared_records
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_exactly_the_pages_that_use_a_change_run_again(project: Project) -> None
     prose = project.build()
     assert (prose.executed, prose.read) == (set(), {"records"}), "a number in prose is looked up again"
 
-    project.edit("site/tables.py", "from collections.abc", "import collections.abc\nfrom collections.abc")
+    project.edit("site/pages/tables.py", "from collections.abc", "import collections.abc\nfrom collections.abc")
     extension = project.build()
     assert (extension.executed, extension.read) == (set(), {"arithmetic", "index", "records", "units"})
 
@@ -118,7 +118,7 @@ def test_undeclared_records_are_found_in_the_source() -> None:
     codes = [*(f"read({name!r})" for name in names), "%magic\nread(", "read('copy-size')"]
     source = front + "".join(map(cell, codes))
     lines = source.splitlines()
-    found = [(lines[line - 1], name) for line, name in execution.undeclared(source)]
+    found = [(lines[line - 1], name) for line, name in declared_records.undeclared(source)]
     assert found == [
         ("read('copy-size')", "copy-size"),
         ("read('copy-size/copy:bandwidth')", "copy-size"),

@@ -19,10 +19,9 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build" / "html"
 ADDRESS = "https://example.org/guide/"
 MORE = f"""
-extensions += ["sphinx.ext.autodoc", "sphinx_codeautolink"]
+extensions += ["sphinx.ext.autodoc"]
 include_patterns = ["*.md", "docs/**.md", "tutorials/**.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
-codeautolink_concat_default = True
 html_baseurl = "{ADDRESS}"
 """
 INDEX = """
@@ -56,7 +55,7 @@ What there is.
 ```
 """
 RIDGE = cell("from gpuguide.costs import roofline\n\nprint(roofline.ridge(1e12, 1e11))")
-USED = "a.sphinx-codeautolink-a[href$='#gpuguide.costs.roofline.ridge']"
+USED = "a.gg-code-link[href$='#gpuguide.costs.roofline.ridge']"
 
 built = pytest.mark.skipif(
     not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"

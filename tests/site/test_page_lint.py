@@ -117,7 +117,11 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "front-matter": [
         (without("  name: python3", "  name: python"), "kernelspec:"),
         (without("kernelspec:", "author: me\nkernelspec:"), "author: me"),
-        (without("gpuguide:\n  benchmarks: [ceilings, copy-size]\n"), "---"),
+        (without("gpuguide:\n  topics: [ceilings, launches]\n  benchmarks: [ceilings, copy-size]\n"), "---"),
+    ],
+    "topics": [
+        (without("  topics: [ceilings, launches]\n"), "gpuguide:"),
+        (without("[ceilings, launches]", "[ceilings, lunches]"), "  topics:"),
     ],
     "benchmarks": [
         (without("copy-size]", "copy-size, softmax]"), "  benchmarks:"),

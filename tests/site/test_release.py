@@ -10,7 +10,7 @@ import pytest
 import synthetic_records as synthetic
 from small_site import FRONT, cell
 
-from gpuguide.claims import ledger
+from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import records, store
 from gpuguide.site.checks import release

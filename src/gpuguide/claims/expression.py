@@ -45,7 +45,7 @@ class Quantity(float):
 
 
 @dataclass(frozen=True)
-class Reading:
+class Measured:
     """What a record says about one case or about two contenders of one case."""
 
     reference: str
@@ -65,7 +65,7 @@ class Reading:
         return Quantity(value, self.unit)
 
 
-Value: TypeAlias = "bool | int | float | str | Reading | list[Value]"
+Value: TypeAlias = "bool | int | float | str | Measured | list[Value]"
 
 QUANTILES = ("value", "p5", "p25", "median", "p75", "p95")
 """The attributes that a measurement or a ratio has in an expression; ``value`` is the median."""
@@ -121,18 +121,18 @@ def _datasheet(gpu: str, figure: str) -> Quantity:
     return Quantity(figures[figure].value, figures[figure].unit)
 
 
-def _measurement(reference: str) -> Reading:
+def _measurement(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.measurement(reference)
-    return Reading(reference, found.text, found.metric.unit, found.metric.summary, found.record, found.run)
+    return Measured(reference, found.text, found.metric.unit, found.metric.summary, found.record, found.run)
 
 
-def _ratio(reference: str) -> Reading:
+def _ratio(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.ratio(reference)
-    return Reading(reference, found.text, "1", found.summary, found.record, found.run)
+    return Measured(reference, found.text, "1", found.summary, found.record, found.run)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Value]] = {
@@ -275,7 +275,7 @@ def evaluate(text: str, extra: Mapping[str, Callable[..., Value]] | None = None)
 
     Returns
     -------
-    bool, int, float, str, Reading or list of these
+    bool, int, float, str, Measured or list of these
         The value, in SI units where it has one.
 
     Raises
@@ -313,7 +313,7 @@ class _Evaluation:
                 return names[name]
             case ast.Attribute(value=call, attr=attribute):
                 reading = self.value(call, names)
-                assert isinstance(reading, Reading)
+                assert isinstance(reading, Measured)
                 return reading.quantile(attribute)
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 return self.functions[name](*[self.value(argument, names) for argument in arguments])
@@ -339,7 +339,7 @@ class _Evaluation:
 
     def number(self, node: ast.expr, names: Mapping[str, Value]) -> float:
         value = self.value(node, names)
-        if isinstance(value, Reading):
+        if isinstance(value, Measured):
             raise ExpressionError(f"{value.reference} is a distribution; name its .median or a quantile.")
         if isinstance(value, (bool, str, list)):
             raise ExpressionError(f"{ast.unparse(node)!r} is no number.")

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuguide.costs.memory import Shape
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.datasheet import SOURCE_KEYS, Source, read_source
+from gpuguide.hardware.sources import SOURCE_KEYS, Source, read_source
 
 _OWN = ("name", "family", "config", "source", "parameters")
 _SHAPE = tuple(field.name for field in fields(Shape))

@@ -143,11 +143,11 @@ def fit_line(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
 
     Raises
     ------
-    ValueError
+    GpuguideError
         If there is no measurement, or a time is not above 0.
     """
     if len(amounts) != len(seconds) or not amounts or min(seconds) <= 0:
-        raise ValueError(f"There are {len(amounts)} amounts and {len(seconds)} times; as many, above 0, are needed.")
+        raise GpuguideError(f"There are {len(amounts)} amounts and {len(seconds)} times; as many, above 0, are needed.")
     fixed, growing = (
         [1 / time for time in seconds],
         [amount / time for amount, time in zip(amounts, seconds, strict=True)],

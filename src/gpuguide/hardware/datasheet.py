@@ -7,18 +7,16 @@ vendor printed, never what a benchmark measured: pages show them beside measured
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
-
-NOT_VERIFIED = "not verified"
+from gpuguide.hardware.sources import Source, read_source
+from gpuguide.hardware.tables import only, parsed, text_of, texts
 
 # The unit of a figure follows from its key: this is the only place that says which.
 UNITS: Mapping[str, str] = MappingProxyType(
@@ -46,31 +44,8 @@ UNITS: Mapping[str, str] = MappingProxyType(
 )
 FEATURES = frozenset({"fp16", "bf16", "tf32", "fp8", "flash-attention", "nvlink"})
 
-SOURCE_KEYS = ("title", "url", "publisher", "looked_at")
 _GPU_KEYS = ("name", "aliases", "architecture", "capability", "form", "supports")
 _FIGURE_KEYS = ("value", "source", "note")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A document that figures come from."""
-
-    key: str
-    title: str
-    url: str
-    publisher: str
-    looked_at: str
-    """The day (ISO 8601) on which it was read for the figures that cite it, or ``"not verified"``."""
-
-    @property
-    def verified(self) -> bool:
-        """Whether the document itself was looked at."""
-        return self.looked_at != NOT_VERIFIED
-
-    @property
-    def seen(self) -> str:
-        """Whether the document was looked at, and when, as pages say it."""
-        return f"looked at on {self.looked_at}" if self.verified else "not verified by us"
 
 
 @dataclass(frozen=True)
@@ -191,11 +166,8 @@ def parse(text: str, origin: str) -> Datasheet:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise GpuguideError(f"{origin} is not valid TOML: {error}.") from error
-    _only(tables, ("sources", "gpu"), origin)
+    tables = parsed(text, origin)
+    only(tables, ("sources", "gpu"), origin)
     known = {key: read_source(key, table, origin) for key, table in _tables(tables, "sources", origin)}
     gpus = {key: _gpu(key, table, known, origin) for key, table in _tables(tables, "gpu", origin)}
     names: dict[str, Gpu] = {}
@@ -207,41 +179,11 @@ def parse(text: str, origin: str) -> Datasheet:
     return Datasheet(MappingProxyType(known), MappingProxyType(gpus), MappingProxyType(names))
 
 
-def read_source(key: str, table: Mapping[str, Any], origin: str) -> Source:
-    """Return the document that a table ``[sources.KEY]`` describes, here or in another table of published figures.
-
-    Parameters
-    ----------
-    key : str
-        The name by which figures cite the document.
-    table : Mapping
-        Its title, url, publisher and looked_at.
-    origin : str
-        The name of the file, for messages.
-
-    Raises
-    ------
-    GpuguideError
-        If a key is unknown, a text is missing or empty, or ``looked_at`` is neither a date nor ``"not verified"``.
-    """
-    where = f"{origin}, sources.{key}"
-    _only(table, SOURCE_KEYS, where)
-    title, url, publisher, looked_at = (_text(table, name, where) for name in SOURCE_KEYS)
-    if looked_at != NOT_VERIFIED:
-        try:
-            date.fromisoformat(looked_at)
-        except ValueError:
-            raise GpuguideError(
-                f"{where}: looked_at is {looked_at!r}; write a date such as 2026-11-21, or {NOT_VERIFIED!r}."
-            ) from None
-    return Source(key, title, url, publisher, looked_at)
-
-
 def _gpu(key: str, table: Mapping[str, Any], known: Mapping[str, Source], origin: str) -> Gpu:
     where = f"{origin}, gpu.{key}"
-    _only(table, (*_GPU_KEYS, *UNITS), where)
-    name, architecture, form = (_text(table, name, where) for name in ("name", "architecture", "form"))
-    aliases, supports = (_texts(table, name, where) for name in ("aliases", "supports"))
+    only(table, (*_GPU_KEYS, *UNITS), where)
+    name, architecture, form = (text_of(table, name, where) for name in ("name", "architecture", "form"))
+    aliases, supports = (texts(table, name, where) for name in ("aliases", "supports"))
     strange = sorted(set(supports) - FEATURES)
     if strange:
         raise GpuguideError(f"{where}: supports names {strange[0]!r}; known: {', '.join(sorted(FEATURES))}.")
@@ -267,16 +209,16 @@ def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Fi
     where = f"{where}, {key}"
     if not isinstance(entry, dict):
         raise GpuguideError(f'{where} is {entry!r}; write {{ value = …, source = "…" }}.')
-    _only(entry, _FIGURE_KEYS, where)
+    only(entry, _FIGURE_KEYS, where)
     value = entry.get("value")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise GpuguideError(f"{where}: value is {value!r}; write a number above zero, in {UNITS[key]}.")
     if "source" not in entry:
         raise GpuguideError(f"{where} has no source; name one of [sources].")
-    source = _text(entry, "source", where)
+    source = text_of(entry, "source", where)
     if source not in known:
         raise GpuguideError(f"{where}: {unknown('source', source, known)}")
-    note = _text(entry, "note", where) if "note" in entry else ""
+    note = text_of(entry, "note", where) if "note" in entry else ""
     return Figure(float(value), UNITS[key], source, note)
 
 
@@ -288,23 +230,3 @@ def _tables(tables: Mapping[str, Any], name: str, origin: str) -> Iterator[tuple
         if not isinstance(table, dict):
             raise GpuguideError(f"{origin}: {name}.{key} is {table!r}; write a table [{name}.{key}].")
         yield key, table
-
-
-def _only(table: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in allowed:
-            raise GpuguideError(f"{where}: {unknown('key', key, allowed)}")
-
-
-def _text(table: Mapping[str, Any], key: str, where: str) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise GpuguideError(f"{where}: {key} is {value!r}; write a text that is not empty.")
-    return value
-
-
-def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    values = table.get(key)
-    if not isinstance(values, list) or not values or not all(isinstance(text, str) for text in values):
-        raise GpuguideError(f"{where}: {key} is {values!r}; write a list of texts.")
-    return tuple(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuguide.measure.records import Case, Key, Metric, Record, describe_keys
@@ -107,11 +107,10 @@ def described(case: Case) -> str:
     return describe_keys(case.keys) if case.keys else ""
 
 
-def cases_of(chosen: Iterable[Record | None]) -> list[tuple[str, dict[str, Key]]]:
-    """Return every contender and keys that were measured in any of the records, without repetition."""
-    found: list[tuple[str, dict[str, Key]]] = []
-    for record in filter(None, chosen):
-        for case in record.cases:
-            if case.status == "ok" and (case.contender, dict(case.keys)) not in found:
-                found.append((case.contender, dict(case.keys)))
-    return found
+def split_keys(cases: Sequence[Case]) -> tuple[dict[str, Key], list[str]]:
+    """Return the keys that all cases share, and the names of those in which they differ."""
+    names = list(cases[0].keys) if cases else []
+    same = {name: cases[0].keys[name] for name in names if len({case.keys[name] for case in cases}) == 1}
+    if len(cases) == 1:
+        return {}, names
+    return same, [name for name in names if name not in same]

@@ -8,7 +8,8 @@ import statistics
 
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.monitor import limits_over
-from gpuguide.hardware.trace import BOARD, QUANTITIES, Row, Trace
+from gpuguide.hardware.quantities import BOARD, QUANTITIES
+from gpuguide.hardware.trace import Row, Trace
 from gpuguide.measure import records
 from gpuguide.measure.records import Case, Metric, Record
 from gpuguide.measure.units import format_quantity, significant

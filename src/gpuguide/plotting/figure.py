@@ -59,8 +59,8 @@ def show(
     Parameters
     ----------
     draw : callable
-        ``draw(figure, theme)`` puts axes on an empty :class:`matplotlib.figure.Figure`. It is called once for
-        each rendition and must draw the same thing each time.
+        ``draw(figure, theme)`` puts axes on an empty :class:`matplotlib.figure.Figure`, in the theme's colours. It is
+        called once for each format and must draw the same thing each time.
     alt : str
         What a reader who cannot see the figure needs to know: what is plotted, and what it shows.
     caption : str
@@ -82,7 +82,8 @@ def show(
     with noting() as drawn:
         svg: dict[str, str] | None = None
         if os.environ.get("GPUGUIDE_SITE_BUILD"):
-            svg = {theme.scheme: _svg(draw, theme, size) for theme in (palette.LIGHT, palette.DARK)}
+            light = _svg(draw, palette.LIGHT, size)
+            svg = {"light": light, "dark": palette.in_dark(light)}
         png = _png(draw, size)
     own = _own_devices(drawn)
     text = f"{alt.strip()} Dashed and hollow: the same, measured by you on {own}." if own else alt.strip()

@@ -9,6 +9,7 @@ Source of the set: M. Okabe and K. Ito, "Color Universal Design", 2008.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,6 +36,10 @@ class Theme:
     """What is shown for comparison only, such as datasheet values"""
     series: dict[str, str]
 
+    def colours(self) -> list[str]:
+        """Return all colours, in an order that is that of every scheme."""
+        return [self.background, self.text, self.grid, self.ceiling, self.faint, *self.series.values()]
+
 
 _SERIES = {
     #           light      dark
@@ -58,6 +63,8 @@ LIGHT = _theme("light", 0, "#ffffff", "#22272e", "#dde1e6", "#3d444d", "#868e99"
 DARK = _theme("dark", 1, "#14181e", "#dce1e8", "#333b46", "#c3cad4", "#7b8694")
 PRINT = _theme("print", 0, "#ffffff", "#22272e", "#dde1e6", "#3d444d", "#868e99")
 """The light colours on an opaque white ground, for notebooks outside the site"""
+
+_COUNTERPARTS = dict(zip(LIGHT.colours(), DARK.colours(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,14 @@ def using(theme: Theme) -> Iterator[Theme]:
         yield theme
     finally:
         _current.reset(token)
+
+
+def in_dark(svg: str) -> str:
+    """Return a figure that was drawn in the light scheme as it is in the dark one.
+
+    Each colour of a scheme stands for one role, so a colour in the text says which one is meant.
+    """
+    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: _COUNTERPARTS.get(colour[0], colour[0]), svg)
 
 
 def current() -> Theme:

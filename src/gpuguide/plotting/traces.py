@@ -31,7 +31,7 @@ class Panel:
     quantities: Mapping[str, tuple[str, str]]
     """Quantity to its name in the legend and a colour of :attr:`gpuguide.plotting.palette.Theme.series`"""
     bound: str = ""
-    """What the readings cannot pass, of :data:`gpuguide.hardware.trace.BOARD`; drawn where it is near"""
+    """What the readings cannot pass, of :data:`gpuguide.hardware.quantities.BOARD`; drawn where it is near"""
     bound_label: str = ""
 
 

@@ -15,6 +15,8 @@ finding
     how readers find things
 look
     how the site looks
+build
+    the command that builds
 checks
     what says what is wrong with the site
 """

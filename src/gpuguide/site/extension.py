@@ -5,10 +5,13 @@ Nothing here imports torch or matplotlib, so that a build in which nothing chang
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
-from gpuguide.site.execution import execution, faults, watching
+from gpuguide.measure.digest import remembered
+from gpuguide.site.execution import faults, page_digests, running, watching
+from gpuguide.site.execution.remembered import Digests
 from gpuguide.site.finding import (
     code_links,
     descriptions,
@@ -51,7 +54,6 @@ PARTS = (
     cost_card,
     descriptions,
     downloads,
-    execution,
     faults,
     figures,
     folds,
@@ -62,9 +64,11 @@ PARTS = (
     mathematics,
     not_found,
     numbers,
+    page_digests,
     record_downloads,
     record_list,
     repository_links,
+    running,
     search_entries,
     sitemap,
     skipped_cells,
@@ -75,15 +79,24 @@ PARTS = (
 )
 
 
+def own_digest() -> str:
+    """Return a digest of this extension and all that it imports."""
+    return digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register every part. Called by Sphinx.
 
     The environment's version is a digest of this extension and all that it imports: after a change to any of it
     every page is read again, and none is executed again.
     """
+    remembered.keep_in(Path(app.doctreedir) / "source.json", digest.PACKAGE_FOLDER)
+    app.connect("build-finished", lambda app, exception: remembered.save())
     for part in PARTS:
         part.connect(app)
-    own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
+    remembered = Digests(app.doctreedir)
+    own = remembered.get("extension", own_digest)
+    remembered.save()
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),

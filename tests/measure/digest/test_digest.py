@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(digest, "PACKAGE_FOLDER", tmp_path)
     digest.benchmark_modules.cache_clear()
     yield tmp_path
-    for function in (digest.benchmark_modules, digest.benchmark_digest, digest._text_of):
+    for function in (digest.benchmark_modules, digest.benchmark_digest, digest._module_digest):
         function.cache_clear()
 
 
@@ -107,10 +107,10 @@ def test_it_holds_their_names_their_code_and_no_comments(package: Path) -> None:
     assert digest.source_digest(["gpuguide.same"]) != digest.source_digest(["gpuguide.apart"])
     before = digest.source_digest(["gpuguide.same"])
     (package / "same.py").write_bytes(b"# another\r\nvalue = 1\r\n")
-    digest._text_of.cache_clear()
+    digest._module_digest.cache_clear()
     assert digest.source_digest(["gpuguide.same"]) == before
     (package / "same.py").write_text("value = 2")
-    digest._text_of.cache_clear()
+    digest._module_digest.cache_clear()
     assert digest.source_digest(["gpuguide.same"]) != before
 
 

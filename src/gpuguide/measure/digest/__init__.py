@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuguide.errors import unknown
-from gpuguide.measure.digest import definitions
+from gpuguide.measure.digest import definitions, remembered
 from gpuguide.measure.digest.definitions import Definition
 from gpuguide.measure.digest.source import PACKAGE, Module, Tree
 from gpuguide.measure.digest.syntax import Writer
@@ -40,28 +40,34 @@ def imports_of(source: str) -> set[str]:
 
 def transitive(modules: Iterable[str]) -> set[str]:
     """Return ``modules`` and every gpuguide module that they import, directly or not."""
-    return tree().transitive(modules)
+    names = sorted(set(modules))
+    return set(remembered.answer(f"transitive {' '.join(names)}", lambda: sorted(tree().transitive(names))))
 
 
 def source_digest(modules: Iterable[str]) -> str:
     """Return one digest of modules (themselves only, not what they import), with their names and imports."""
     total = hashlib.sha256()
     for name in sorted(set(modules)):
-        total.update(f"{name}\n{_text_of(name)}\n".encode())
+        total.update(_module_digest(name).encode())
     return "sha256:" + total.hexdigest()
 
 
 @functools.cache
-def _text_of(name: str) -> str:
-    return Writer().text(ast.parse(module_path(name).read_text(encoding="utf-8")))
+def _module_digest(name: str) -> str:
+    def taken() -> str:
+        text = Writer().text(ast.parse(module_path(name).read_text(encoding="utf-8")))
+        return hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()
+
+    return str(remembered.answer(f"module {name}", taken))
 
 
 @functools.cache
 def benchmark_modules() -> dict[str, str]:
     """Return the module that declares each benchmark, found by reading the files of ``benchmarks/``."""
-    return declarations(tree())
+    return dict(remembered.answer("benchmarks", lambda: declarations(tree())))
 
 
+@functools.cache
 def declarations(tree: Tree) -> dict[str, str]:
     """Return the module of a tree that declares each benchmark."""
     files = sorted((tree.folder / "benchmarks").rglob("*.py"))
@@ -91,7 +97,7 @@ def benchmark_digest(name: str) -> str:
     GpuguideError
         If there is no such benchmark.
     """
-    return digest_in(tree(), name)
+    return str(remembered.answer(f"benchmark {name}", lambda: digest_in(tree(), name)))
 
 
 def digest_in(tree: Tree, name: str) -> str:
@@ -114,4 +120,7 @@ def reached(tree: Tree, name: str) -> dict[Definition, str]:
 @functools.cache
 def benchmark_files(name: str) -> frozenset[Path]:
     """Return the files in which the definitions stand that a benchmark's digest is made of."""
-    return frozenset(tree().path(definition.module) for definition in reached(tree(), name))
+    modules = remembered.answer(
+        f"modules of {name}", lambda: sorted({definition.module for definition in reached(tree(), name)})
+    )
+    return frozenset(map(module_path, modules))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuguide.claims import ledger
+from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference, store
 from gpuguide.measure.records import Record

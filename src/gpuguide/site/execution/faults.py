@@ -6,6 +6,7 @@ environment is saved makes every build find the same faults.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sphinx.errors import SphinxError
@@ -26,6 +27,20 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     _found.clear()
     app.connect("env-updated", stop_if_any)
+
+
+class naming:
+    """Turn an error about a page into one that stops the build and names the place: a file, or ``file:line``."""
+
+    def __init__(self, place: Path | str) -> None:
+        self.place = place
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, GpuguideError):
+            raise SphinxError(f"{self.place}: {error}") from error
 
 
 class reporting:

@@ -7,13 +7,10 @@ written again when any was.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest
 from gpuguide.measure.records import Record
 from gpuguide.site.pages import ages
 
@@ -31,17 +28,6 @@ def connect(app: Sphinx) -> None:
     app.connect("env-before-read-docs", note_reading)
     app.connect("env-get-updated", pages_that_show_others)
     app.connect("env-purge-doc", forget)
-
-
-@contextmanager
-def site_reads() -> Iterator[None]:
-    """Let a role or directive read any record: what a page declares binds only the code that it runs."""
-    declared = os.environ.pop(store.DECLARED_VARIABLE, None)
-    try:
-        yield
-    finally:
-        if declared is not None:
-            os.environ[store.DECLARED_VARIABLE] = declared
 
 
 def note_record(env: BuildEnvironment, record: Record) -> None:

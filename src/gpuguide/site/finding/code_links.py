@@ -1,115 +1,175 @@
-"""Which names of the library the cells of each page use, and lines in the API reference that say so.
+"""Names of the library in code lead to the API reference, which says in turn which tutorials use each name.
 
-sphinx-codeautolink resolves the names in code and links them to the reference. It forgets the pages that a build does
-not read: its cache looks for sources that end in ``.rst``. And it links only in pages whose own text has changed. So
-what it found is kept here, and it is told which pages were written. To resolve names it imports what they belong to,
-PyTorch among others; a build that reads no page does without, unless it writes one with code.
+By hand, because sphinx-codeautolink imports what it links, parses every page that it has written once more, and loses
+all links when pages are written in parallel. Here a block of code is given the names that it uses when its page is
+read, and its links when it is written, by whichever process does that.
 """
 
 from __future__ import annotations
 
-import copy
+import html
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.writers.html5 import HTML5Translator
+
+from gpuguide.site.finding.code_names import Reader, Use, definition
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
 TUTORIALS = "tutorials/"
+PYTHON = ("python", "ipython3", None)
+"""Languages of blocks that are looked at; an example in a docstring states none"""
+
+_PROMPT = re.compile(r"(>>> |\.\.\. )")
+_MAGIC = re.compile(r"^%.*", re.MULTILINE)
+_PIECE = re.compile(r"<span[^>]*>([^<]+)</span>|([^<]+)|<[^>]*>")
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
+    app.add_node(nodes.literal_block, override=True, html=(write_block, HTML5Translator.depart_literal_block))
+    app.connect("doctree-read", note_names)
     app.connect("env-purge-doc", forget)
-    app.connect("env-updated", keep, priority=400)  # before sphinx-codeautolink drops what it cannot resolve
-    app.connect("env-updated", note_uses, priority=600)  # when it has resolved the rest
+    app.connect("env-updated", note_uses)
     app.connect("doctree-resolved", say_where_used)
-    app.connect("html-page-context", note_written)
-    app.connect("build-finished", link_in_what_was_written, priority=400)
 
 
-# --- what sphinx-codeautolink found ------------------------------------------------------------------------
+# --- names in code -----------------------------------------------------------------------------------------
 
 
-def keep(app: Sphinx, env: BuildEnvironment) -> None:
-    """Keep what was found on the pages that were read, and give back what was found on the others before."""
-    found: dict[str, list[Any]] | None = vars(env).get("sphinx_codeautolink_transforms")
-    if found is None:  # the extension is not used, or this builder writes no HTML
-        return
-    kept: dict[str, list[Any]] = vars(env).setdefault("gpuguide_code", {})
-    if kept and not found and not vars(app).get("gpuguide_forgotten"):
-        extension(app).do_nothing = True
-    kept.update(copy.deepcopy(found))
-    for docname, blocks in kept.items():
-        found.setdefault(docname, copy.deepcopy(blocks))
+def note_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Give every block of a page the names that it uses, and note in which section the page uses each first."""
+    reader, places = Reader(), _first_places(app.env).setdefault(app.env.docname, {})
+    for block in code_blocks(doctree):
+        block["code_names"] = list(names_in(block.astext(), reader))
+        for use in block["code_names"]:
+            places.setdefault(use.name, _section(block))
+
+
+def code_blocks(doctree: nodes.document) -> Iterator[nodes.Element]:
+    """Yield the blocks of a page that may hold Python, examples in docstrings included."""
+    for block in doctree.findall(nodes.FixedTextElement):
+        if isinstance(block, (nodes.literal_block, nodes.doctest_block)) and block.get("language") in PYTHON:
+            yield block
+
+
+def names_in(source: str, reader: Reader) -> Iterable[Use]:
+    """Return what a block uses, given all that stands above it: code, or an example with prompts."""
+    if not source.startswith(">>> "):
+        return reader.read(_MAGIC.sub("", source))
+    code = (line[4:] if _PROMPT.match(line) else "" for line in source.split("\n"))
+    return [Use(use.line, use.start + 4, use.end + 4, use.name) for use in reader.read("\n".join(code))]
+
+
+def _section(node: nodes.Node) -> str:
+    while node.parent is not None and not isinstance(node, nodes.section):
+        node = node.parent
+    return str(node["ids"][0]) if isinstance(node, nodes.section) else ""
 
 
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
-    """Drop what was found on a page, before it is read again or because it is gone."""
-    if vars(env).get("gpuguide_code", {}).pop(docname, None) is not None:
-        vars(app)["gpuguide_forgotten"] = True
+    """Drop what a page uses, before it is read again or because it is gone."""
+    _first_places(env).pop(docname, None)
 
 
-def note_written(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    """Remember that a page was written."""
-    vars(app).setdefault("gpuguide_written", set()).add(pagename)
+def _first_places(env: BuildEnvironment) -> dict[str, dict[str, str]]:
+    """Return page to name to the section where the page uses that name first."""
+    found: dict[str, dict[str, str]] = vars(env).setdefault("gpuguide_code_names", {})
+    return found
 
 
-def link_in_what_was_written(app: Sphinx, exception: Exception | None) -> None:
-    """Have the names linked in the code of every page that this build wrote, and of no other."""
-    written: set[str] = vars(app).get("gpuguide_written", set())
-    links = extension(app)
-    if links is None:
-        return
-    links.outdated_docs = written
-    if links.do_nothing and exception is None and written & vars(app.env).get("gpuguide_code", {}).keys():
-        links.do_nothing = False
-        links.create_references(app, app.env)
+def write_block(translator: Any, node: nodes.Element) -> None:
+    """Write a block as Sphinx does, with links to what the API reference describes."""
+    try:
+        HTML5Translator.visit_literal_block(translator, node)
+    except nodes.SkipNode:
+        builder = translator.builder
+        places: dict[str, tuple[str, str]] = vars(builder.env)["gpuguide_uses"][1]
+        addresses = {}
+        for use in node.get("code_names", ()):
+            if use.name in places:
+                page, anchor = places[use.name]
+                addresses[use] = f"{builder.get_relative_uri(builder.current_docname, page)}#{anchor}"
+        if addresses:
+            translator.body[-1] = with_links(translator.body[-1], addresses)
+        raise
 
 
-def extension(app: Sphinx) -> Any:
-    """Return sphinx-codeautolink's object, or None if it is not used."""
-    for listener in app.events.listeners.get("build-finished", ()):
-        found = getattr(listener.handler, "__self__", None)
-        if type(found).__name__ == "SphinxCodeAutoLink":
-            return found
-    return None
+def with_links(block: str, addresses: Mapping[Use, str]) -> str:
+    """Return a highlighted block with links; of names that begin at one place, as ``a`` and ``a.b``, the longest."""
+    longest = {(use.line, use.start): use for use in sorted(addresses, key=lambda use: use.end)}
+    head, pre, code = block.partition("<pre>")
+    written, line, column, end = [head, pre], 1, 0, 0
+    for piece in _PIECE.finditer(code):
+        text = html.unescape(piece[1] or piece[2] or "")
+        use = longest.get((line, column))
+        if text and use and not end:
+            written.append(f'<a class="gg-code-link" href="{addresses[use]}" title="{use.name}">')
+            end = use.end
+        written.append(piece[0])
+        line += text.count("\n")
+        column = len(text.rpartition("\n")[2]) + (0 if "\n" in text else column)
+        if end and (column >= end or "\n" in text):
+            written.append("</a>")
+            end = 0
+    return "".join(written)
 
 
 # --- where a name is used ----------------------------------------------------------------------------------
 
 
 def note_uses(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Note which tutorials use each name, and return the pages whose lines about it have changed."""
-    links = extension(app)
-    if links is None or links.do_nothing:
-        return []
+    """Note where each name is used, and where described; return the pages that say or link something else now."""
     uses: dict[str, dict[str, str]] = {}
-    for docname, blocks in sorted(vars(env).get("sphinx_codeautolink_transforms", {}).items()):
-        if docname.startswith(TUTORIALS):
-            for block in blocks:
-                for name in block.names:
-                    # The first use, with the section it stands in.
-                    uses.setdefault(name.resolved_location, {}).setdefault(docname, block.example.ref_id or "")
-    before: dict[str, dict[str, str]] = vars(env).get("gpuguide_uses", {})
-    vars(env)["gpuguide_uses"] = uses
-    changed = {name for name in {*uses, *before} if uses.get(name) != before.get(name)}
-    objects = env.domains.python_domain.objects
-    return sorted({objects[name].docname for name in changed if name in objects})
+    for docname, sections in sorted(_first_places(env).items()):
+        for name, section in sections.items():
+            uses.setdefault(name, {})[docname] = section
+    described = where_described(env)
+    places = {name: described[name] for name in uses if name in described}
+    uses_before, places_before = vars(env).get("gpuguide_uses", ({}, {}))
+    vars(env)["gpuguide_uses"] = uses, places
+    says_else = [places[name][0] for name in _differing(uses_before, uses) if name in places]
+    links_else = [page for name in _differing(places_before, places) for page in uses.get(name, ())]
+    return sorted({*says_else, *links_else})
+
+
+def where_described(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
+    """Return the page and anchor of each description, by the name under which the thing is defined.
+
+    The API reference may describe it as a package passes it on: ``gpuguide.logits.softmax``.
+    """
+    described = env.domains.python_domain.objects
+    found = {_defined_as(name): (entry.docname, entry.node_id) for name, entry in described.items()}
+    return {**found, **{name: (entry.docname, entry.node_id) for name, entry in described.items()}}
+
+
+def _defined_as(name: str) -> str:
+    found = definition(name)
+    return found.name if found else name
+
+
+def _differing(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
 def say_where_used(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Add a line to the description of every name that a tutorial uses, and one for all of them below the title."""
-    uses: dict[str, dict[str, str]] = vars(app.env).get("gpuguide_uses", {})
+    uses: dict[str, dict[str, str]] = vars(app.env)["gpuguide_uses"][0]
     described = list(doctree.findall(addnodes.desc))
     everywhere: dict[str, str] = {}
     for description in described:
         signature = description[0]
         for name in signature["ids"] if isinstance(signature, nodes.Element) else []:
-            if places := uses.get(name):
+            places = {
+                page: section for page, section in uses.get(_defined_as(name), {}).items() if page.startswith(TUTORIALS)
+            }
+            if places:
                 description[-1].append(line(app, docname, "Used in ", places))
                 everywhere.update(dict.fromkeys(places, ""))
     first = next(iter(doctree.findall(nodes.paragraph)), None)
@@ -119,7 +179,7 @@ def say_where_used(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         first.parent.insert(below, shown if everywhere else nothing())
 
 
-def line(app: Sphinx, docname: str, text: str, places: dict[str, str]) -> nodes.paragraph:
+def line(app: Sphinx, docname: str, text: str, places: Mapping[str, str]) -> nodes.paragraph:
     """Return a line with a link to each tutorial, at the section of the first use where it is given."""
     made = nodes.paragraph("", text, classes=["gg-used-in"])
     for position, (page, anchor) in enumerate(sorted(places.items())):

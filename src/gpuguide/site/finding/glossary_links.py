@@ -7,9 +7,10 @@ for only on pages that also name the field. Headings, code, links, formulas, fig
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,14 +140,21 @@ def add_links(doctree: nodes.document, found: Sequence[Term], uri: str) -> None:
     """
     texts = list(running_text(doctree))
     whole = " ".join(text.astext() for text in texts).casefold()
-    open_terms = [term for term in found if term.field.casefold() in whole]
+    by_name = {name: term for term in found if term.field.casefold() in whole for name in term.names}
+    if not by_name:
+        return
+    words, linked = pattern(tuple(by_name)), set[str]()
     for text in texts:
-        if not open_terms:
-            return
-        pieces, linked = with_links(text, open_terms, uri)
-        if linked:
-            text.parent.replace(text, pieces)
-            open_terms = [term for term in open_terms if term not in linked]
+        pieces, end = [], 0
+        for match in words.finditer(text):
+            term = next(by_name[name] for name in by_name if _is_form_of(match[0], name))
+            if term.id not in linked:
+                linked.add(term.id)
+                pieces += [nodes.Text(text[end : match.start()]), link_to(term, match[0], uri)]
+                end = match.end()
+        if pieces:
+            pieces.append(nodes.Text(text[end:]))
+            text.parent.replace(text, [piece for piece in pieces if piece.astext()])
 
 
 def running_text(node: nodes.Element) -> Iterator[nodes.Text]:
@@ -159,33 +167,15 @@ def running_text(node: nodes.Element) -> Iterator[nodes.Text]:
                 yield from running_text(child)
 
 
-def with_links(text: str, open_terms: Sequence[Term], uri: str) -> tuple[list[nodes.Node], list[Term]]:
-    """Return a text as nodes, with a link at the first use of each term, and the terms that were linked."""
-    by_name = {name: term for term in open_terms for name in term.names}
-    pieces: list[nodes.Node] = []
-    linked: list[Term] = []
-    end = 0
-    for match in pattern(by_name).finditer(text):
-        term = next(by_name[name] for name in by_name if _is_form_of(match[0], name))
-        if term not in linked:
-            linked.append(term)
-            pieces.append(nodes.Text(text[end : match.start()]))
-            pieces.append(
-                nodes.reference(
-                    "",
-                    match[0],
-                    refuri=f"{uri}#{term.id}",
-                    reftitle=term.definition,
-                    classes=["gg-term"],
-                    internal=True,
-                )
-            )
-            end = match.end()
-    pieces.append(nodes.Text(text[end:]))
-    return [piece for piece in pieces if piece.astext()], linked
+def link_to(term: Term, word: str, uri: str) -> nodes.reference:
+    """Return a link to a term, which shows its definition when one points at it."""
+    return nodes.reference(
+        "", word, refuri=f"{uri}#{term.id}", reftitle=term.definition, classes=["gg-term"], internal=True
+    )
 
 
-def pattern(names: Iterable[str]) -> re.Pattern[str]:
+@functools.cache
+def pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     """Return what matches any of these names as words, the longest first."""
     forms = "|".join(_form(name) for name in sorted(names, key=lambda name: (-len(name), name)))
     return re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])")

@@ -17,7 +17,6 @@ from docutils import nodes
 
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
-from gpuguide.site.execution import watching
 from gpuguide.site.finding import glossary_links
 from gpuguide.site.records import hardware_table
 from gpuguide.site.records.benchmark_list import declared
@@ -77,11 +76,10 @@ def script(found: Iterable[Entry]) -> str:
 def entries(app: Sphinx) -> list[Entry]:
     """Return everything that can be found on the site, always in the same order."""
     found = [*pages_and_sections(app), *glossary_terms(app), *library_names(app)]
-    with watching.site_reads():
-        if HARDWARE in app.env.all_docs:
-            found += [*gpus(app), *measured_ceilings(app)]
-        if MEASUREMENTS in app.env.all_docs:
-            found += records(app)
+    if HARDWARE in app.env.all_docs:
+        found += [*gpus(app), *measured_ceilings(app)]
+    if MEASUREMENTS in app.env.all_docs:
+        found += records(app)
     return sorted(set(found), key=lambda entry: (KINDS.index(entry.kind), entry.name, entry.address))
 
 

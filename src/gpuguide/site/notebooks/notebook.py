@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import nbformat
@@ -15,9 +14,9 @@ from docutils import nodes
 from nbformat import v4
 from sphinx.errors import SphinxError
 
-from gpuguide.site.execution.execution import naming
+from gpuguide.site.execution import outputs_cache
+from gpuguide.site.execution.faults import naming
 from gpuguide.site.notebooks import code_cells
-from gpuguide.site.pages import page_source
 
 if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
@@ -43,22 +42,15 @@ def executed(env: BuildEnvironment, docname: str) -> Any:
         If the cache does not hold the page.
     """
     from jupyter_cache import get_cache
-    from myst_nb.core.read import create_nb_reader
 
-    path = env.doc2path(docname)
-    text = page_source.marked(Path(path).read_text(encoding="utf-8"), vars(env)["gpuguide_digests"][docname])
-    config = vars(env)
-    reader = create_nb_reader(path, config["myst_config"], config["mystnb_config"], text)
-    if reader is None:
-        raise SphinxError(f"{path}: the page is no notebook. Give it the front matter of the other tutorials.")
-    notebook = reader.read(text)
+    notebook = outputs_cache.notebook(env, docname)
     if notebook.metadata.get("mystnb", {}).get("execution_mode") == "off":
         return notebook
     try:
-        _, found = get_cache(config["mystnb_config"].execution_cache_path).merge_match_into_notebook(notebook)
+        _, found = get_cache(outputs_cache.folder(env)).merge_match_into_notebook(notebook)
     except KeyError as error:
         raise SphinxError(
-            f"{path}: its outputs are not in the execution cache. Remove _build and build again."
+            f"{env.doc2path(docname)}: its outputs are not in the execution cache. Remove _build and build again."
         ) from error
     return found
 

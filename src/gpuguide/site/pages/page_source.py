@@ -15,7 +15,7 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 _CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _CELL_OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _DISPLAY_NAME = re.compile(r"^(  display_name: .*)$", re.MULTILINE)
-_KNOWN = {"benchmarks", "extras", "downloads", "not-run"}
+_KNOWN = {"topics", "benchmarks", "extras", "downloads", "not-run"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Page:
 
     executed: bool
     """True for a notebook, which names a kernel in its front matter"""
+    topics: tuple[str, ...] = ()
+    """What it is about, by the names that modules, benchmarks and claims have too"""
     benchmarks: tuple[str, ...] = ()
     """The records that it may read"""
     extras: tuple[str, ...] = ()
@@ -96,6 +98,7 @@ def read(source: str) -> Page:
         raise GpuguideError(f"The entry gpuguide of the front matter is {own!r}; it holds {', '.join(sorted(_KNOWN))}.")
     return Page(
         executed="kernelspec" in front,
+        topics=_names(own, "topics"),
         benchmarks=_names(own, "benchmarks"),
         extras=_names(own, "extras"),
         downloads=str(own.get("downloads", "nothing")),

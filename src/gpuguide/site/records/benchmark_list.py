@@ -32,7 +32,7 @@ class BenchmarkList(SphinxDirective):
         rows: list[list[Cell]] = []
         for folder in store.folders()[:1]:
             watching.note_folder(self.env, folder)
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             for name, texts in declared().items():
                 self.env.note_dependency(str(texts["path"]))
                 own = [record for record in store.published_records() if record.benchmark == name]

@@ -34,7 +34,7 @@ SCRIPTS = {
 
 MODEL, GPU = "llama-3.1-8b", "h100-sxm"
 """What a calculator shows at first"""
-RUN = memory.Setup(batch=1, seq_len=4096)
+SETUP = memory.Setup(batch=1, seq_len=4096)
 SHAPE_LABELS = {
     "layers": "Layers",
     "hidden": "Hidden size",
@@ -132,7 +132,7 @@ class _Calculator(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         used = self.env.metadata[self.env.docname].get("gpuguide_calculators", "")
         self.env.metadata[self.env.docname]["gpuguide_calculators"] = f"{used} {self.name_of_calculator}".strip()
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             example = nodes.container("", *self.example(), classes=["gg-worked"])
             data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         name = self.name_of_calculator
@@ -159,13 +159,13 @@ class WillItFit(_Calculator):
     def example(self) -> list[Node]:
         """Return the memory of the first example as a table, and the call that computes it."""
         preset, gpu = presets.get(MODEL), datasheet.get(GPU)
-        prediction = memory.predict(preset.shape, RUN)
+        prediction = memory.predict(preset.shape, SETUP)
         total, capacity = prediction.total, gpu.figures["memory"].value
         words = {"fits": "fits", "tight": "is tight", "too large": "does not fit"}[memory.judge(total, capacity)]
         lead = nodes.paragraph(
             "",
             f"An example, as the calculator needs scripts: to train all weights of {preset.name} in mixed precision, "
-            f"one sequence of {RUN.seq_len} tokens at a time, takes {gib(total)}. On {gpu.name} with {gib(capacity)} "
+            f"one sequence of {SETUP.seq_len} tokens at a time, takes {gib(total)}. On {gpu.name} with {gib(capacity)} "
             f"it {words}.",
         )
         highest = prediction.highest
@@ -176,8 +176,8 @@ class WillItFit(_Calculator):
             shown,
             python_call(
                 "from gpuguide.costs import memory, presets\n\n"
-                f"run = memory.Setup(batch={RUN.batch}, seq_len={RUN.seq_len})\n"
-                f'memory.predict(presets.get("{MODEL}").shape, run).total'
+                f"setup = memory.Setup(batch={SETUP.batch}, seq_len={SETUP.seq_len})\n"
+                f'memory.predict(presets.get("{MODEL}").shape, setup).total'
             ),
         ]
 
@@ -261,8 +261,8 @@ def fit_data() -> dict[str, Any]:
             for gpu in datasheet.load().values()
         ],
         "first": {"model": MODEL, "gpu": GPU},
-        "run": asdict(RUN),
-        "run_defaults": asdict(memory.Setup()),
+        "setup": asdict(SETUP),
+        "setup_defaults": asdict(memory.Setup()),
         "shape_defaults": defaults,
         "shape_labels": SHAPE_LABELS,
         "part_names": PART_NAMES,

@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.claims import ledger
+from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, store
 from gpuguide.site.execution import faults, watching
@@ -68,7 +68,7 @@ class _Ledger(SphinxDirective):
         """Return one block a claim, and report those that cannot be worded with the place where they stand."""
         found: list[nodes.container] = []
         for claim in claims:
-            with faults.reporting(self.get_location()), watching.site_reads():
+            with faults.reporting(self.get_location()):
                 try:
                     found.append(self.block(claim))
                 except GpuguideError as error:

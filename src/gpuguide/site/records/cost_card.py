@@ -39,7 +39,7 @@ class CostCard(SphinxDirective):
         """Return the card as a list of names and values."""
         records: list[Record] = []
         page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             records = [store.published(name) for name in page.benchmarks]
         for record in records:
             watching.note_record(self.env, record)

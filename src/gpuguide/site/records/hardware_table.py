@@ -9,6 +9,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.hardware import datasheet
+from gpuguide.hardware.sources import Source
 from gpuguide.measure import digest, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.units import format_quantity, significant
@@ -108,7 +109,7 @@ class Sources(SphinxDirective):
         return [listed]
 
 
-def cited(source: datasheet.Source) -> nodes.paragraph:
+def cited(source: Source) -> nodes.paragraph:
     """Return the link to a document, its publisher, and whether we looked at it."""
     link = nodes.reference("", source.title, refuri=source.url)
     return nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({source.seen})"))
@@ -122,7 +123,7 @@ class MeasuredHardware(SphinxDirective):
         note_datasheet(self)
         watching.note_folder(self.env, store.published_folder())
         found: list[Node] = []
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             for record in store.published_records():
                 gpu = datasheet.find(record.device_name)
                 if record.benchmark == "ceilings" and gpu is not None:

@@ -94,15 +94,14 @@ class NewestRecords(SphinxDirective):
         """Return a table."""
         watching.note_folder(self.env, store.published_folder())
         texts = declared()
-        with watching.site_reads():
-            records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
-            records.sort(key=lambda record: max(run.finished_at for run in record.runs), reverse=True)
-            rows: list[list[Cell]] = []
-            for record in records[: int(self.arguments[0])]:
-                watching.note_record(self.env, record)
-                day = nodes.inline("", status.measured_on(record).isoformat(), classes=["gg-day"])
-                address = f"docs/measurements.html#record-{record.device}-{record.benchmark}"
-                up = "../" * self.env.docname.count("/")
-                link = nodes.reference("", texts[record.benchmark]["title"], refuri=up + address, internal=True)
-                rows.append([link, record.device_name, day])
+        records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
+        records.sort(key=lambda record: max(run.finished_at for run in record.runs), reverse=True)
+        rows: list[list[Cell]] = []
+        for record in records[: int(self.arguments[0])]:
+            watching.note_record(self.env, record)
+            day = nodes.inline("", status.measured_on(record).isoformat(), classes=["gg-day"])
+            address = f"docs/measurements.html#record-{record.device}-{record.benchmark}"
+            up = "../" * self.env.docname.count("/")
+            link = nodes.reference("", texts[record.benchmark]["title"], refuri=up + address, internal=True)
+            rows.append([link, record.device_name, day])
         return [table(["what", "on", "measured"], rows)]

@@ -71,7 +71,7 @@ class _Reference(SphinxRole):
 
     def run(self) -> tuple[list[Node], list[system_message]]:
         found: Measurement | Ratio | None = None
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             try:
                 found = self.look_up()
             except GpuguideError as error:

@@ -32,7 +32,7 @@ class RecordList(SphinxDirective):
         """Return a section a benchmark."""
         sections: dict[str, nodes.section] = {}
         watching.note_folder(self.env, store.published_folder())
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
             texts = declared()
             for record in records:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.claims import ledger
+from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
 from gpuguide.measure.records import Record
@@ -136,7 +136,7 @@ class Status(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         watching.note_folder(self.env, ledger.LEDGER.parent)
         items = nodes.bullet_list()
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             records = store.published_records()
             for record in records:
                 watching.note_record(self.env, record)
@@ -173,7 +173,7 @@ class RecordStatusTable(SphinxDirective):
         watching.note_day(self.env)
         watching.note_folder(self.env, store.published_folder())
         rows: list[list[Cell]] = []
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             for record in sorted(store.published_records(), key=lambda record: (record.benchmark, record.device)):
                 watching.note_record(self.env, record)
                 rows.append(self.row(record))

@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.measure import side_by_side, store
 from gpuguide.measure.records import Record
-from gpuguide.site.execution import faults, watching
+from gpuguide.site.execution import faults
 from gpuguide.site.pages import page_source
 from gpuguide.site.pages.tables import Cell, table
 
@@ -42,7 +42,7 @@ class YourRecords(SphinxDirective):
         """Return the tables, or nothing."""
         page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
         shown: list[Node] = []
-        with faults.reporting(self.get_location()), watching.site_reads():
+        with faults.reporting(self.get_location()):
             pairs = [pair for name in page.benchmarks for pair in published_and_own(name)]
             for device in sorted({own.device for _, own in pairs}):
                 shown += beside([pair for pair in pairs if pair[1].device == device])

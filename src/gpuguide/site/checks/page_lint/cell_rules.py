@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import Source, dotted
-from gpuguide.site.execution import execution
+from gpuguide.site.execution import declared_records
 from gpuguide.site.pages import skipped_cells
 from gpuguide.site.pages.page_source import CodeCell
 
@@ -181,7 +181,7 @@ def glue_import(source: Source) -> Found:
 @rule("undeclared-benchmark")
 def undeclared_benchmark(source: Source) -> Found:
     """A record that a cell reads is declared in the front matter."""
-    for line, name in execution.undeclared(source.text):
+    for line, name in declared_records.undeclared(source.text):
         remedy = f"Add it to the front matter: gpuguide: {{benchmarks: [{name}]}}."
         yield line, f"The cell reads the record {name!r}, which the page does not declare.", remedy
 

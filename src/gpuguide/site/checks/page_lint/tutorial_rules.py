@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from gpuguide.claims import topics as known_topics
 from gpuguide.measure import digest
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
@@ -36,7 +37,7 @@ def front_matter(source: Source) -> Found:
     """The front matter is that of the template: `gpuguide`, `jupytext` and `kernelspec`, as they stand there."""
     front = dict(source.page.front_matter)
     if "gpuguide" not in front:
-        yield 1, "The front matter has no entry gpuguide.", "Add it: gpuguide: {benchmarks: []}."
+        yield 1, "The front matter has no entry gpuguide.", "Add it: gpuguide: {topics: [], benchmarks: []}."
     for key, wanted in FRONT_MATTER.items():
         expected = {**wanted, "language": "python"} if _needs_language(front, key) else wanted
         if front.get(key) != expected:
@@ -48,6 +49,18 @@ def front_matter(source: Source) -> Found:
 def _needs_language(front: dict[str, Any], key: str) -> bool:
     """Return whether the kernel names its language: on a page that is not executed, nothing else tells it."""
     return key == "kernelspec" and (front.get("mystnb") or {}).get("execution_mode") == "off"
+
+
+@rule("topics", tutorials_only=True)
+def topics(source: Source) -> Found:
+    """A tutorial names its topics, by names that `claims.toml` lists."""
+    known = known_topics()
+    if "gpuguide" in source.page.front_matter and not source.page.topics:
+        yield source.front_line("gpuguide"), "The page names no topic.", "Add to gpuguide: topics: [NAME]."
+    for name in source.page.topics:
+        if name not in known:
+            line = source.front_line("topics")
+            yield line, f"There is no topic {name!r}.", f"Name one of {', '.join(sorted(known))}."
 
 
 @rule("benchmarks")

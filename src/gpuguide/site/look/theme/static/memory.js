@@ -28,29 +28,31 @@ gpuguide.costs.memory = (known) => {
     return faults;
   }
 
-  function runFaults(shape, run) {
+  function setupFaults(shape, setup) {
     const faults = {};
-    choiceFault(faults, "purpose", run.purpose, known.purposes);
+    choiceFault(faults, "purpose", setup.purpose, known.purposes);
     if (!Object.keys(faults).length) {
-      choiceFault(faults, "precision", run.precision, precisionsFor(run.purpose));
+      choiceFault(faults, "precision", setup.precision, precisionsFor(setup.purpose));
     }
-    choiceFault(faults, "optimizer", run.optimizer, known.optimizers);
-    choiceFault(faults, "cache", run.cache, known.caches);
+    choiceFault(faults, "optimizer", setup.optimizer, known.optimizers);
+    choiceFault(faults, "cache", setup.cache, known.caches);
     for (const name of ["batch", "tensor_parallel", "data_parallel"]) {
-      wholeFault(faults, name, run[name], known.largest.count);
+      wholeFault(faults, name, setup[name], known.largest.count);
     }
-    wholeFault(faults, "seq_len", run.seq_len, known.largest.size);
-    if (!("seq_len" in faults) && run.seq_len > shape.context) {
-      faults.seq_len = `seq_len is ${run.seq_len}; the model knows ${shape.context} positions.`;
+    wholeFault(faults, "seq_len", setup.seq_len, known.largest.size);
+    if (!("seq_len" in faults) && setup.seq_len > shape.context) {
+      faults.seq_len = `seq_len is ${setup.seq_len}; the model knows ${shape.context} positions.`;
     }
     if (!("tensor_parallel" in faults)) {
-      const name = ["heads", "intermediate"].find((each) => shape[each] % run.tensor_parallel);
+      const name = ["heads", "intermediate"].find((each) => shape[each] % setup.tensor_parallel);
       if (name) {
-        const parts = run.tensor_parallel;
+        const parts = setup.tensor_parallel;
         faults.tensor_parallel = `tensor_parallel is ${parts}; it must divide the ${shape[name]} of ${name}.`;
       }
     }
-    if (![0, 1, 2, 3].includes(run.sharding)) faults.sharding = `sharding is ${run.sharding}; choose 0, 1, 2 or 3.`;
+    if (![0, 1, 2, 3].includes(setup.sharding)) {
+      faults.sharding = `sharding is ${setup.sharding}; choose 0, 1, 2 or 3.`;
+    }
     return faults;
   }
 
@@ -77,58 +79,58 @@ gpuguide.costs.memory = (known) => {
   }
   const parameters = (shape) => Math.round(local(shape, 1).total);
 
-  const computeSize = (run) => (run.precision === "fp32" ? 4 : 2);
-  const streamSize = (run) => (["bf16", "int8", "int4"].includes(run.precision) ? 2 : 4);
-  const tokensOf = (run) => run.batch * run.seq_len;
-  const scoresOf = (shape, run) => ((4 * run.batch * shape.heads) / run.tensor_parallel) * run.seq_len ** 2;
+  const computeSize = (setup) => (setup.precision === "fp32" ? 4 : 2);
+  const streamSize = (setup) => (["bf16", "int8", "int4"].includes(setup.precision) ? 2 : 4);
+  const tokensOf = (setup) => setup.batch * setup.seq_len;
+  const scoresOf = (shape, setup) => ((4 * setup.batch * shape.heads) / setup.tensor_parallel) * setup.seq_len ** 2;
 
-  function activationsOfLayer(shape, run) {
-    const here = local(shape, run.tensor_parallel);
-    const [tokens, compute, stream] = [tokensOf(run), computeSize(run), streamSize(run)];
+  function activationsOfLayer(shape, setup) {
+    const here = local(shape, setup.tensor_parallel);
+    const [tokens, compute, stream] = [tokensOf(setup), computeSize(setup), streamSize(setup)];
     const statistics = shape.layer_norm ? 8 : 4;
     let norms = tokens * (shape.norms * (stream * shape.hidden + statistics) + 2 * compute * shape.hidden);
     if (shape.qk_norm) {
       norms += tokens * (stream * (here.queries + here.keys) + (4 * (here.queries + here.keys)) / shape.head_dim);
     }
-    return norms + attention(shape, run) + feedForward(shape, run);
+    return norms + attention(shape, setup) + feedForward(shape, setup);
   }
-  function attention(shape, run) {
-    const here = local(shape, run.tensor_parallel);
-    const [tokens, compute] = [tokensOf(run), computeSize(run)];
+  function attention(shape, setup) {
+    const here = local(shape, setup.tensor_parallel);
+    const [tokens, compute] = [tokensOf(setup), computeSize(setup)];
     const output = compute * tokens * here.queries;
-    if (run.fused_attention) {
+    if (setup.fused_attention) {
       const heads = here.queries / shape.head_dim;
       return output + compute * tokens * (here.queries + 2 * here.keys) + 4 * tokens * heads;
     }
     let copies = 4 * tokens * 3 * here.queries;
     if (compute === 4) copies += 4 * tokens * 2 * here.keys;
-    return output + copies + scoresOf(shape, run);
+    return output + copies + scoresOf(shape, setup);
   }
-  function feedForward(shape, run) {
-    return computeSize(run) * tokensOf(run) * (shape.gated ? 4 : 2) * local(shape, run.tensor_parallel).inner;
+  function feedForward(shape, setup) {
+    return computeSize(setup) * tokensOf(setup) * (shape.gated ? 4 : 2) * local(shape, setup.tensor_parallel).inner;
   }
-  function backwardOfLayer(shape, run, gradient) {
-    const here = local(shape, run.tensor_parallel);
-    const [tokens, compute, stream] = [tokensOf(run), computeSize(run), streamSize(run)];
-    const through = tokens * shape.hidden * (stream + (run.precision === "mixed" ? compute : 0));
+  function backwardOfLayer(shape, setup, gradient) {
+    const here = local(shape, setup.tensor_parallel);
+    const [tokens, compute, stream] = [tokensOf(setup), computeSize(setup), streamSize(setup)];
+    const through = tokens * shape.hidden * (stream + (setup.precision === "mixed" ? compute : 0));
     const wide = tokens * here.inner * compute * (shape.gated ? 2 : 1) + compute * shape.hidden * here.inner;
-    if (run.fused_attention) return through + wide;
-    const freed = feedForward(shape, run) + tokens * shape.hidden * (stream + compute);
-    const narrow = 2 * scoresOf(shape, run) + 4 * tokens * here.queries + gradient * here.feedForward - freed;
+    if (setup.fused_attention) return through + wide;
+    const freed = feedForward(shape, setup) + tokens * shape.hidden * (stream + compute);
+    const narrow = 2 * scoresOf(shape, setup) + 4 * tokens * here.queries + gradient * here.feedForward - freed;
     return through + Math.max(wide, narrow);
   }
 
-  function training(shape, run) {
-    const here = local(shape, run.tensor_parallel);
-    const tokens = tokensOf(run);
-    const mixed = run.precision === "mixed";
-    const [compute, stream] = [computeSize(run), streamSize(run)];
-    const number = run.precision === "bf16" ? 2 : 4;
-    const shards = [0, 1, 2, 3].map((stage) => (run.sharding >= stage ? run.data_parallel : 1));
-    const gathered = run.sharding === 3 && run.data_parallel > 1;
+  function training(shape, setup) {
+    const here = local(shape, setup.tensor_parallel);
+    const tokens = tokensOf(setup);
+    const mixed = setup.precision === "mixed";
+    const [compute, stream] = [computeSize(setup), streamSize(setup)];
+    const number = setup.precision === "bf16" ? 2 : 4;
+    const shards = [0, 1, 2, 3].map((stage) => (setup.sharding >= stage ? setup.data_parallel : 1));
+    const gathered = setup.sharding === 3 && setup.data_parallel > 1;
     const fixed = {
       weights: (number * here.total) / shards[3],
-      optimizer: (number * known.state_copies[run.optimizer] * here.total) / shards[1],
+      optimizer: (number * known.state_copies[setup.optimizer] * here.total) / shards[1],
       workspace: 2 * known.workspace,
     };
     const copies = (layers, ends) => {
@@ -139,15 +141,15 @@ gpuguide.costs.memory = (known) => {
       if (shards[2] === 1) return number * (layers * here.layer + ends);
       return number * ((layers * here.layer + ends) / shards[2] + Math.min(1, layers) * here.layer);
     };
-    const layer = activationsOfLayer(shape, run);
+    const layer = activationsOfLayer(shape, setup);
     const streams = shape.layers * stream * tokens * shape.hidden;
-    const kept = run.checkpointing ? streams : shape.layers * layer;
+    const kept = setup.checkpointing ? streams : shape.layers * layer;
     const norm = tokens * ((stream + compute) * shape.hidden + (shape.layer_norm ? 8 : 4));
     const inputs = 16 * tokens;
     const scores = tokens * here.vocab;
-    const held = run.checkpointing ? 0 : shape.layers;
-    const again = run.checkpointing ? layer - stream * tokens * shape.hidden : 0;
-    const working = backwardOfLayer(shape, run, number);
+    const held = setup.checkpointing ? 0 : shape.layers;
+    const again = setup.checkpointing ? layer - stream * tokens * shape.hidden : 0;
+    const working = backwardOfLayer(shape, setup, number);
     return [
       ["loss, forward", { ...fixed,
         copies: copies(shape.layers, 1),
@@ -180,37 +182,37 @@ gpuguide.costs.memory = (known) => {
       ["optimizer", { ...fixed,
         activations: inputs,
         gradients: (number * here.total) / shards[2],
-        temporary: run.optimizer === "adamw" ? (number * here.total) / shards[1] : 0 }],
+        temporary: setup.optimizer === "adamw" ? (number * here.total) / shards[1] : 0 }],
     ];
   }
 
-  function cacheBytes(shape, run) {
-    return 2 * shape.layers * local(shape, run.tensor_parallel).keys * tokensOf(run) * sizes[run.cache];
+  function cacheBytes(shape, setup) {
+    return 2 * shape.layers * local(shape, setup.tensor_parallel).keys * tokensOf(setup) * sizes[setup.cache];
   }
-  function weightBytes(shape, run) {
-    const here = local(shape, run.tensor_parallel);
+  function weightBytes(shape, setup) {
+    const here = local(shape, setup.tensor_parallel);
     const matrices = shape.layers * here.matrices;
-    const rest = sizes[run.precision === "fp32" ? "fp32" : "bf16"];
-    return matrices * sizes[run.precision] + (here.total - matrices) * rest;
+    const rest = sizes[setup.precision === "fp32" ? "fp32" : "bf16"];
+    return matrices * sizes[setup.precision] + (here.total - matrices) * rest;
   }
-  function inference(shape, run) {
-    const here = local(shape, run.tensor_parallel);
-    const tokens = tokensOf(run);
-    const generates = run.purpose === "generate";
-    const compute = computeSize(run);
+  function inference(shape, setup) {
+    const here = local(shape, setup.tensor_parallel);
+    const tokens = tokensOf(setup);
+    const generates = setup.purpose === "generate";
+    const compute = computeSize(setup);
     const fixed = {
-      weights: weightBytes(shape, run),
-      cache: generates ? cacheBytes(shape, run) : 0,
+      weights: weightBytes(shape, setup),
+      cache: generates ? cacheBytes(shape, setup) : 0,
       workspace: known.workspace,
     };
     const inputs = 16 * tokens;
     let wide = tokens * (3 * shape.hidden + (shape.gated ? 3 : 2) * here.inner) * compute;
-    if (!run.fused_attention) {
-      const plain = 2 * scoresOf(shape, run)
+    if (!setup.fused_attention) {
+      const plain = 2 * scoresOf(shape, setup)
         + tokens * (2 * shape.hidden * compute + 3 * here.queries * (compute + 4));
       wide = Math.max(wide, plain);
     }
-    const scored = generates ? run.batch : tokens;
+    const scored = generates ? setup.batch : tokens;
     return [
       ["widest layer", { ...fixed, activations: inputs, temporary: wide }],
       ["logits", { ...fixed,
@@ -219,8 +221,8 @@ gpuguide.costs.memory = (known) => {
     ];
   }
 
-  function predict(shape, run) {
-    const moments = (run.purpose === "train" ? training : inference)(shape, run).map(([name, found]) => {
+  function predict(shape, setup) {
+    const moments = (setup.purpose === "train" ? training : inference)(shape, setup).map(([name, found]) => {
       const parts = Object.fromEntries(known.parts.map((part) => [part, found[part] ?? 0]));
       return { name, parts, total: Object.values(parts).reduce((sum, size) => sum + size, 0) };
     });
@@ -228,47 +230,49 @@ gpuguide.costs.memory = (known) => {
     return { moments, highest, total: highest.total };
   }
 
-  function* changes(run) {
-    if (!run.fused_attention) yield ["use fused attention", { fused_attention: true }];
-    if (run.purpose === "train") {
-      if (run.optimizer === "adamw") yield ["use the fused AdamW", { optimizer: "adamw-fused" }];
-      if (run.precision === "fp32") yield ["train in mixed precision", { precision: "mixed" }];
-      if (!run.checkpointing) yield ["checkpoint the layers", { checkpointing: true }];
+  function* changes(setup) {
+    if (!setup.fused_attention) yield ["use fused attention", { fused_attention: true }];
+    if (setup.purpose === "train") {
+      if (setup.optimizer === "adamw") yield ["use the fused AdamW", { optimizer: "adamw-fused" }];
+      if (setup.precision === "fp32") yield ["train in mixed precision", { precision: "mixed" }];
+      if (!setup.checkpointing) yield ["checkpoint the layers", { checkpointing: true }];
     }
     const half = (value) => Math.floor(value / 2);
-    if (run.batch > 1) yield [`halve the batch to ${half(run.batch)}`, { batch: half(run.batch) }];
-    if (run.seq_len > 1) yield [`halve the sequences to ${half(run.seq_len)} tokens`, { seq_len: half(run.seq_len) }];
-    if (run.purpose === "train") {
+    if (setup.batch > 1) yield [`halve the batch to ${half(setup.batch)}`, { batch: half(setup.batch) }];
+    if (setup.seq_len > 1) {
+      yield [`halve the sequences to ${half(setup.seq_len)} tokens`, { seq_len: half(setup.seq_len) }];
+    }
+    if (setup.purpose === "train") {
       for (const gpus of [2, 4, 8]) {
-        if (gpus > run.data_parallel || run.sharding < 3) {
-          const many = Math.max(gpus, run.data_parallel);
+        if (gpus > setup.data_parallel || setup.sharding < 3) {
+          const many = Math.max(gpus, setup.data_parallel);
           yield [`shard everything over ${many} GPUs`, { data_parallel: many, sharding: 3 }];
         }
       }
     } else {
       for (const precision of ["bf16", "int8", "int4"]) {
-        if (sizes[precision] < sizes[run.precision]) yield [`store the weights as ${precision}`, { precision }];
+        if (sizes[precision] < sizes[setup.precision]) yield [`store the weights as ${precision}`, { precision }];
       }
-      if (run.purpose === "generate" && run.cache !== "fp8") yield ["store the cache as fp8", { cache: "fp8" }];
+      if (setup.purpose === "generate" && setup.cache !== "fp8") yield ["store the cache as fp8", { cache: "fp8" }];
     }
     for (const gpus of [2, 4, 8]) {
-      if (gpus > run.tensor_parallel) yield [`divide the matrices over ${gpus} GPUs`, { tensor_parallel: gpus }];
+      if (gpus > setup.tensor_parallel) yield [`divide the matrices over ${gpus} GPUs`, { tensor_parallel: gpus }];
     }
   }
-  function remedies(shape, run) {
-    const now = predict(shape, run).total;
+  function remedies(shape, setup) {
+    const now = predict(shape, setup).total;
     const found = [];
-    for (const [change, fields] of changes(run)) {
-      const changed = { ...run, ...fields };
-      if (Object.keys(runFaults(shape, changed)).length) continue;
+    for (const [change, fields] of changes(setup)) {
+      const changed = { ...setup, ...fields };
+      if (Object.keys(setupFaults(shape, changed)).length) continue;
       const total = predict(shape, changed).total;
       if (total < 0.995 * now) found.push({ change, fields, total });
     }
     return found;
   }
 
-  function largestBatch(shape, run, available) {
-    const fits = (batch) => predict(shape, { ...run, batch }).total <= available;
+  function largestBatch(shape, setup, available) {
+    const fits = (batch) => predict(shape, { ...setup, batch }).total <= available;
     if (!fits(1)) return 0;
     let [low, high] = [1, 2];
     while (high <= known.largest.count && fits(high)) [low, high] = [high, 2 * high];
@@ -280,6 +284,6 @@ gpuguide.costs.memory = (known) => {
     return low;
   }
 
-  return { shapeFaults, runFaults, precisionsFor, local, parameters, activationsOfLayer, cacheBytes, weightBytes,
+  return { shapeFaults, setupFaults, precisionsFor, local, parameters, activationsOfLayer, cacheBytes, weightBytes,
     predict, remedies, largestBatch };
 };

@@ -11,7 +11,7 @@
   const CUSTOM = "custom";
   const SHAPE = Object.keys(known.shape_labels);
   const FLAGS = ["gated", "tied", "learned_positions", "layer_norm", "qk_norm"];
-  const RUN = Object.keys(known.run);
+  const SETUP = Object.keys(known.setup);
 
   const numbers = (names, labels) => names.map((name) => ({ name, label: labels[name], kind: "number", code: true }));
   const gpus = known.gpus.map(({ id, name, memory: size }) => ({ value: id, label: `${name}, ${size / 1e9} GB` }));
@@ -70,12 +70,12 @@
 
   function show(remarks) {
     const state = form.read();
-    const [shape, run] = [pick(state, SHAPE), pick(state, RUN)];
-    const trains = run.purpose === "train";
+    const [shape, setup] = [pick(state, SHAPE), pick(state, SETUP)];
+    const trains = setup.purpose === "train";
     form.show({ optimizer: trains, checkpointing: trains, data_parallel: trains, sharding: trains,
-      cache: run.purpose === "generate" });
+      cache: setup.purpose === "generate" });
     const shapeFaults = memory.shapeFaults(shape);
-    const faults = Object.keys(shapeFaults).length ? shapeFaults : memory.runFaults(shape, run);
+    const faults = Object.keys(shapeFaults).length ? shapeFaults : memory.setupFaults(shape, setup);
     const fine = form.judge(faults);
     remember(state);
     if (!fine) {
@@ -85,20 +85,20 @@
       return;
     }
     const gpu = known.gpus.find((each) => each.id === state.gpu);
-    const found = memory.predict(shape, run);
-    judgement(found.total, gpu, run);
+    const found = memory.predict(shape, setup);
+    judgement(found.total, gpu, setup);
     answer.replaceChildren(...notices(remarks), bar(found, gpu), parts(found), moments(found),
-      ...help(shape, run, gpu, found), calls(state, shape, run));
+      ...help(shape, setup, gpu, found), calls(state, shape, setup));
   }
 
   function remember(state) {
     const own = state.model === CUSTOM;
     const kept = Object.entries(state).filter(([name]) => own || !SHAPE.includes(name));
-    toAddress(Object.fromEntries(kept), own ? { ...known.run, gpu: first.gpu } : { ...known.run, ...first });
+    toAddress(Object.fromEntries(kept), own ? { ...known.setup, gpu: first.gpu } : { ...known.setup, ...first });
   }
 
-  function judgement(total, gpu, run) {
-    const count = run.tensor_parallel * (run.purpose === "train" ? run.data_parallel : 1);
+  function judgement(total, gpu, setup) {
+    const count = setup.tensor_parallel * (setup.purpose === "train" ? setup.data_parallel : 1);
     const share = total / gpu.memory;
     const where = count > 1 ? `on each of ${count} × ${gpu.name}` : `on ${gpu.name}`;
     const size = `${binary(total)} of ${binary(gpu.memory)} ${where}`;
@@ -135,13 +135,13 @@
       table("Memory by moment of the step", ["moment", "memory", ""], rows));
   }
 
-  function help(shape, run, gpu, found) {
+  function help(shape, setup, gpu, found) {
     const available = known.memory.safe_share * gpu.memory;
-    const most = memory.largestBatch(shape, run, available);
+    const most = memory.largestBatch(shape, setup, available);
     const batches = most ? `At most ${most} of these sequences fit at a time.` : "Not even one sequence fits like this.";
     const fits = found.total <= available;
     const lead = element("p", {}, element("strong", {}, fits ? "Room for more. " : "What to change. "), batches);
-    const changes = memory.remedies(shape, run).map((remedy) => {
+    const changes = memory.remedies(shape, setup).map((remedy) => {
       const enough = remedy.total <= available;
       const button = element("button", { type: "button", class: "gg-apply" }, remedy.change);
       button.addEventListener("click", () => {
@@ -155,19 +155,19 @@
       changes)] : [])];
   }
 
-  function calls(state, shape, run) {
-    const given = RUN.filter((name) => run[name] !== known.run_defaults[name]);
-    const words = given.map((name) => `${name}=${python(run[name])}`).join(", ");
+  function calls(state, shape, setup) {
+    const given = SETUP.filter((name) => setup[name] !== known.setup_defaults[name]);
+    const words = given.map((name) => `${name}=${python(setup[name])}`).join(", ");
     const own = SHAPE.filter((name) => shape[name] !== known.shape_defaults[name])
       .map((name) => `${name}=${python(shape[name])}`).join(", ");
     const model = state.model === CUSTOM ? `memory.Shape(${own})` : `presets.get(${python(state.model)}).shape`;
-    const text = `from gpuguide.costs import memory, presets\n\nrun = memory.Setup(${words})\n`
-      + `memory.predict(${model}, run).total`;
+    const text = `from gpuguide.costs import memory, presets\n\nsetup = memory.Setup(${words})\n`
+      + `memory.predict(${model}, setup).total`;
     const box = element("details", { class: "gg-fold" }, element("summary", {}, "The same in Python"), code(text));
     return box;
   }
 
-  const { state, notices: remarks } = fromAddress(form, { ...known.run, ...first });
+  const { state, notices: remarks } = fromAddress(form, { ...known.setup, ...first });
   precisions(state.purpose, state.precision);
   form.write(state);
   if (preset(state.model)) form.write(preset(state.model).shape);

@@ -1,0 +1,119 @@
+"""What each choice in the attention kernels is worth: they run as they are shipped, and with one change at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuguide.benchmarks.attention.speed import (
+    ATTENTION,
+    TENSOR_CORES,
+    TOKENS,
+    WIDTH,
+    Problem,
+    Tensors,
+    attention_flops,
+    bytes_needed,
+    check_error,
+    hopper_only,
+    relative_error,
+)
+from gpuguide.hardware.device import Device
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.records import Rate
+
+Changes = Mapping[str, Any]
+"""Fields of a kernel's launch or schedule and their values, where they differ from those as shipped"""
+TILES: Mapping[str, Changes] = {
+    "64x32": {"rows": 64, "columns": 32, "warps": 4},
+    "64x64": {"rows": 64, "columns": 64, "warps": 4},
+    "64x128": {"rows": 64, "columns": 128, "warps": 4},
+    "128x64": {"rows": 128, "columns": 64, "warps": 8},
+    "128x128": {"rows": 128, "columns": 128, "warps": 8},
+}
+STAGES: Mapping[str, Changes] = {f"stages-{count}": {"stages": count} for count in (1, 2, 3)}
+VARIANTS: Mapping[str, Mapping[str, Changes]] = {
+    "forward": {"as-shipped": {}, "one-loop": {"split": False}, "powers-of-e": {"exp2": False}, **TILES, **STAGES},
+    "keys": {"as-shipped": {}, **TILES, **STAGES},
+    "queries": {"as-shipped": {}, **TILES, **STAGES},
+    "forward-by-hand": {
+        "as-shipped": {},
+        "weights-after-products": {"beside": False},
+        "turns": {"turns": True},
+        "turns-alone": {"beside": False, "turns": True},
+        "columns-64": {"columns": 64},
+        "stages-1": {"stages": 1},
+        "stages-3": {"stages": 3},
+    },
+}
+"""For each kernel the changes that are tried, one at a time but for one"""
+TILES_SEQ_LEN = 8192
+
+
+def tiles_work(device: Device, keys: Keys) -> Work:
+    """Run the pass that a kernel belongs to, with the kernel launched as shipped but for one change."""
+    if device.backend == "fake":
+        return Work(calls=[lambda: None])
+    from gpuguide.attention import triton_flash
+
+    kernel, changes = str(keys["kernel"]), VARIANTS[str(keys["kernel"])][str(keys["variant"])]
+    problem = Problem.of(with_shape(keys), device.torch_device)
+    inputs, causal, scale = (problem.q, problem.k, problem.v), problem.causal, problem.q.shape[-1] ** -0.5
+    if kernel == "forward-by-hand":
+        from gpuguide.attention import gluon_flash
+
+        schedule = replace(gluon_flash.Schedule(), **changes)
+        return finished(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
+    launch = replace(triton_flash.launch_of(kernel, problem.q), **changes)
+    if kernel == "forward":
+        return finished(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, launch)[:1])
+    out, lse = triton_flash.forward(*inputs, causal, scale)
+
+    def call() -> Tensors:
+        for_keys, for_queries = (launch if kernel == name else None for name in ("keys", "queries"))
+        given = (*inputs, out, lse, problem.d_out, causal, scale)
+        return (out, *triton_flash.backward(*given, for_keys, for_queries))
+
+    return finished(keys, problem, call)
+
+
+def finished(keys: Keys, problem: Problem, call: Callable[[], Tensors]) -> Work:
+    """Return a call with its rate, and with the check of what it returns."""
+    error = relative_error(problem, call())
+    rates = {"throughput": Rate("FLOP/s", attention_flops(with_shape(keys)))}
+    return Work([call], lambda: check_error(error, with_shape(keys)), rates, timing="graph")
+
+
+def with_shape(keys: Keys) -> Keys:
+    """Return keys of a case of ``attention-tiles`` with the pass, the batch and the heads that they imply."""
+    heads, batch = WIDTH // int(keys["head_dim"]), TOKENS // int(keys["seq_len"])
+    name = "forward" if str(keys["kernel"]).startswith("forward") else "backward"
+    return {**keys, "pass": name, "batch": batch, "heads": heads, "kv_heads": heads}
+
+
+def tiles_cases(device: Device) -> Sequence[Keys]:
+    """Return every change at each size of a head; on a CPU none. The schedule by hand is tried without a mask."""
+    if not device.is_gpu:
+        return []
+    dtype = "bf16" if "bf16" in device.supports else "fp16"
+    return [
+        {"kernel": kernel, "head_dim": head_dim, "seq_len": TILES_SEQ_LEN, "causal": kernel != "forward-by-hand"}
+        | {"variant": variant, "dtype": dtype}
+        for kernel, variants in VARIANTS.items()
+        for head_dim in (64, 128)
+        for variant in variants
+        if kernel != "forward-by-hand" or hopper_only(device, {}) is None
+    ]
+
+
+ATTENTION_TILES = Benchmark(
+    name="attention-tiles",
+    title="Attention by tiles, one change at a time",
+    question="What is each choice in the kernels worth?",
+    contenders={"gpuguide": Contender(tiles_work, TENSOR_CORES)},
+    cases=tiles_cases,
+    memory=lambda keys: bytes_needed(with_shape(keys)) / len(ATTENTION.contenders),
+    budget=0.1,
+    settle=0.1,
+)

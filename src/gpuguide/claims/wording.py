@@ -1,0 +1,97 @@
+"""Word claims for readers: what is right with its numbers written out, and the evidence."""
+
+from __future__ import annotations
+
+from gpuguide.claims.claim import BRACES, Claim
+from gpuguide.claims.evaluation import evaluate, numbers, readings
+from gpuguide.claims.expression import ExpressionError, Measured, Quantity, Value
+from gpuguide.hardware.sources import NOT_VERIFIED, Source
+
+
+def right(claim: Claim) -> str:
+    """Return what is right, as Markdown, with every expression in braces written out.
+
+    Raises
+    ------
+    GpuguideError
+        If a record, case or figure that the text names does not exist.
+    """
+    return BRACES.sub(lambda match: _render(evaluate(claim, match[1])), claim.right)
+
+
+def how_we_know(claim: Claim) -> str:
+    """Return, as Markdown, the evidence: the computation, the records with their stamps, or the sources.
+
+    Raises
+    ------
+    GpuguideError
+        If a record, case or figure that the claim names does not exist.
+    """
+    parts: list[str] = []
+    if claim.kind == "computed":
+        found = numbers(evaluate(claim, claim.expression))
+        parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit)}.")
+    if claim.kind == "measured":
+        measured = readings(claim.lookups_of(claim.expression))
+        found_text = ", ".join(f"`{reading.reference}` {_spread(reading)}" for reading in measured)
+        parts.append(f"Measured: {found_text}. Checked: `{claim.expression}`.")
+    stamps = dict.fromkeys(reading.run.stamp() for reading in readings(claim.lookups))
+    if stamps:
+        parts.append(f"Measured on: {'; '.join(stamps)}.")
+    sources = [*_datasheets(claim), *claim.sources]
+    if sources:
+        listed = "; ".join(
+            f"[{source.title}]({source.url}), {source.publisher} ({looked_at(source)})"
+            for source in {source.url: source for source in sources}.values()
+        )
+        parts.append(f"{'Source' if len(sources) == 1 else 'Sources'}: {listed}.")
+    return " ".join(parts)
+
+
+def _datasheets(claim: Claim) -> list[Source]:
+    """Return the sources of the datasheet figures that a claim uses, each once."""
+    figures = [arguments for function, arguments in claim.lookups if function == "datasheet"]
+    if not figures:
+        return []
+    from gpuguide.hardware import datasheet
+
+    documents = datasheet.sources()
+    keys = dict.fromkeys(datasheet.get(gpu).figures[figure].source for gpu, figure in figures)
+    return [documents[key] for key in keys]
+
+
+def _spread(reading: Measured) -> str:
+    """Write a reading with its spread, where it has one."""
+    from gpuguide.measure.units import format_quantity
+
+    summary = reading.summary
+    if summary.p25 is None or summary.p75 is None:
+        return reading.text
+    low, high = format_quantity(summary.p25, reading.unit), format_quantity(summary.p75, reading.unit)
+    return f"{reading.text} (p25–p75 {low} to {high}, n = {summary.n})"
+
+
+def _render(value: Value) -> str:
+    """Write one value for a reader."""
+    from gpuguide.measure.units import significant
+
+    if isinstance(value, Measured):
+        return value.text
+    if isinstance(value, Quantity):
+        return written(float(value), value.unit)
+    if isinstance(value, (bool, str, list)):
+        raise ExpressionError(f"{value!r} cannot stand in a text; a number, a measurement or a ratio can.")
+    return f"{value:,}" if isinstance(value, int) else significant(value)
+
+
+def written(value: float | tuple[float, ...], unit: str) -> str:
+    """Write one number or several with their unit."""
+    from gpuguide.measure.units import format_quantity
+
+    values = value if isinstance(value, tuple) else (value,)
+    return ", ".join(format_quantity(each, unit) for each in values)
+
+
+def looked_at(source: Source) -> str:
+    """Return whether a source was read, and when, in words."""
+    return f"read on {source.looked_at}" if source.verified else NOT_VERIFIED

@@ -1,0 +1,64 @@
+"""The command line. Data go to standard output, everything else to standard error.
+
+Exit status: 0 done, 1 something was found wrong or could not be done, 2 the command was written wrongly, which
+includes names that do not exist. Each group of commands has a file of its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gpuguide import __version__
+from gpuguide.cli import bench, claims, doctor, models, records, watch
+from gpuguide.cli.screen import err
+from gpuguide.errors import GpuguideError, UnknownName
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command()(doctor.doctor)
+app.command()(watch.watch)
+app.add_typer(bench.app, name="bench")
+app.add_typer(records.app, name="records")
+app.add_typer(claims.app, name="claims")
+app.add_typer(models.app, name="models")
+
+TYPER_INTERRUPTED = 130
+"""The status with which Typer ends on Ctrl-C, without a word"""
+
+
+def main() -> None:
+    """Run the command line; a user's error is one sentence on standard error, without a traceback."""
+    try:
+        app()
+    except GpuguideError as error:
+        err.print(f"gpuguide: {error}", markup=False)
+        sys.exit(2 if isinstance(error, UnknownName) else 1)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != TYPER_INTERRUPTED:
+            raise
+        err.print("\nInterrupted. What was finished is kept; run the same command again to go on.")
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def version(show: bool) -> None:
+    """Print the version and stop."""
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Measure this machine, and look at what was measured.
+
+    Example: gpuguide doctor
+    """

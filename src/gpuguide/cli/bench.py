@@ -1,0 +1,97 @@
+"""``gpuguide bench``: the benchmarks, and how to run them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuguide.cli import compare
+from gpuguide.cli.screen import broken, duration, err, listing, show
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import store
+from gpuguide.measure.records import Case
+from gpuguide.measure.units import format_quantity
+
+app = typer.Typer(help="Benchmarks: list, run, compare.\n\nExample: gpuguide bench run", no_args_is_help=True)
+
+
+@app.command("list")
+def bench_list() -> None:
+    """List the benchmarks, and on which devices each has a record.
+
+    Example: gpuguide bench list
+    """
+    held: dict[str, list[str]] = {}
+    for record in [*store.published_records(), *store.overlay_records()]:
+        held.setdefault(record.benchmark, []).append(record.device + (" (stale)" if record.stale else ""))
+    table = listing("benchmark", "question", "measured on", whole=("benchmark", "measured on"))
+    for name in declarations.names():
+        devices = "\n".join(broken(each, 30) for each in dict.fromkeys(held.get(name, []))) or "nothing yet"
+        table.add_row(name, declarations.get(name).question, devices)
+    show(table)
+
+
+@app.command("run")
+def bench_run(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks; all if none is named.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smallest case, few samples, nothing stored.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what is already measured.")] = False,
+    commit: Annotated[str | None, typer.Option(help="The code's commit, where git cannot tell.")] = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds after which no further case is begun.")] = math.inf,
+    out_folder: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to store the records.")] = None,
+    device: Annotated[str, typer.Option(help="gpu or cpu.")] = "gpu",
+) -> None:
+    """Measure this machine and store each case as it is finished.
+
+    Finished cases are not measured again, so an interrupted run goes on where it stopped.
+
+    Example: gpuguide bench run ceilings copy-size
+    """
+    from gpuguide.hardware import device as devices
+    from gpuguide.measure import runner
+
+    known = declarations.names()
+    for name in names or ():
+        if name not in known:
+            raise unknown("benchmark", name, known)
+    chosen = [declarations.get(name) for name in names or known]
+    folder = out_folder or store.overlay_folder()
+    if folder is None and not quick:
+        raise GpuguideError(
+            "GPUGUIDE_RECORDS is set and empty, so there is nowhere to store records. "
+            "Name a folder with --out, or try --quick, which stores nothing."
+        )
+    target = devices.choose(device)
+    err.print(f"Measuring {target.name}" + ("" if quick else f"; records go to {folder}"), markup=False)
+
+    def show(progress: runner.Progress) -> None:
+        place = f"{progress.done}/{progress.total}, about {duration(progress.seconds_left)} left"
+        err.print(f"[{place}] {progress.benchmark}: {progress.case}", markup=False)
+        for case in progress.results:
+            err.print("    " + one_line(case), markup=False)
+
+    outcome = runner.run(
+        chosen, target, folder, quick=quick, again=again, commit=commit, time_limit=time_limit, report=show
+    )
+    parts = [f"{outcome.measured} cases measured"]
+    if outcome.already_fresh:
+        parts.append(f"{outcome.already_fresh} were measured before (--again measures them anew)")
+    if outcome.not_reached:
+        parts.append(f"{outcome.not_reached} not reached within the time limit (run again to go on)")
+    err.print("; ".join(parts) + ".", markup=False)
+
+
+def one_line(case: Case) -> str:
+    """Return what happened to a contender in one line."""
+    if case.status != "ok":
+        return f"{case.contender}: {case.status} ({case.reason})"
+    return f"{case.contender}: " + ", ".join(
+        format_quantity(metric.summary.median, metric.unit) for metric in case.metrics.values()
+    )
+
+
+app.command("compare")(compare.compare)

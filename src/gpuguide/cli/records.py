@@ -1,0 +1,179 @@
+"""``gpuguide records``: what was measured, listed, shown, verified and taken in."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuguide.cli import compare
+from gpuguide.cli.screen import err, listing, say, show
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import records as record_files
+from gpuguide.measure import side_by_side, store
+from gpuguide.measure.records import Record, describe_keys
+from gpuguide.measure.units import format_quantity
+
+NUMBERS = ("median", "p25", "p75", "n")
+app = typer.Typer(
+    help="Records: list, show, verify, import, rebase.\n\nExample: gpuguide records list", no_args_is_help=True
+)
+
+
+class Format(StrEnum):
+    """How to print a list."""
+
+    table = "table"
+    csv = "csv"
+
+
+@app.command("list")
+def records_list(
+    mine: Annotated[bool, typer.Option("--mine", help="Your own records instead of the published ones.")] = False,
+    format: Annotated[Format, typer.Option(help="A table to read, or CSV with every number.")] = Format.table,
+) -> None:
+    """List the records.
+
+    Example: gpuguide records list --format csv
+    """
+    chosen = store.overlay_records() if mine else store.published_records()
+    if format is Format.csv:
+        sys.stdout.write(store.csv_text(chosen))
+        return
+    table = listing(
+        "device", "benchmark", "cases", "measured", "commit", "state", whole=("cases", "measured", "commit")
+    )
+    for record in chosen:
+        good = sum(case.status == "ok" for case in record.cases)
+        run = record.runs[-1]
+        state = "stale" if record.stale else "fresh"
+        table.add_row(
+            record.device,
+            record.benchmark,
+            f"{good} of {len(record.cases)}",
+            run.finished_at[:10],
+            (run.commit or "unknown")[:12],
+            state + (", simulated" if record.simulated else ""),
+        )
+    show(table)
+
+
+@app.command("show")
+def records_show(
+    benchmark: Annotated[str, typer.Argument(help="The benchmark's name.")],
+    device: Annotated[str | None, typer.Option(help="The device's slug; by default every device.")] = None,
+) -> None:
+    """Show a benchmark's records: the circumstances and every case.
+
+    Example: gpuguide records show ceilings
+    """
+    known = declarations.names()
+    if benchmark not in known:
+        raise unknown("benchmark", benchmark, known)
+    found = [record_files.read(path) for path in store.record_files(benchmark)]
+    if not found:
+        raise GpuguideError(
+            f"There is no record of {benchmark!r} yet. Measure one with 'gpuguide bench run {benchmark}'."
+        )
+    devices = {record.device for record in found}
+    if device is not None and device not in devices:
+        raise unknown(f"device with a record of {benchmark!r}", device, devices)
+    for record in found:
+        if device is None or record.device == device:
+            show_record(record)
+
+
+def show_record(record: Record) -> None:
+    """Print one record: its stamp, a line for every measured case, and why others hold no measurement."""
+    stale = " (stale: the code has changed since)" if record.stale else ""
+    say(f"{record.benchmark} on {record.runs[-1].stamp()}{stale}")
+    same, differ = side_by_side.split_keys(record.cases)
+    if same:
+        say(f"all cases: {describe_keys(same)}")
+    table = listing("contender", *["case"] * bool(differ), "metric", *NUMBERS, whole=("metric", *NUMBERS))
+    for case in record.cases:
+        words = [case.contender, *compare.keys_text(case, differ)]
+        for name, metric in case.metrics.items():
+            s = metric.summary
+            spread = ["" if q is None else format_quantity(q, metric.unit) for q in (s.median, s.p25, s.p75)]
+            table.add_row(*words, name, *spread, str(s.n))
+            words = [""] * len(words)  # said once for all metrics of a case
+    show(table)
+    for case in record.cases:
+        if case.status != "ok":
+            keys_of_case = f" ({describe_keys(case.keys)})" if case.keys else ""
+            say(f"{case.contender}{keys_of_case}: {case.status}, {case.reason}")
+
+
+@app.command("verify")
+def records_verify(
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="Files or folders; all if none.")] = None,
+) -> None:
+    """Check that records are whole and fresh.
+
+    Example: gpuguide records verify my-records/
+    """
+    wrong = 0
+    places = paths or store.folders()
+    for path in paths or ():
+        if not path.exists():
+            raise GpuguideError(f"There is no file or folder {path}.")
+        if path.is_dir() and not any(path.glob("**/*.json")):
+            raise GpuguideError(f"There are no records in {path}.")
+    files = [file for path in places for file in ([path] if path.is_file() else sorted(path.glob("**/*.json")))]
+    for file in files:
+        try:
+            record = record_files.read(file)
+        except GpuguideError as error:
+            err.print(str(error), markup=False)
+            wrong += 1
+            continue
+        failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
+        notes = ["stale: the code has changed since"] * record.stale + [
+            f"{case.contender} ({describe_keys(case.keys)}): {case.status}, {case.reason}" for case in failed
+        ]
+        wrong += bool(record.stale)
+        say(f"{record.device}/{record.benchmark}: {'; '.join(notes) or 'good'}")
+    err.print(f"{len(files)} records, {wrong} damaged or stale.")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("import")
+def records_import(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Record files, or folders of them.")],
+    publish: Annotated[bool, typer.Option("--publish", help="Into the published records instead of your own.")] = False,
+) -> None:
+    """Check records and take them in.
+
+    Example: gpuguide records import --publish from-the-gpu-machine/
+    """
+    folder = store.published_folder() if publish else store.overlay_folder()
+    if folder is None:
+        raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
+    for record in store.import_records(paths, folder, publish=publish):
+        say(f"{record.device}/{record.benchmark}")
+
+
+@app.command("rebase")
+def records_rebase(
+    commit: Annotated[str, typer.Argument(help="A commit at which the records were fresh.")],
+    mine: Annotated[bool, typer.Option("--mine", help="Your own records instead of the published ones.")] = False,
+) -> None:
+    """Take records over whose code is the same since a commit.
+
+    Example: gpuguide records rebase HEAD~1
+    """
+    from gpuguide.measure.rebase import rebase
+
+    chosen = store.overlay_records() if mine else store.published_records()
+    changed = 0
+    for record, outcome in rebase(chosen, commit):
+        say(f"{record.device}/{record.benchmark}: {outcome}")
+        changed += outcome in ("stale before", "changed since")
+    if changed:
+        raise typer.Exit(1)

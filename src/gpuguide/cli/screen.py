@@ -1,0 +1,62 @@
+"""What the command line prints and where: data to standard output, everything else to standard error.
+
+A listing is as wide as the terminal, and at most :data:`WIDTH` columns wide where there is none.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 100
+"""Columns of a listing that goes to a file or another program"""
+
+err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def width() -> int:
+    """Return how many columns a listing may have: those of the terminal, or what ``COLUMNS`` says."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def listing(*columns: str, whole: Iterable[str] = (), head: bool = True) -> Table:
+    """Return an empty table; cells of the columns in ``whole`` are never broken over lines."""
+    table = Table(box=None, pad_edge=False, show_header=head)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
+    return table
+
+
+def broken(name: str, columns: int) -> str:
+    """Return a name broken at its hyphens into lines of so many columns, for a narrow cell."""
+    return "\n".join(textwrap.wrap(name, columns))
+
+
+def show(table: Table) -> None:
+    """Print a table to standard output."""
+    Console(width=width(), highlight=False, markup=False, emoji=False).print(table)
+
+
+def say(text: str, indent: str = "") -> None:
+    """Print a line to standard output, broken at words where it is too long; what follows is indented further.
+
+    A word that is too long, such as a path, stays whole, so that it can be copied.
+    """
+    lines = textwrap.wrap(
+        text,
+        max(width(), 20),
+        initial_indent=indent,
+        subsequent_indent=indent + "    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print("\n".join(lines) or indent)
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as a person says it: ``40 s``, ``12 min``."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

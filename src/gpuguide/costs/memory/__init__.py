@@ -1,0 +1,117 @@
+"""The device memory that a language model takes, in training and in use, predicted from its shape.
+
+A step is followed through its moments: the loss, the backward pass of the last and of the first layer, the step of
+the optimizer. At each of them other tensors are alive; the memory that a step needs is what its highest moment
+takes. All counts are those of one GPU.
+
+What is assumed of the software:
+
+* A decoder of the usual kind: two norms a layer, attention, a feed-forward part; dropout off.
+* PyTorch's own operations, one after another, nothing compiled. A linear layer keeps its input for the backward
+  pass, a norm its input and one or two statistics a token, an activation function its input, fused attention its
+  queries, keys, values, output and one number a token and head. Norms are one operation each.
+* The loss is ``cross_entropy`` of all logits at once. It keeps the logarithms of the probabilities, and its backward
+  pass holds three tensors of that size for a moment. Under autocast the logarithms are there in bf16 and in fp32, and
+  the third tensor is their gradient in fp32.
+* Where the head is tied, the embedding's gradient comes as a second tensor, and the sum of both as a third; in mixed
+  precision it is added in place.
+* Mixed precision is ``torch.autocast`` to bf16: weights, gradients, norms, the stream of hidden states and the loss
+  are fp32; products and attention are bf16. The bf16 copies of the weights stay until the backward pass used them.
+* Gradients are freed before the next forward pass (``zero_grad(set_to_none=True)``).
+* AdamW is PyTorch's default on a GPU, which handles all weights at once and for that makes one temporary copy of a
+  state; ``adamw-fused`` makes none.
+* Tensor parallelism divides what Megatron-LM divides: the matrices, the heads, the vocabulary. Norms and the stream
+  are whole on every GPU. Sharding over data-parallel GPUs divides optimizer states (stage 1), gradients (2) and
+  weights (3); at stage 3 two layers, the embedding and the head are there whole while they are used. Buffers of the
+  communication library are not counted.
+* In generation the prompt is read in one piece, as long as the whole sequence; only its last position gets logits.
+  The key and value cache holds every position, also where a layer looks back over a window only.
+
+Models of the shape of GPT-2 are measured: the benchmark ``training-memory`` compares 24 configurations, training with
+AdamW in three precisions and forward passes, with ``torch.cuda.max_memory_allocated``. What a gated layer with grouped
+keys keeps is compared with what PyTorch keeps on a processor. Other optimizers, parallelism, the cache and weights of
+fewer than 16 bits are derived and not measured.
+
+References
+----------
+V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, sections 4 and 5:
+activations of a layer, and their division over GPUs.
+S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020, sections 3 and 5.
+T. Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016: checkpointing.
+"""
+
+from __future__ import annotations
+
+from gpuguide.costs.memory.faults import (
+    LARGEST,
+)
+from gpuguide.costs.memory.fitting import (
+    SAFE_SHARE,
+    Remedy,
+    judge,
+    largest_batch,
+    remedies,
+)
+from gpuguide.costs.memory.inference import (
+    cache_bytes,
+    weight_bytes,
+)
+from gpuguide.costs.memory.prediction import (
+    PARTS,
+    Moment,
+    Prediction,
+    predict,
+)
+from gpuguide.costs.memory.setup import (
+    CACHE_FORMATS,
+    OPTIMIZERS,
+    PURPOSES,
+    TRAINING_PRECISIONS,
+    WEIGHT_FORMATS,
+    Setup,
+    setup_faults,
+)
+from gpuguide.costs.memory.shape import (
+    BIASES,
+    Local,
+    Shape,
+    shape_faults,
+)
+from gpuguide.costs.memory.sizes import (
+    ELEMENT_SIZE,
+    LIBRARY_WORKSPACE,
+)
+from gpuguide.costs.memory.training import (
+    STATE_COPIES,
+    activations_of_layer,
+)
+
+__all__ = [  # noqa: RUF022 - the order of the API reference
+    "PURPOSES",
+    "TRAINING_PRECISIONS",
+    "WEIGHT_FORMATS",
+    "OPTIMIZERS",
+    "CACHE_FORMATS",
+    "BIASES",
+    "PARTS",
+    "STATE_COPIES",
+    "ELEMENT_SIZE",
+    "LIBRARY_WORKSPACE",
+    "SAFE_SHARE",
+    "LARGEST",
+    "Shape",
+    "Setup",
+    "Moment",
+    "Prediction",
+    "Remedy",
+    "shape_faults",
+    "setup_faults",
+    "Local",
+    "predict",
+    "activations_of_layer",
+    "cache_bytes",
+    "weight_bytes",
+    "judge",
+    "remedies",
+    "largest_batch",
+]

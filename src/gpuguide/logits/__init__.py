@@ -1,0 +1,79 @@
+"""Logits: from a hidden state to scores, from scores to probabilities, from probabilities to a token.
+
+All functions take logits of shape ``(..., vocab_size)``. This is the plain version of each, written to be read:
+probabilities, changes of the distribution, the choice of a token, the head that makes the scores, and what these cost.
+
+Sampling changes logits in a fixed order, that of ``transformers``: temperature, then top-k, then top-p on what top-k
+left (with its probabilities adding up to one again), then min-p. :func:`adjust` does all four. A token that is
+excluded has the logit ``-inf``, hence the probability zero. What is kept depends on the values alone and never on
+where they stand: tokens that tie with the last one kept are kept too.
+
+Functions that change or sample logits refuse rows that are no distribution (NaN, ``+inf``, or nothing but ``-inf``)
+with a :class:`ValueError`. To know, they wait for the device that holds the logits.
+"""
+
+from __future__ import annotations
+
+from gpuguide.logits.adjusting import (
+    adjust,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    with_repetition_penalty,
+    with_temperature,
+)
+from gpuguide.logits.checks import (
+    check_settings,
+    check_shape,
+)
+from gpuguide.logits.choosing import (
+    greedy,
+    sample,
+)
+from gpuguide.logits.cost import (
+    head_bytes,
+    head_flops,
+    head_intensity,
+    head_turning_point,
+    logits_bytes,
+    softmax_bytes,
+)
+from gpuguide.logits.head import (
+    logit_lens,
+    project,
+)
+from gpuguide.logits.probabilities import (
+    at_least_fp32,
+    entropy,
+    log_softmax,
+    log_sum_exp,
+    softmax,
+    softmax_naive,
+)
+
+__all__ = [  # noqa: RUF022 - the order of the API reference
+    "softmax_naive",
+    "softmax",
+    "log_sum_exp",
+    "log_softmax",
+    "entropy",
+    "at_least_fp32",
+    "with_temperature",
+    "keep_top_k",
+    "keep_top_p",
+    "keep_min_p",
+    "with_repetition_penalty",
+    "adjust",
+    "greedy",
+    "sample",
+    "project",
+    "logit_lens",
+    "softmax_bytes",
+    "logits_bytes",
+    "head_flops",
+    "head_bytes",
+    "head_intensity",
+    "head_turning_point",
+    "check_settings",
+    "check_shape",
+]

@@ -1,0 +1,197 @@
+"""What a record holds: runs with their circumstances, cases with what was measured, and how to look them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.measure import digest
+from gpuguide.measure.records.samples import Metric, Rate, Summary, metric
+
+SCHEMA_VERSION = 1
+HARNESS_VERSION = 1
+"""Raised by one whenever the way of timing changes, so that older records count as stale."""
+
+Key = int | float | str | bool
+Status = Literal["ok", "skipped", "failed", "out-of-memory"]
+Correct = Literal["yes", "n/a"]
+STATUSES: tuple[Status, ...] = ("ok", "skipped", "failed", "out-of-memory")
+CORRECT: tuple[Correct, ...] = ("yes", "n/a")
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What the driver reported at one moment; ``None`` where it gave no reading."""
+
+    sm_clock: float | None = None
+    """Hz"""
+    memory_clock: float | None = None
+    """Hz"""
+    power: float | None = None
+    """W"""
+    power_limit: float | None = None
+    """W; boards of one name are sold with different limits"""
+    temperature: float | None = None
+    """degrees Celsius"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The circumstances of one invocation of the harness."""
+
+    device_name: str
+    driver: str | None
+    cuda: str | None
+    python: str
+    versions: Mapping[str, str]
+    """Library name to version: torch, triton, numpy, gpuguide and others that took part."""
+    host_cpu: str
+    host_cores: int
+    before: Readings
+    after: Readings
+    started_at: str
+    """ISO 8601, UTC"""
+    finished_at: str
+    elapsed: float
+    """Seconds spent measuring this benchmark in this run"""
+    commit: str | None
+    seed: int
+    command: str
+    simulated: bool = False
+    """True where the times come from a fake device; such a record is never published."""
+
+    def stamp(self) -> str:
+        """Return one line that says where and when the numbers were measured."""
+        parts = [self.device_name]
+        if self.driver:
+            parts.append(f"driver {self.driver}")
+        if self.cuda:
+            parts.append(f"CUDA {self.cuda}")
+        if "torch" in self.versions:
+            parts.append(f"torch {self.versions['torch'].split('+')[0]}")
+        parts.append(self.started_at[:10])
+        if self.simulated:
+            parts.append("simulated, not measured")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contender on one set of keys: what happened, and what was measured."""
+
+    keys: Mapping[str, Key]
+    contender: str
+    run: int
+    """Index into the record's ``runs``"""
+    status: Status
+    reason: str = ""
+    correct: Correct = "n/a"
+    measured: Mapping[str, Metric] = field(default_factory=dict)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The measured quantities and those derived from the time: bandwidth, throughput and the like."""
+        derived = {
+            name: metric(rate.unit, [rate.per_call / seconds for seconds in self.measured["time"].samples])
+            for name, rate in self.rates.items()
+        }
+        return {**self.measured, **derived}
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that is known of one benchmark on one device."""
+
+    benchmark: str
+    device: str
+    """The device's slug, which is also the name of the folder"""
+    harness_version: int
+    code_digest: str
+    runs: tuple[Run, ...]
+    cases: tuple[Case, ...]
+    path: Path | None = None
+
+    @property
+    def stale(self) -> bool:
+        """True if the code that measured has changed since, or is gone."""
+        if self.harness_version != HARNESS_VERSION:
+            return True
+        try:
+            return self.code_digest != digest.benchmark_digest(self.benchmark)
+        except GpuguideError:  # a benchmark of another version of gpuguide
+            return True
+
+    @property
+    def simulated(self) -> bool:
+        """True if any run came from a fake device."""
+        return any(run.simulated for run in self.runs)
+
+    @property
+    def device_name(self) -> str:
+        """The device as its driver names it."""
+        return self.runs[-1].device_name
+
+    @property
+    def contenders(self) -> list[str]:
+        """The contenders that have at least one good case, in the order of the file."""
+        return list(dict.fromkeys(case.contender for case in self.cases if case.status == "ok"))
+
+    def cases_of(self, contender: str) -> list[Case]:
+        """Return the good cases of one contender, in the order of the file."""
+        return [case for case in self.cases if case.contender == contender and case.status == "ok"]
+
+    def case(self, contender: str, **keys: Key) -> Case:
+        """Return the one good case of ``contender`` whose keys include ``keys``.
+
+        Raises
+        ------
+        GpuguideError
+            If none or several match; the message lists what there is.
+        """
+        everyone = list(dict.fromkeys(case.contender for case in self.cases))
+        if contender not in everyone:
+            raise unknown(f"contender of {self.benchmark!r} on {self.device}", contender, everyone)
+        found = [
+            case
+            for case in self.cases
+            if case.contender == contender and all(case.keys.get(name) == value for name, value in keys.items())
+        ]
+        wanted = " ".join(f"{name}={value}" for name, value in keys.items()) or "no keys"
+        if len(found) != 1:
+            choices = "; ".join(describe_keys(c.keys) for c in (found or self.cases) if c.contender == contender)
+            raise GpuguideError(
+                f"{self.benchmark}/{contender} with {wanted} matches {len(found)} cases on {self.device}, "
+                f"not one. There are: {choices}."
+            )
+        if found[0].status != "ok":
+            raise GpuguideError(
+                f"{self.benchmark}/{contender} with {wanted} on {self.device} has no measurement: "
+                f"{found[0].status}, {found[0].reason}."
+            )
+        return found[0]
+
+    def median(self, contender: str, metric: str, **keys: Key) -> float:
+        """Return the median of one metric of the one good case that :meth:`case` finds, in SI units."""
+        return self.case(contender, **keys).metrics[metric].summary.median
+
+    def series(self, contender: str, x: str, metric: str, **keys: Key) -> list[tuple[Key, Summary]]:
+        """Return ``(value of key x, summary of metric)`` for one contender, sorted by ``x``.
+
+        Cases are restricted to those whose keys include ``keys``.
+        """
+        points = [
+            (case.keys[x], case.metrics[metric].summary)
+            for case in self.cases_of(contender)
+            if all(case.keys.get(name) == value for name, value in keys.items())
+        ]
+        return sorted(points, key=lambda point: point[0])
+
+
+def describe_keys(keys: Mapping[str, Key]) -> str:
+    """Return keys as they are written in a reference: ``size=8192 causal=true``."""
+    written = (str(v).lower() if isinstance(v, bool) else str(v) for v in keys.values())
+    return " ".join(f"{name}={value}" for name, value in zip(keys, written, strict=True)) or "(no keys)"

@@ -1,0 +1,84 @@
+"""Write a record's file, so that no reader ever sees half of one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure.records.record import SCHEMA_VERSION, Case, Record
+
+
+def to_json(record: Record) -> str:
+    """Return the text of a record's file: one run or case a line, so that changes read well in a diff."""
+    runs = [json.dumps(asdict(run), ensure_ascii=False) for run in record.runs]
+    cases = [json.dumps(_case_fields(case), ensure_ascii=False) for case in record.cases]
+    head = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": record.benchmark,
+        "device": record.device,
+        "harness_version": record.harness_version,
+        "code_digest": record.code_digest,
+    }
+    head["checksum"] = checksum(
+        {**head, "runs": [json.loads(r) for r in runs], "cases": [json.loads(c) for c in cases]}
+    )
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
+    body = ' "runs": [\n  ' + ",\n  ".join(runs) + '\n ],\n "cases": [\n  ' + ",\n  ".join(cases) + "\n ]"
+    return "{\n" + "\n".join(lines) + "\n" + body + "\n}\n"
+
+
+def write(record: Record, path: Path) -> Record:
+    """Write ``record`` to ``path`` so that no reader ever sees half a file, and return it with its path.
+
+    Raises
+    ------
+    GpuguideError
+        If the folder cannot be written; whatever stood at ``path`` before is still there.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+        temporary = Path(name)
+        # A command line may hold bytes that are not UTF-8; backslashreplace writes them as JSON escapes.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(to_json(record))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise GpuguideError(
+            f"Cannot write the record {path}: {error.strerror or error}. Free some space, or choose another folder "
+            "with --out or GPUGUIDE_RECORDS; the cases written before are kept."
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return replace(record, path=path)
+
+
+def _case_fields(case: Case) -> dict[str, Any]:
+    return {
+        "keys": dict(case.keys),
+        "contender": case.contender,
+        "run": case.run,
+        "status": case.status,
+        "reason": case.reason,
+        "correct": case.correct,
+        "metrics": {name: asdict(value) for name, value in case.measured.items()},
+        "rates": {name: asdict(value) for name, value in case.rates.items()},
+    }
+
+
+def checksum(fields: Mapping[str, Any]) -> str:
+    """Return a digest of everything in the file but the checksum, so that an edit by hand is noticed."""
+    text = json.dumps({k: v for k, v in fields.items() if k != "checksum"}, sort_keys=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

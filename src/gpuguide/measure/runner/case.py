@@ -1,0 +1,186 @@
+"""One case: set up every contender, check it, time them in turn, and say what became of each."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+
+from gpuguide.hardware import datasheet
+from gpuguide.hardware.device import Device
+from gpuguide.measure import records, timing
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking, too_large
+from gpuguide.measure.records import Case, Metric
+from gpuguide.measure.runner.environment import SEED, without_paths
+from gpuguide.measure.timing import Sampler
+
+FEW_SAMPLES = 5
+"""Samples of calls that take a second or longer"""
+SLOW = 1.0
+LEAST_SAMPLES = 20
+MOST_SAMPLES = 100
+QUICK_SAMPLES = 3
+TURNS = 4
+DEVICE_LOST = "the GPU failed"
+
+
+def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool = False) -> tuple[Case, ...]:
+    """Set up, check and time all contenders of one case, taking samples from each in turn.
+
+    A contender that cannot run, is wrong or runs out of memory is reported with its reason; the others go on.
+    """
+    results: dict[str, Case] = {}
+    samplers: dict[str, Sampler] = {}
+    works: dict[str, Work] = {}
+    for name, contender in benchmark.contenders.items():
+        skipped = lacking(contender, device) or too_large(benchmark, keys, device) or contender.leaves_out(device, keys)
+        if skipped:
+            results[name] = Case(keys, name, 0, "skipped", skipped)
+            continue
+        try:
+            works[name] = _set_up(contender, keys, device)
+            samplers[name] = sampler(works[name], device)
+        except Exception as error:
+            results[name] = failure(keys, name, error)
+            works.pop(name, None)
+    settling = {name: work.sample is None and device.backend != "fake" for name, work in works.items()}
+    for name, outcome in _take_in_turn(samplers, settling, benchmark, quick).items():
+        work = works[name]
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            measured = {"time": outcome, **({} if device.backend == "fake" else work.further())}
+        except Exception as error:
+            results[name] = failure(keys, name, error)
+            continue
+        correct: records.Correct = "yes" if work.check and device.backend != "fake" else "n/a"
+        results[name] = Case(keys, name, 0, "ok", "", correct, measured, dict(work.rates))
+    works.clear()
+    samplers.clear()
+    if not any(case.reason.startswith(DEVICE_LOST) for case in results.values()):  # nothing can be released then
+        release_memory(device)
+    return tuple(results[name] for name in benchmark.contenders)
+
+
+def _set_up(contender: Contender, keys: Keys, device: Device) -> Work:
+    """Build a contender's work on the same random data every time, and check its result."""
+    import torch
+
+    torch.manual_seed(SEED)
+    work = contender.build(device, keys)
+    if work.check is not None and device.backend != "fake":
+        work.check()
+    return work
+
+
+def sampler(work: Work, device: Device) -> Sampler:
+    """Return the timer for ``work`` on ``device``, warmed up."""
+    if device.backend == "fake":
+        return simulated(work, device)
+    if work.sample is not None:
+        return work.sample
+    call = work.calls[0]
+    if device.backend == "cpu":
+        timing.warm_up(call, lambda: None)
+        return timing.wall_clock(call)
+    import torch
+
+    seconds = timing.warm_up(call, torch.cuda.synchronize)
+    if work.timing == "wall":
+        return timing.wall_clock(call, torch.cuda.synchronize)
+    if work.timing == "graph":
+        timing.on_side_stream(call)
+        launching_may_count = seconds < 100 * timing.SHORT
+        return timing.cuda_graph(work.calls, timing.graph_estimate(call) if launching_may_count else seconds)
+    estimate = seconds if seconds > 10 * timing.SHORT else timing.graph_estimate(call)
+    stays_in_cache = work.footprint * len(work.calls) < 2 * device.l2
+    if estimate < timing.SHORT and (work.timing == "warm" or not stays_in_cache):
+        return timing.cuda_graph(work.calls, estimate)
+    if work.timing == "warm":
+        return timing.cuda_events(call)
+    return timing.cuda_events(call, timing.flush_while_launching(call, device.torch_device))
+
+
+def simulated(work: Work, device: Device) -> Sampler:
+    """Return made-up times for a fake device: the datasheet's ceilings with some spread, the same every time."""
+    figures = datasheet.get(device.name).figures
+    ceilings = {"bandwidth": "memory_bandwidth", "throughput": "fp32"}
+    floors = [rate.per_call / figures[ceilings[name]].value for name, rate in work.rates.items() if name in ceilings]
+    floor = max(floors, default=0.0) + 5e-6
+    spread = random.Random(SEED)
+    return lambda: floor * (1.05 + 0.05 * spread.random())
+
+
+def _take_in_turn(
+    samplers: Mapping[str, Sampler], settling: Mapping[str, bool], benchmark: Benchmark, quick: bool
+) -> dict[str, Metric | Exception]:
+    """Let contenders take turns, A A A B B B A A A B B B, so that a slow drift meets all of them alike.
+
+    A turn begins with calls that do not count: the clock of a GPU follows the power that it drew before, and the
+    first calls of a turn would be timed at the clock that the previous contender left.
+    """
+    outcomes: dict[str, Metric | Exception] = {}
+    taken: dict[str, list[float]] = {name: [] for name in samplers}
+    for turn in range(1 if quick else TURNS):
+        for name in [name for name in samplers if name not in outcomes]:
+            try:
+                if settling[name]:
+                    settle(samplers[name], benchmark.settle)
+                if turn == 0:
+                    taken[name].append(samplers[name]())
+                    few = QUICK_SAMPLES if quick else 1 if taken[name][0] >= SLOW else FEW_SAMPLES
+                    taken[name].extend(samplers[name]() for _ in range(few - 1))
+                wanted = len(taken[name]) if quick else samples_wanted(taken[name], benchmark)
+                due = wanted * (turn + 1) // TURNS
+                taken[name].extend(samplers[name]() for _ in range(due - len(taken[name])))
+                if not all(0 < seconds < math.inf for seconds in taken[name]):
+                    raise ValueError(f"the timer gave times from {min(taken[name])} to {max(taken[name])} s")
+            except Exception as error:
+                outcomes[name] = error
+    return {name: outcomes.get(name) or records.metric("s", taken[name]) for name in samplers}
+
+
+def settle(sample: Sampler, seconds: float) -> None:
+    """Call for ``seconds``, or once if a call takes longer, until the clock is the contender's own."""
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        sample()
+
+
+def samples_wanted(taken: Sequence[float], benchmark: Benchmark) -> int:
+    """Return how many samples to take in all of a contender, from its first few."""
+    if benchmark.samples is not None:
+        return benchmark.samples
+    few = sorted(taken[:FEW_SAMPLES])
+    seconds = few[len(few) // 2]
+    if seconds >= SLOW:
+        return FEW_SAMPLES
+    return max(LEAST_SAMPLES, min(MOST_SAMPLES, round(benchmark.budget / seconds)))
+
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""What PyTorch's allocators, CUDA's and those of Linux and Windows say, whatever the exception's type"""
+
+
+def failure(keys: Keys, contender: str, error: Exception) -> Case:
+    """Turn an exception into a case with a status and a reason of one line."""
+    first = without_paths((str(error).strip() or type(error).__name__).splitlines()[0])
+    out_of_memory = any(words in str(error) for words in OUT_OF_MEMORY)
+    if out_of_memory or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return Case(keys, contender, 0, "out-of-memory", first)
+    if isinstance(error, AssertionError):
+        return Case(keys, contender, 0, "failed", f"wrong result: {first}")
+    if type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error):
+        return Case(keys, contender, 0, "failed", f"{DEVICE_LOST}: {first}")
+    return Case(keys, contender, 0, "failed", f"{type(error).__name__}: {first}")
+
+
+def release_memory(device: Device) -> None:
+    """Give back what the contenders of a case held, so that the next case finds all memory free."""
+    gc.collect()
+    if device.backend == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()

@@ -1,0 +1,249 @@
+"""Benchmarks run case by case: what is still to measure, each case stored once it is finished, and the progress."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware.device import Device
+from gpuguide.measure import digest, records
+from gpuguide.measure.benchmark import Benchmark, Keys
+from gpuguide.measure.records import Case, Record, describe_keys
+from gpuguide.measure.runner.case import DEVICE_LOST, TURNS, measure_case
+from gpuguide.measure.runner.environment import device_state, environment, moment, readings
+
+SET_UP_SECONDS = 0.3
+"""What building, checking and warming up a contender takes, for the estimate of the time left"""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the runner reports after every case."""
+
+    benchmark: str
+    case: str
+    done: int
+    """Cases finished, of all that were asked for"""
+    total: int
+    seconds_left: float
+    """The declared length of the cases to come, at the pace of those that are done"""
+    results: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left behind."""
+
+    records: tuple[Record, ...]
+    """With ``quick`` they are in memory only"""
+    measured: int
+    already_fresh: int
+    not_reached: int
+    """Cases that the time limit left for another run"""
+
+
+Report = Callable[[Progress], None]
+
+
+def run(
+    benchmarks: Sequence[Benchmark],
+    device: Device,
+    folder: Path | None,
+    *,
+    quick: bool = False,
+    again: bool = False,
+    commit: str | None = None,
+    time_limit: float = math.inf,
+    report: Report = lambda progress: None,
+) -> Outcome:
+    """Measure every case that is not yet measured, and store each as soon as it is finished.
+
+    Parameters
+    ----------
+    benchmarks : sequence of Benchmark
+        Run in this order.
+    device : Device
+        What to measure.
+    folder : Path or None
+        Where records go, as ``folder/<device slug>/<benchmark>.json``. ``None`` stores nothing.
+    quick : bool
+        The smallest case of each benchmark with a few samples; never stored.
+    again : bool
+        Measure also what is already there.
+    commit : str, optional
+        The commit of the code, where git cannot tell.
+    time_limit : float
+        Seconds after which no further case is begun.
+    report : callable
+        Called after every case.
+
+    Raises
+    ------
+    GpuguideError
+        If another run is writing to ``folder``, or a record there is damaged, or the GPU stopped working.
+    KeyboardInterrupt
+        When interrupted. Every finished case is stored by then.
+    """
+    folder = None if quick else folder
+    started = time.monotonic()
+    with only_run(folder):
+        plans = [_plan(benchmark, device, folder, quick, again) for benchmark in benchmarks]
+        total = sum(len(plan.waiting) for plan in plans)
+        ahead = sum(len(plan.waiting) * forecast(plan.benchmark) for plan in plans)
+        behind = 0.0
+        finished: list[Record] = []
+        done = 0
+        for plan in plans:
+            if not plan.waiting:
+                continue
+            session = _Session(plan, device, folder, commit, quick)
+            for keys in plan.waiting:
+                elapsed = time.monotonic() - started
+                if elapsed >= time_limit:
+                    break
+                results = session.measure(keys)
+                done += 1
+                behind += forecast(plan.benchmark)
+                left = (time.monotonic() - started) * max(0.0, ahead / behind - 1)
+                case = describe_keys(keys) if keys else "one case"
+                report(Progress(plan.benchmark.name, case, done, total, left, results))
+            if session.record is not None:
+                finished.append(session.record)
+        fresh = sum(plan.already_fresh for plan in plans)
+        return Outcome(tuple(finished), done, fresh, total - done)
+
+
+def forecast(benchmark: Benchmark) -> float:
+    """Return roughly the seconds that a case takes, from what the benchmark declares."""
+    return len(benchmark.contenders) * (SET_UP_SECONDS + TURNS * benchmark.settle + benchmark.budget)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    benchmark: Benchmark
+    previous: Record | None
+    """The fresh record to go on with; a stale one is measured anew"""
+    waiting: tuple[Keys, ...]
+    already_fresh: int
+
+
+def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool, again: bool) -> _Plan:
+    everything = tuple(benchmark.cases(device))
+    if quick:
+        return _Plan(benchmark, None, everything[:1], 0)
+    path = record_path(folder, device, benchmark) if folder is not None else None
+    previous = records.read(path) if path is not None and path.exists() else None
+    if previous is not None and previous.stale:
+        previous = None
+    waiting = tuple(keys for keys in everything if again or not _is_finished(benchmark, keys, previous))
+    return _Plan(benchmark, previous, waiting, len(everything) - len(waiting))
+
+
+def record_path(folder: Path, device: Device, benchmark: Benchmark) -> Path:
+    """Return where the record of a benchmark on a device belongs."""
+    return folder / device.slug / f"{benchmark.name}.json"
+
+
+def _is_finished(benchmark: Benchmark, keys: Keys, record: Record | None) -> bool:
+    """Return whether every contender of a case was measured or rightly skipped; what failed is tried again."""
+    if record is None:
+        return False
+    settled = {c.contender for c in record.cases if dict(c.keys) == dict(keys) and c.status in ("ok", "skipped")}
+    return settled >= set(benchmark.contenders)
+
+
+class _Session:
+    """The cases of one benchmark measured by one invocation; they share one entry in the record's ``runs``."""
+
+    def __init__(self, plan: _Plan, device: Device, folder: Path | None, commit: str | None, quick: bool) -> None:
+        self.plan, self.device, self.folder, self.quick = plan, device, folder, quick
+        self.record = plan.previous
+        self.started = time.monotonic()
+        self.run = environment(device, commit, plan.benchmark.libraries)
+
+    def measure(self, keys: Keys) -> tuple[Case, ...]:
+        """Measure one case with all its contenders, store it and return it."""
+        results = measure_case(self.plan.benchmark, keys, self.device, self.quick)
+        self.record = self._with(results)
+        if self.folder is not None:
+            self.record = records.write(self.record, record_path(self.folder, self.device, self.plan.benchmark))
+        if broken := next((case for case in results if case.reason.startswith(DEVICE_LOST)), None):
+            raise GpuguideError(
+                f"{broken.contender} of {self.plan.benchmark.name} ({describe_keys(keys)}) left the GPU in an error "
+                f"state ({broken.reason}). Finished cases are kept; run the same command again to go on."
+            )
+        return results
+
+    def _with(self, results: tuple[Case, ...]) -> Record:
+        """Return the record with ``results`` in place of earlier ones, and without runs that no case needs."""
+        now = replace(
+            self.run,
+            after=readings(device_state(self.device)),
+            finished_at=moment(),
+            elapsed=round(time.monotonic() - self.started, 3),
+        )
+        before = self.record.cases if self.record else ()
+        runs = list(self.record.runs) if self.record else []
+        if runs and runs[-1] is self.run:
+            runs.pop()
+        runs.append(now)
+        self.run = now
+        replaced = {(case.contender, *sorted(case.keys.items())) for case in results}
+        kept = [case for case in before if (case.contender, *sorted(case.keys.items())) not in replaced]
+        cases = [*kept, *(replace(case, run=len(runs) - 1) for case in results)]
+        used = sorted({case.run for case in cases})
+        return Record(
+            benchmark=self.plan.benchmark.name,
+            device=self.device.slug,
+            harness_version=records.HARNESS_VERSION,
+            code_digest=digest.benchmark_digest(self.plan.benchmark.name),
+            runs=tuple(runs[index] for index in used),
+            cases=tuple(replace(case, run=used.index(case.run)) for case in self._in_order(cases)),
+        )
+
+    def _in_order(self, cases: list[Case]) -> list[Case]:
+        """Sort cases as the benchmark declares them, so that a resumed record equals an uninterrupted one."""
+        places = {_identity(keys): place for place, keys in enumerate(self.plan.benchmark.cases(self.device))}
+        contenders = {name: place for place, name in enumerate(self.plan.benchmark.contenders)}
+        far = len(places)
+        return sorted(
+            cases,
+            key=lambda case: (places.get(_identity(case.keys), far), contenders.get(case.contender, far)),
+        )
+
+
+def _identity(keys: Keys) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(keys.items()))
+
+
+@contextmanager
+def only_run(folder: Path | None) -> Iterator[None]:
+    """Hold the folder's lock, so that two runs neither disturb each other's times nor write one file."""
+    if folder is None:
+        yield
+        return
+    import filelock
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        raise GpuguideError(
+            f"Another 'gpuguide bench run' is writing to {folder}. Wait for it, or name another folder with --out; "
+            "two runs at once would disturb each other's times."
+        ) from error
+    except OSError as error:
+        raise GpuguideError(
+            f"Cannot write to {folder}: {error.strerror or error}. "
+            "Name a folder that can be written with --out or GPUGUIDE_RECORDS."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,105 @@
+"""Pages run again when something that they use has changed, and only then.
+
+The execution cache of MyST-NB knows a page by its cells, their metadata and its kernel's description. A digest of
+all else that the page uses goes into that description: the gpuguide modules it imports, directly or not, the data
+files that stand beside them, and the records that its front matter declares. A page whose digest has changed is
+read again, and the cache then finds no entry for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuguide.measure import digest, store
+from gpuguide.site.execution import declared_records
+from gpuguide.site.execution.faults import naming
+from gpuguide.site.execution.remembered import Digests
+from gpuguide.site.pages import page_source
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.connect("env-get-outdated", changed_pages)
+    app.connect("source-read", mark)
+
+
+def changed_pages(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Compute the digest of every executed page, and return the pages whose digest is new."""
+    before: dict[str, str] = vars(env).get("gpuguide_digests", {})
+    digests = {}
+    remembered = Digests(app.doctreedir)
+    for docname in env.found_docs:
+        path = Path(env.doc2path(docname))
+        if path.suffix == ".md":
+            with naming(path):
+                source = path.read_text(encoding="utf-8")
+                page = page_source.read(source)
+            if page.executed:
+                with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"):
+                    declared_records.check_published(page)
+                    text = hashlib.sha256(source.encode()).hexdigest()
+                    digests[docname] = remembered.get(f"{docname} {text}", functools.partial(page_digest, page))
+    remembered.save()
+    vars(env)["gpuguide_digests"] = digests
+    return [docname for docname, now in digests.items() if before.get(docname) != now]
+
+
+def of_page(env: BuildEnvironment, docname: str) -> str | None:
+    """Return the digest of a page, or ``None`` if it is not executed."""
+    digests: dict[str, str] = vars(env)["gpuguide_digests"]
+    return digests.get(docname)
+
+
+def mark(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Before a page is parsed: put its digest where the execution cache sees it."""
+    now = of_page(app.env, docname)
+    if now is not None:
+        with naming(Path(app.env.doc2path(docname))):
+            source[0] = page_source.marked(source[0], now)
+
+
+def page_digest(page: page_source.Page) -> str:
+    """Return a digest of all that a page uses, its own text aside."""
+    total = hashlib.sha256()
+    try:
+        imported = digest.imports_of(page.code)
+    except SyntaxError:
+        imported = set()  # the cell that fails will say so
+    modules = frozenset(digest.transitive(imported))
+    total.update(digest.source_digest(modules).encode())
+    for path in data_files(modules):
+        total.update(path.name.encode() + path.read_bytes())
+    for name in page.benchmarks:
+        total.update(digest.benchmark_digest(name).encode())  # decides whether its records are stale
+        for path in store.record_files(name):
+            total.update(path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def data_files(modules: Iterable[str]) -> Iterator[Path]:
+    """Yield the files beside a module, other than Python, that its source names: by name, folder or ``"*.ending"``."""
+    for module in sorted(modules):
+        yield from _data_files_of(module)
+
+
+@functools.cache
+def _data_files_of(module: str) -> tuple[Path, ...]:
+    path = digest.module_path(module)
+    text = path.read_text(encoding="utf-8")
+    beside = (other for other in path.parent.iterdir() if other.suffix != ".py")
+    named = sorted(
+        other for other in beside if f'"{other.name}"' in text or (other.suffix and f'"*{other.suffix}"' in text)
+    )
+    return tuple(
+        file for other in named for file in (sorted(other.iterdir()) if other.is_dir() else [other]) if file.is_file()
+    )

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpuguide.benchmarks.attention import speed, tiles
+from gpuguide.hardware import device as devices
+from gpuguide.hardware.device import Device
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import records, runner
+from gpuguide.measure.benchmark import Keys, too_large
+
+ATTENTION = declarations.get("attention")
+TILES = declarations.get("attention-tiles")
+SMALL: Keys = {
+    "pass": "forward-backward",
+    "head_dim": 16,
+    "seq_len": 50,
+    "causal": True,
+    "batch": 2,
+    "heads": 4,
+    "kv_heads": 4,
+    "dtype": "bf16",
+}
+GROUPED: Keys = {**SMALL, "kv_heads": 2}
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton has no build for this system"
+)
+
+
+def on(gigabytes: int) -> Device:
+    """Return a device that has everything but memory."""
+    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
+
+
+def left_out(device: Device) -> dict[tuple[str, str], list[Keys]]:
+    """Return the cases that each contender leaves out, by contender and reason."""
+    found: dict[tuple[str, str], list[Keys]] = {}
+    for keys in ATTENTION.cases(device):
+        for name, contender in ATTENTION.contenders.items():
+            if reason := contender.leaves_out(device, keys):
+                found.setdefault((name, reason), []).append(keys)
+    return found
+
+
+# --- declarations ----------------------------------------------------------------------------------------
+
+
+def test_the_cases_are_all_lengths_and_sizes_of_heads_gpt2_and_grouped_heads() -> None:
+    cases = ATTENTION.cases(on(80))
+    names = ["pass", "head_dim", "seq_len", "causal", "batch", "heads", "kv_heads", "dtype"]
+    assert all(list(keys) == names for keys in cases)
+    square = [keys for keys in cases if int(keys["heads"]) * int(keys["head_dim"]) == 2048]
+    assert {(keys["pass"], keys["head_dim"], keys["seq_len"], keys["causal"]) for keys in square} == {
+        (name, head_dim, seq_len, causal)
+        for name in ("forward", "forward-backward")
+        for head_dim in (64, 128)
+        for seq_len in (512, 1024, 2048, 4096, 8192, 16384)
+        for causal in (False, True)
+    }
+    assert {int(keys["batch"]) * int(keys["seq_len"]) for keys in square} == {16384}
+    others = [tuple(keys.values())[1:-1] for keys in cases if keys not in square and keys["pass"] == "forward"]
+    assert others == [
+        (64, 512, True, 64, 12, 12),
+        (64, 1024, True, 64, 12, 12),
+        (128, 2048, True, 8, 32, 8),
+        (128, 8192, True, 2, 32, 8),
+    ]
+    assert {keys["dtype"] for keys in cases} == {"bf16"}
+
+
+def test_without_bf16_the_format_is_fp16_and_a_processor_is_not_asked() -> None:
+    assert {keys["dtype"] for keys in ATTENTION.cases(devices.fake("t4"))} == {"fp16"}
+    assert ATTENTION.cases(devices.cpu()) == []
+    assert TILES.cases(devices.cpu()) == []
+
+
+@pytest.mark.parametrize("gigabytes", [8, 16, 24, 48, 80, 141])
+def test_all_but_the_naive_formula_fits_every_gpu(gigabytes: int) -> None:
+    """Of the kernels' cases only those with twice as many heads are too large for 8 GB."""
+    device = on(gigabytes)
+    skipped = [keys for keys in ATTENTION.cases(device) if too_large(ATTENTION, keys, device)]
+    assert {(int(keys["heads"]) * int(keys["head_dim"]), gigabytes) for keys in skipped} <= {(4096, 8), (768, 8)}
+    assert not any(too_large(TILES, keys, device) for keys in TILES.cases(device))
+
+
+def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
+    found = {(name, reason.split(",")[0].split(".")[0]): len(keys) for (name, reason), keys in left_out(on(80)).items()}
+    compiled = "is compiled anew for each shape"
+    unmasked = "the naive formula does the same work without a mask as with one"
+    assert found == {
+        ("sdpa-efficient", "this backend has no grouped-query attention"): 4,
+        ("flex", compiled): 46,
+        ("naive", "the naive formula is measured where every head has keys of its own"): 4,
+        ("naive", unmasked): 24,
+        ("naive", "needs 102"): 1,
+        ("naive-compile", compiled): 46,
+        ("naive-compile", "needs 102"): 1,
+    }
+
+
+@pytest.mark.parametrize(("gigabytes", "longest"), [(16, 2048), (24, 4096), (48, 8192), (80, 16384), (141, 16384)])
+def test_how_long_a_sequence_the_naive_formula_takes(gigabytes: int, longest: int) -> None:
+    device = on(gigabytes)
+    fitting = [
+        int(keys["seq_len"])
+        for keys in ATTENTION.cases(device)
+        if keys["pass"] == "forward-backward" and keys["head_dim"] == 128
+        if not ATTENTION.contenders["naive"].leaves_out(device, keys)
+    ]
+    assert max(fitting) == longest
+
+
+def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
+    outcome = runner.run([ATTENTION, TILES], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
+    assert {records.read(record.path or Path()).stale for record in outcome.records} == {False}
+    attention, one_change = outcome.records
+    assert {case.status for case in attention.cases} == {"ok", "skipped"}
+    assert {(case.status, case.reason) for case in one_change.cases} == {("ok", "")}
+    wanted = {(True, 8192, head_dim, name) for head_dim in (64, 128) for name in speed.PASSES}
+    for contender in ("gpuguide-triton", "gpuguide-gluon", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient"):
+        measured = [case.keys for case in attention.cases_of(contender)]
+        assert wanted <= {(keys["causal"], keys["seq_len"], keys["head_dim"], keys["pass"]) for keys in measured}
+
+
+# --- formulas --------------------------------------------------------------------------------------------
+
+
+def test_operations_are_counted_by_the_convention() -> None:
+    full: Keys = {**SMALL, "pass": "forward", "causal": False}
+    assert speed.attention_flops(full) == 4 * 2 * 4 * 50 * 50 * 16
+    assert speed.attention_flops({**full, "causal": True}) == 4 * 2 * 4 * (50 * 51 / 2) * 16
+    assert speed.attention_flops({**full, "pass": "backward"}) == 2.5 * speed.attention_flops(full)
+    assert speed.attention_flops({**full, "pass": "forward-backward"}) == 3.5 * speed.attention_flops(full)
+    assert speed.attention_flops({**full, "kv_heads": 1}) == speed.attention_flops(full)
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reference take short sequences in several parts, the last one smaller."""
+    monkeypatch.setattr(speed, "CHECKED_ROWS_AT_ONCE", 16)
+
+
+def in_float64(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Return attention by the formula."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (part.double().repeat_interleave(group, dim=1) for part in (k, v))
+    scores = q.double() @ k.mT / q.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    return torch.softmax(scores, dim=-1) @ v
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("keys", [SMALL, GROUPED], ids=["own keys", "grouped"])
+def test_the_reference_agrees_with_autograd_in_float64(keys: Keys, causal: bool) -> None:
+    torch.manual_seed(0)
+    problem = speed.Problem.of({**keys, "causal": causal}, "cpu")
+    wanted = problem.with_gradients(lambda q, k, v: in_float64(q, k, v, causal))
+    group = problem.q.shape[1] // problem.k.shape[1]
+    batch, kv_head = 1, problem.k.shape[1] - 1
+    heads = slice(kv_head * group, (kv_head + 1) * group)
+    for found, right, place in zip(
+        speed.exact(problem, batch, kv_head), wanted, (heads, heads, kv_head, kv_head), strict=True
+    ):
+        torch.testing.assert_close(found.double(), right[batch, place].double(), rtol=1e-2, atol=1e-2)
+
+
+def exactly(causal: bool) -> speed.Attend:
+    return lambda q, k, v: in_float64(q, k, v, causal).to(q.dtype)
+
+
+@pytest.mark.parametrize("keys", [SMALL, GROUPED], ids=["own keys", "grouped"])
+def test_the_error_of_what_is_only_rounded_is_that_of_the_format(keys: Keys) -> None:
+    torch.manual_seed(0)
+    problem = speed.Problem.of(keys, "cpu")
+    for results in (problem.forward(exactly(True)), problem.with_gradients(exactly(True))):
+        assert 1e-4 < speed.relative_error(problem, results) < 2**-8
+    assert [len(problem.forward(exactly(True))), len(problem.with_gradients(exactly(True)))] == [1, 4]
+
+
+WRONG: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "no mask": exactly(False),
+    "scale": lambda q, k, v: exactly(True)(q * 1.1, k, v),
+    "dQ": lambda q, k, v: exactly(True)(q.detach() + (q - q.detach()) * 1.1, k, v),
+    "dK": lambda q, k, v: exactly(True)(q, k.detach() + (k - k.detach()) * 1.1, v),
+    "dV": lambda q, k, v: exactly(True)(q, k, v.detach() + (v - v.detach()) * 1.1),
+    "last head": lambda q, k, v: exactly(True)(q, k, v) * torch.tensor([1.0, 1, 1, 1.1]).view(4, 1, 1).to(q.dtype),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_found(what: str) -> None:
+    torch.manual_seed(0)
+    problem = speed.Problem.of(SMALL, "cpu")
+    error = speed.relative_error(problem, problem.with_gradients(WRONG[what]))
+    with pytest.raises(AssertionError, match=r"the relative error is .*, and at most 3e-02 is accepted"):
+        speed.check_error(error, SMALL)
+
+
+@pytest.mark.parametrize("name", speed.PASSES)
+def test_the_naive_formula_passes_and_its_error_is_recorded(name: str) -> None:
+    keys: Keys = {**SMALL, "pass": name}
+    torch.manual_seed(0)
+    work = speed.work(speed.naive, devices.cpu(), keys)
+    assert work.check is not None
+    work.check()
+    (error,) = work.further().values()
+    assert error.unit == "1"
+    assert 0 < error.summary.median <= speed.ACCEPTED_ERROR[name]
+    assert work.timing == "graph"
+    assert work.rates["throughput"].per_call == speed.attention_flops(keys)
+    assert work.footprint == 4 * 2 * 2 * 4 * 50 * 16
+
+
+def test_inference_keeps_nothing_for_gradients() -> None:
+    seen: list[bool] = []
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.is_grad_enabled() and q.requires_grad)
+        return exactly(True)(q, k, v)
+
+    problem = speed.Problem.of(SMALL, "cpu")
+    problem.forward(attend)
+    problem.with_gradients(attend)
+    assert seen == [False, True]
+
+
+# --- one change at a time --------------------------------------------------------------------------------
+
+
+def test_every_change_is_tried_for_every_kernel_and_size_of_a_head() -> None:
+    cases = TILES.cases(on(80))
+    for name, variants in tiles.VARIANTS.items():
+        for head_dim in (64, 128):
+            chosen = [keys for keys in cases if (keys["kernel"], keys["head_dim"]) == (name, head_dim)]
+            assert [keys["variant"] for keys in chosen] == list(variants)
+    assert {keys["seq_len"] for keys in cases} == {8192}
+
+
+@pytest.mark.parametrize(("kernel", "name"), [("forward", "forward"), ("keys", "backward"), ("queries", "backward")])
+def test_the_pass_and_the_shape_of_a_case_follow_from_its_keys(kernel: str, name: str) -> None:
+    shape = tiles.with_shape({"kernel": kernel, "head_dim": 64, "seq_len": 8192})
+    assert (shape["pass"], shape["batch"], shape["heads"], shape["kv_heads"]) == (name, 2, 32, 32)
+
+
+def test_the_schedule_by_hand_is_for_one_generation() -> None:
+    other = replace(on(80), capability=(8, 0))
+    assert len(left_out(other)["gpuguide-gluon", speed.hopper_only(other, SMALL) or ""]) == len(ATTENTION.cases(other))
+    assert speed.hopper_only(on(80), SMALL) is None
+    assert {keys["kernel"] for keys in TILES.cases(other)} == {"forward", "keys", "queries"}
+
+
+@needs_triton
+def test_every_change_is_one_of_the_launch_or_the_schedule() -> None:
+    from gpuguide.attention import gluon_flash, triton_flash
+
+    for name, variants in tiles.VARIANTS.items():
+        for changes in variants.values():
+            for head_dim in (64, 128):
+                by_hand = name == "forward-by-hand"
+                replace(gluon_flash.Schedule() if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", speed.PASSES)
+@pytest.mark.parametrize(("seq_len", "kv_heads"), [(1024, 16), (1000, 4)])
+def test_every_contender_is_right_and_can_be_captured(name: str, seq_len: int, kv_heads: int) -> None:
+    shape = {"head_dim": 64, "seq_len": seq_len, "causal": True, "batch": 2, "heads": 16, "kv_heads": kv_heads}
+    device = devices.current()
+    keys = speed.case(device, **{"pass": name}, **shape)
+    for case in runner.measure_case(ATTENTION, keys, device, quick=True):
+        assert case.status in ("ok", "skipped"), case
+        if case.status == "ok":
+            assert {"time", "error", "peak_memory"} <= set(case.measured)
+            assert case.correct == "yes"
+
+
+@pytest.mark.gpu
+def test_the_naive_formula_holds_the_scores_and_tiles_do_not() -> None:
+    device = devices.current()
+    shape = {"head_dim": 64, "seq_len": 2048, "causal": True, "batch": 1, "heads": 16, "kv_heads": 16}
+    keys = speed.case(device, **{"pass": "forward"}, **shape)
+    cases = {case.contender: case for case in runner.measure_case(ATTENTION, keys, device, quick=True)}
+    scores = 2 * 16 * 2048**2
+    assert cases["naive"].metrics["peak_memory"].summary.median >= scores
+    assert cases["gpuguide-triton"].metrics["peak_memory"].summary.median < scores / 4

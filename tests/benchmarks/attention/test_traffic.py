@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpuguide.benchmarks.attention import traffic
+from gpuguide.hardware import counters
+from gpuguide.hardware import device as devices
+from gpuguide.hardware.counters import DURATION, READ, WRITTEN
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import runner
+
+TRAFFIC = declarations.get("attention-traffic")
+KEYS = TRAFFIC.cases(devices.fake("h100-sxm"))[0]
+KERNELS = [{READ: 100.0 * i, WRITTEN: 10.0 * i, DURATION: 1e-6 * i} for i in range(1, 11)]
+"""Of five calls, two each"""
+
+
+@pytest.fixture(autouse=True)
+def five_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "CALLS", 5)
+
+
+def test_the_cases_are_a_short_and_a_long_sequence() -> None:
+    cases = TRAFFIC.cases(devices.fake("h100-sxm"))
+    assert [(keys["seq_len"], keys["batch"], keys["heads"]) for keys in cases] == [(1024, 16, 16), (8192, 2, 16)]
+    assert TRAFFIC.cases(devices.cpu()) == []
+
+
+def test_calls_are_told_apart_and_their_times_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def count(program: list[str]) -> list[counters.Kernel]:
+        asked.append(program)
+        return KERNELS
+
+    monkeypatch.setattr(counters, "count", count)
+    device = replace(devices.fake("h100-sxm"), backend="cuda")
+    work = traffic.work("naive", device, KEYS)
+    assert work.sample is not None
+    assert [work.sample() for _ in range(5)] == [pytest.approx(1e-6 * each) for each in (3, 7, 11, 15, 19)]
+    found = work.further()
+    assert found["read"].samples == (300, 700, 1100, 1500, 1900)
+    assert found["written"].samples == (30, 70, 110, 150, 190)
+    assert found["kernel_read"].samples == (900, 1000)
+    assert {metric.unit for metric in found.values()} == {"B"}
+    ((*_, contender, keys),) = asked
+    assert (contender, json.loads(keys)) == ("naive", dict(KEYS))
+
+
+def test_kernels_that_are_not_the_same_for_each_call_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "count", lambda program: KERNELS[:7])
+    with pytest.raises(AssertionError, match="5 calls had 7 kernels"):
+        traffic.counted("naive", KEYS)
+
+
+def test_without_the_profiler_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "profiler", lambda: None)
+    device = replace(devices.fake("h100-sxm"), backend="cuda")
+    assert traffic.no_counters(device, KEYS) == (
+        "Nsight Compute (ncu), which reads the GPU's counters, is not installed"
+    )
+
+
+@pytest.mark.gpu
+def test_the_formula_moves_its_scores_and_tiles_do_not() -> None:
+    if counters.profiler() is None:
+        pytest.skip("Nsight Compute is not installed")
+    cases = {case.contender: case for case in runner.measure_case(TRAFFIC, KEYS, devices.current())}
+    assert not {name: case.reason for name, case in cases.items() if case.status == "failed"}
+    scores, once = 2 * 16 * 16 * 1024**2, 4 * 2 * 16384 * 2048
+    naive, tiles = (cases[name].metrics for name in ("naive", "gpuguide-triton"))
+    assert naive["read"].summary.median > 2 * scores
+    assert naive["written"].summary.median > 2 * scores
+    assert tiles["read"].summary.median + tiles["written"].summary.median < 3 * once

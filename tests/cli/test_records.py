@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuguide.measure import records, store
+
+H100 = store.PUBLISHED_DEVICE
+HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
+Run = Callable[..., tuple[int, str, str]]
+
+
+def mended(path: Path, change: Callable[[records.Record], records.Record]) -> None:
+    """Write a record again with a change, as a benchmark would have written it."""
+    records.write(change(records.read(path)), path)
+
+
+def test_records_list_as_csv(gpuguide: Run) -> None:
+    status, out, err = gpuguide("records", "list", "--format", "csv")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == HEADER
+    rows = list(csv.DictReader(io.StringIO(out)))
+    ours = [row for row in rows if row["device"] == H100]
+    assert {row["benchmark"] for row in ours} >= {
+        "ceilings",
+        "copy-size",
+        "matmul-size",
+        "transfer-size",
+        "timing-mistakes",
+    }
+    assert {row["stale"] for row in rows} == {"no"}
+    assert {row["correct"] for row in rows} <= {"yes", "n/a"}
+    for row in rows:
+        case = json.loads(row["case"])
+        assert json.dumps(case, sort_keys=True) == row["case"]
+        assert re.fullmatch(r"[0-9a-f]{40}", row["commit"])
+        assert re.match(r"\d{4}-\d\d-\d\dT", row["measured_at"])
+        if int(row["n"]) > 1:
+            quantiles = [float(row[name]) for name in ("p5", "p25", "median", "p75", "p95")]
+            assert quantiles == sorted(quantiles)
+    keys = [(row["device"], row["benchmark"], row["contender"], row["case"], row["metric"]) for row in rows]
+    assert len(set(keys)) == len(keys)
+
+
+def test_records_list_as_a_table(gpuguide: Run) -> None:
+    status, out, _ = gpuguide("records", "list")
+    assert status == 0
+    (line,) = [line for line in out.splitlines() if re.match(rf"{H100} +ceilings ", line)]
+    assert "12 of 12" in line
+    assert line.rstrip().endswith("fresh")
+
+
+def test_records_list_of_ones_own(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    assert gpuguide("records", "list", "--mine", "--format", "csv") == (0, f"{HEADER}\n", "")
+    gpuguide("bench", "run", "ceilings")
+    status, out, _ = gpuguide("records", "list", "--mine", "--format", "csv")
+    assert {row["device"] for row in csv.DictReader(io.StringIO(out))} == {fake_gpu}
+    mended(
+        overlay / fake_gpu / "ceilings.json",
+        lambda record: replace(record, code_digest="sha256:" + "0" * 64),
+    )
+    status, out, _ = gpuguide("records", "list", "--mine")
+    assert status == 0
+    assert "stale, simulated" in out
+    status, out, _ = gpuguide("records", "list", "--mine", "--format", "csv")
+    assert {row["stale"] for row in csv.DictReader(io.StringIO(out))} == {"yes"}
+
+
+def test_a_record_of_another_version_of_gpuguide_hinders_nothing(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    """A benchmark that no longer exists: what was measured is listed as stale."""
+    gpuguide("bench", "run", "ceilings")
+    old = replace(records.read(overlay / fake_gpu / "ceilings.json"), benchmark="gone")
+    records.write(old, overlay / fake_gpu / "gone.json")
+    for words in (["bench", "list"], ["records", "list", "--mine"], ["bench", "compare"]):
+        assert gpuguide(*words)[0] == 0
+    assert re.search(r"gone .*stale", gpuguide("records", "list", "--mine")[1])
+    status, out, _ = gpuguide("records", "verify", overlay)
+    assert status == 1
+    assert "gone: stale" in out
+
+
+def test_records_show(gpuguide: Run) -> None:
+    status, out, err = gpuguide("records", "show", "copy-size", "--device", H100)
+    assert (status, err) == (0, "")
+    assert out.startswith("copy-size on NVIDIA H100 80GB HBM3 · driver ")
+    assert len(re.findall(r"copy +working_set=\d+ +time .*\n +bandwidth +[\d.]+ [GT]B/s", out)) == 18
+
+
+def test_records_show_of_every_device_and_of_ones_own(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    gpuguide("bench", "run", "ceilings")
+    _, out, _ = gpuguide("records", "show", "ceilings")
+    assert "ceilings on NVIDIA H100 80GB HBM3" in out
+    assert "ceilings on NVIDIA GeForce RTX 4090" in out
+    assert "simulated, not measured" in out
+
+
+def test_records_show_why_there_is_no_number(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    """A reason is shown as it is: brackets in it are no markup."""
+    gpuguide("bench", "run", "ceilings")
+    reason = "ValueError: expected shape [2, 3] [/bold], got [red]4[/red] :cat:"
+
+    def broken(record: records.Record) -> records.Record:
+        case = records.Case({}, record.cases[0].contender, 0, "failed", reason)
+        return replace(record, cases=(case, *record.cases[1:]))
+
+    mended(overlay / fake_gpu / "ceilings.json", broken)
+    status, out, _ = gpuguide("records", "show", "ceilings", "--device", fake_gpu)
+    assert status == 0
+    assert f"copy: failed, {reason}" in " ".join(out.split())
+    status, out, _ = gpuguide("records", "verify", overlay)
+    assert status == 0
+    assert reason in " ".join(out.split())
+
+
+def test_records_show_of_what_nobody_measured(gpuguide: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    status, out, err = gpuguide("records", "show", "ceilings")
+    assert (status, out) == (1, "")
+    assert "ceilings" in err
+    assert "gpuguide bench run ceilings" in err
+
+
+def test_records_verify_of_everything(gpuguide: Run) -> None:
+    status, out, err = gpuguide("records", "verify")
+    assert status == 0
+    assert err == f"{len(store.published_records())} records, 0 damaged or stale.\n"
+    assert f"{H100}/ceilings: good" in out
+
+
+def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(store.published_folder() / H100, folder / H100)
+    edited, cut = folder / H100 / "ceilings.json", folder / H100 / "copy-size.json"
+    edited.write_text(edited.read_text().replace('"seed": 0', '"seed": 1'))
+    cut.write_text(cut.read_text()[:5000])
+    status, out, err = gpuguide("records", "verify", folder)
+    assert status == 1
+    assert f"{edited} is damaged at checksum" in err
+    assert re.search(rf"{re.escape(str(cut))} is damaged at line \d+, column \d+", err)
+    assert "2 damaged or stale." in err
+    assert f"{H100}/matmul-size: good" in out
+    assert gpuguide("records", "verify", edited)[0] == 1
+    assert gpuguide("records", "verify", folder / H100 / "matmul-size.json")[0] == 0
+
+
+def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, tmp_path: Path) -> None:
+    """A check of nothing does not pass."""
+    shutil.copytree(store.published_folder() / H100, tmp_path / H100)
+    status, _, err = gpuguide("records", "verify", tmp_path / H100)
+    assert status == 0
+    assert not err.startswith("0 records")
+    (tmp_path / "empty").mkdir()
+    status, out, err = gpuguide("records", "verify", tmp_path / "empty")
+    assert (status, out) == (1, "")
+    assert "no records in" in err
+
+
+def test_records_verify_works_inside_a_devices_folder(
+    gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(store.published_folder() / H100, tmp_path / H100)
+    monkeypatch.chdir(tmp_path / H100)
+    assert gpuguide("records", "verify", "ceilings.json")[0] == 0
+
+
+def test_records_verify_finds_what_is_stale(gpuguide: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cpu" / "ceilings.json"
+    path.parent.mkdir()
+    shutil.copy(store.published_folder() / "cpu" / "ceilings.json", path)
+    mended(path, lambda record: replace(record, harness_version=records.HARNESS_VERSION + 1))
+    status, out, err = gpuguide("records", "verify", tmp_path)
+    assert status == 1
+    assert "cpu/ceilings: stale" in out
+    assert err == "1 records, 1 damaged or stale.\n"
+
+
+def test_records_import_into_ones_own(gpuguide: Run, overlay: Path, tmp_path: Path) -> None:
+    source = store.published_folder() / "cpu"
+    status, out, err = gpuguide("records", "import", source)
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [f"cpu/{path.stem}" for path in sorted(source.glob("*.json"))]
+    assert (overlay / "cpu" / "ceilings.json").read_bytes() == (source / "ceilings.json").read_bytes()
+
+
+def test_records_import_without_a_place(gpuguide: Run) -> None:
+    status, out, err = gpuguide("records", "import", store.published_folder())
+    assert (status, out) == (1, "")
+    assert "GPUGUIDE_RECORDS is set and empty" in err
+
+
+def test_records_import_publishes_no_simulated_record(
+    gpuguide: Run, fake_gpu: str, overlay: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpuguide("bench", "run", "ceilings", "--commit", "c0ffee")
+    monkeypatch.setattr(store, "published_folder", lambda: tmp_path / "published")
+    status, out, err = gpuguide("records", "import", "--publish", overlay)
+    assert (status, out) == (1, "")
+    assert "ceilings.json cannot be published: its times come from a fake device" in err
+    assert not (tmp_path / "published").exists()

@@ -1,0 +1,60 @@
+"""The rooms of the library: which there are, what is in them, and whom each may import."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+PACKAGE = SOURCE / "gpuguide"
+MAY_IMPORT = {
+    "errors": set[str](),
+    "hardware": {"errors"},
+    "measure": {"hardware", "errors"},
+    "kernels": {"errors"},
+    "costs": {"hardware", "errors"},
+    "systems": {"kernels", "costs", "errors"},
+    "topic": {"kernels", "costs", "errors"},
+    "models": {"topic", "kernels", "costs", "hardware", "errors"},
+    "benchmarks": {"measure", "hardware", "topic", "models", "systems", "kernels", "costs", "errors"},
+    "claims": {"measure", "hardware", "errors"},
+    "plotting": {"measure", "hardware", "errors"},
+    "site": {"plotting", "claims", "measure", "hardware", "costs", "errors"},
+    "cli": {"claims", "measure", "models", "hardware", "errors"},
+}
+"""Whom each room may import beside itself. What is no room here is a topic; topics may import one another."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def room(module: str) -> str:
+    """The room that a module is in: one of MAY_IMPORT, or `gpuguide`."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return "gpuguide"
+    if parts[1] == "__main__":
+        return "cli"
+    return parts[1] if parts[1] in MAY_IMPORT else "topic"
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """The gpuguide modules that a module imports anywhere in it, also inside functions."""
+    names = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}, line {node.lineno}: import by the full name"
+            asked = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in modules() else str(node.module) for name in asked}
+    return frozenset(names & set(modules()))
