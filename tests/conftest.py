@@ -14,7 +14,7 @@ from find_browser import HOW_TO_ENABLE, find_browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# A few examples, the same ones every time; `make test-thoroughly` draws many new ones and prints how to draw them again.
+# A few examples, the same every time; `make test-thoroughly` draws many new ones and prints how to draw them again.
 hypothesis.settings.register_profile("usual", max_examples=20, derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
 

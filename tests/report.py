@@ -1,7 +1,7 @@
 """Where the time of the tests goes, and how often they do what is dear: what `make test` prints when it ends.
 
-Seconds are those of the processes that run the tests, added up; nothing fails because a machine is slow. What is counted
-(views of a page, runs of a notebook) may not exceed what is declared here: it is the same on every machine.
+Seconds are those of the processes that run the tests, added up; nothing fails because a machine is slow. What is
+counted (views of a page, runs of a notebook) may not exceed what is declared here: it is the same on every machine.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ VARIED = [
 """Tutorials that have something to vary"""
 
 CANARY = TUTORIALS[0]
-"""The notebook whose script and other parameters are run every time; those of the others are run by `make test-thoroughly`"""
+"""Its script and its other parameters are run every time; those of the others in `make test-thoroughly`"""
 
 pytestmark = [
     pytest.mark.apart,
