@@ -26,6 +26,7 @@ html_theme_options = {"article_header_end": ["downloads"], "article_footer_items
 nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
 nb_execution_raise_on_error = True
+nb_execution_timeout = 600
 nb_execution_show_tb = True
 """
 FRONT = """---

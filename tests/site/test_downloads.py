@@ -248,8 +248,9 @@ def test_the_site_is_asked_where_the_zip_is_not() -> None:
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_notebook_gives_the_outputs_that_it_holds(name: str, unpacked: Path, environment: Environment) -> None:
     count("runs of a notebook", name)
-    options = ["--nbval", "--nbval-cell-timeout=1200", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
-    done = environment.run("-m", "pytest", *options, f"{name}.ipynb", folder=unpacked)
+    patient = ["--nbval-cell-timeout=1200", "--nbval-kernel-startup-timeout=600"]
+    alone = ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
+    done = environment.run("-m", "pytest", "--nbval", *patient, *alone, f"{name}.ipynb", folder=unpacked)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert f"{len(code(name))} passed" in done.stdout
 
@@ -310,6 +311,7 @@ def test_a_notebook_without_outputs_runs_with_other_parameters(
     found.cells.append(nbformat.v4.new_code_cell("\n".join(check)))
     copied = tmp_path / "run.ipynb"
     nbformat.write(found, copied)
-    program = "import nbclient, nbformat, sys; nb = nbformat.read(sys.argv[1], 4); nbclient.execute(nb, timeout=1200)"
+    program = "import nbclient, nbformat, sys; nb = nbformat.read(sys.argv[1], 4); "
+    program += "nbclient.execute(nb, timeout=1200, startup_timeout=600)"
     done = environment.run("-c", program, str(copied), folder=path.parent)
     assert done.returncode == 0, done.stderr[-5000:]
