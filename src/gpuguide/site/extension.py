@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from gpuguide.measure import digest
 from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, page_digests, running, watching
-from gpuguide.site.execution.remembered import Digests
 from gpuguide.site.finding import (
     code_links,
     descriptions,
@@ -79,11 +78,6 @@ PARTS = (
 )
 
 
-def own_digest() -> str:
-    """Return a digest of this extension and all that it imports."""
-    return digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register every part. Called by Sphinx.
 
@@ -94,12 +88,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", lambda app, exception: remembered.save())
     for part in PARTS:
         part.connect(app)
-    remembered = Digests(app.doctreedir)
-    own = remembered.get("extension", own_digest)
-    remembered.save()
+    own = digest.source_digest(digest.transitive(["gpuguide.site.extension"]))
     return {
         "version": "1",
         "env_version": int(own.removeprefix("sha256:")[:12], 16),
-        "parallel_read_safe": False,  # pages are executed one after the other, each with its own environment
+        "parallel_read_safe": False,  # what the parts note of pages stands in one process
         "parallel_write_safe": True,
     }

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from gpuguide.measure import digest, store
 from gpuguide.site.execution import declared_records
 from gpuguide.site.execution.faults import naming
-from gpuguide.site.execution.remembered import Digests
 from gpuguide.site.pages import page_source
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ def changed_pages(
     """Compute the digest of every executed page, and return the pages whose digest is new."""
     before: dict[str, str] = vars(env).get("gpuguide_digests", {})
     digests = {}
-    remembered = Digests(app.doctreedir)
     for docname in env.found_docs:
         path = Path(env.doc2path(docname))
         if path.suffix == ".md":
@@ -47,9 +45,7 @@ def changed_pages(
             if page.executed:
                 with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"):
                     declared_records.check_published(page)
-                    text = hashlib.sha256(source.encode()).hexdigest()
-                    digests[docname] = remembered.get(f"{docname} {text}", functools.partial(page_digest, page))
-    remembered.save()
+                    digests[docname] = page_digest(page)
     vars(env)["gpuguide_digests"] = digests
     return [docname for docname, now in digests.items() if before.get(docname) != now]
 
