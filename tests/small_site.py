@@ -123,7 +123,7 @@ class Project:
 
 def start(root: Path) -> Project:
     """Make a site without pages."""
-    ignored = shutil.ignore_patterns("__pycache__", "nvidia*", "cpu", "*x-*")
+    ignored = shutil.ignore_patterns("nvidia*", "cpu", "*x-*")  # what Python has compiled comes along, and stays valid
     shutil.copytree(digest.PACKAGE_FOLDER, root / "src" / "gpuguide", ignore=ignored)
     (root / "src" / "gpuguide" / "records").mkdir(exist_ok=True)
     (root / "conf.py").write_text(CONF, encoding="utf-8")
