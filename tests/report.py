@@ -6,6 +6,7 @@ counted (views of a page, runs of a notebook) may not exceed what is declared he
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,9 @@ from pathlib import Path
 import pytest
 
 CACHE = Path(__file__).parents[1] / "_build" / ".jupyter_cache"
-VIEWS, RUNS = "views of a page", "runs of a notebook"
-MOST = {VIEWS: 3, RUNS: 1}
-"""How often each page may be opened and each notebook be run"""
+VIEWS, RUNS, BUILDS = "views of a page", "runs of a notebook", "builds of small sites"
+MOST = {VIEWS: 3, RUNS: 1, BUILDS: 56}
+"""How often each page may be opened and each notebook be run, and how often small sites may be built in all"""
 MORE = {
     (VIEWS, "tutorials/00-measure-a-gpu.html"): 7,  # whose colours are weakened, and all of whose texts are measured
     (VIEWS, "index.html"): 4,  # the keyboard and the search box
@@ -29,8 +30,8 @@ SLOWEST = 10
 _counted: list[tuple[str, str]] = []
 
 
-def count(what: str, of: str) -> None:
-    """Note that the test that runs now has opened a page or run a notebook."""
+def count(what: str, of: str = "all tests") -> None:
+    """Note that the test that runs now has opened a page, run a notebook, or built a small site."""
     assert what in MOST
     _counted.append((what, of))
 
@@ -85,24 +86,21 @@ class Report:
         terminalreporter.section("seconds of the processes that ran the tests")
         for file, seconds in sorted(self.seconds_of_files.items(), key=lambda each: -each[1])[:SLOWEST]:
             write(f"{seconds:8.0f}  {file}")
-        whole = sum(self.seconds_of_files.values())
         built = seconds_built()
-        pages = sorted(self.seconds_of_pages)
-        write(f"{'page':36}{'built':>8}{'runs':>8}{'views':>8}{'all':>8}")
-        sums = []
-        for page in pages:
-            parts = [built.get(page, 0.0), self.seconds_of_pages[page][RUNS], self.seconds_of_pages[page][VIEWS]]
-            sums.append(sum(parts))
-            write(f"{page:36}" + "".join(f"{seconds:8.0f}" for seconds in (*parts, sums[-1])))
-        tested = sum(sum(parts.values()) for parts in self.seconds_of_pages.values())
-        each = sum(sums) / len(pages)
-        shared = whole - tested
-        write(f"All tests {whole:.0f} s: {tested:.0f} for {len(pages)} pages, {shared:.0f} shared.")
-        minutes = (shared + each * PAGES_TO_COME) / 2 / 60
+        write(f"{'page':36}{'built':>8}{'runs':>8}{'views':>8}")
+        for page, parts in sorted(self.seconds_of_pages.items()):
+            row = (built.get(page, 0.0), parts[RUNS], parts[VIEWS])
+            write(f"{page:36}" + "".join(f"{seconds:8.0f}" for seconds in row))
+        whole, pages = sum(self.seconds_of_files.values()), len(self.seconds_of_pages)
+        # The median, for single pages serve as examples in further tests.
+        tests = statistics.median(sum(parts.values()) for parts in self.seconds_of_pages.values())
+        build = statistics.median(built.get(page, 0.0) for page in self.seconds_of_pages)
+        shared = whole - tests * pages
+        minutes = (shared + (tests + build) * PAGES_TO_COME) / 2 / 60
         write(
-            f"A page takes {each:.0f} s with its execution; {PAGES_TO_COME} pages would take {minutes:.0f} min on two "
-            "cores, their execution included."
+            f"All tests: {whole:.0f} s. A page: {tests:.0f} s of tests and {build:.0f} s to run. Shared: {shared:.0f} s."
         )
+        write(f"{PAGES_TO_COME} pages would take {minutes:.0f} min on two cores, and what it takes to write the site.")
 
 
 def seconds_built() -> dict[str, float]:

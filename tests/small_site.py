@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import synthetic_records as synthetic
+from report import count
 
 from gpuguide.measure import digest, records
 
@@ -109,6 +110,7 @@ class Project:
 
     def build(self, *, own: bool = False, settings: Mapping[str, str] | None = None) -> Build:
         """Build the site in a process of its own, with these settings over those of its configuration."""
+        count("builds of small sites")
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.root / "src"),
