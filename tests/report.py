@@ -97,9 +97,7 @@ class Report:
         build = statistics.median(built.get(page, 0.0) for page in self.seconds_of_pages)
         shared = whole - tests * pages
         minutes = (shared + (tests + build) * PAGES_TO_COME) / 2 / 60
-        write(
-            f"All tests: {whole:.0f} s. A page: {tests:.0f} s of tests and {build:.0f} s to run. Shared: {shared:.0f} s."
-        )
+        write(f"All tests: {whole:.0f} s, {shared:.0f} of them shared. A page: {tests:.0f} s, and {build:.0f} to run.")
         write(f"{PAGES_TO_COME} pages would take {minutes:.0f} min on two cores, and what it takes to write the site.")
 
 
