@@ -28,7 +28,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help site page serve test lint release-check lighthouse measure browser clean distclean
+.PHONY: help site page serve test test-thoroughly lint release-check lighthouse measure browser clean distclean
 
 help: ## List the targets
 	@echo "gpuguide: make TARGET"
@@ -52,8 +52,11 @@ test: ## Run all tests, the built site's included: make test T="tests/measure"
 	@# The tests look at the site of the published records, not at a reader's own.
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
 	@$(BIN)/python tests/find_browser.py
-	@# A file of tests is one process's, and a process computes on one core.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(T)
+	@# A process computes on one core. Tests of a file are one process's unless they are marked `apart`.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup $(T)
+
+test-thoroughly: ## Run all tests with many random examples, and every script and notebook with other parameters
+	@$(MAKE) --no-print-directory test T="--thorough $(T)"
 
 lint: $(READY) ## Check style and types, and the pages' rules
 	$(BIN)/ruff check .

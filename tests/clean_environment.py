@@ -7,8 +7,11 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 HIDDEN = ("PYTHONPATH", "GPUGUIDE_SITE_BUILD", "GPUGUIDE_DECLARED", "GPUGUIDE_FAKE_DEVICE")
 
@@ -27,7 +30,8 @@ class Environment:
     def run(self, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run Python in a folder, without a network and without what the tests' own environment sets."""
         kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
-        settings = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GPUGUIDE_RECORDS": "", "NO_COLOR": "1"}
+        settings = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1"}
+        settings |= {"GPUGUIDE_RECORDS": "", "GPUGUIDE_QUICK": "1"}
         return subprocess.run(
             [str(self.python), *arguments],
             cwd=folder,
@@ -41,6 +45,18 @@ class Environment:
         """Return the file that ``import gpuguide`` finds when Python runs in ``folder``, or nothing."""
         code = "import importlib.util as u; found = u.find_spec('gpuguide'); print(found.origin if found else '')"
         return self.run("-c", code, folder=folder).stdout.strip()
+
+
+def shared(root: Path, install: Callable[[Environment], None]) -> Environment:
+    """Return the environment in a folder that all processes of a run share; the first that comes makes it."""
+    ready = root / "ready"
+    with FileLock(f"{root}.lock"):
+        if ready.exists():
+            return Environment(root)
+        made = make(root)
+        install(made)
+        ready.touch()
+    return made
 
 
 def make(root: Path) -> Environment:

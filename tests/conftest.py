@@ -1,4 +1,4 @@
-"""What all tests share: no reader's own records, and markers that need a GPU or a browser."""
+"""What all tests share: no reader's own records, which tests run and where, and the report at the end."""
 
 from __future__ import annotations
 
@@ -7,21 +7,41 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
+import report
 from find_browser import HOW_TO_ENABLE, find_browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# A few examples, the same every time; `make test-thoroughly` draws many new ones and prints how to draw them again.
+hypothesis.settings.register_profile("usual", max_examples=20, derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
 
-def pytest_configure() -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test-thoroughly` ask for what takes longer."""
+    parser.addoption("--thorough", action="store_true", help="also run what is marked `thorough`, with many examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Read the published records only, whatever the person who runs the tests has measured."""
     os.environ["GPUGUIDE_RECORDS"] = ""
     os.environ.pop("GPUGUIDE_DECLARED", None)
+    hypothesis.settings.load_profile("thorough" if config.getoption("thorough") else "usual")
+    config.pluginmanager.register(report)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(report.Report())
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Skip, with the reason, what needs a GPU or a browser that is not here."""
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Group the tests of a file in one process, unless they may stand apart; skip, with the reason, what cannot run."""
     for item in items:
+        if not item.get_closest_marker("apart") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+        if item.get_closest_marker("thorough") and not config.getoption("thorough"):
+            item.add_marker(pytest.mark.skip(reason="runs with `make test-thoroughly`"))
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("browser") and find_browser() is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -16,10 +18,27 @@ needs_triton = pytest.mark.skipif(
 )
 
 
+PROGRAM = """
+import importlib, json, sys, traceback
+
+sys.path[:0] = sys.argv[1:3]
+answers, sys.stdout = sys.stdout, sys.stderr
+name = sys.argv[3]
+for call in sys.stdin:
+    try:
+        exec(f"import {name}; {name}.{call}")
+        fault = ""
+    except BaseException:
+        fault = traceback.format_exc()
+    print(json.dumps(fault), file=answers, flush=True)
+"""
+"""Makes one call of a test file after another, and says after each what went wrong"""
+
+
 def run(file: str, call: str, *, interpret: bool = True) -> None:
     """Call a function of a test file with ``TRITON_INTERPRET=1``, and assert that it passes.
 
-    Triton decides when it is imported whether it interprets, hence the process.
+    Triton decides when it is imported whether it interprets, hence the process. It stays for the next call.
 
     Parameters
     ----------
@@ -30,16 +49,29 @@ def run(file: str, call: str, *, interpret: bool = True) -> None:
     interpret : bool
         Whether kernels are interpreted. Otherwise they can be compiled, and not run.
     """
+    process = _process(file, interpret)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(call, file=process.stdin, flush=True)
+    answer = process.stdout.readline()
+    if not answer:
+        _process.cache_clear()
+    assert answer, f"the process died with status {process.wait()}"
+    fault = json.loads(answer)
+    assert not fault, fault[-3000:]
+
+
+@functools.lru_cache(maxsize=2)
+def _process(file: str, interpret: bool) -> subprocess.Popen[str]:
+    """Start a process that waits for calls, and ends when the tests do."""
     tests = Path(file)
-    program = f"import sys; sys.path[:0] = sys.argv[1:]; import {tests.stem}; {tests.stem}.{call}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tests.parent), str(Path(__file__).parent)],
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tests.parent), str(Path(__file__).parent), tests.stem],
         env={**os.environ, "TRITON_INTERPRET": str(int(interpret))},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def pieces_that_fit(columns: int, element_size: int, pieces: tuple[int, ...], device: str) -> list[int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import synthetic_records as synthetic
+from report import count
 
 from gpuguide.measure import digest, records
 
@@ -25,6 +26,7 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {"article_header_end": ["downloads"], "article_footer_items": ["repository-links"]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
+nb_execution_timeout = 600
 """
 FRONT = """---
 gpuguide:
@@ -106,6 +108,7 @@ class Project:
 
     def start_command(self, *options: str) -> subprocess.Popen[str]:
         """Start the command behind ``make site`` in a process of its own."""
+        count("builds of small sites")
         return subprocess.Popen(
             [sys.executable, "-m", "gpuguide.site.build", *options],
             cwd=self.root,
@@ -124,6 +127,7 @@ class Project:
 
     def build(self, *, own: bool = False, settings: Mapping[str, str] | None = None) -> Build:
         """Build the site in a process of its own, with these settings over those of its configuration."""
+        count("builds of small sites")
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.root / "src"),
@@ -138,7 +142,7 @@ class Project:
 
 def start(root: Path) -> Project:
     """Make a site without pages."""
-    ignored = shutil.ignore_patterns("__pycache__", "nvidia*", "cpu", "*x-*")
+    ignored = shutil.ignore_patterns("nvidia*", "cpu", "*x-*")  # what Python has compiled comes along, and stays valid
     shutil.copytree(digest.PACKAGE_FOLDER, root / "src" / "gpuguide", ignore=ignored)
     (root / "src" / "gpuguide" / "records").mkdir(exist_ok=True)
     (root / "conf.py").write_text(CONF, encoding="utf-8")

@@ -183,7 +183,6 @@ def run_here(benchmark: Benchmark, cases: list[Keys]) -> list[records.Case]:
 
 
 @of_rows
-@pytest.mark.timeout(600)
 def test_every_contender_runs_here_eager_and_compiled(benchmark: Benchmark, clean_compiler: None) -> None:
     found = run_here(benchmark, [ONE_SOFTMAX])
     reasons = {case.contender: case.reason for case in found}

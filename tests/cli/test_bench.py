@@ -130,7 +130,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
         assert line, before
         before += line
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert (process.returncode, out) == (1, "")
     assert err.endswith("Interrupted. What was finished is kept; run the same command again to go on.\n")
     assert "Traceback" not in err

@@ -193,7 +193,7 @@ def test_in_a_real_terminal_it_renews_itself_and_ends_with_ctrl_c(tmp_path: Path
         if select.select([ours], [], [], 1)[0]:
             seen += os.read(ours, 65536)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     os.close(ours)
     assert process.returncode == 0
     assert "readings in" in err.decode()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -330,7 +330,6 @@ runs = st.builds(
 
 
 @given(run=runs, preset=st.sampled_from(list(presets.load().values())))
-@settings(max_examples=100, deadline=None)
 def test_more_sequences_never_take_less_and_every_part_is_counted(run: Setup, preset: presets.Preset) -> None:
     assume(not memory.setup_faults(preset.shape, run))
     prediction = memory.predict(preset.shape, run)
@@ -343,7 +342,6 @@ def test_more_sequences_never_take_less_and_every_part_is_counted(run: Setup, pr
 
 
 @given(run=runs, available=st.floats(1e9, 1e12))
-@settings(max_examples=50, deadline=None)
 def test_the_largest_batch_fits_and_the_next_does_not(run: Setup, available: float) -> None:
     assume(not memory.setup_faults(LLAMA, run))
     batch = memory.largest_batch(LLAMA, run, available)

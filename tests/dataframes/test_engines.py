@@ -10,7 +10,7 @@ from typing import Any
 import pandas
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide import dataframes
@@ -151,7 +151,6 @@ ROWS = st.lists(
 
 
 @every_operation
-@settings(max_examples=15, deadline=None)
 @given(rows=ROWS)
 def test_all_engines_agree_on_any_frame(operation: str, rows: list[Any]) -> None:
     for name in ON_HOST:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import kernels
@@ -235,7 +235,6 @@ def test_on_a_gpu(keys: torch.dtype, values: torch.dtype, above: float | None, r
     assert found.count.tolist() == right.count.tolist()
 
 
-@settings(deadline=None)
 @given(rows=st.integers(0, 100), groups=st.integers(1, 20), above=st.none() | st.floats(-1, 2))
 def test_any_rows_and_groups(rows: int, groups: int, above: float | None) -> None:
     columns = drawn(rows, groups, torch.int64, torch.float64, seed=rows)

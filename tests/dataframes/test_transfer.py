@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import data, transfer
@@ -50,7 +50,6 @@ def test_all_bytes_arrive(rows: int, nulls: float) -> None:
     check(data.frame(rows, nulls=nulls))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     values=st.lists(st.none() | st.text("aü🌍", max_size=9), max_size=40),
     begin=st.integers(0, 20),

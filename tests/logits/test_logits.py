@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -210,7 +210,6 @@ def test_a_min_p_outside_its_range(p: float) -> None:
         logits.keep_min_p(scores(5), p)
 
 
-@settings(max_examples=200)
 @given(rows, st.floats(1e-6, 1.0, exclude_min=True), st.integers(1, 50), st.floats(0, 1))
 @example(torch.zeros(2, 7, dtype=torch.float64), 0.5, 3, 0.5)
 def test_what_is_kept_is_the_smallest_set_that_does(values: torch.Tensor, p: float, k: int, min_p: float) -> None:

@@ -22,6 +22,16 @@ def test_both_values_with_their_devices(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.yours.unit == published.metric.unit
 
 
+def test_a_few_samples_are_enough_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h100-sxm")
+    usual = here(COPY).yours
+    monkeypatch.setenv("GPUGUIDE_QUICK", "1")
+    quick = here(COPY).yours
+    assert usual is not None
+    assert quick is not None
+    assert quick.summary.n < 20 <= usual.summary.n
+
+
 def test_without_a_gpu_the_published_value_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPUGUIDE_FAKE_DEVICE", raising=False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

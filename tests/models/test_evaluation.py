@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.errors import GpuguideError
@@ -32,7 +32,6 @@ def test_loss_is_the_mean_surprise(tiny_model: GPT2, small_corpus: Corpus) -> No
 
 
 @given(length=st.integers(2, 200), context=st.integers(1, 40))
-@settings(max_examples=200)
 def test_every_token_is_predicted_once_from_half_a_context_or_more(length: int, context: int) -> None:
     counted = []
     for windows in _batches(range(length), context):

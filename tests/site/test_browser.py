@@ -1,4 +1,9 @@
-"""The built site in a browser: both themes, wide and narrow, with every other host blocked."""
+"""The built site in a browser: both themes, wide and narrow, with every other host blocked.
+
+A page is opened twice, and all is asked of it then: bright and wide from a server, dark and narrow from a file. Each
+time the width is changed, so that all four combinations are looked at. A page with figures, formulas or folds is opened
+without scripts, too.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,27 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import barriers
 import pytest
+from report import count
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
 PAGES = [
     name for path in sorted(SITE.glob("**/*.html")) if not (name := path.relative_to(SITE).as_posix()).startswith("_")
 ]
 TUTORIALS = [name for name in PAGES if name.startswith("tutorials/")]
+PRINTED = ["index.html", *TUTORIALS, "docs/hardware.html"]
 NOT_FOUND = "404.html"
+WIDE, NARROW, A4 = 1280, 390, 794
 FIRST_VIEW = 0.85e6
 """Bytes that the first view of a page may transfer"""
+REQUESTS = 30
+"""Files that it may ask for"""
+SHIFT = 0.05
+"""How far it may move while it loads, as browsers measure it (cumulative layout shift)"""
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.browser,
     pytest.mark.slow,
     pytest.mark.skipif(not PAGES, reason="the site is not built; run `make site`, or `make test`, which does"),
@@ -51,10 +65,20 @@ def address() -> Iterator[str]:
     server.shutdown()
 
 
+SHIFTS = """(() => {
+    window.shifted = 0;
+    new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value; }))
+        .observe({type: "layout-shift", buffered: true});
+})()"""
+
+
 class View:
     """One page opened, with what it asked for and complained about."""
 
-    def __init__(self, browser: Any, address: str, name: str, *, width: int = 1280, **options: Any) -> None:
+    def __init__(
+        self, browser: Any, address: str, name: str, *, width: int = 1280, until: str = "networkidle", **options: Any
+    ) -> None:
+        count("views of a page", name)
         self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         self.page = self.context.new_page()
         self.foreign: list[str] = []
@@ -77,7 +101,8 @@ class View:
         self.page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else 0)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("response", note)
-        self.page.goto(f"{address}/{name}", wait_until="networkidle")
+        self.page.add_init_script(SHIFTS)
+        self.page.goto(f"{address}/{name}", wait_until=until)
 
     def transferred(self) -> int:
         """Return the bytes of all answers, asked for only now: an answer's end may come after its event."""
@@ -88,6 +113,31 @@ class View:
 
     def __exit__(self, *_: object) -> None:
         self.context.close()
+
+
+# --- what is asked of a page -------------------------------------------------------------------------------
+
+SEEN = """const seen = element => {
+    const box = element.getBoundingClientRect();
+    return element.checkVisibility({visibilityProperty: true}) && box.width > 0 && box.height > 0;
+};"""
+FIGURES = f"""() => {{
+    {SEEN}
+    const all = (figure, selector) => [...figure.querySelectorAll(selector)].map(seen);
+    return [...document.querySelectorAll("figure.gg-figure")].map(figure => ({{
+        light: all(figure, "img.only-light"), dark: all(figure, "img.only-dark"),
+        caption: all(figure, "figcaption .caption-text"), stamps: all(figure, "figcaption .gg-stamp") }}));
+}}"""
+"""Of each figure, which of its parts are seen"""
+
+
+def figures_are_seen(view: View, scheme: str) -> None:
+    """One image of each figure, its caption, and its stamps, of which there are none where nothing was measured."""
+    for figure in view.page.evaluate(FIGURES):
+        assert figure["light"] == [scheme == "light"]
+        assert figure["dark"] == [scheme == "dark"]
+        assert figure["caption"] == [True]
+        assert all(figure["stamps"])
 
 
 SCROLLED_BY_KEYBOARD = """() => [...document.querySelectorAll("pre, div.math, .pst-scrollable-table-container")]
@@ -118,53 +168,122 @@ FOCUS_RINGS = """() => {
 }"""
 
 
+def looked_at(view: View, scheme: str, width: int) -> None:
+    """Look at a page in one scheme and at one width: no sideways scrolling, figures, barriers, and seen focus."""
+    where = f"{scheme}, {width} px"
+    view.page.set_viewport_size({"width": width, "height": 900})
+    view.page.wait_for_function(SCROLLED_BY_KEYBOARD)
+    assert view.page.evaluate("document.documentElement.dataset.theme") == scheme
+    sideways = view.page.evaluate("document.documentElement.scrollWidth")
+    assert sideways <= width, f"{where}: the page is {sideways} px wide"
+    figures_are_seen(view, scheme)
+    assert view.foreign == []
+    assert view.complaints == []
+    assert not (found := barriers.found(view.page)), f"{where}: {found}"
+    view.complaints.clear()  # axe makes requests of its own
+    view.page.keyboard.press("Tab")  # from here on, the browser shows rings as for the keyboard
+    reached, without = view.page.evaluate(FOCUS_RINGS)
+    assert reached >= 4
+    assert without == [], f"{where}: the focus is not seen"
+
+
+TEXTS = """async () => {
+    const text = page => {
+        const article = page.querySelector("article, main").cloneNode(true);
+        article.querySelectorAll("button, .pst-js-only, script").forEach(element => element.remove());
+        return article.textContent.replace(/\\s+/g, " ").trim();
+    };
+    const sent = await (await fetch(location)).text();
+    return [text(document), text(new DOMParser().parseFromString(sent, "text/html"))];
+}"""
+"""The text of the page as scripts have left it, and as it was sent"""
+MOVING = "document.querySelector('figure.gg-figure, math, article summary') !== null"
+"""Whether there is anything that could need a script to be seen: a figure, a formula, a fold"""
+WITHOUT_SCRIPTS = f"""() => {{
+    {SEEN}
+    const flat = formula => formula.getBoundingClientRect().width === 0;
+    const formulas = [...document.querySelectorAll("math")].filter(flat).length;
+    const stuck = [];
+    for (const title of document.querySelectorAll("article summary")) {{
+        if (!seen(title)) continue;
+        title.scrollIntoView({{block: "center", behavior: "instant"}});
+        const box = title.getBoundingClientRect();
+        const there = document.elementFromPoint(box.x + Math.min(box.width, 20) / 2, box.y + box.height / 2);
+        const before = title.parentElement.open;
+        title.click();
+        if (!title.contains(there) || title.parentElement.open === before) stuck.push(title.textContent);
+    }}
+    return {{ formulas, stuck }};
+}}"""
+"""How many formulas have no width; and folds that do not open or lie below something else"""
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page(browser: Any, address: str, name: str) -> None:
-    """In both schemes and at both widths: nothing from elsewhere, no complaint, no barrier, no sideways scrolling.
+    """Opened from a server in the light scheme, with scripts and then without.
 
-    What takes the focus shows it.
+    Nothing from elsewhere, no complaint, no barrier, no sideways scrolling, little to transfer, nothing that jumps;
+    what takes the focus shows it. Without scripts there are all text, every figure and formula, and folds that open.
     """
-    from axe_playwright_python.sync_playwright import Axe
-
     with View(browser, address, name, color_scheme="light") as view:
         transferred = view.transferred()
         assert transferred <= FIRST_VIEW, f"{transferred / 1e6:.2f} MB"
-        for scheme in ("light", "dark"):
-            view.page.emulate_media(color_scheme=scheme)
-            if name == NOT_FOUND:  # it has no script that follows the change
-                view.page.reload()
-            view.page.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
-            for width in (1280, 390):
-                view.page.set_viewport_size({"width": width, "height": 900})
-                view.page.wait_for_function(SCROLLED_BY_KEYBOARD)
-                sideways = view.page.evaluate("document.documentElement.scrollWidth")
-                assert sideways <= width, f"{scheme}, {width} px: the page is {sideways} px wide"
-                for figure in view.page.locator("figure.gg-figure").all():
-                    assert figure.locator("img.only-light").is_visible() == (scheme == "light")
-                    assert figure.locator("img.only-dark").is_visible() == (scheme == "dark")
-                    assert figure.locator("figcaption .caption-text").is_visible()
-                    for stamp in figure.locator("figcaption .gg-stamp").all():  # none where nothing was measured
-                        assert stamp.is_visible()
-                assert view.foreign == []
-                assert view.complaints == []
-                found = Axe().run(view.page, options={"resultTypes": ["violations"]})
-                assert found.violations_count == 0, f"{scheme}, {width} px: {found.generate_report()}"
-                view.complaints.clear()  # it makes requests of its own
-                view.page.keyboard.press("Tab")  # from here on, the browser shows rings as for the keyboard
-                count, without = view.page.evaluate(FOCUS_RINGS)
-                assert count >= 4
-                assert without == [], f"{scheme}, {width} px: the focus is not seen"
+        assert len(view.responses) <= REQUESTS
+        assert view.page.evaluate("shifted") < SHIFT
+        with_scripts, without = view.page.evaluate(TEXTS)
+        assert with_scripts == without or name == "search.html", "search says that it needs them"
+        looked_at(view, "light", WIDE)
+        looked_at(view, "light", NARROW)
+        moving = view.page.evaluate(MOVING)
+    if moving:
+        with View(browser, address, name, until="load", java_script_enabled=False) as view:
+            assert view.complaints == []
+            figures_are_seen(view, "light")
+            assert view.page.evaluate(WITHOUT_SCRIPTS) == {"formulas": 0, "stuck": []}
 
 
-@pytest.mark.parametrize("name", ["index.html", *TUTORIALS])
-def test_a_page_opened_in_the_dark_loads_no_light_figure(browser: Any, address: str, name: str) -> None:
-    with View(browser, address, name, color_scheme="dark") as view:
-        assert view.page.evaluate("document.documentElement.dataset.theme") == "dark"
-        view.page.evaluate("scrollTo(0, document.body.scrollHeight)")
-        loaded = view.page.evaluate(
-            "[...document.images].filter(i => i.complete && i.naturalWidth).map(i => i.className)"
-        )
-        assert not [classes for classes in loaded if "only-light" in classes]
+SHEETS = "[...document.querySelectorAll('link[rel=stylesheet]')].filter(link => !link.sheet).map(link => link.href)"
+"""Style sheets that were not loaded"""
+EMPTY = "[...document.images].filter(i => i.checkVisibility() && i.complete && !i.naturalWidth).map(i => i.src)"
+"""Images that are empty"""
+LOADED = "[...document.images].filter(i => i.complete && i.naturalWidth).map(i => i.className)"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_from_a_file_in_the_dark(browser: Any, name: str) -> None:
+    """Without a server, style sheets, scripts and images load, but no light figure; and then it prints."""
+    with View(browser, SITE.as_uri(), name, width=NARROW, until="load", color_scheme="dark") as view:
+        assert view.page.evaluate(SHEETS) == []
+        view.page.evaluate("document.querySelectorAll('img').forEach(image => image.scrollIntoView())")
+        assert view.page.evaluate(EMPTY) == []
+        looked_at(view, "dark", NARROW)
+        looked_at(view, "dark", WIDE)
+        assert not [classes for classes in view.page.evaluate(LOADED) if "only-light" in classes]
+        if name in PRINTED:
+            printed(view)
+
+
+LUMINANCE = """() => [...document.querySelectorAll("article :is(p, code, h2, .highlight span)")].map(element => {
+    const [red, green, blue] = getComputedStyle(element).color.match(/[\\d.]+/g).map(Number);
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+})"""
+SCREEN_ONLY = "header.bd-header, .bd-sidebar-primary, .bd-sidebar-secondary, .prev-next-footer"
+
+
+def printed(view: View) -> None:
+    """Look at a page that was opened in the dark on paper: dark text, light figures, open claims, no navigation."""
+    view.page.emulate_media(media="print", color_scheme="dark")
+    view.page.set_viewport_size({"width": A4, "height": 1123})
+    figures_are_seen(view, "light")
+    seen = f"selector => {{ {SEEN} return [...document.querySelectorAll(selector)].map(seen); }}"
+    assert not any(view.page.evaluate(seen, SCREEN_ONLY))
+    assert max(view.page.evaluate(LUMINANCE)) < 90, "light text on white paper"
+    assert all(view.page.evaluate(seen, "details.gg-fold .gg-heard"))
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= A4
+    assert view.page.pdf().startswith(b"%PDF")
+
+
+# --- that what is wrong would be found -----------------------------------------------------------------------
 
 
 def test_a_missing_focus_ring_would_be_found(browser: Any, address: str) -> None:
@@ -173,6 +292,31 @@ def test_a_missing_focus_ring_would_be_found(browser: Any, address: str) -> None
         view.page.add_style_tag(content=":not(#a#b) { outline: none !important; box-shadow: none !important }")
         _, without = view.page.evaluate(FOCUS_RINGS)
         assert len(without) >= 4
+
+
+@pytest.mark.parametrize(
+    ("where", "style"),
+    [
+        ("article p:last-of-type", "color: #8a8a8a"),
+        (".highlight pre > span:nth-of-type(7)", "color: #8a8a8a"),
+        ("article a", "color: #333333; text-decoration: none"),
+        ("article li:nth-of-type(2)", "background: #777777"),
+        ("article h2", "opacity: 0.3"),
+    ],
+)
+def test_weak_colours_would_be_found(browser: Any, address: str, where: str, style: str) -> None:
+    with View(browser, address, "tutorials/00-measure-a-gpu.html", until="load") as view:
+        assert barriers.found(view.page) == ""
+        style = style.replace(";", " !important;") + " !important"
+        view.page.add_style_tag(content=f"{where} {{ {style} }}")
+        assert "color-contrast" in (found := barriers.found(view.page)) or "link-in-text-block" in found
+        assert barriers.found(view.page) == found, "what has not passed is measured again"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_same_is_found_if_every_text_is_measured(browser: Any, address: str, scheme: str) -> None:
+    with View(browser, address, "tutorials/00-measure-a-gpu.html", color_scheme=scheme) as view:
+        assert barriers.found_everywhere(view.page) == ""
 
 
 def test_the_keyboard_reaches_the_text_and_goes_on(browser: Any, address: str) -> None:
@@ -185,79 +329,7 @@ def test_the_keyboard_reaches_the_text_and_goes_on(browser: Any, address: str) -
         assert "Measure a GPU without fooling yourself" in reached
 
 
-TEXT = """() => {
-    const article = document.querySelector("article, main").cloneNode(true);
-    article.querySelectorAll("button, .pst-js-only, script").forEach(element => element.remove());
-    return article.textContent.replace(/\\s+/g, " ").trim();
-}"""
-
-
-FOLDS = 30
-"""How many folds of a page are opened; the page of claims has hundreds that are alike"""
-
-
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "search.html"])
-def test_page_without_scripts(browser: Any, address: str, name: str) -> None:
-    """All text, every figure and formula, and folds that open."""
-    with View(browser, address, name) as view:
-        with_scripts = view.page.evaluate(TEXT)
-    with View(browser, address, name, java_script_enabled=False) as view:
-        assert view.page.evaluate(TEXT) == with_scripts
-        assert view.complaints == []
-        for figure in view.page.locator("figure.gg-figure").all():
-            assert figure.locator("img.only-light").is_visible()
-            assert not figure.locator("img.only-dark").is_visible()
-            assert figure.locator("figcaption").is_visible()
-        for formula in view.page.locator("math").all():
-            box = formula.bounding_box()
-            assert box
-            assert box["width"] > 0
-        for title in view.page.locator("article summary").all()[:FOLDS]:
-            if title.is_visible():
-                before = title.evaluate("title => title.parentElement.open")
-                title.click()
-                assert title.evaluate("title => title.parentElement.open") != before
-
-
-LUMINANCE = """() => [...document.querySelectorAll("article :is(p, code, h2, .highlight span)")].map(element => {
-    const [red, green, blue] = getComputedStyle(element).color.match(/[\\d.]+/g).map(Number);
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-})"""
-
-
-@pytest.mark.parametrize("name", ["index.html", *TUTORIALS, "docs/hardware.html"])
-def test_page_in_print(browser: Any, address: str, name: str) -> None:
-    """Opened in the dark, a page prints dark text and light figures, unfolds the claims and has no navigation."""
-    with View(browser, address, name, color_scheme="dark") as view:
-        view.page.emulate_media(media="print", color_scheme="dark")
-        view.page.set_viewport_size({"width": 794, "height": 1123})  # A4
-        for figure in view.page.locator("figure.gg-figure").all():
-            assert figure.locator("img.only-light").is_visible()
-            assert not figure.locator("img.only-dark").is_visible()
-        for screen_only in ("header.bd-header", ".bd-sidebar-primary", ".bd-sidebar-secondary", ".prev-next-footer"):
-            for part in view.page.locator(screen_only).all():
-                assert not part.is_visible()
-        assert max(view.page.evaluate(LUMINANCE)) < 90, "light text on white paper"
-        for text in view.page.locator("details.gg-fold .gg-heard").all():
-            assert text.is_visible()
-        assert view.page.evaluate("document.documentElement.scrollWidth") <= 794
-        assert view.page.pdf().startswith(b"%PDF")
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_page_from_a_file(browser: Any, name: str) -> None:
-    """Without a server: style sheets, scripts and images load, and nothing complains."""
-    root = SITE.as_uri()
-    with View(browser, root, name) as view:
-        assert view.foreign == []
-        assert view.complaints == []
-        sheets = (
-            "[...document.querySelectorAll('link[rel=stylesheet]')].filter(link => !link.sheet).map(link => link.href)"
-        )
-        assert view.page.evaluate(sheets) == []
-        view.page.evaluate("document.querySelectorAll('img').forEach(image => image.scrollIntoView())")
-        empty = "[...document.images].filter(i => i.checkVisibility() && i.complete && !i.naturalWidth).map(i => i.src)"
-        assert view.page.evaluate(empty) == []
+# --- single pages --------------------------------------------------------------------------------------------
 
 
 def test_an_address_that_leads_nowhere(browser: Any, address: str) -> None:

@@ -283,16 +283,23 @@ BAD = {
 }
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A site into which tests put one fault at a time."""
+    made = start(tmp_path_factory.mktemp("faulty"))
+    made.page("index", "```{toctree}\n:glob:\n\ntutorials/**\n```", runs=False)
+    return made
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
-def test_a_page_that_cannot_be_offered_fails_every_build(tmp_path: Path, case: str) -> None:
+def test_a_page_that_cannot_be_offered_fails_every_build(faulty: Project, case: str) -> None:
     pages, messages = BAD[case]
-    project = start(tmp_path)
-    project.page("index", "```{toctree}\n:glob:\n\ntutorials/**\n```", runs=False)
+    shutil.rmtree(faulty.root / "tutorials", ignore_errors=True)
     for name, body in pages.items():
-        project.page(name, body)
+        faulty.page(name, body)
     for _ in range(2):
-        build = project.build()
+        build = faulty.build()
         assert build.status != 0
         for message in messages:
             assert message in build.output
@@ -305,9 +312,7 @@ def test_a_script_that_would_hide_a_module_is_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("gpuguide_repository", "someone/guide"), ("html_baseurl", "example.org")])
-def test_what_is_no_address_stops_the_build(tmp_path: Path, name: str, value: str) -> None:
-    project = start(tmp_path)
-    project.page("index", "Text.", runs=False)
-    build = project.build(settings={name: value})
+def test_what_is_no_address_stops_the_build(faulty: Project, name: str, value: str) -> None:
+    build = faulty.build(settings={name: value})
     assert build.status != 0
     assert f"{name} is {value!r}; write https://HOST/" in build.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from bs4 import BeautifulSoup
 from clean_environment import Environment
 from markdown_it import MarkdownIt
+from report import count
 
 from gpuguide.site.notebooks import opening_cells
 
@@ -31,9 +33,22 @@ VARIED = [
 ]
 """Tutorials that have something to vary"""
 
-pytestmark = pytest.mark.skipif(
-    not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"
-)
+CANARY = TUTORIALS[0]
+"""Its script and its other parameters are run every time; those of the others in `make test-thoroughly`"""
+
+pytestmark = [
+    pytest.mark.apart,
+    pytest.mark.skipif(
+        not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"
+    ),
+]
+
+
+def rarely(names: list[str]) -> list[Any]:
+    """Mark all but the canary for the thorough run."""
+    return [name if name == CANARY else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
 MYST = {
     "a role": re.compile(r"\{[a-z][a-z:_-]*\}`"),
     "a colon fence": re.compile(r"^\s*>?\s*:::", re.MULTILINE),
@@ -180,11 +195,19 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment into which a tutorial's own second cell has installed the wheel that is in the zip."""
-    made = clean_environment.make(tmp_path_factory.mktemp("environment"))
-    assert made.home_of_gpuguide(unpacked) == "", "gpuguide must not be there before"
-    done = made.run("-c", code(TUTORIALS[0])[0].source, folder=unpacked / "without-outputs")
-    assert done.returncode == 0, done.stdout + done.stderr
+    """An environment into which a tutorial's own second cell has installed the wheel that is in the zip.
+
+    The processes of one run share it.
+    """
+
+    def install(made: Environment) -> None:
+        assert made.home_of_gpuguide(unpacked) == "", "gpuguide must not be there before"
+        done = made.run("-c", code(TUTORIALS[0])[0].source, folder=unpacked / "without-outputs")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    base = tmp_path_factory.getbasetemp()
+    of_the_run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = clean_environment.shared(of_the_run / "environment", install)
     assert Path(made.home_of_gpuguide(unpacked)).is_relative_to(made.root), "it is the wheel's, not the checkout's"
     return made
 
@@ -222,23 +245,24 @@ def test_the_site_is_asked_where_the_zip_is_not() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_notebook_gives_the_outputs_that_it_holds(name: str, unpacked: Path, environment: Environment) -> None:
-    options = ["--nbval", "--nbval-cell-timeout=300", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
-    done = environment.run("-m", "pytest", *options, f"{name}.ipynb", folder=unpacked)
+    count("runs of a notebook", name)
+    patient = ["--nbval-cell-timeout=1200", "--nbval-kernel-startup-timeout=600"]
+    alone = ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
+    done = environment.run("-m", "pytest", "--nbval", *patient, *alone, f"{name}.ipynb", folder=unpacked)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert f"{len(code(name))} passed" in done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", TUTORIALS[:1])
+@pytest.mark.parametrize("name", rarely(TUTORIALS))
 def test_a_script_runs(name: str, unpacked: Path, environment: Environment, tmp_path: Path) -> None:
     """It runs from another folder, too, and prints what the notebook's cells print.
 
     One is enough: another test compares the code of every script with that of its notebook, and those all run.
     """
+    count("runs of a notebook", name)
     done = environment.run(str(unpacked / f"{name}.py"), folder=tmp_path)
     assert done.returncode == 0, done.stderr[-5000:]
     for cell in code(name):
@@ -267,8 +291,7 @@ def test_the_first_tutorial_has_parameters() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("name", rarely(VARIED))
 def test_a_notebook_without_outputs_runs_with_other_parameters(
     name: str, unpacked: Path, environment: Environment, tmp_path: Path
 ) -> None:
@@ -276,6 +299,7 @@ def test_a_notebook_without_outputs_runs_with_other_parameters(
 
     Where there is nothing to vary, the code is that of the notebook with outputs, which has been run.
     """
+    count("runs of a notebook", name)
     chosen = {key: value // 2 for key, value in parameters(name).items() if type(value) is int and value > 1}
     path = unpacked / "without-outputs" / f"{name}.ipynb"
     found = nbformat.read(path, as_version=nbformat.NO_CONVERT)
@@ -287,6 +311,7 @@ def test_a_notebook_without_outputs_runs_with_other_parameters(
     found.cells.append(nbformat.v4.new_code_cell("\n".join(check)))
     copied = tmp_path / "run.ipynb"
     nbformat.write(found, copied)
-    program = "import nbclient, nbformat, sys; nb = nbformat.read(sys.argv[1], 4); nbclient.execute(nb, timeout=300)"
+    program = "import nbclient, nbformat, sys; nb = nbformat.read(sys.argv[1], 4); "
+    program += "nbclient.execute(nb, timeout=1200, startup_timeout=600)"
     done = environment.run("-c", program, str(copied), folder=path.parent)
     assert done.returncode == 0, done.stderr[-5000:]

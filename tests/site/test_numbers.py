@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from bs4 import BeautifulSoup
 from small_site import Project, start
@@ -19,17 +17,21 @@ FAULTS = {
 }
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    made = start(tmp_path)
+TREE = "\n\n```{toctree}\nrecords\n```"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = start(tmp_path_factory.mktemp("site"))
     for name in ("ceilings", "copy-size", "timing-mistakes"):
         made.record(name)
+    made.page("records", "```{records}\n```", runs=False)
     return made
 
 
 @pytest.mark.slow
 def test_every_fault_is_reported_with_its_line_by_every_build(project: Project) -> None:
-    project.page("index", "\n\n".join(FAULTS), runs=False)
+    project.page("index", "\n\n".join(FAULTS) + TREE, runs=False)
     for _ in range(2):
         build = project.build()
         assert build.status != 0
@@ -44,8 +46,7 @@ def test_every_fault_is_reported_with_its_line_by_every_build(project: Project) 
 def test_a_number_shows_its_value_and_leads_to_its_record(project: Project) -> None:
     copy = "{measured}`ceilings/copy:bandwidth`"
     zeros = "{ratio}`timing-mistakes/zeros/right:throughput shape=square`"
-    project.page("index", f"{copy} and {zeros}\n\n```{{toctree}}\nrecords\n```", runs=False)
-    project.page("records", "```{records}\n```", runs=False)
+    project.page("index", f"{copy} and {zeros}{TREE}", runs=False)
     build = project.build()
     assert build.status == 0, build.output
     page = BeautifulSoup((project.html / "index.html").read_text(encoding="utf-8"), "html.parser")
@@ -75,7 +76,7 @@ def test_a_number_shows_its_value_and_leads_to_its_record(project: Project) -> N
 @pytest.mark.slow
 def test_a_stale_number_says_so(project: Project) -> None:
     project.record("ceilings", stale=True)
-    project.page("index", "{measured}`ceilings/copy:bandwidth`", runs=False)
+    project.page("index", "{measured}`ceilings/copy:bandwidth`" + TREE, runs=False)
     assert project.build().status == 0
     page = BeautifulSoup((project.html / "index.html").read_text(encoding="utf-8"), "html.parser")
     number = page.select_one(".gg-number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from gpuguide.hardware import device as devices
@@ -33,7 +34,8 @@ def here(text: str) -> Comparison:
     """Measure on this machine what a reference names, and compare it with the published value.
 
     Nothing is stored; ``gpuguide bench run`` measures whole benchmarks and stores them. A machine that cannot measure
-    it, for want of a GPU, memory or a number format, gives the published value and the reason.
+    it, for want of a GPU, memory or a number format, gives the published value and the reason. Where the environment
+    variable ``GPUGUIDE_QUICK`` is set, as in tests of notebooks, a few samples are enough.
 
     Parameters
     ----------
@@ -53,7 +55,8 @@ def here(text: str) -> Comparison:
     device = devices.current_or_cpu()
     if needs_gpu and not device.is_gpu:
         return Comparison(published, None, "PyTorch sees no CUDA GPU here ('gpuguide doctor' says what is missing)")
-    case = runner.measure_case(alone, published.case.keys, device)[0]
+    quick = bool(os.environ.get("GPUGUIDE_QUICK"))
+    case = runner.measure_case(alone, published.case.keys, device, quick)[0]
     if case.status != "ok":
         return Comparison(published, None, f"{case.status} on {device.name}: {case.reason}")
     return Comparison(published, case.metrics[published.name], device.name)

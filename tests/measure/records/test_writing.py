@@ -75,13 +75,13 @@ def whole_records(draw: st.DrawFn) -> Record:
 
 
 @given(whole_records())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_is_read_again(record: Record) -> None:
     assert records.from_json(records.to_json(record)) == record
 
 
 @given(written=whole_records())
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_a_file_that_is_read_and_written_again_is_the_same(written: Record, tmp_path: Path) -> None:
     path = tmp_path / written.device / f"{written.benchmark}.json"
     records.write(written, path)
