@@ -93,10 +93,10 @@ def build_again(folder: Path) -> dict[str, bytes]:
 def test_a_new_build_gives_the_same_bytes_and_needs_no_network(tmp_path: Path) -> None:
     """It stands for a second build: `make test` has just built the first, with hashes of its own.
 
-    Figures that pages showed before may lie beside those that they show now: Sphinx leaves them.
+    Figures and style sheets that pages used before may lie beside those that they use now: Sphinx leaves them.
     """
     first, second = files(SITE), build_again(tmp_path)
-    left_behind = {name for name in first.keys() - second.keys() if not name.startswith("_images/")}
+    left_behind = {name for name in first.keys() - second.keys() if not name.startswith(("_images/", "_static/"))}
     assert left_behind == set(), "of pages that are gone; `make clean` removes it"
     differing = [name for name, content in second.items() if content != first.get(name)]
     assert differing == [], "is the site that stands older than the last commit? `make site` builds it again"
