@@ -32,7 +32,7 @@ endif
 
 help: ## List the targets
 	@echo "gpuguide: make TARGET"
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
 
 site: $(READY) ## Build the site into _build/html (sets up .venv first)
 	@$(BUILD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,9 +47,16 @@ pytestmark = [
 ]
 
 
+UNVERSIONED = re.compile(rb"(mystnb\.[0-9a-f]+\.css)\?v=[0-9a-f]+")
+"""MyST-NB copies its style sheet late: only the second build into a folder finds it there and adds its checksum"""
+OF_SPHINX = (".buildinfo", ".buildinfo.bak")
+"""Sphinx's own notes of how a folder was built, which no page shows"""
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """Return the files of a site."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: UNVERSIONED.sub(rb"\1", path.read_bytes()) for name, path in found.items() if name not in OF_SPHINX}
 
 
 def last_commit() -> str:
@@ -83,10 +91,14 @@ def build_again(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_new_build_gives_the_same_bytes_and_needs_no_network(tmp_path: Path) -> None:
-    """It stands for a second build: `make test` has just built the first, with hashes of its own."""
+    """It stands for a second build: `make test` has just built the first, with hashes of its own.
+
+    Figures and style sheets that pages used before may lie beside those that they use now: Sphinx leaves them.
+    """
     first, second = files(SITE), build_again(tmp_path)
-    assert first.keys() == second.keys()
-    differing = [name for name, content in first.items() if content != second[name]]
+    left_behind = {name for name in first.keys() - second.keys() if not name.startswith(("_images/", "_static/"))}
+    assert left_behind == set(), "of pages that are gone; `make clean` removes it"
+    differing = [name for name, content in second.items() if content != first.get(name)]
     assert differing == [], "is the site that stands older than the last commit? `make site` builds it again"
-    suffixes = {Path(name).suffix for name in first}
+    suffixes = {Path(name).suffix for name in second}
     assert {".html", ".ipynb", ".py", ".whl", ".zip", ".svg", ".arrow", ".woff2"} <= suffixes
