@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("thorough" if config.getoption("thorough") else "usual")
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(report.Report())
+        config.pluginmanager.register(report.Report(config.getoption("thorough")))
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups

@@ -147,5 +147,5 @@ def test_a_site_that_is_not_built_is_named(
 
 
 def test_the_make_target_runs_the_check(repository: Path) -> None:
-    makefile = Path(__file__).parents[2] / "Makefile"
+    makefile = Path(__file__).parents[3] / "Makefile"
     assert "python -m gpuguide.site.checks.release _build/html" in makefile.read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from small_site import Project, cell, start
 
 from gpuguide.site.checks import lighthouse
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SITE = ROOT / "_build" / "html"
 ADDRESS = "https://example.org/guide/"
 MORE = f"""

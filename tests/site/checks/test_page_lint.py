@@ -13,7 +13,7 @@ from small_site import cell
 
 from gpuguide.site.checks import page_lint
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TEMPLATE = (ROOT / "tutorials" / "template.md").read_text(encoding="utf-8")
 END = "## Further reading"
 SENTENCE = next(line for line in TEMPLATE.splitlines() if line.startswith("You will copy"))

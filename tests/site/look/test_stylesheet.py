@@ -12,7 +12,7 @@ from fontTools.ttLib import TTFont
 
 from gpuguide.site.look import fonts, stylesheet
 
-SITE = Path(__file__).parents[2] / "_build" / "html"
+SITE = Path(__file__).parents[3] / "_build" / "html"
 built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run `make site`, or `make test`")
 
 

@@ -20,7 +20,7 @@ from gpuguide.measure import machines
 from gpuguide.site.look.assets import THEME
 from gpuguide.site.records import calculators
 
-SITE = Path(__file__).parents[2] / "_build" / "html"
+SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"
 INPUTS = 200
 FLAGS = ("gated", "tied", "learned_positions", "layer_norm", "qk_norm")

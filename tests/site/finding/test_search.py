@@ -9,7 +9,7 @@ from typing import Any
 import barriers
 import pytest
 
-SITE = Path(__file__).parents[2] / "_build" / "html"
+SITE = Path(__file__).parents[3] / "_build" / "html"
 ENTRIES = "search-entries.js"
 EXPECTED = {
     "4090": "docs/hardware.html#gpu-rtx-4090",

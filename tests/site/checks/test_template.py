@@ -13,7 +13,7 @@ from small_site import start
 from gpuguide.measure import store
 from gpuguide.site.checks import page_lint
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow

@@ -21,15 +21,15 @@ from report import count
 
 from gpuguide.site.notebooks import opening_cells
 
-SITE = Path(__file__).parents[2] / "_build" / "html"
+SITE = Path(__file__).parents[3] / "_build" / "html"
 FOLDER = SITE / "notebooks"
-TUTORIALS = sorted(path.stem for path in (Path(__file__).parents[2] / "tutorials").glob("[0-9]*.md"))
+TUTORIALS = sorted(path.stem for path in (Path(__file__).parents[3] / "tutorials").glob("[0-9]*.md"))
 
 PARAMETERS = re.compile(r"^(:tags: |tags: ).*\bparameters\b", re.MULTILINE)
 VARIED = [
     name
     for name in TUTORIALS
-    if PARAMETERS.search((Path(__file__).parents[2] / "tutorials" / f"{name}.md").read_text(encoding="utf-8"))
+    if PARAMETERS.search((Path(__file__).parents[3] / "tutorials" / f"{name}.md").read_text(encoding="utf-8"))
 ]
 """Tutorials that have something to vary"""
 
