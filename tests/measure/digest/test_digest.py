@@ -162,3 +162,13 @@ def test_every_benchmark_reaches_what_it_measures() -> None:
     for name, definitions in wanted.items():
         found = {definition.name for definition in digest.reached(digest.tree(), name)}
         assert definitions <= found, name
+
+
+def test_the_files_that_a_function_uses_are_known_by_the_name_that_readers_import() -> None:
+    found = {
+        path.relative_to(digest.PACKAGE_FOLDER).as_posix() for path in digest.files_reached("gpuguide.logits.softmax")
+    }
+    assert "logits/probabilities.py" in found
+    assert not [path for path in found if path.startswith(("site", "benchmarks"))]
+    with pytest.raises(GpuguideError, match=r"no gpuguide\.logits\.nothing"):
+        digest.files_reached("gpuguide.logits.nothing")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuguide.errors import unknown
+from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure.digest import definitions, remembered
 from gpuguide.measure.digest.definitions import Definition
 from gpuguide.measure.digest.source import PACKAGE, Module, Tree
@@ -120,7 +120,19 @@ def reached(tree: Tree, name: str) -> dict[Definition, str]:
 @functools.cache
 def benchmark_files(name: str) -> frozenset[Path]:
     """Return the files in which the definitions stand that a benchmark's digest is made of."""
-    modules = remembered.answer(
-        f"modules of {name}", lambda: sorted({definition.module for definition in reached(tree(), name)})
-    )
+    return _files_of(f"files of the benchmark {name}", lambda: reached(tree(), name))
+
+
+@functools.cache
+def files_reached(name: str) -> frozenset[Path]:
+    """Return the files in which the definitions stand that something of the library uses: a full name."""
+    place = tree().locate(name)
+    if place is None or not place.inside or place.inside[0] not in tree().module(place.module).defined:
+        raise GpuguideError(f"There is no {name} in the library.")
+    start = definitions.defining(tree(), place.module, place.inside[0])
+    return _files_of(f"files of {name}", lambda: definitions.reached(tree(), [start]))
+
+
+def _files_of(question: str, find: Callable[[], Iterable[Definition]]) -> frozenset[Path]:
+    modules = remembered.answer(question, lambda: sorted({definition.module for definition in find()}))
     return frozenset(map(module_path, modules))

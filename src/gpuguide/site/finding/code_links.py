@@ -16,6 +16,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.writers.html5 import HTML5Translator
 
+from gpuguide.measure.digest import remembered
 from gpuguide.site.finding.code_names import Reader, Use, definition
 
 if TYPE_CHECKING:
@@ -150,8 +151,11 @@ def where_described(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
 
 
 def _defined_as(name: str) -> str:
-    found = definition(name)
-    return found.name if found else name
+    def find() -> str:
+        found = definition(name)
+        return found.name if found else name
+
+    return str(remembered.answer(f"definition of {name}", find))
 
 
 def _differing(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:

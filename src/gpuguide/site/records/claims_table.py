@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from docutils import nodes
@@ -13,6 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, store
+from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages import folds
 from gpuguide.site.pages.tables import Cell, table
@@ -81,13 +82,14 @@ class _Ledger(SphinxDirective):
     def block(self, claim: ledger.Claim) -> nodes.container:
         """Return what one hears, the verdict, what is right and how we know."""
         for function in claim.functions:
-            self.env.note_dependency(str(digest.module_path(function.rpartition(".")[0])))
+            for path in digest.files_reached(function):
+                self.env.note_dependency(str(path))
         for name in claim.benchmarks:
             watching.note_record(self.env, store.published(name))
         heard = nodes.paragraph("", "", nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict), classes=["gg-heard"])
         block = nodes.container("", heard, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
-        block += self.parse_text_to_nodes(ledger.right(claim))
-        known = self.parse_text_to_nodes(ledger.how_we_know(claim))
+        block += self.parse_text_to_nodes(worded(ledger.right, claim))
+        known = self.parse_text_to_nodes(worded(ledger.how_we_know, claim))
         block += folds.fold("", *known, summary="How we know", classes=["gg-how"])
         return block
 
@@ -109,6 +111,16 @@ class _Ledger(SphinxDirective):
     def note_ledger(self) -> None:
         """Read the page again when any file of the ledger changes, or a new one appears."""
         watching.note_folder(self.env, ledger.LEDGER.parent)
+
+
+def worded(words: Callable[[ledger.Claim], str], claim: ledger.Claim) -> str:
+    """Return what is said of a claim; what only the library's source decides is remembered between builds.
+
+    Such claims call functions of topics, whose imports take longer than all else that a changed word asks for.
+    """
+    if claim.lookups:
+        return words(claim)
+    return str(remembered.answer(f"{words.__name__} {claim}", lambda: words(claim)))
 
 
 class Claims(_Ledger):
