@@ -11,15 +11,18 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+from gpuguide.measure import digest
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,28 +38,39 @@ SETTINGS = {
 }
 """What libraries read when they are imported. With one thread a sum does not depend on the machine's cores, nor on how
 many pages run at a time"""
-HEAVY = ("torch", "matplotlib.pyplot", "ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib_inline", "myst_nb")
+ALWAYS = ("ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib_inline")
+"""What every kernel imports"""
+HEAVY = ("torch", "matplotlib", "myst_nb", "transformers")
+"""What takes long to import, and is imported once for all pages if any of them uses it"""
+IMPORTED_FIRST = "GPUGUIDE_IMPORTED_FIRST"
+"""Tells the process that forks which of these that are"""
 
 FORKING = sys.platform == "linux"
 _CONTEXT = multiprocessing.get_context("forkserver") if FORKING else multiprocessing.get_context("spawn")
 
 
-def warm_up() -> None:
+def warm_up(libraries: Iterable[str]) -> None:
     """Start the process that imports, while there is something else to do."""
     if FORKING:
         from multiprocessing import forkserver
 
-        os.environ.update(SETTINGS)
+        os.environ.update({**SETTINGS, IMPORTED_FIRST: " ".join(libraries)})
         _CONTEXT.set_forkserver_preload(["gpuguide.site.execution.heavy_imports"])
         forkserver.ensure_running()
 
 
 def import_heavy() -> None:
-    """Import what pages commonly import. What is not installed, the page that wants it will say."""
-    os.environ.update(SETTINGS)
-    for name in HEAVY:
+    """Import what the pages use. What is not installed, the page that wants it will say."""
+    for name in (*ALWAYS, *os.environ.pop(IMPORTED_FIRST, "").split()):
         with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+            importlib.import_module("matplotlib.pyplot" if name == "matplotlib" else name)
+
+
+def libraries_of(code: str) -> set[str]:
+    """Return which of the heavy libraries a page's code imports, or a module of gpuguide that it imports does."""
+    modules = digest.transitive(digest.imports_of(code))
+    texts = [code, *(digest.module_path(name).read_text(encoding="utf-8") for name in modules)]
+    return {name for name in HEAVY if any(re.search(rf"(?m)^\s*(?:import|from) {name}\b", text) for text in texts)}
 
 
 class Kernel:

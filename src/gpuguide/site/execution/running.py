@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -80,9 +81,18 @@ def jobs_for(app: Sphinx, docnames: Iterable[str]) -> Iterator[Job]:
             continue
         cache = cache or get_cache(outputs_cache.folder(env))
         if not outputs_cache.holds(cache, notebook):
-            declared = ",".join(page_source.read(source).benchmarks)
-            settings = {"GPUGUIDE_SITE_BUILD": "1", store.DECLARED_VARIABLE: declared}
-            yield Job(docname, str(path), notebook, config["execution_timeout"], settings)
+            page = page_source.read(source)
+            settings = {"GPUGUIDE_SITE_BUILD": "1", store.DECLARED_VARIABLE: ",".join(page.benchmarks)}
+            yield Job(docname, str(path), notebook, config["execution_timeout"], settings, libraries_in(page))
+
+
+def libraries_in(page: page_source.Page) -> tuple[str, ...]:
+    """Return the heavy libraries that a page uses. A cell that is no Python will say so when it runs."""
+    from gpuguide.site.execution import kernels
+
+    with contextlib.suppress(SyntaxError):
+        return tuple(sorted(kernels.libraries_of(page.code)))
+    return ()
 
 
 class Running:
@@ -112,6 +122,7 @@ class Running:
         request = {
             "cache": outputs_cache.folder(app.env),
             "at_once": at_once,
+            "libraries": sorted(set().union(*(job.libraries for job in self.jobs.values()))),
             "jobs": [job.as_json() for job in self.jobs.values()],
         }
         for listen, stream in ((self._hear, self._process.stdout), (self._log, self._process.stderr)):

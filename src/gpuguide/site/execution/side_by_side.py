@@ -40,6 +40,8 @@ class Job:
     timeout: float
     settings: Mapping[str, str] = field(default_factory=dict)
     """What is added to the environment of its kernel"""
+    libraries: Sequence[str] = ()
+    """What takes long to import, and it uses"""
 
     def as_json(self) -> dict[str, Any]:
         """Return the job as plain values."""
@@ -52,7 +54,7 @@ def main() -> None:
         os.dup2(2, 1)  # what libraries print is no event
         request = json.loads(sys.stdin.readline())
         jobs = [Job(**each) for each in request["jobs"]]
-        kernels.warm_up()
+        kernels.warm_up(request["libraries"])
 
         def say(**event: Any) -> None:
             events.write(json.dumps(event) + "\n")
