@@ -52,10 +52,8 @@ test: ## Run all tests, the built site's included: make test T="tests/measure"
 	@# The tests look at the site of the published records, not at a reader's own.
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
 	@$(BIN)/python tests/find_browser.py
-	@# A process computes on one core, but waits for browsers and kernels: there is one more than there are cores.
-	@# Tests of a file are one process's unless they are marked `apart`.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(min(8, os.cpu_count()) + 1)') \
-	  --dist loadgroup $(T)
+	@# A process computes on one core. Tests of a file are one process's unless they are marked `apart`.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup $(T)
 
 test-thoroughly: ## Run all tests with many random examples, and every script and notebook with other parameters
 	@$(MAKE) --no-print-directory test T="--thorough $(T)"

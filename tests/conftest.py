@@ -38,14 +38,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Group the tests of a file in one process, unless they may stand apart; skip, with the reason, what cannot run."""
     for item in items:
-        if not item.get_closest_marker("apart") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+        if not item.get_closest_marker("xdist_group") and (group := _group(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("thorough") and not config.getoption("thorough"):
             item.add_marker(pytest.mark.skip(reason="runs with `make test-thoroughly`"))
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("browser") and find_browser() is None:
             item.add_marker(pytest.mark.skip(reason=HOW_TO_ENABLE))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Return what is run in one process: a file, or of one that may stand apart, what looks at the same page."""
+    file = item.nodeid.split("::")[0]
+    if not item.get_closest_marker("apart"):
+        return file
+    name = getattr(item, "callspec", None) and item.callspec.params.get("name")  # type: ignore[attr-defined]
+    return f"{file} {name}" if name else None
 
 
 @functools.cache

@@ -18,7 +18,7 @@ VIEWS, RUNS, BUILDS = "views of a page", "runs of a notebook", "builds of small 
 MOST = {VIEWS: 3, RUNS: 1, BUILDS: 56}
 """How often each page may be opened and each notebook be run, and how often small sites may be built in all"""
 MORE = {
-    (VIEWS, "tutorials/00-measure-a-gpu.html"): 7,  # whose colours are weakened, and all of whose texts are measured
+    (VIEWS, "tutorials/00-measure-a-gpu.html"): 3,  # whose colours are weakened, and all of whose texts are measured
     (VIEWS, "index.html"): 4,  # the keyboard and the search box
     (VIEWS, "docs/claims.html"): 4,  # addresses of claims, with and without scripts
     (RUNS, "00-measure-a-gpu"): 2,  # the canary: as a script, and with other parameters
