@@ -8,6 +8,7 @@ from typing import Any
 
 import barriers
 import pytest
+import small_site
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 ENTRIES = "search-entries.js"
@@ -197,3 +198,19 @@ def test_the_open_box_has_no_barriers_and_fits_a_phone(page: Any) -> None:
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= width
             assert box["y"] + box["height"] <= 700
+
+
+@pytest.mark.slow
+def test_the_search_page_keeps_the_index_entries_of_pages_that_are_not_written_again(tmp_path: Path) -> None:
+    made = small_site.start(tmp_path)
+    made.page("index", "```{toctree}\none\ntwo\n```", runs=False)
+    made.page("one", "```{index} coalescing\n```\n\nNeighbours read neighbours.", runs=False)
+    made.page("two", "A page.", runs=False)
+    assert made.build().status == 0
+    first = (made.html / "searchindex.js").read_text(encoding="utf-8")
+    assert '"coalescing"' in first
+    made.page("two", "A page.", runs=False)
+    (made.root / "two.md").touch()
+    second = made.build()
+    assert (second.status, second.read) == (0, {"two"})
+    assert (made.html / "searchindex.js").read_text(encoding="utf-8") == first

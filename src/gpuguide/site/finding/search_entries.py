@@ -8,13 +8,15 @@ By hand for that reason too: Pagefind and its like fetch their index, which a pa
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from sphinx.util.index_entries import split_index_msg
 
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
@@ -51,7 +53,29 @@ class Entry:
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_js_file("search-box.js", loading_method="defer")
+    app.connect("html-collect-pages", keep_index_entries)
     app.connect("build-finished", write)
+
+
+def keep_index_entries(app: Sphinx) -> list[Any]:
+    """Give the index of the search page the index entries of pages that this build does not write.
+
+    Sphinx keeps their words and titles from one build to the next, and drops these.
+    """
+    indexer = getattr(app.builder, "indexer", None)  # a builder without a search page has none
+    known: dict[str, list[tuple[str, str, str]]] = indexer._index_entries if indexer else {}
+    for docname, entries in app.env.domains.index_domain.entries.items():
+        if indexer and docname not in known:
+            known[docname] = sorted(set(_named(entries)))
+    return []
+
+
+def _named(entries: Iterable[tuple[str, str, str, str, str | None]]) -> Iterator[tuple[str, str, str]]:
+    """Yield what the search page shows of index entries: name, anchor, and whether it is the main one."""
+    for kind, value, anchor, main, _ in entries:
+        with contextlib.suppress(ValueError):  # Sphinx has warned of an entry that is not as it must be
+            names = split_index_msg(kind, value)
+            yield from ((name, anchor or "", main) for name in names)
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
