@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuguide.site.execution import outputs_cache, side_by_side
+from gpuguide.site.execution import kernels, outputs_cache, side_by_side
 from gpuguide.site.execution.side_by_side import Job
 
 JOBS = [Job(name, f"/{name}.md", {"cells": []}, 1.0) for name in "abcde"]
@@ -53,3 +53,12 @@ def test_one_page_at_a_time_runs_while_memory_is_short(monkeypatch: pytest.Monke
     assert sorted(watched.order) == list("abcde")
     (note,) = watched.said
     assert note["note"] == "1.5 GB of memory are free: no further page is begun for now."
+
+
+def test_only_the_heavy_libraries_that_a_page_uses_are_imported_first() -> None:
+    assert kernels.libraries_of("print(1)") == set()
+    assert kernels.libraries_of("import torch.nn as nn") == {"torch"}
+    assert "torch" in kernels.libraries_of("from gpuguide import logits"), (
+        "what the library imports for the page counts"
+    )
+    assert "matplotlib" in kernels.libraries_of("def late():\n    from gpuguide import plotting")
