@@ -150,7 +150,7 @@ SOFTMAX = Benchmark(
         ),
     },
     cases=softmax_cases,
-    memory=lambda keys: 2 * logits.softmax_bytes(number(keys, "rows"), number(keys, "vocab"), element_size(keys)),
+    memory=lambda keys: 2.5 * logits.softmax_bytes(number(keys, "rows"), number(keys, "vocab"), element_size(keys)),
     budget=0.3,
 )
 

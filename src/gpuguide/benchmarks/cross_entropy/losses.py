@@ -51,9 +51,11 @@ def compiled_in_chunks(device: Device, keys: Keys) -> Loss:
 
 def no_chunker(device: Device, keys: Keys) -> str | None:
     """Say where the compiler has no such pass."""
-    import torch._inductor.config as settings
+    if device.backend == "fake":
+        return None
+    from torch import _inductor
 
-    if device.backend == "fake" or hasattr(settings, "auto_chunker"):
+    if "auto_chunker.enable" in _inductor.list_options():
         return None
     return f"the compiler of PyTorch {torch.__version__} does not cut into chunks (auto_chunker)"
 
