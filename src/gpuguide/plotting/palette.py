@@ -51,6 +51,7 @@ _SERIES = {
     "ochre":  ("#6b5500", "#f5ea8a"),
     "violet": ("#43248a", "#8f7af0"),
     "grey":   ("#78828d", "#7f8a99"),
+    "red":    ("#7a0a1c", "#d13a3f"),
 }  # fmt: skip
 
 
@@ -117,6 +118,7 @@ CONTENDERS = {
     "sdpa-flash": Style("orange", "s"),
     "sdpa-cudnn": Style("blue", "o"),
     "sdpa-efficient": Style("pink", "D"),
+    "fa4": Style("red", "*"),
     "flex": Style("sky", "v"),
     "naive": Style("grey", "X"),
     "naive-compile": Style("ochre", "P"),
