@@ -54,6 +54,7 @@ class FakeNvml(ModuleType):
         self.has_counters = True
         self.looks: list[int] = []
         self.failing: set[int] = set()
+        self.seeing_nothing: Collection[int] = set()
 
     def __getattribute__(self, name: str) -> Any:
         """Refuse and forget what the test says, and write down what was asked."""
@@ -132,12 +133,13 @@ class FakeNvml(ModuleType):
         return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=metrics)
 
     def nvmlGpmMetricsGet(self, asked: SimpleNamespace) -> SimpleNamespace:
-        """Give ten times its number as each metric, in percent; the second look must be the later one."""
+        """Give ten times its number as each metric, in percent, or zero; the second look must be the later one."""
         assert asked.version == 1
+        has_worked = asked.sample2.number not in self.seeing_nothing
         assert asked.sample2.number > asked.sample1.number
         for each in asked.metrics[: asked.numMetrics]:
             each.nvmlReturn = 3 if each.metricId in self.failing else 0
-            each.value = 10.0 * each.metricId
+            each.value = 10.0 * each.metricId * has_worked
         return asked
 
     def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
