@@ -306,6 +306,7 @@ def test_a_processor_has_no_such_driver() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("pynvml")
 @pytest.mark.parametrize("scenario", ["spin", "memory"])
 def test_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
     """One thread that spins reads as a full GPU, and PyTorch's reserve is seen to go up and down."""

@@ -326,6 +326,7 @@ def test_a_driver_without_a_gpu(nvml: Install) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("pynvml")
 def test_a_real_gpu_is_watched_while_it_works() -> None:
     import torch
 
