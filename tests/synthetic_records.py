@@ -10,6 +10,8 @@ from gpuguide.measure import digest, records
 from gpuguide.measure.records import HARNESS_VERSION, Case, Key, Rate, Readings, Record, Run
 
 PUBLISHED = ("nvidia-h100-80gb-hbm3", "NVIDIA H100 80GB HBM3")
+OTHER = ("nvidia-h200", "NVIDIA H200")
+"""Published too, and not the one that prose speaks of"""
 OWN = ("nvidia-geforce-rtx-4090", "NVIDIA GeForce RTX 4090")
 TIMES = {
     "copy": 1.4e-3,

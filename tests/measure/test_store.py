@@ -37,7 +37,7 @@ RUN = Run(
 SAMPLES = [float(x) for x in np.random.default_rng(0).lognormal(-7, 0.2, 37)]
 
 
-def a_record(benchmark: str = "copy-size", device: str = store.PUBLISHED_DEVICE, **run: Any) -> Record:
+def a_record(benchmark: str = "copy-size", device: str = store.reference_device(), **run: Any) -> Record:
     """Return a fresh record with a good case, one of a single sample, and three that say why there is no number."""
     time = records.metric("s", SAMPLES)
     loss = {"time": records.metric("s", [2.5]), "loss": records.metric("nat", [3.25])}
@@ -121,13 +121,13 @@ def test_a_published_record_and_ones_own_of_the_same_device_stand_side_by_side(
     assert store.published("copy-size").runs[0].commit == "published"
     assert [(r.device, r.runs[0].commit) for r in store.mine("copy-size")] == [
         ("cpu", "mine"),
-        (store.PUBLISHED_DEVICE, "mine"),
+        (store.reference_device(), "mine"),
     ]
     assert [r.runs[0].commit for r in store.published_records()] == ["published"]
     assert store.record_files("copy-size") == [
-        published / store.PUBLISHED_DEVICE / "copy-size.json",
+        published / store.reference_device() / "copy-size.json",
         overlay / "cpu" / "copy-size.json",
-        overlay / store.PUBLISHED_DEVICE / "copy-size.json",
+        overlay / store.reference_device() / "copy-size.json",
     ]
 
 
@@ -145,9 +145,9 @@ def test_a_record_is_read_again_when_its_file_changes(published: Path, save: Sav
 @pytest.mark.parametrize(
     ("benchmark", "device", "says"),
     [
-        ("copysize", store.PUBLISHED_DEVICE, ["benchmark", "'copysize'", "Did you mean copy-size"]),
+        ("copysize", store.reference_device(), ["benchmark", "'copysize'", "Did you mean copy-size"]),
         ("copy-size", "nvidia-h100", ["device", "'nvidia-h100'", "Did you mean nvidia-h100-80gb-hbm3"]),
-        ("matmul-size", store.PUBLISHED_DEVICE, ["no published record", "'matmul-size'", store.PUBLISHED_DEVICE]),
+        ("matmul-size", store.reference_device(), ["no published record", "'matmul-size'", store.reference_device()]),
     ],
 )
 def test_what_is_not_published_says_what_is(
@@ -188,7 +188,7 @@ def test_csv_rows_hold_what_was_measured() -> None:
         ('{"causal": false, "working_set": 4}', "time", "s", "1", "n/a"),
         ('{"causal": false, "working_set": 4}', "loss", "nat", "1", "n/a"),
     ]
-    assert {row["device"] for row in rows} == {store.PUBLISHED_DEVICE}
+    assert {row["device"] for row in rows} == {store.reference_device()}
     assert {(row["benchmark"], row["contender"]) for row in rows} == {("copy-size", "copy")}
     assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {
         ("2026-11-21T01:10:00.000+00:00", "43e7d29", "no")
@@ -222,14 +222,14 @@ def test_records_are_imported_from_files_and_folders(tmp_path: Path, overlay: Pa
     save(a_record("matmul-size", "cpu", simulated=True, commit=None), tmp_path / "b" / "deeper")
     taken = store.import_records([one, tmp_path / "b"], overlay, publish=False)
     assert [(record.device, record.benchmark) for record in taken] == [
-        (store.PUBLISHED_DEVICE, "copy-size"),
+        (store.reference_device(), "copy-size"),
         ("cpu", "matmul-size"),
     ]
     assert [record.path for record in taken] == [
-        overlay / store.PUBLISHED_DEVICE / "copy-size.json",
+        overlay / store.reference_device() / "copy-size.json",
         overlay / "cpu" / "matmul-size.json",
     ]
-    assert (overlay / store.PUBLISHED_DEVICE / "copy-size.json").read_bytes() == one.read_bytes()
+    assert (overlay / store.reference_device() / "copy-size.json").read_bytes() == one.read_bytes()
     assert store.overlay_records()[1] == taken[0]
 
 
@@ -287,9 +287,11 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
 
 def test_every_published_record_is_fresh_measured_and_names_its_commit() -> None:
     found = store.published_records()
-    published = {record.benchmark for record in found if record.device == store.PUBLISHED_DEVICE}
+    published = {record.benchmark for record in found if store.is_reference(record)}
     assert published == set(digest.benchmark_modules())
-    assert not {record.path: store.unpublishable(record) for record in found if store.unpublishable(record)}
+    refused = {record.path: refusal for record in found if (refusal := store.unpublishable(record))}
+    assert not [path for path in refused if store.is_quotable(records.read(path))], refused
+    assert set(refused.values()) <= {"the code has changed since it was measured"}
 
 
 def test_published_times_have_the_samples_that_the_design_asks_for() -> None:

@@ -59,7 +59,7 @@ class Claim:
 
     @property
     def lookups(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What the row reads: ``measurement``, ``ratio`` or ``datasheet`` with its arguments, each once."""
+        """What the row reads: ``measurement``, ``ratio``, ``datasheet`` or ``gpu`` with its arguments, each once."""
         found = [lookup for text in self.expressions for lookup in self.lookups_of(text)]
         return list(dict.fromkeys(found))
 

@@ -9,6 +9,8 @@ Examples of what can be written::
     2 * 4096**3
     [generation * 16 / 8 * 128 / 130 for generation in (8, 16, 32)]
     datasheet("h100-sxm", "memory_bandwidth") / 1e12
+    datasheet("reference", "sms") * 2048
+    gpu("a short")
     measurement("ceilings/copy:bandwidth").p25 > 2e12
     ratio("timing-mistakes/zeros/right:throughput shape=square").p25 > 1
 """
@@ -79,7 +81,7 @@ MOST_STEPS = 100_000
 LARGEST_BITS = 4096
 """Bits of the largest integer power."""
 
-_LOOKUPS = {"measurement": 1, "ratio": 1, "datasheet": 2}
+_LOOKUPS = {"measurement": 1, "ratio": 1, "datasheet": 2, "gpu": 1}
 """Functions that look something up, and how many names they take. The names must stand in the text."""
 
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -112,13 +114,20 @@ def _range(*bounds: int) -> list[Value]:
 
 
 def _datasheet(gpu: str, figure: str) -> Quantity:
-    """Look up one figure of the hardware table, in SI units."""
-    from gpuguide.hardware import datasheet
+    """Look up one figure of the hardware table, in SI units; ``reference`` is the GPU that prose speaks of."""
+    from gpuguide.measure import reference_gpu
 
-    figures = datasheet.get(gpu).figures
+    figures = reference_gpu.sheet(gpu).figures
     if figure not in figures:
         raise unknown(f"datasheet figure of {gpu}", figure, figures)
     return Quantity(figures[figure].value, figures[figure].unit)
+
+
+def _gpu(form: str) -> str:
+    """Return what to call the reference GPU, for the text of a row."""
+    from gpuguide.measure import reference_gpu
+
+    return reference_gpu.word(form)
 
 
 def _measurement(reference: str) -> Measured:
@@ -151,6 +160,7 @@ FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "sqrt": math.sqrt,
     "sum": sum,
     "datasheet": _datasheet,
+    "gpu": _gpu,
     "measurement": _measurement,
     "quantity": Quantity,
     "ratio": _ratio,

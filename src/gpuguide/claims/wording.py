@@ -33,7 +33,7 @@ def how_we_know(claim: Claim) -> str:
         parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit)}.")
     if claim.kind == "measured":
         measured = readings(claim.lookups_of(claim.expression))
-        found_text = ", ".join(f"`{reading.reference}` {_spread(reading)}" for reading in measured)
+        found_text = ", ".join(f"`{reading.reference}` {spread(reading)}" for reading in measured)
         parts.append(f"Measured: {found_text}. Checked: `{claim.expression}`.")
     stamps = dict.fromkeys(reading.run.stamp() for reading in readings(claim.lookups))
     if stamps:
@@ -54,13 +54,14 @@ def _datasheets(claim: Claim) -> list[Source]:
     if not figures:
         return []
     from gpuguide.hardware import datasheet
+    from gpuguide.measure import reference_gpu
 
     documents = datasheet.sources()
-    keys = dict.fromkeys(datasheet.get(gpu).figures[figure].source for gpu, figure in figures)
+    keys = dict.fromkeys(reference_gpu.sheet(gpu).figures[figure].source for gpu, figure in figures)
     return [documents[key] for key in keys]
 
 
-def _spread(reading: Measured) -> str:
+def spread(reading: Measured) -> str:
     """Write a reading with its spread, where it has one."""
     from gpuguide.measure.units import format_quantity
 
@@ -79,7 +80,9 @@ def _render(value: Value) -> str:
         return value.text
     if isinstance(value, Quantity):
         return written(float(value), value.unit)
-    if isinstance(value, (bool, str, list)):
+    if isinstance(value, str):  # what the GPU is called: no other text is a value
+        return value
+    if isinstance(value, (bool, list)):
         raise ExpressionError(f"{value!r} cannot stand in a text; a number, a measurement or a ratio can.")
     return f"{value:,}" if isinstance(value, int) else significant(value)
 

@@ -2,7 +2,7 @@
 
 ``copy-size/copy:bandwidth working_set=65536`` names a benchmark, a contender, a metric and the case's keys;
 ``timing-mistakes/zeros/right:throughput shape=square`` the ratio of two contenders of one case.
-The key ``device`` names another device than the published H100.
+The key ``device`` names another device than the reference GPU: ``cpu``, or ``8x`` for eight of it.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def metric_of(case: Case, name: str, reference: str) -> Metric:
     return case.metrics[name]
 
 
-def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], str]:
-    """Return benchmark, contender, second contender, metric, keys and device of a reference."""
+def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], str | None]:
+    """Return benchmark, contender, second contender, metric, keys and device of a reference, if it names one."""
     match = _PATTERN.fullmatch(reference.strip())
     if match is None:
         raise GpuguideError(
@@ -156,7 +156,7 @@ def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], st
         if key in pairs:
             raise GpuguideError(f"{reference!r} names the key {key!r} twice.")
         pairs[key] = text
-    device = pairs.pop("device", store.PUBLISHED_DEVICE)
+    device = pairs.pop("device", None)
     return benchmark, contender, other, name, {key: key_value(text) for key, text in pairs.items()}, device
 
 

@@ -100,8 +100,8 @@ def _page_status(env: BuildEnvironment, docname: str) -> PageStatus:
 
 
 def records_of(page: page_source.Page, source: str) -> list[Record]:
-    """Return the published records that a page reads: on the H100, and on each device that its source names."""
-    devices = dict.fromkeys([store.PUBLISHED_DEVICE, *_DEVICE.findall(source)])
+    """Return the published records that a page reads: of the reference GPU, and of each device its source names."""
+    devices = dict.fromkeys([*store.reference_devices(), *_DEVICE.findall(source)])
     return [
         record
         for name in page.benchmarks
