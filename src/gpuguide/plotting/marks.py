@@ -239,7 +239,8 @@ def legend(ax: Axes) -> int:
     entries: dict[str, Artist] = {}
     for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
         entries.setdefault(name, handle)  # the published line stands for a contender, not the reader's
-    points = ax.get_figure(root=True).get_figwidth() * 72 - 40  # type: ignore[union-attr]
+    beside = 124  # points: the names of the ticks and of the axis left of the legend, and the margins
+    points = ax.get_figure(root=True).get_figwidth() * 72 - beside  # type: ignore[union-attr]
     columns = max(1, min(int(points // (46 + 6.4 * max(map(len, entries), default=1))), len(entries)))
     ax.legend(
         entries.values(),
