@@ -350,6 +350,5 @@ GPU_METRICS = Benchmark(
     cases=lambda device: [{"scenario": name} for name in SCENARIOS] if device.is_gpu else [],
     memory=bytes_needed,
     budget=12.0,
-    settle=0.0,
     samples=1,
 )

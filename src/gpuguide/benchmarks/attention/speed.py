@@ -344,5 +344,4 @@ ATTENTION = Benchmark(
     cases=cases,
     memory=lambda keys: bytes_needed(keys),
     budget=0.1,
-    settle=0.05,
 )

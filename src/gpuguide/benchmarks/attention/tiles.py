@@ -115,5 +115,4 @@ ATTENTION_TILES = Benchmark(
     cases=tiles_cases,
     memory=lambda keys: bytes_needed(with_shape(keys)) / len(ATTENTION.contenders),
     budget=0.1,
-    settle=0.1,
 )

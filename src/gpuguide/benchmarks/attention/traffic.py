@@ -121,6 +121,5 @@ ATTENTION_TRAFFIC = Benchmark(
     contenders={name: contender(name) for name in MAKERS},
     cases=cases,
     memory=lambda keys: speed.bytes_needed(keys) + 4 * 2 * TOKENS * WIDTH // 128 * int(keys["seq_len"]),
-    settle=0.0,
     samples=CALLS,
 )
