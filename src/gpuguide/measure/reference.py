@@ -47,6 +47,11 @@ class Measurement:
         return self.record.runs[self.case.run]
 
     @property
+    def stamp(self) -> str:
+        """Where, with what and when it was measured, the libraries that the contender calls included."""
+        return self.run.stamp(self.record.libraries([self.case.contender]))
+
+    @property
     def text(self) -> str:
         """The median with its unit, as it stands in prose."""
         return format_quantity(self.value, self.metric.unit)
@@ -92,6 +97,11 @@ class Ratio:
     def run(self) -> Run:
         """The circumstances in which both were measured."""
         return self.record.runs[self.numerator.run]
+
+    @property
+    def stamp(self) -> str:
+        """Where, with what and when both were measured, the libraries that they call included."""
+        return self.run.stamp(self.record.libraries([self.numerator.contender, self.denominator.contender]))
 
     @property
     def text(self) -> str:
