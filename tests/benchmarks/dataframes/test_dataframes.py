@@ -335,6 +335,17 @@ def test_nothing_is_copied_on_the_gpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.needs("cudf")
+def test_bools_and_dates_are_to_cudf_as_if_it_had_copied_them() -> None:
+    numbers = pa.array([0, 1, None, 20_000], pa.int64())
+    columns = {unit: numbers.cast(pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")}
+    columns |= {"day": numbers.cast(pa.int32()).cast(pa.date32()), "flag": numbers.cast(pa.bool_())}
+    table = pa.table(columns)
+    theirs = engines.engine("cudf").load(table)
+    assert transfer.load(table).to_arrow(preserve_index=False).equals(theirs.to_arrow(preserve_index=False))
+
+
+@pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_a_function_that_cudf_cannot_compile_is_named() -> None:
     def opens_a_file(value: float) -> float:
         with open(str(value)) as file:
