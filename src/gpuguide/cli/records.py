@@ -194,3 +194,28 @@ def records_rebase(
         changed += outcome in ("stale before", "changed since")
     if changed:
         raise typer.Exit(1)
+
+
+@app.command("choices")
+def records_choices(
+    write: Annotated[bool, typer.Option("--write", help="Write the tables anew where they differ.")] = False,
+) -> None:
+    """Compare the tables of who is fastest with the records.
+
+    Functions that choose by speed, such as the one for attention, read them.
+
+    Example: gpuguide records choices --write
+    """
+    from gpuguide.measure import choices
+
+    old = 0
+    for table in choices.tables():
+        wanted = choices.from_records(table)
+        is_old = table.read_text(encoding="utf-8") != wanted
+        old += is_old
+        if is_old and write:
+            table.write_text(wanted, encoding="utf-8")
+        state = "as the records say" if not is_old else "written" if write else "not as the records say"
+        say(f"{table.parent.name}: {state}")
+    if old and not write:
+        raise typer.Exit(1)

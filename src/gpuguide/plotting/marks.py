@@ -276,7 +276,8 @@ def legend(ax: Axes) -> int:
     entries: dict[str, Artist] = {}
     for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
         entries.setdefault(name, handle)  # the reference GPU's line stands for a contender, not another's
-    points = ax.get_figure(root=True).get_figwidth() * 72 - 40  # type: ignore[union-attr]
+    beside = 124  # points: the names of the ticks and of the axis left of the legend, and the margins
+    points = ax.get_figure(root=True).get_figwidth() * 72 - beside  # type: ignore[union-attr]
     columns = _columns(list(entries), points)
     ax.legend(
         entries.values(),
