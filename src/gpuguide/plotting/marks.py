@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -277,7 +278,7 @@ def legend(ax: Axes) -> int:
         entries.setdefault(name, handle)  # the reference GPU's line stands for a contender, not another's
     beside = 124  # points: the names of the ticks and of the axis left of the legend, and the margins
     points = ax.get_figure(root=True).get_figwidth() * 72 - beside  # type: ignore[union-attr]
-    columns = max(1, min(int(points // (46 + 6.4 * max(map(len, entries), default=1))), len(entries)))
+    columns = _columns(list(entries), points)
     ax.legend(
         entries.values(),
         entries,
@@ -289,6 +290,17 @@ def legend(ax: Axes) -> int:
         columnspacing=1.4,
     )
     return -(-len(entries) // columns)
+
+
+def _columns(names: Sequence[str], points: float) -> int:
+    """Return the most columns in which a legend fits a width; matplotlib fills one column after the other."""
+    for columns in range(len(names), 1, -1):
+        rows, longer = divmod(len(names), columns)
+        ends = list(itertools.accumulate([rows + 1] * longer + [rows] * (columns - longer), initial=0))
+        widths = [46 + 6.4 * max(map(len, names[start:end])) for start, end in itertools.pairwise(ends)]
+        if sum(widths) <= points:
+            return columns
+    return 1
 
 
 def device_label(record: Record) -> str:

@@ -125,7 +125,7 @@ CONTENDERS = {
     "gpuguide-gluon": Style("violet", "p"),
     "sdpa-flash": Style("orange", "s", "FlashAttention-2 (PyTorch)"),
     "sdpa-cudnn": Style("blue", "o", "cuDNN"),
-    "sdpa-efficient": Style("pink", "D", "memory-efficient (PyTorch)"),
+    "sdpa-efficient": Style("pink", "D", "memory-efficient"),
     "fa4": Style("red", "*", "FlashAttention-4"),
     "flex": Style("sky", "v", "FlexAttention"),
     "naive": Style("grey", "X"),
