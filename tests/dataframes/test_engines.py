@@ -416,6 +416,7 @@ def test_a_result_that_pandas_computed_is_noticed(state: str, expected: bool) ->
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @every_operation
 @pytest.mark.parametrize("frame", FRAMES)
 def test_cudf_agrees(operation: str, frame: str) -> None:
@@ -423,12 +424,14 @@ def test_cudf_agrees(operation: str, frame: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @every_operation
 def test_cudf_agrees_where_nothing_has_a_partner(operation: str) -> None:
     agrees("cudf", operation, FRAMES["random"], lookup_of([]))
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @every_operation
 @pytest.mark.parametrize("frame", FRAMES)
 def test_what_we_copied_is_to_cudf_as_if_it_had_copied_it(operation: str, frame: str) -> None:
@@ -444,6 +447,7 @@ def test_what_we_copied_is_to_cudf_as_if_it_had_copied_it(operation: str, frame:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_sums_of_integers_have_64_bits_in_cudf() -> None:
     values = pa.array([2**31 - 1, 2**31 - 1, 5, None], pa.int32())
     table = pa.table({"key": pa.array([1, 1, 2, 2], pa.int32()), "value": values})

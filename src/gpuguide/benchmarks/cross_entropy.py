@@ -178,7 +178,6 @@ LINEAR_CROSS_ENTROPY = Benchmark(
     },
     cases=lambda device: SHAPES if device.is_gpu else [],
     memory=bytes_needed,
-    settle=0.5,
 )
 
 
@@ -203,6 +202,5 @@ LINEAR_CROSS_ENTROPY_CHUNK = Benchmark(
     contenders={"gpuguide": Contender(chunk_work, BF16)},
     cases=chunk_cases,
     memory=bytes_needed,
-    settle=0.5,
     budget=0.5,
 )

@@ -216,5 +216,4 @@ HEAD = Benchmark(
         number(keys, "tokens"), number(keys, "hidden"), number(keys, "vocab"), element_size(keys)
     ),
     budget=0.3,
-    settle=0.25,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ class Claim:
     functions: tuple[str, ...] = ()
     """Library functions that the expression calls, as ``gpuguide.costs.roofline.ridge``"""
     sources: tuple[Source, ...] = ()
+    given: tuple[str, ...] = ()
+    """Pieces of ``right`` whose numbers are typed: versions, names, premises, what a source says"""
     path: Path | None = None
     """The file in which it stands"""
     line: int = 1
@@ -65,8 +68,11 @@ class Claim:
 
     def lookups_of(self, text: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return what one expression of the row reads: function and arguments."""
-        names = frozenset(name.rpartition(".")[2] for name in self.functions)
-        return expression.lookups(expression.parse(text, names))
+        return expression.lookups(self.parsed(text))
+
+    def parsed(self, text: str) -> ast.expr:
+        """Return the checked syntax tree of one expression of the row."""
+        return expression.parse(text, frozenset(name.rpartition(".")[2] for name in self.functions))
 
     @property
     def benchmarks(self) -> list[str]:

@@ -38,11 +38,12 @@ class Quantity(float):
     """A number with its unit, so that it can be written for a reader. Arithmetic gives plain numbers."""
 
     unit: str
+    digits: int
 
-    def __new__(cls, value: float, unit: str) -> Quantity:
-        """Return ``value`` (SI) with the unit it is in."""
+    def __new__(cls, value: float, unit: str, digits: int = 3) -> Quantity:
+        """Return ``value`` (SI) with the unit it is in, and how many significant digits a reader needs."""
         number = super().__new__(cls, value)
-        number.unit = unit
+        number.unit, number.digits = unit, digits
         return number
 
 
@@ -58,6 +59,8 @@ class Measured:
     summary: Summary
     record: Record
     run: Run
+    stamp: str
+    """Where, with what and when it was measured"""
 
     def quantile(self, name: str) -> Quantity:
         """Return one quantile; a case with a single sample has only a median."""
@@ -134,20 +137,27 @@ def _measurement(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.measurement(reference)
-    return Measured(reference, found.text, found.metric.unit, found.metric.summary, found.record, found.run)
+    return Measured(reference, found.text, found.metric.unit, found.summary, found.record, found.run, found.stamp)
 
 
 def _ratio(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.ratio(reference)
-    return Measured(reference, found.text, "1", found.summary, found.record, found.run)
+    return Measured(reference, found.text, "1", found.summary, found.record, found.run, found.stamp)
+
+
+def _digits(value: float | Measured, count: int) -> Quantity:
+    """Write a number with more or fewer significant digits than three."""
+    number = value.quantile("median") if isinstance(value, Measured) else value
+    return Quantity(number, getattr(number, "unit", "1"), count)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "abs": abs,
     "ceil": math.ceil,
     "cos": math.cos,
+    "digits": _digits,
     "exp": math.exp,
     "floor": math.floor,
     "log": math.log,

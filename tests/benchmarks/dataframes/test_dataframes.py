@@ -311,6 +311,7 @@ def test_a_readers_own_record_feeds_the_cost_model(simulated: tuple[Record, ...]
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @pytest.mark.parametrize("op", operations.OPERATIONS)
 @pytest.mark.parametrize("transfer", ["none", "in", "in-out"])
 def test_the_gpus_engines_are_right(op: str, transfer: str) -> None:
@@ -322,6 +323,7 @@ def test_the_gpus_engines_are_right(op: str, transfer: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_nothing_is_copied_on_the_gpu() -> None:
     """From the staged bytes to cuDF's frame, and from there to the kernel."""
     columns = transfer.to_device(data.frame(10**6, columns=("key", "value")))
@@ -332,6 +334,7 @@ def test_nothing_is_copied_on_the_gpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_a_function_that_cudf_cannot_compile_is_named() -> None:
     def opens_a_file(value: float) -> float:
         with open(str(value)) as file:
@@ -346,6 +349,7 @@ def test_a_function_that_cudf_cannot_compile_is_named() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_polars_on_the_gpu_is_right() -> None:
     if reason := engines.engines()["polars-gpu"]:
         pytest.skip(reason)
@@ -354,6 +358,7 @@ def test_polars_on_the_gpu_is_right() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @pytest.mark.parametrize("op", operations.OPERATIONS)
 def test_mistakes_are_measured_on_the_gpu(op: str) -> None:
     small = replace(MISTAKES, budget=0.0, samples=2)
@@ -362,6 +367,7 @@ def test_mistakes_are_measured_on_the_gpu(op: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_frames_arrive_on_the_gpu() -> None:
     results = runner.measure_case(replace(TRANSFER, budget=0.0, samples=2), {"rows": 10**6}, devices.current())
     assert [(case.contender, case.status, case.reason) for case in results] == [

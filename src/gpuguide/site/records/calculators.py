@@ -165,8 +165,8 @@ class WillItFit(_Calculator):
         lead = nodes.paragraph(
             "",
             f"An example, as the calculator needs scripts: to train all weights of {preset.name} in mixed precision, "
-            f"one sequence of {SETUP.seq_len} tokens at a time, takes {gib(total)}. On {gpu.name}, with {gib(capacity)} "
-            f"as its data sheet prints it, it {words}.",
+            f"one sequence of {SETUP.seq_len} tokens at a time, takes {gib(total)}. On {gpu.name}, with "
+            f"{gib(capacity)} as its data sheet prints it, it {words}.",
         )
         highest = prediction.highest
         rows = [[PART_NAMES[part], gib(size)] for part, size in highest.parts.items() if size]
