@@ -96,10 +96,21 @@ class Project:
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")
 
-    def record(self, benchmark: str, slower: float = 1.0, *, stale: bool = False) -> Path:
+    def record(
+        self,
+        benchmark: str,
+        slower: float = 1.0,
+        *,
+        stale: bool = False,
+        device: tuple[str, str] = synthetic.PUBLISHED,
+    ) -> Path:
         """Publish a synthetic record in this site's library."""
-        made = synthetic.record(benchmark, synthetic.cases_of(benchmark, slower), synthetic.PUBLISHED, stale=stale)
+        made = synthetic.record(benchmark, synthetic.cases_of(benchmark, slower), device, stale=stale)
         return _write(made, self.library / "records")
+
+    def reference(self, device: str) -> None:
+        """Name the GPU whose records prose speaks of."""
+        (self.library / "records" / "reference.toml").write_text(f'device = "{device}"\n', encoding="utf-8")
 
     def own_record(self, benchmark: str) -> Path:
         """Put a record of another device into the reader's own folder."""
@@ -145,6 +156,7 @@ def start(root: Path) -> Project:
     ignored = shutil.ignore_patterns("nvidia*", "cpu", "*x-*")  # what Python has compiled comes along, and stays valid
     shutil.copytree(digest.PACKAGE_FOLDER, root / "src" / "gpuguide", ignore=ignored)
     (root / "src" / "gpuguide" / "records").mkdir(exist_ok=True)
+    Project(root).reference(synthetic.PUBLISHED[0])
     (root / "conf.py").write_text(CONF, encoding="utf-8")
     for name in ("pyproject.toml", "README.md", "LICENSE"):  # what the library's wheel is made of
         shutil.copy(digest.PACKAGE_FOLDER.parents[1] / name, root)

@@ -59,6 +59,7 @@ TOPICS = {
         "sdpa-flash",
         "sdpa-cudnn",
         "sdpa-efficient",
+        "fa4",
         "flex",
         "naive",
         "naive-compile",

@@ -13,7 +13,7 @@ import torch
 
 from gpuguide.measure import records, runner, store
 
-H100 = store.PUBLISHED_DEVICE
+H100 = store.reference_device()
 Run = Callable[..., tuple[int, str, str]]
 
 

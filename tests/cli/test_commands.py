@@ -15,7 +15,7 @@ from gpuguide import __version__, cli
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
 
-H100 = store.PUBLISHED_DEVICE
+H100 = store.reference_device()
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
 Run = Callable[..., tuple[int, str, str]]
 

@@ -23,7 +23,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Made-up records of the reference GPU and of a processor, in place of the published ones."""
     folder = tmp_path / "published"
     monkeypatch.setattr(store, "published_folder", lambda: folder)
-    synthetic.write_all(folder, (store.PUBLISHED_DEVICE, PUBLISHED[1]))
+    synthetic.write_all(folder, (store.reference_device(), PUBLISHED[1]))
     synthetic.write_all(folder, CPU, slower=30.0)
     return folder
 
@@ -85,9 +85,9 @@ def test_published_devices_that_are_named_stand_beside(gpuguide: Run, published:
 
 
 def test_the_same_kind_of_gpu_may_stand_on_both_sides(gpuguide: Run, published: Path, overlay: Path) -> None:
-    synthetic.write_all(overlay, (store.PUBLISHED_DEVICE, PUBLISHED[1]))
-    _, out, _ = gpuguide("bench", "compare", store.PUBLISHED_DEVICE, "--benchmark", "ceilings")
-    assert f"ceilings on {store.PUBLISHED_DEVICE} (yours)" in out
+    synthetic.write_all(overlay, (store.reference_device(), PUBLISHED[1]))
+    _, out, _ = gpuguide("bench", "compare", store.reference_device(), "--benchmark", "ceilings")
+    assert f"ceilings on {store.reference_device()} (yours)" in out
     assert {line.split()[-1] for line in rows(out, "ceilings") if line.endswith(("×", "× "))} == {"1.0×"}
 
 
@@ -96,7 +96,7 @@ def test_without_records_of_ones_own(gpuguide: Run, published: Path, overlay: Pa
     assert (status, out) == (1, "")
     assert "gpuguide bench run" in err
     assert "--published" in err
-    for words in (["--published"], ["cpu", store.PUBLISHED_DEVICE]):
+    for words in (["--published"], ["cpu", store.reference_device()]):
         status, out, err = gpuguide("bench", "compare", *words)
         assert (status, err) == (0, "")
         assert "ceilings (published)" in out

@@ -17,7 +17,7 @@ from gpuguide.measure.records import Case, Rate
 Run = Callable[..., tuple[int, str, str]]
 COLUMNS = 100
 DEVICES = [
-    (store.PUBLISHED_DEVICE, "NVIDIA H100 80GB HBM3"),
+    (store.reference_device(), "NVIDIA H100 80GB HBM3"),
     ("nvidia-rtx-pro-6000-blackwell-max-q-workstation-edition", "NVIDIA RTX PRO 6000 Blackwell Max-Q"),
     ("8x-nvidia-h200", "NVIDIA H200"),
     ("cpu", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.00GHz"),

@@ -37,7 +37,7 @@ RUN = Run(
 SAMPLES = [float(x) for x in np.random.default_rng(0).lognormal(-7, 0.2, 37)]
 
 
-def a_record(benchmark: str = "copy-size", device: str = store.PUBLISHED_DEVICE, **run: Any) -> Record:
+def a_record(benchmark: str = "copy-size", device: str = store.reference_device(), **run: Any) -> Record:
     """Return a fresh record with a good case, one of a single sample, and three that say why there is no number."""
     time = records.metric("s", SAMPLES)
     loss = {"time": records.metric("s", [2.5]), "loss": records.metric("nat", [3.25])}
@@ -121,13 +121,13 @@ def test_a_published_record_and_ones_own_of_the_same_device_stand_side_by_side(
     assert store.published("copy-size").runs[0].commit == "published"
     assert [(r.device, r.runs[0].commit) for r in store.mine("copy-size")] == [
         ("cpu", "mine"),
-        (store.PUBLISHED_DEVICE, "mine"),
+        (store.reference_device(), "mine"),
     ]
     assert [r.runs[0].commit for r in store.published_records()] == ["published"]
     assert store.record_files("copy-size") == [
-        published / store.PUBLISHED_DEVICE / "copy-size.json",
+        published / store.reference_device() / "copy-size.json",
         overlay / "cpu" / "copy-size.json",
-        overlay / store.PUBLISHED_DEVICE / "copy-size.json",
+        overlay / store.reference_device() / "copy-size.json",
     ]
 
 
@@ -145,9 +145,9 @@ def test_a_record_is_read_again_when_its_file_changes(published: Path, save: Sav
 @pytest.mark.parametrize(
     ("benchmark", "device", "says"),
     [
-        ("copysize", store.PUBLISHED_DEVICE, ["benchmark", "'copysize'", "Did you mean copy-size"]),
-        ("copy-size", "nvidia-h100", ["device", "'nvidia-h100'", "Did you mean nvidia-h100-80gb-hbm3"]),
-        ("matmul-size", store.PUBLISHED_DEVICE, ["no published record", "'matmul-size'", store.PUBLISHED_DEVICE]),
+        ("copysize", store.reference_device(), ["benchmark", "'copysize'", "Did you mean copy-size"]),
+        ("copy-size", "nvidia-h1", ["device", "'nvidia-h1'", f"Did you mean {store.reference_device()}"]),
+        ("matmul-size", store.reference_device(), ["no published record", "'matmul-size'", store.reference_device()]),
     ],
 )
 def test_what_is_not_published_says_what_is(
@@ -157,6 +157,72 @@ def test_what_is_not_published_says_what_is(
     with pytest.raises(GpuguideError) as caught:
         store.published(benchmark, device)
     assert not [text for text in says if text not in str(caught.value)]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Write the file that names the reference GPU."""
+    path = tmp_path / "reference.toml"
+    monkeypatch.setattr(store, "reference_file", lambda: path)
+
+    def write(text: str) -> None:
+        path.write_text(text)
+
+    return write
+
+
+def test_the_setting_decides_whose_record_is_meant(published: Path, save: Save, setting: Callable[[str], None]) -> None:
+    for device in ("nvidia-h100", "nvidia-h200", "cpu"):
+        save(a_record(device=device, device_name=device), published)
+    for device in ("nvidia-h100", "nvidia-h200"):
+        setting(f'device = "{device}"\n')
+        assert store.reference_device() == store.published("copy-size").device == store.reference_record().device
+        found = {record.device: store.is_reference(record) for record in store.published_records()}
+        assert found == {"cpu": False, "nvidia-h100": device == "nvidia-h100", "nvidia-h200": device == "nvidia-h200"}
+        assert {record.device for record in store.published_records() if store.is_quotable(record)} == {device, "cpu"}
+
+
+def test_what_needs_several_gpus_is_found_with_the_fewest(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-h200"')
+    for device in ("nvidia-h100", "2x-nvidia-h100", "16x-nvidia-h200", "8x-nvidia-h200"):
+        save(a_record(device=device), published)
+    assert store.reference_devices() == ["nvidia-h200", "8x-nvidia-h200", "16x-nvidia-h200"]
+    assert store.published("copy-size").device == "8x-nvidia-h200"
+    assert store.published("copy-size", "16x").device == "16x-nvidia-h200"
+    save(a_record(device="nvidia-h200"), published)
+    assert store.published("copy-size").device == "nvidia-h200"
+    with pytest.raises(GpuguideError, match=r"no device with published records named '4x-nvidia-h200'"):
+        store.published("copy-size", "4x")
+
+
+def test_a_setting_without_records_says_which_there_are(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-b200"')
+    save(a_record(device="2x-nvidia-h100"), published)
+    save(a_record(device="cpu"), published)
+    for read in (lambda: store.published("copy-size"), store.reference_record, store.check_reference):
+        with pytest.raises(GpuguideError, match=r"'nvidia-b200', of which .* There are records of nvidia-h100\.$"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("device = ", "names no reference GPU"),
+        ("gpu = 'x'", "names no reference GPU"),
+        ("device = 3", "names 3. Name one device"),
+        ("device = '2x-nvidia-h200'", "without a number of devices"),
+        ("device = '../x'", "Name one device"),
+    ],
+)
+def test_a_setting_that_names_no_device(setting: Callable[[str], None], text: str, says: str) -> None:
+    setting(text)
+    with pytest.raises(GpuguideError, match=r"reference\.toml names") as caught:
+        store.reference_device()
+    assert says in str(caught.value)
 
 
 def test_a_page_reads_what_it_declares_and_nothing_else(
@@ -188,7 +254,7 @@ def test_csv_rows_hold_what_was_measured() -> None:
         ('{"causal": false, "working_set": 4}', "time", "s", "1", "n/a"),
         ('{"causal": false, "working_set": 4}', "loss", "nat", "1", "n/a"),
     ]
-    assert {row["device"] for row in rows} == {store.PUBLISHED_DEVICE}
+    assert {row["device"] for row in rows} == {store.reference_device()}
     assert {(row["benchmark"], row["contender"]) for row in rows} == {("copy-size", "copy")}
     assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {
         ("2026-11-21T01:10:00.000+00:00", "43e7d29", "no")
@@ -222,14 +288,14 @@ def test_records_are_imported_from_files_and_folders(tmp_path: Path, overlay: Pa
     save(a_record("matmul-size", "cpu", simulated=True, commit=None), tmp_path / "b" / "deeper")
     taken = store.import_records([one, tmp_path / "b"], overlay, publish=False)
     assert [(record.device, record.benchmark) for record in taken] == [
-        (store.PUBLISHED_DEVICE, "copy-size"),
+        (store.reference_device(), "copy-size"),
         ("cpu", "matmul-size"),
     ]
     assert [record.path for record in taken] == [
-        overlay / store.PUBLISHED_DEVICE / "copy-size.json",
+        overlay / store.reference_device() / "copy-size.json",
         overlay / "cpu" / "matmul-size.json",
     ]
-    assert (overlay / store.PUBLISHED_DEVICE / "copy-size.json").read_bytes() == one.read_bytes()
+    assert (overlay / store.reference_device() / "copy-size.json").read_bytes() == one.read_bytes()
     assert store.overlay_records()[1] == taken[0]
 
 
@@ -275,6 +341,57 @@ def test_two_records_for_one_place_are_refused(tmp_path: Path, overlay: Path, sa
     assert list(overlay.iterdir()) == []
 
 
+def with_sizes(record: Record, *sizes: int) -> Record:
+    """Return a record with one good case for each size, all like its first."""
+    return replace(record, cases=tuple(replace(record.cases[0], keys={"size": size}) for size in sizes))
+
+
+def test_an_import_that_would_lose_measured_cases_is_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
+    save(with_sizes(a_record(), 1, 2, 3, 4), overlay)
+    other = save(a_record("ceilings"), tmp_path / "fewer")
+    fewer = save(with_sizes(a_record(), 3, 5), tmp_path / "fewer")
+    with pytest.raises(GpuguideError) as caught:
+        store.import_records([tmp_path / "fewer"], overlay, publish=False)
+    there = overlay / store.reference_device() / "copy-size.json"
+    why = f"{fewer} was not taken in: it lacks 3 of the 4 cases measured in {there}."
+    assert str(caught.value) == f"{why} Add --replace to take it all the same."
+    assert len(records.read(there).cases) == 4
+    assert not (overlay / store.reference_device() / "ceilings.json").exists()  # nothing is copied unless all may be
+    store.import_records([fewer, other], overlay, publish=False, replacing=True)
+    assert len(records.read(there).cases) == 2
+
+
+def test_an_import_that_adds_cases_or_measures_them_again_is_taken(tmp_path: Path, overlay: Path, save: Save) -> None:
+    save(with_sizes(a_record(commit="first"), 1, 2), overlay)
+    failed = replace(with_sizes(a_record(), 9).cases[0], status="failed", reason="why", measured={}, rates={})
+    there = with_sizes(a_record(commit="first"), 1, 2)
+    save(replace(there, cases=(*there.cases, replace(failed, correct="n/a"))), overlay)
+    more = save(with_sizes(a_record(commit="second"), 1, 2, 3), tmp_path / "more")
+    (taken,) = store.import_records([more], overlay, publish=False)
+    assert [run.commit for run in taken.runs] == ["second"]
+    assert len(taken.cases) == 3
+
+
+def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
+    """All processors share the folder ``cpu``."""
+    mine, theirs = (
+        replace(a_record(device="cpu"), runs=(replace(RUN, device_name=name),)) for name in ("Mine", "Theirs")
+    )
+    save(mine, overlay)
+    other = save(theirs, tmp_path / "theirs")
+    with pytest.raises(GpuguideError, match=r"is of another machine, Mine, and it is of Theirs\. Add --replace"):
+        store.import_records([other], overlay, publish=False)
+    (taken,) = store.import_records([other], overlay, publish=False, replacing=True)
+    assert taken.device_name == "Theirs"
+
+
+def test_a_damaged_record_can_be_restored_by_an_import(tmp_path: Path, overlay: Path, save: Save) -> None:
+    broken = save(a_record(), overlay)
+    broken.write_text("{")
+    (taken,) = store.import_records([save(a_record(), tmp_path / "good")], overlay, publish=False)
+    assert records.read(broken) == taken
+
+
 def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
     with pytest.raises(GpuguideError, match="no records in"):
         store.import_records([overlay], overlay, publish=False)
@@ -287,9 +404,11 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
 
 def test_every_published_record_is_fresh_measured_and_names_its_commit() -> None:
     found = store.published_records()
-    published = {record.benchmark for record in found if record.device == store.PUBLISHED_DEVICE}
+    published = {record.benchmark for record in found if store.is_reference(record)}
     assert published == set(digest.benchmark_modules())
-    assert not {record.path: store.unpublishable(record) for record in found if store.unpublishable(record)}
+    refused = {record.path: refusal for record in found if (refusal := store.unpublishable(record))}
+    assert not [path for path in refused if store.is_quotable(records.read(path))], refused
+    assert set(refused.values()) <= {"the code has changed since it was measured"}
 
 
 def test_published_times_have_the_samples_that_the_design_asks_for() -> None:

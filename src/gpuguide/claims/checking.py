@@ -1,20 +1,24 @@
-"""Check claims: what is computed equals the row, what was measured satisfies it, what is cited has a source."""
+"""Check claims: what is computed equals the row, what was measured satisfies it, what is cited has a source.
+
+And the sentence names the quantities that the evidence holds, as far as a program can see it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+from gpuguide.claims.agreement import disagreements
 from gpuguide.claims.claim import Claim, Outcome
 from gpuguide.claims.evaluation import evaluate, numbers, readings
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.claims.reading import load
-from gpuguide.claims.wording import looked_at, right, written
+from gpuguide.claims.wording import digits_checked, looked_at, right, written
 from gpuguide.errors import GpuguideError
 
 
 def check(claims: Iterable[Claim] | None = None) -> list[Outcome]:
-    """Evaluate every claim: its computation, its predicate or its sources, and the text of its correction.
+    """Evaluate every claim: its computation, its predicate or its sources, and the text of what is right.
 
     Parameters
     ----------
@@ -33,8 +37,11 @@ def _outcome(claim: Claim) -> Outcome:
     try:
         ok, detail = _CHECKS[claim.kind](claim)
         right(claim)
+        faults = disagreements(claim)
     except GpuguideError as error:
         return Outcome(claim, False, str(error))
+    if ok and faults:
+        return Outcome(claim, False, f"{'; '.join(faults)}.")
     return Outcome(claim, ok, detail)
 
 
@@ -49,7 +56,7 @@ def _check_computed(claim: Claim) -> tuple[bool, str]:
         and all(math.isclose(a, b, rel_tol=claim.tolerance) for a, b in zip(values, expected, strict=True))
     )
     if agree:
-        return True, written(found, claim.unit)
+        return True, written(found, claim.unit, digits_checked(claim))
     is_now, row_says = (", ".join(f"{each:.9g}" for each in numbers) for numbers in (values, expected))
     return False, f"{claim.expression} is {is_now}, but the row says {row_says} (unit {claim.unit})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ class Claim:
     functions: tuple[str, ...] = ()
     """Library functions that the expression calls, as ``gpuguide.costs.roofline.ridge``"""
     sources: tuple[Source, ...] = ()
+    given: tuple[str, ...] = ()
+    """Pieces of ``right`` whose numbers are typed: versions, names, premises, what a source says"""
     path: Path | None = None
     """The file in which it stands"""
     line: int = 1
@@ -59,14 +62,17 @@ class Claim:
 
     @property
     def lookups(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What the row reads: ``measurement``, ``ratio`` or ``datasheet`` with its arguments, each once."""
+        """What the row reads: ``measurement``, ``ratio``, ``datasheet`` or ``gpu`` with its arguments, each once."""
         found = [lookup for text in self.expressions for lookup in self.lookups_of(text)]
         return list(dict.fromkeys(found))
 
     def lookups_of(self, text: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return what one expression of the row reads: function and arguments."""
-        names = frozenset(name.rpartition(".")[2] for name in self.functions)
-        return expression.lookups(expression.parse(text, names))
+        return expression.lookups(self.parsed(text))
+
+    def parsed(self, text: str) -> ast.expr:
+        """Return the checked syntax tree of one expression of the row."""
+        return expression.parse(text, frozenset(name.rpartition(".")[2] for name in self.functions))
 
     @property
     def benchmarks(self) -> list[str]:

@@ -9,6 +9,8 @@ Examples of what can be written::
     2 * 4096**3
     [generation * 16 / 8 * 128 / 130 for generation in (8, 16, 32)]
     datasheet("h100-sxm", "memory_bandwidth") / 1e12
+    datasheet("reference", "sms") * 2048
+    gpu("a short")
     measurement("ceilings/copy:bandwidth").p25 > 2e12
     ratio("timing-mistakes/zeros/right:throughput shape=square").p25 > 1
 """
@@ -36,11 +38,12 @@ class Quantity(float):
     """A number with its unit, so that it can be written for a reader. Arithmetic gives plain numbers."""
 
     unit: str
+    digits: int
 
-    def __new__(cls, value: float, unit: str) -> Quantity:
-        """Return ``value`` (SI) with the unit it is in."""
+    def __new__(cls, value: float, unit: str, digits: int = 3) -> Quantity:
+        """Return ``value`` (SI) with the unit it is in, and how many significant digits a reader needs."""
         number = super().__new__(cls, value)
-        number.unit = unit
+        number.unit, number.digits = unit, digits
         return number
 
 
@@ -56,6 +59,8 @@ class Measured:
     summary: Summary
     record: Record
     run: Run
+    stamp: str
+    """Where, with what and when it was measured"""
 
     def quantile(self, name: str) -> Quantity:
         """Return one quantile; a case with a single sample has only a median."""
@@ -79,7 +84,7 @@ MOST_STEPS = 100_000
 LARGEST_BITS = 4096
 """Bits of the largest integer power."""
 
-_LOOKUPS = {"measurement": 1, "ratio": 1, "datasheet": 2}
+_LOOKUPS = {"measurement": 1, "ratio": 1, "datasheet": 2, "gpu": 1}
 """Functions that look something up, and how many names they take. The names must stand in the text."""
 
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -112,33 +117,47 @@ def _range(*bounds: int) -> list[Value]:
 
 
 def _datasheet(gpu: str, figure: str) -> Quantity:
-    """Look up one figure of the hardware table, in SI units."""
-    from gpuguide.hardware import datasheet
+    """Look up one figure of the hardware table, in SI units; ``reference`` is the GPU that prose speaks of."""
+    from gpuguide.measure import reference_gpu
 
-    figures = datasheet.get(gpu).figures
+    figures = reference_gpu.sheet(gpu).figures
     if figure not in figures:
         raise unknown(f"datasheet figure of {gpu}", figure, figures)
     return Quantity(figures[figure].value, figures[figure].unit)
+
+
+def _gpu(form: str) -> str:
+    """Return what to call the reference GPU, for the text of a row."""
+    from gpuguide.measure import reference_gpu
+
+    return reference_gpu.word(form)
 
 
 def _measurement(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.measurement(reference)
-    return Measured(reference, found.text, found.metric.unit, found.metric.summary, found.record, found.run)
+    return Measured(reference, found.text, found.metric.unit, found.summary, found.record, found.run, found.stamp)
 
 
 def _ratio(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.ratio(reference)
-    return Measured(reference, found.text, "1", found.summary, found.record, found.run)
+    return Measured(reference, found.text, "1", found.summary, found.record, found.run, found.stamp)
+
+
+def _digits(value: float | Measured, count: int) -> Quantity:
+    """Write a number with more or fewer significant digits than three."""
+    number = value.quantile("median") if isinstance(value, Measured) else value
+    return Quantity(number, getattr(number, "unit", "1"), count)
 
 
 FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "abs": abs,
     "ceil": math.ceil,
     "cos": math.cos,
+    "digits": _digits,
     "exp": math.exp,
     "floor": math.floor,
     "log": math.log,
@@ -151,6 +170,7 @@ FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "sqrt": math.sqrt,
     "sum": sum,
     "datasheet": _datasheet,
+    "gpu": _gpu,
     "measurement": _measurement,
     "quantity": Quantity,
     "ratio": _ratio,

@@ -176,7 +176,7 @@ class _Row:
                 raise self.error(f"there is no field {field!r} {why}")
 
 
-_COMMON = ("id", "topic", "note", "claim", "verdict", "right", "kind", "taught", "sources")
+_COMMON = ("id", "topic", "note", "claim", "verdict", "right", "kind", "taught", "sources", "given")
 _FIELDS = {
     "computed": (*_COMMON, "expression", "value", "unit", "tolerance", "functions"),
     "measured": (*_COMMON, "predicate"),
@@ -202,6 +202,7 @@ def _claim(row: _Row, titles: Mapping[str, str], sources: Mapping[str, Source]) 
         kind=kind,
         taught=row.text("taught") if "taught" in row.table else "",
         sources=tuple(sources[key] for key in row.texts("sources")),
+        given=row.texts("given"),
         **_means_of_check(row, kind),
     )
     if kind == "cited" and not claim.sources:

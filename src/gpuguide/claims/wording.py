@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from math import ceil, log10
+
 from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.evaluation import evaluate, numbers, readings
 from gpuguide.claims.expression import ExpressionError, Measured, Quantity, Value
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
+
+_LAST_ZEROS = re.compile(r"\.0+(?![0-9])|(?<=\.)([0-9]*[1-9])0+(?![0-9])")
 
 
 def right(claim: Claim) -> str:
@@ -30,12 +35,12 @@ def how_we_know(claim: Claim) -> str:
     parts: list[str] = []
     if claim.kind == "computed":
         found = numbers(evaluate(claim, claim.expression))
-        parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit)}.")
+        parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit, digits_checked(claim))}.")
     if claim.kind == "measured":
         measured = readings(claim.lookups_of(claim.expression))
-        found_text = ", ".join(f"`{reading.reference}` {_spread(reading)}" for reading in measured)
+        found_text = ", ".join(f"`{reading.reference}` {spread(reading)}" for reading in measured)
         parts.append(f"Measured: {found_text}. Checked: `{claim.expression}`.")
-    stamps = dict.fromkeys(reading.run.stamp() for reading in readings(claim.lookups))
+    stamps = dict.fromkeys(reading.stamp for reading in readings(claim.lookups))
     if stamps:
         parts.append(f"Measured on: {'; '.join(stamps)}.")
     sources = [*_datasheets(claim), *claim.sources]
@@ -54,13 +59,14 @@ def _datasheets(claim: Claim) -> list[Source]:
     if not figures:
         return []
     from gpuguide.hardware import datasheet
+    from gpuguide.measure import reference_gpu
 
     documents = datasheet.sources()
-    keys = dict.fromkeys(datasheet.get(gpu).figures[figure].source for gpu, figure in figures)
+    keys = dict.fromkeys(reference_gpu.sheet(gpu).figures[figure].source for gpu, figure in figures)
     return [documents[key] for key in keys]
 
 
-def _spread(reading: Measured) -> str:
+def spread(reading: Measured) -> str:
     """Write a reading with its spread, where it has one."""
     from gpuguide.measure.units import format_quantity
 
@@ -73,23 +79,40 @@ def _spread(reading: Measured) -> str:
 
 def _render(value: Value) -> str:
     """Write one value for a reader."""
-    from gpuguide.measure.units import significant
-
     if isinstance(value, Measured):
         return value.text
     if isinstance(value, Quantity):
-        return written(float(value), value.unit)
-    if isinstance(value, (bool, str, list)):
+        return written(float(value), value.unit, value.digits)
+    if isinstance(value, str):  # what the GPU is called: no other text is a value
+        return value
+    if isinstance(value, (bool, list)):
         raise ExpressionError(f"{value!r} cannot stand in a text; a number, a measurement or a ratio can.")
-    return f"{value:,}" if isinstance(value, int) else significant(value)
+    return written(value, "1")
 
 
-def written(value: float | tuple[float, ...], unit: str) -> str:
-    """Write one number or several with their unit."""
+def written(value: float | tuple[float, ...], unit: str, digits: int = 3) -> str:
+    """Write one number or several with their unit; a whole number without a unit is written in full.
+
+    >>> written(65520.0, "1"), written(65520.5, "1"), written(2 / 3, "1", 5), written(65520.0, "B/s")
+    ('65,520', '65500', '0.66667', '65.5 kB/s')
+    """
+    values = value if isinstance(value, tuple) else (value,)
+    return ", ".join(_number(each, unit, digits) for each in values)
+
+
+def _number(value: float, unit: str, digits: int) -> str:
     from gpuguide.measure.units import format_quantity
 
-    values = value if isinstance(value, tuple) else (value,)
-    return ", ".join(format_quantity(each, unit) for each in values)
+    if unit == "1" and value == int(value) and abs(value) < 2**53:
+        return f"{int(value):,}"
+    text = format_quantity(value, unit, digits)
+    # Zeros that were asked for say nothing: 43 s is as exact as 43.0000 s.
+    return text if digits <= 3 else _LAST_ZEROS.sub(r"\1", text)
+
+
+def digits_checked(claim: Claim) -> int:
+    """Return how many digits of a computed row its tolerance checks, so that the evidence shows them."""
+    return 12 if claim.tolerance == 0 else min(max(ceil(-log10(claim.tolerance)), 3), 12)
 
 
 def looked_at(source: Source) -> str:

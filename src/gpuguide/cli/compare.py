@@ -54,7 +54,7 @@ def compare(
             "You have measured nothing yet. 'gpuguide bench run' does; "
             "'gpuguide bench compare --published' shows what others measured."
         )
-    beside = wanted_theirs or of_devices(theirs, [store.PUBLISHED_DEVICE])
+    beside = wanted_theirs or [record for record in theirs if store.is_reference(record)]
     for record in wanted_own:
         show_own(record, [other for other in beside if other.benchmark == record.benchmark])
     if wanted_own and beside:

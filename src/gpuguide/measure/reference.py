@@ -2,7 +2,7 @@
 
 ``copy-size/copy:bandwidth working_set=65536`` names a benchmark, a contender, a metric and the case's keys;
 ``timing-mistakes/zeros/right:throughput shape=square`` the ratio of two contenders of one case.
-The key ``device`` names another device than the published H100.
+The key ``device`` names another device than the reference GPU: ``cpu``, or ``8x`` for eight of it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ class Measurement:
     def run(self) -> Run:
         """The circumstances in which it was measured."""
         return self.record.runs[self.case.run]
+
+    @property
+    def stamp(self) -> str:
+        """Where, with what and when it was measured, the libraries that the contender calls included."""
+        return self.run.stamp(self.record.libraries([self.case.contender]))
 
     @property
     def text(self) -> str:
@@ -92,6 +97,11 @@ class Ratio:
     def run(self) -> Run:
         """The circumstances in which both were measured."""
         return self.record.runs[self.numerator.run]
+
+    @property
+    def stamp(self) -> str:
+        """Where, with what and when both were measured, the libraries that they call included."""
+        return self.run.stamp(self.record.libraries([self.numerator.contender, self.denominator.contender]))
 
     @property
     def text(self) -> str:
@@ -174,8 +184,8 @@ def metric_of(case: Case, name: str, reference: str) -> Metric:
     return case.metrics[name]
 
 
-def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], str]:
-    """Return benchmark, contender, second contender, metric, keys and device of a reference."""
+def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], str | None]:
+    """Return benchmark, contender, second contender, metric, keys and device of a reference, if it names one."""
     match = _PATTERN.fullmatch(reference.strip())
     if match is None:
         raise GpuguideError(
@@ -188,7 +198,7 @@ def parse(reference: str) -> tuple[str, str, str | None, str, dict[str, Key], st
         if key in pairs:
             raise GpuguideError(f"{reference!r} names the key {key!r} twice.")
         pairs[key] = text
-    device = pairs.pop("device", store.PUBLISHED_DEVICE)
+    device = pairs.pop("device", None)
     return benchmark, contender, other, name, {key: key_value(text) for key, text in pairs.items()}, device
 
 

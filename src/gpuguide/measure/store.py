@@ -7,6 +7,8 @@ import functools
 import io
 import json
 import os
+import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,8 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, records
 from gpuguide.measure.records import Record
 
-PUBLISHED_DEVICE = "nvidia-h100-80gb-hbm3"
+CPU = "cpu"
+"""The slug of every processor"""
 OVERLAY_VARIABLE = "GPUGUIDE_RECORDS"
 DECLARED_VARIABLE = "GPUGUIDE_DECLARED"
 """While the site is built: the benchmarks that the page declares in its front matter, separated by commas"""
@@ -58,15 +61,103 @@ def overlay_folder() -> Path | None:
     return Path(platformdirs.user_data_dir("gpuguide", appauthor=False)) / "records"
 
 
-def published(benchmark: str, device: str = PUBLISHED_DEVICE) -> Record:
+# --- the reference GPU -----------------------------------------------------------------------------------
+
+
+def reference_file() -> Path:
+    """Return the file that names the reference GPU."""
+    return digest.PACKAGE_FOLDER / "records" / "reference.toml"
+
+
+def reference_device() -> str:
+    """Return the slug of the GPU whose records prose, figures and stamps speak of.
+
+    Raises
+    ------
+    GpuguideError
+        If the setting does not name one device.
+    """
+    path = reference_file()
+    status = path.stat()
+    return _reference_device(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=2)
+def _reference_device(path: Path, modified: int, size: int) -> str:
+    try:
+        device = tomllib.loads(path.read_text(encoding="utf-8"))["device"]
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise GpuguideError(f'{path} names no reference GPU ({error}). Write: device = "nvidia-h200".') from error
+    if not isinstance(device, str) or device != kind(device) or not re.fullmatch(r"[a-z0-9-]+", device):
+        raise GpuguideError(f"{path} names {device!r}. Name one device by its folder, without a number of devices.")
+    return device
+
+
+def reference_record() -> Record:
+    """Return a record of the reference GPU, whichever comes first: all say the device's name.
+
+    Raises
+    ------
+    GpuguideError
+        If there is none.
+    """
+    check_reference()
+    return load(next(path for device in reference_devices() for path in _files_of(device)))
+
+
+def check_reference() -> None:
+    """Raise if the setting names a device without published records, with those that have some."""
+    if not any(_files_of(device) for device in reference_devices()):
+        others = ", ".join(sorted({kind(device) for device in _devices()} - {CPU})) or "no GPU"
+        raise GpuguideError(
+            f"{reference_file()} names the device {reference_device()!r}, of which there are no published records. "
+            f"There are records of {others}."
+        )
+
+
+def reference_devices() -> list[str]:
+    """Return the slugs that count as the reference GPU: its own, and those of several of it with published records."""
+    one = reference_device()
+    several = [device for device in _devices() if kind(device) == one and device != one]
+    return [one, *sorted(several, key=lambda device: int(device.partition("x-")[0]))]
+
+
+def kind(device: str) -> str:
+    """Return the slug of one device of several: ``nvidia-h200`` for ``8x-nvidia-h200``."""
+    return re.sub(r"^\d+x-", "", device)
+
+
+def is_reference(record: Record) -> bool:
+    """Return whether a record is of the reference GPU, or of several of it."""
+    return kind(record.device) == reference_device()
+
+
+def is_quotable(record: Record) -> bool:
+    """Return whether prose may speak of a record: of the reference GPU's, and of a processor's where it says so."""
+    return record.device == CPU or is_reference(record)
+
+
+def _devices() -> list[str]:
+    return sorted(folder.name for folder in published_folder().glob("*/") if folder.is_dir())
+
+
+def _files_of(device: str) -> list[Path]:
+    return sorted((published_folder() / device).glob("*.json"))
+
+
+# --- published, and one's own ----------------------------------------------------------------------------
+
+
+def published(benchmark: str, device: str | None = None) -> Record:
     """Return the published record of a benchmark.
 
     Parameters
     ----------
     benchmark : str
         For example ``"copy-size"``.
-    device : str
-        The device's slug; by default the H100 whose numbers the pages quote.
+    device : str, optional
+        The device's slug. By default the reference GPU; where a benchmark needs several of it, the fewest that have
+        a record. ``"8x"`` is eight of it.
 
     Raises
     ------
@@ -77,13 +168,19 @@ def published(benchmark: str, device: str = PUBLISHED_DEVICE) -> Record:
     known = digest.benchmark_modules()
     if benchmark not in known:
         raise unknown("benchmark", benchmark, known)
-    path = published_folder() / device / f"{benchmark}.json"
-    if not path.exists():
-        devices = sorted(folder.name for folder in published_folder().glob("*/") if folder.is_dir())
-        if device not in devices:
-            raise unknown("device with published records", device, devices)
-        raise GpuguideError(f"There is no published record of {benchmark!r} on {device}.")
-    return load(path)
+    if device is None:
+        wanted = reference_devices()
+    else:
+        wanted = [f"{device}-{reference_device()}" if re.fullmatch(r"\d+x", device) else device]
+    for slug in wanted:
+        path = published_folder() / slug / f"{benchmark}.json"
+        if path.exists():
+            return load(path)
+    if device is None:
+        check_reference()
+    elif wanted[0] not in _devices():
+        raise unknown("device with published records", wanted[0], _devices())
+    raise GpuguideError(f"There is no published record of {benchmark!r} on {wanted[0]}.")
 
 
 def mine(benchmark: str) -> list[Record]:

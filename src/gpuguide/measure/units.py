@@ -26,7 +26,7 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(decimals, 0)}f}"
 
 
-def format_bytes(count: float) -> str:
+def format_bytes(count: float, digits: int = 3) -> str:
     """Write a size in bytes, in KiB, MiB, GiB or TiB from 1 KiB on.
 
     >>> format_bytes(65536), format_bytes(1000), format_bytes(1.5 * 2**30)
@@ -35,7 +35,7 @@ def format_bytes(count: float) -> str:
     for scale, name in _BINARY:
         if count >= scale:
             amount = count / scale
-            return f"{amount:.0f} {name}" if amount == int(amount) else f"{significant(amount)} {name}"
+            return f"{amount:.0f} {name}" if amount == int(amount) else f"{significant(amount, digits)} {name}"
     return f"{count:.0f} B"
 
 
@@ -71,7 +71,7 @@ def format_quantity(value: float, unit: str, digits: int = 3) -> str:
     ('710 TFLOP/s', '11.2 µs', '64 MiB')
     """
     if unit == "B":
-        return format_bytes(value)
+        return format_bytes(value, digits)
     if unit in _UNSCALED:
         return significant(value, digits) + _UNSCALED[unit]
     scale, name = scale_for(value, unit)

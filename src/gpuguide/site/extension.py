@@ -36,6 +36,7 @@ from gpuguide.site.records import (
     record_downloads,
     record_list,
     status,
+    words,
     your_records,
 )
 
@@ -74,6 +75,7 @@ PARTS = (
     status,
     stylesheet,
     watching,
+    words,
     your_records,
 )
 

@@ -49,6 +49,17 @@ def swapped(first: str, second: str) -> Callable[[str], str]:
 BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     # rule: what breaks it, and the text of the line that is named
     "cell-length": [(with_cell(LONG), "```{code-cell} ipython3")],
+    "typed-gpu": [
+        (with_text("An H100 copies at {measured}`ceilings/copy:bandwidth`."), "An H100"),
+        (with_text("The H200: {holds}`fast | measurement('ceilings/copy:bandwidth').p25 > 1`."), "The H200"),
+        (with_cell("plotting.show(draw, alt='A line.', caption=f'A line, {x} on an H100.')"), "plotting.show"),
+    ],
+    "holds": [
+        (with_text("It is {holds}`slow | measurement('ceilings/copy:bandwidth').p75 < 1e9`."), "It is {holds}"),
+        (with_text("It is {holds}`slow | 1 > 2`."), "It is {holds}"),
+        (with_text("It is {holds}`slow`."), "It is {holds}"),
+    ],
+    "asserted-words": [(with_cell("assert 1 > 0", "remove-cell"), "assert 1 > 0")],
     "cell-width": [(with_cell("x = '" + 90 * "x" + "'"), "x = 'xxxx")],
     "pyplot-state": [
         (with_cell("import matplotlib.pyplot as plt"), "import matplotlib.pyplot"),
@@ -167,6 +178,12 @@ ALLOWED = {
         + "\n\n\nplotting.show(plot, alt='A line.', caption='A line.', records=[r])"
     ),
     "the import of glue": with_cell("from myst_nb import glue"),
+    "a GPU beside no measurement": with_text("From the H100 on there are clusters."),
+    "a GPU that is meant whichever was measured": with_text(
+        "An {given}`H100` has {datasheet}`h100-sxm sms`, and ours copies at {measured}`ceilings/copy:bandwidth`."
+    ),
+    "words that hold": with_text("It is {holds}`fast | measurement('ceilings/copy:bandwidth').p25 > 1e12`."),
+    "an assert that names its words": with_cell("assert 1 > 0, 'one is more than nothing'", "remove-cell"),
     "a given quantity": with_text("It takes {given}`3 ms`."),
     "a word in code": with_text("The function `simply`."),
     "an image with a text": with_text("![A curve that rises](line.png)"),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import synthetic_records as synthetic
 from bs4 import BeautifulSoup
 from small_site import Project, start
+
+from gpuguide.measure import records, reference
+from gpuguide.site.records import numbers
 
 FAULTS = {
     "{measured}`copysize/copy:bandwidth`": "copy-size",
@@ -14,6 +20,7 @@ FAULTS = {
     "{measured}`ceilings copy`": "is not a reference",
     "{ratio}`ceilings/copy:bandwidth`": "names one contender",
     "{measured}`ceilings/copy:bandwidth device=nvidia-h900`": "nvidia-h900",
+    "{measured}`ceilings/copy:bandwidth device=nvidia-h200`": "NVIDIA H200 is drawn in figures only",
 }
 
 
@@ -25,6 +32,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = start(tmp_path_factory.mktemp("site"))
     for name in ("ceilings", "copy-size", "timing-mistakes"):
         made.record(name)
+    made.record("ceilings", device=synthetic.OTHER)
     made.page("records", "```{records}\n```", runs=False)
     return made
 
@@ -40,6 +48,18 @@ def test_every_fault_is_reported_with_its_line_by_every_build(project: Project) 
             reported = [text for text in build.output.splitlines() if f"index.md:{line}:" in text]
             assert reported, f"{role} is not reported at line {line}:\n{build.output}"
             assert message in reported[0]
+
+
+@pytest.mark.parametrize("turns", [[5] * 4, []], ids=["turns", "no turns"])
+def test_a_ratio_says_where_its_samples_are_not_paired_by_turns(turns: list[int]) -> None:
+    cases = [
+        replace(case, measured={"time": records.metric("s", case.measured["time"].samples, turns)})
+        for case in synthetic.cases_of("timing-mistakes")
+    ]
+    record = synthetic.record("timing-mistakes", cases, synthetic.PUBLISHED)
+    text = numbers.provenance(reference.ratio("timing-mistakes/zeros/right:time shape=square", record))
+    said = "samples are paired in their order, because the record does not say which turn a sample is of"
+    assert (said in text) == (not turns)
 
 
 @pytest.mark.slow
@@ -71,6 +91,7 @@ def test_a_number_shows_its_value_and_leads_to_its_record(project: Project) -> N
         table = pa.ipc.open_file(file).read_all()
     assert table.num_rows == len(rows)
     assert len(table["samples"][0].as_py()) == table["n"][0].as_py() == 20
+    assert table["turns"][0].as_py() == [5, 5, 5, 5]
 
 
 @pytest.mark.slow

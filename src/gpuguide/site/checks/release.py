@@ -56,7 +56,7 @@ def blockers(repository: Path, site: Path) -> list[Blocker]:
         If the site is not built.
     """
     sources = {path: path.read_text(encoding="utf-8") for path in page_files(repository)}
-    stale = [record for record in store.published_records() if record.stale]
+    stale = [record for record in store.published_records() if record.stale and store.is_quotable(record)]
     executed = {page.page: page for page in status.read(site)}
     return [
         *stale_records(stale),
@@ -73,7 +73,10 @@ def page_files(repository: Path) -> list[Path]:
 
 
 def stale_records(stale: Sequence[Record]) -> Iterator[Blocker]:
-    """Yield each record whose benchmark's code has changed since."""
+    """Yield each of these records, whose benchmarks' code has changed since.
+
+    A record that prose does not speak of, of another GPU, is drawn as what it is and stands in nobody's way.
+    """
     for record in stale:
         yield Blocker(
             str(record.path),
@@ -91,9 +94,10 @@ def stale_numbers(stale: Sequence[Record], sources: Mapping[Path, str]) -> Itera
         for role in _ROLE.finditer(source):
             try:
                 name, *_, device = reference.parse(role[1])
+                record = store.published(name, device)
             except GpuguideError:
                 continue  # the build reports it
-            if (device, name) in known:
+            if (record.device, name) in known:
                 yield Blocker(
                     f"{path}:{line_of(source, role.start())}",
                     f"{role[0]} is read from a stale record.",

@@ -73,6 +73,8 @@ def page_digest(page: page_source.Page) -> str:
         imported = set()  # the cell that fails will say so
     modules = frozenset(digest.transitive(imported))
     total.update(digest.source_digest(modules).encode())
+    if "gpuguide.measure.store" in modules:
+        total.update(store.reference_device().encode())
     for path in data_files(modules):
         total.update(path.name.encode() + path.read_bytes())
     for name in page.benchmarks:

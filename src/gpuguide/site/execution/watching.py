@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.measure import digest
+from gpuguide.measure import digest, store
 from gpuguide.measure.records import Record
 from gpuguide.site.pages import ages
 
@@ -32,11 +32,18 @@ def connect(app: Sphinx) -> None:
 
 def note_record(env: BuildEnvironment, record: Record) -> None:
     """Read the page again when the record changes, or the code that decides whether it is stale."""
+    note_reference(env)
     if record.path is not None:
         env.note_dependency(str(record.path))
     if record.benchmark in digest.benchmark_modules():
         for path in digest.benchmark_files(record.benchmark):
             env.note_dependency(str(path))
+
+
+def note_reference(env: BuildEnvironment) -> None:
+    """Read the page again when another GPU becomes the one that prose speaks of, or what it is called changes."""
+    env.note_dependency(str(store.reference_file()))
+    env.note_dependency(str(digest.module_path("gpuguide.hardware.datasheet").with_suffix(".toml")))
 
 
 def note_folder(env: BuildEnvironment, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, reference_gpu, store
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records.cost_card import duration
@@ -37,10 +37,12 @@ class BenchmarkList(SphinxDirective):
                 self.env.note_dependency(str(texts["path"]))
                 own = [record for record in store.published_records() if record.benchmark == name]
                 devices = ", ".join(record.device_name.removeprefix("NVIDIA ") for record in own) or "nothing yet"
-                ours = [record for record in own if record.device == store.PUBLISHED_DEVICE]
+                ours = [record for record in own if store.is_reference(record)]
                 elapsed = duration(sum(run.elapsed for run in ours[0].runs)) if ours else "not measured"
                 rows.append([nodes.literal("", name), texts["question"], devices, elapsed])
-        return [table(["benchmark", "its question", "measured on", "time on our H100"], rows)]
+            header = ["benchmark", "its question", "measured on", f"time on our {reference_gpu.short()}"]
+            return [table(header, rows)]
+        return []
 
 
 def declared() -> dict[str, dict[str, str]]:

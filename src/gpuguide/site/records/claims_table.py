@@ -84,6 +84,7 @@ class _Ledger(SphinxDirective):
         for function in claim.functions:
             for path in digest.files_reached(function):
                 self.env.note_dependency(str(path))
+        watching.note_reference(self.env)
         for name in claim.benchmarks:
             watching.note_record(self.env, store.published(name))
         heard = nodes.paragraph("", "", nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict), classes=["gg-heard"])

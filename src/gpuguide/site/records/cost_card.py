@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.measure import store
+from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.units import format_bytes
 from gpuguide.site.execution import faults, watching
@@ -33,7 +33,7 @@ class page_time(nodes.inline):
 
 
 class CostCard(SphinxDirective):
-    """The time on a CPU and on the published GPU, the memory, and what is fetched."""
+    """The time on a CPU and on the reference GPU, the memory, and what is fetched."""
 
     def run(self) -> list[Node]:
         """Return the card as a list of names and values."""
@@ -63,8 +63,7 @@ def costs(page: page_source.Page, records: Sequence[Record]) -> dict[str, str]:
     found: dict[str, str] = {}
     if records:
         elapsed = duration(sum(run.elapsed for record in records for run in record.runs))
-        where = records[0].device_name.removeprefix("NVIDIA ")
-        found[f"On an {where}"] = f"{elapsed} to measure its benchmarks again"
+        found[f"On {reference_gpu.word('a short')}"] = f"{elapsed} to measure its benchmarks again"
     memory = peak_memory(records)
     if memory is not None:
         found["Peak GPU memory"] = format_bytes(memory)

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxRole
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
-from gpuguide.measure import digest, reference
+from gpuguide.measure import reference, reference_gpu, store
 from gpuguide.measure.reference import Measurement, Ratio
 from gpuguide.measure.units import format_quantity, significant
 from gpuguide.site.execution import faults, watching
@@ -74,6 +74,11 @@ class _Reference(SphinxRole):
         with faults.reporting(self.get_location()):
             try:
                 found = self.look_up()
+                if not store.is_quotable(found.record):
+                    raise GpuguideError(
+                        f"text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
+                        f"{found.record.device_name} is drawn in figures only."
+                    )
             except GpuguideError as error:
                 raise GpuguideError(f"{{{self.name}}}`{self.text}`: {error}") from error
         if found is None:
@@ -103,14 +108,17 @@ class RatioOf(_Reference):
 
 
 class Datasheet(SphinxRole):
-    """``{datasheet}`h100-sxm memory_bandwidth```: one figure of the table of GPUs."""
+    """``{datasheet}`h100-sxm memory_bandwidth```: one figure of the table of GPUs.
+
+    ``reference`` in place of an id is the GPU that prose speaks of.
+    """
 
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the figure with its unit, and its document for those who point at it."""
-        self.env.note_dependency(str(digest.module_path("gpuguide.hardware.datasheet").with_suffix(".toml")))
+        watching.note_reference(self.env)
         with faults.reporting(self.get_location()):
             gpu, _, key = self.text.strip().partition(" ")
-            figures = datasheet.get(gpu).figures
+            figures = reference_gpu.sheet(gpu).figures
             if key not in figures:
                 raise unknown(f"datasheet figure of {gpu}", key, figures)
             figure, document = figures[key], datasheet.sources()[figures[key].source]
@@ -134,8 +142,10 @@ def provenance(found: Measurement | Ratio) -> str:
     if s.p25 is not None and s.p75 is not None:
         low, high = _text(s.p25, found), _text(s.p75, found)
         spread = f"; half of the samples lie between {low} and {high}"
+    unpaired = found.unpaired if isinstance(found, Ratio) else ""
+    pairs = f"; samples are paired in their order, because {unpaired}" if unpaired else ""
     stale = "; stale: the code that measured this has changed since" if found.record.stale else ""
-    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}; {found.run.stamp()}{stale}"
+    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}{pairs}; {found.stamp}{stale}"
 
 
 def _text(value: float, found: Measurement | Ratio) -> str:

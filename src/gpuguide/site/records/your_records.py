@@ -52,11 +52,12 @@ class YourRecords(SphinxDirective):
 def published_and_own(benchmark: str) -> Iterator[tuple[Record, Record]]:
     """Yield each of the reader's records of a benchmark behind the published one that it is compared with.
 
-    That is the H100's, from which the page takes its numbers, and for a processor that of ours.
+    That is the reference GPU's, from which the page takes its numbers, and for a processor that of ours.
     """
     published = {record.device: record for record in store.published_records() if record.benchmark == benchmark}
+    ours = next((published[device] for device in store.reference_devices() if device in published), None)
     for own in store.mine(benchmark):
-        other = published.get(own.device if own.device == "cpu" else store.PUBLISHED_DEVICE)
+        other = published.get(own.device) if own.device == store.CPU else ours
         if other is not None and own.path != other.path:
             yield other, own
 

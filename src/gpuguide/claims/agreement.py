@@ -1,0 +1,243 @@
+"""Whether a row's sentence and its evidence name the same quantities, as far as a program can see it.
+
+Four rules, none with exceptions:
+
+- A number that is typed in ``right`` stands in the row's evidence too, or in the claim, or is declared in ``given``:
+  a version, a product's name, a premise, what a source says. What the row computes is never typed.
+- A unit behind a rendered number is the unit of that number, to the prefix, and stands there once.
+- What a measured row shows is what its predicate tests, and what it tests it shows.
+- The words around a measured number are those of its metric: only a time is taken, only a time is "as long".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuguide.claims import dimension
+from gpuguide.claims.claim import BRACES, Claim
+from gpuguide.claims.dimension import BINARY, DECIMAL, PLAIN, UNIT, UNITS, Dimension, Unit
+from gpuguide.claims.evaluation import evaluate
+from gpuguide.claims.expression import Measured, Quantity
+from gpuguide.measure import reference
+
+NUMBER = re.compile(
+    r"(?<![\w.,])(?<![A-Za-z]-)(?!(?:8|16|32|64|128)[- ]bits?\b)"
+    r"([0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)(?:\s?([KMGBT])(?![\w/]))?"
+)
+"""A number in a sentence, with a letter that counts thousands. One that ends a name (FP16, GPT-2) is none, and neither
+is the width of a number format, which is its name (16 bits, 32-bit)."""
+_LETTERS = {"K": (1e3, 1024.0), "M": (1e6,), "G": (1e9,), "B": (1e9,), "T": (1e12,)}
+_SCALES = (100.0, 1e3, 1e6, 1e9, 1e12, 1e15)
+"""What expressions divide and multiply by to write units; no premises"""
+_KEY = re.compile(r"=(\d+(?:\.\d+)?)(?=\s|$)")
+
+_COMPARED = re.compile(r" times (as (?:long|fast|much memory)|the (?:time|rate|throughput|bandwidth|memory))\b")
+_SAID_OF = {
+    "as long": ("time",),
+    "the time": ("time",),
+    "as fast": ("throughput", "bandwidth"),
+    "the rate": ("throughput", "bandwidth", "rate"),
+    "the throughput": ("throughput",),
+    "the bandwidth": ("bandwidth",),
+    "as much memory": ("peak_memory",),
+    "the memory": ("peak_memory",),
+}
+"""What is said of a ratio, and the metrics of which it may be said"""
+_TAKEN = re.compile(r"\b(?:takes?|took) $")
+_RUN_AT = re.compile(r"\b(?:runs?|ran|reach|reaches|reached)(?: at)? $")
+
+
+def disagreements(claim: Claim) -> list[str]:
+    """Return, a sentence each, where the words of a row name another quantity than its evidence.
+
+    Raises
+    ------
+    GpuguideError
+        If an expression adds or compares quantities of different kinds, or reads what does not exist.
+    """
+    if claim.expression:
+        dimension.of(claim.parsed(claim.expression))
+    return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim)]
+
+
+# --- numbers that are typed ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """A number that stands in a sentence as it was typed."""
+
+    text: str
+    start: int
+    values: tuple[float, ...]
+    """What it may mean, with the unit behind it and without"""
+
+
+def _numbers(sentence: str) -> Iterator[_Typed]:
+    for match in NUMBER.finditer(sentence):
+        value = float(match[1].replace(",", ""))
+        factors = [1.0, *_LETTERS.get(match[2] or "", ())]
+        unit = _unit_at(sentence, match.end())
+        factors += [unit.factor] if unit else []
+        yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors))
+
+
+def _typed(claim: Claim) -> Iterator[str]:
+    """Yield the numbers that are typed though nothing gives them, or though the row computes them."""
+    sentence = BRACES.sub(lambda match: "\N{REPLACEMENT CHARACTER}" * len(match[0]), claim.right)
+    evidence = _constants(claim)
+    said = [value for number in _numbers(claim.claim) for value in number.values]
+    values = claim.value if isinstance(claim.value, tuple) else (claim.value,)
+    unused = set(claim.given)
+    for number in _numbers(sentence):
+        if _among(number, evidence) or _among(number, said):
+            continue
+        given = [text for text in claim.given if _covers(text, sentence, number)]
+        unused -= set(given)
+        if _among(number, [abs(value) for value in values]) and len(number.text) > 1:
+            yield f"{number.text!r} is typed in 'right', and the row computes it; write the expression in braces"
+        elif not given:
+            yield (
+                f"{number.text!r} is typed in 'right' and stands neither in the row's evidence nor in the claim; "
+                "write an expression in braces, or declare in 'given' that it is given"
+            )
+    for text in sorted(unused):
+        yield f"{text!r} in 'given' gives no number that needs it"
+
+
+def _constants(claim: Claim) -> list[float]:
+    """Return the numbers that stand in a row's expressions: constants, and the keys of the cases it reads."""
+    found: list[float] = []
+    for text in claim.expressions:
+        for node in ast.walk(claim.parsed(text)):
+            match node:
+                case ast.Constant(value=str() as name):
+                    found += [float(value) for value in _KEY.findall(name)]
+                case ast.Constant(value=int() | float() as number) if number not in _SCALES:
+                    found.append(float(number))
+    return found
+
+
+def _among(number: _Typed, values: list[float]) -> bool:
+    return any(abs(value - other) <= 1e-9 * abs(other) for value in number.values for other in values)
+
+
+def _covers(given: str, sentence: str, number: _Typed) -> bool:
+    """Return whether a given text stands in the sentence around this number."""
+    end = number.start + len(number.text)
+    places = [match.start() for match in re.finditer(re.escape(given), sentence)]
+    return any(place <= number.start and end <= place + len(given) for place in places)
+
+
+# --- units -----------------------------------------------------------------------------------------------
+
+
+def _units(claim: Claim) -> Iterator[str]:
+    """Yield the units in a sentence that are not those of the numbers before them."""
+    said: list[Dimension | None] = []
+    for match in BRACES.finditer(claim.right):
+        tree = claim.parsed(match[1])
+        found, value = dimension.of(tree), evaluate(claim, match[1])
+        own = value.unit if isinstance(value, (Measured, Quantity)) and value.unit != "1" else None
+        said += [dimension.dimension(own)] if own else []
+        unit = _unit_at(claim.right, match.end())
+        if unit is None:
+            continue
+        said.append(unit.dimension)
+        if own:
+            yield f"{match[0]} is written with its unit, {own}, and {unit.name!r} stands behind it"
+        elif wrong := _wrong_unit(unit, found, dimension.scale(tree)):
+            yield f"{match[0]} {unit.name}: {wrong}"
+    typed = [_unit_at(claim.right, match.end(1)) for match in NUMBER.finditer(claim.right)]
+    said += [unit.dimension for unit in typed if unit]
+    if claim.kind == "computed" and claim.unit != "1":
+        yield from _unit_of_the_row(claim, said)
+
+
+def _unit_at(sentence: str, end: int) -> Unit | None:
+    """Return the unit that stands behind a number that ends there."""
+    match = UNIT.match(sentence, end + sentence[end:].startswith(" "))
+    return UNITS[match[0]] if match else None
+
+
+def _wrong_unit(unit: Unit, found: Dimension | None, scale: float) -> str:
+    """Return what is wrong with a unit behind a number, or nothing."""
+    if found is not None and unit.dimension is not None and found != unit.dimension:
+        return f"the expression's unit is {dimension.named(found)}"
+    if found is None or (found == PLAIN and unit.dimension != PLAIN):
+        mixed = any(scale in one and unit.factor in other for one, other in ((BINARY, DECIMAL), (DECIMAL, BINARY)))
+        return f"the expression counts in {scale:g}, the unit in {unit.factor:g}" if mixed else ""
+    if not _same(scale, unit.factor):
+        return f"the expression counts in {scale:g}, the unit in {unit.factor:g}"
+    return ""
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-9 * abs(other)
+
+
+def _unit_of_the_row(claim: Claim, said: list[Dimension | None]) -> Iterator[str]:
+    own, found = dimension.dimension(claim.unit), dimension.of(claim.parsed(claim.expression))
+    if found is not None and found != own:
+        yield f"the row's unit is {claim.unit}, and its expression gives {dimension.named(found)}"
+    if own not in said:
+        yield f"the row's unit is {claim.unit}, and the sentence names nothing in it"
+
+
+# --- measurements ----------------------------------------------------------------------------------------
+
+
+def _tested(claim: Claim) -> Iterator[str]:
+    """Yield what is shown and not tested, and what is tested of a benchmark of which nothing is shown."""
+    tested = {each for text in _readings(claim, [claim.expression]) for each in _cases(text)}
+    shown = _readings(claim, BRACES.findall(claim.right))
+    for text in shown:
+        if not set(_cases(text)) <= tested:
+            yield f"the sentence shows {text!r}, which the {_EVIDENCE[claim.kind]} does not read"
+    if claim.kind == "measured":
+        names = {text.partition("/")[0] for text in shown}
+        for name in dict.fromkeys(text.partition("/")[0] for text in _readings(claim, [claim.expression])):
+            if name not in names:
+                yield f"the predicate reads {name!r}, of which the sentence shows no number"
+
+
+_EVIDENCE = {"measured": "predicate", "computed": "expression", "cited": "cited row"}
+
+
+def _readings(claim: Claim, texts: list[str]) -> list[str]:
+    """Return the references to records in some expressions, each once."""
+    found = [
+        arguments[0]
+        for text in texts
+        if text
+        for name, arguments in claim.lookups_of(text)
+        if name in ("measurement", "ratio")
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _cases(text: str) -> Iterator[tuple[object, ...]]:
+    """Yield what a reference reads: two contenders of a ratio are two."""
+    benchmark, contender, other, metric, keys, device = reference.parse(text)
+    for name in (contender, other):
+        if name is not None:
+            yield benchmark, name, metric, frozenset(keys.items()), device
+
+
+def _words(claim: Claim) -> Iterator[str]:
+    """Yield the words around a measured number that belong to another metric."""
+    for match in BRACES.finditer(claim.right):
+        tree = claim.parsed(match[1])
+        found = dimension.of(tree)
+        if found is not None and ("s", -1) in found and _TAKEN.search(claim.right[: match.start()]):
+            yield f"what is taken in the words before {match[0]} is a rate"
+        if found == dimension.dimension("s") and _RUN_AT.search(claim.right[: match.start()]):
+            yield f"what is reached in the words before {match[0]} is a time"
+        said = _COMPARED.match(claim.right, match.end())
+        ratios = [arguments[0] for name, arguments in claim.lookups_of(match[1]) if name == "ratio"]
+        for metric in (reference.parse(text)[3] for text in ratios if said):
+            if said and metric not in _SAID_OF[said[1]]:
+                yield f"{match[0]} is a ratio of {metric}, and {said[1]!r} is said of {' and '.join(_SAID_OF[said[1]])}"

@@ -1,0 +1,111 @@
+"""Words for the reference GPU, whose records prose speaks of: they come from these and never from an author.
+
+>>> from gpuguide.measure import reference_gpu
+>>> f"one copy on {reference_gpu.word('a short')}"  # doctest: +SKIP
+'one copy on an H200'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware import datasheet
+from gpuguide.hardware.datasheet import Gpu
+from gpuguide.measure import store
+from gpuguide.measure.records import Record
+
+ID = "reference"
+"""What stands for the reference GPU where an id of the datasheet table is asked for"""
+_MAKER = re.compile(r"^(?:NVIDIA |Tesla |GeForce )+")
+_BOARD = re.compile(r" (?:SXM\d?|PCIe)\b.*$")
+_SPOKEN_WITH_AN = "AEFHILMNORSX"
+"""Letters whose names begin with a vowel: an H100, a B200"""
+
+
+def word(form: str) -> str:
+    """Return what to call the reference GPU.
+
+    Parameters
+    ----------
+    form : str
+        ``"name"`` as its driver says, ``"short"`` as people say, ``"a short"`` and ``"A short"`` with the article,
+        ``"architecture"`` or ``"board"``, for example Hopper and SXM5, from the table of GPUs.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no such form, or the device has no records, or the table lacks it.
+    """
+    if form not in FORMS:
+        raise unknown("form of the GPU's name", form, FORMS)
+    return FORMS[form]()
+
+
+def name() -> str:
+    """Return the name that the driver reports, for example ``NVIDIA H200``."""
+    return store.reference_record().device_name
+
+
+def short() -> str:
+    """Return the name as people say it, for example ``H200``."""
+    return short_name(name())
+
+
+def short_name(device_name: str) -> str:
+    """Return a GPU's name without its maker, its board and the size of its memory.
+
+    >>> short_name("NVIDIA H100 80GB HBM3"), short_name("NVIDIA GeForce RTX 4090")
+    ('H100', 'RTX 4090')
+    """
+    known = datasheet.find(device_name)
+    return _BOARD.sub("", _MAKER.sub("", known.name if known else device_name))
+
+
+def sheet(gpu_id: str = ID) -> Gpu:
+    """Return what the vendor says of the GPU with this id; ``"reference"`` is the reference GPU.
+
+    Raises
+    ------
+    GpuguideError
+        If the table of GPUs has none of that id, or lacks the reference GPU.
+    """
+    if gpu_id != ID:
+        return datasheet.get(gpu_id)
+    found = datasheet.find(name())
+    if found is None:
+        raise GpuguideError(f"The reference GPU, {name()}, is not in the table of GPUs. Add it to datasheet.toml.")
+    return found
+
+
+def age(record: Record) -> str:
+    """Return what is said of a record whose code has changed since: a fault of the reference GPU's, a date of others.
+
+    It is empty if the record is fresh.
+    """
+    if not record.stale:
+        return ""
+    if store.is_quotable(record):
+        return "stale: the code that measured this has changed since"
+    return f"measured with the code of {code_of(record)}"
+
+
+def code_of(record: Record) -> str:
+    """Return the day of the code that measured a record, which is the day of its last run."""
+    return max(run.finished_at for run in record.runs)[:10]
+
+
+def _with_article(article: str) -> str:
+    return f"{article}{'n' * (short()[0] in _SPOKEN_WITH_AN)} {short()}"
+
+
+FORMS: dict[str, Callable[[], str]] = {
+    "name": name,
+    "short": short,
+    "a short": lambda: _with_article("a"),
+    "A short": lambda: _with_article("A"),
+    "architecture": lambda: sheet().architecture,
+    "board": lambda: sheet().form,
+}
+"""The forms that :func:`word` knows"""

@@ -1,0 +1,87 @@
+"""The roles ``gpu``, ``holds`` and ``record``: words that records decide.
+
+``gpu`` is what the reference GPU is called, ``holds`` a comparison with the predicate that makes it true, and
+``record`` a link to a record of the reference GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.util.docutils import ReferenceRole, SphinxRole
+
+from gpuguide.claims import assertion
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import reference_gpu, store
+from gpuguide.site.execution import faults, watching
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node, system_message
+    from sphinx.application import Sphinx
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_role("gpu", GpuWord())
+    app.add_role("holds", Holds())
+    app.add_role("record", RecordLink())
+    app.connect("builder-inited", check_reference)
+
+
+def check_reference(app: Sphinx) -> None:
+    """Stop the build if the reference GPU has no records although others have."""
+    if store.published_records():
+        with faults.naming(store.reference_file()):
+            store.check_reference()
+
+
+class GpuWord(SphinxRole):
+    """``{gpu}`short```: what the reference GPU is called; the forms are those of :func:`reference_gpu.word`."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the word."""
+        watching.note_reference(self.env)
+        with faults.reporting(self.get_location()):
+            return [nodes.Text(reference_gpu.word(self.text.strip()))], []
+        return [nodes.literal(self.text, self.text)], []
+
+
+class Holds(SphinxRole):
+    """``{holds}`faster than the copy | ratio("…").p25 > 1```: the words, if the records say so."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the words, and read the page again when a record changes that they rest on."""
+        words = self.text
+        with faults.reporting(self.get_location()):
+            found = assertion.read(self.text)
+            words = found.words
+            for reading in assertion.check(found):
+                watching.note_record(self.env, reading.record)
+        return [nodes.Text(words)], []
+
+
+class RecordLink(ReferenceRole):
+    """``{record}`the benchmark ceilings <ceilings>```: a link to the record of the reference GPU."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the link."""
+        watching.note_reference(self.env)
+        with faults.reporting(self.get_location()):
+            try:
+                record = store.published(self.target)
+            except GpuguideError as error:
+                raise GpuguideError(f"{{record}}`{self.text}`: {error}") from error
+            link = addnodes.pending_xref(
+                "",
+                nodes.inline("", self.title, classes=["std", "std-ref"]),
+                refdomain="std",
+                reftype="ref",
+                reftarget=f"record-{record.device}-{record.benchmark}",
+                refdoc=self.env.docname,
+                refexplicit=True,
+                refwarn=True,
+            )
+            return [link], []
+        return [nodes.literal(self.text, self.text)], []

@@ -1,0 +1,132 @@
+"""Rows of the ledger that a library can show as well: PyTorch and transformers give what the row computes."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpuguide import claims
+from gpuguide.costs import memory, presets
+
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+VALUES = {
+    row.id: row.value if isinstance(row.value, tuple) else (row.value,)
+    for row in claims.load()
+    if row.kind == "computed"
+}
+
+
+def test_what_a_frozen_layer_saves_of_the_operations() -> None:
+    """A row on LoRA says that 4 of 6 operations a parameter and token remain."""
+    tokens, layer = torch.randn(32, 64, requires_grad=True), nn.Linear(64, 128, bias=False)
+    counted = []
+    for trained in (True, False):
+        layer.weight.requires_grad_(trained)
+        with FlopCounterMode(display=False) as counter:
+            layer(tokens).sum().backward()
+        counted.append(counter.get_total_flops() / (32 * layer.weight.numel()))
+    assert counted == [6, 4]
+    assert counted[0] / counted[1] == VALUES["lora-speed-2-3x"][0]
+
+
+def moved(gradients: list[float], *, steps_before: int = 0) -> float:
+    """Return by how many learning rates Adam's last step moves a weight with these gradients."""
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    adam = torch.optim.Adam([weight], lr=1.0)
+    before = 0.0
+    for gradient in gradients:
+        weight.grad = torch.full_like(weight, gradient)
+        before = weight.item()
+        adam.step()
+        adam.state[weight]["step"] += steps_before
+    return abs(weight.item() - before)
+
+
+def test_how_far_adam_moves_a_weight() -> None:
+    assert moved([1e-4] * 10) == pytest.approx(1, rel=1e-3)
+    assert moved([1e-12] * 10) < 1e-3, "below epsilon a gradient's size counts"
+    assert moved([0, 1], steps_before=50_000) == pytest.approx(VALUES["lr-weight-change-bound"][0], rel=1e-6)
+
+
+def test_adam_in_fp16_divides_zero_by_zero() -> None:
+    epsilon = torch.tensor(1e-8, dtype=torch.float16)
+    assert (epsilon.item(),) == VALUES["zero-grad-causes-nan"]
+    zero = torch.zeros(1, dtype=torch.float16)
+    assert (zero / (zero.sqrt() + epsilon)).isnan().all()
+
+
+@needs_transformers
+def test_what_a_repetition_penalty_does_to_the_odds() -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    used = torch.tensor([[0, 1, 2]])
+    logits = torch.tensor([[2.0, 20.0, -2.0]], dtype=torch.float64)
+    penalised = RepetitionPenaltyLogitsProcessor(1.2)(used, logits.clone())
+    odds = (logits - penalised).exp()[0].tolist()
+    assert odds[:2] == pytest.approx(VALUES["sampling-repetition-penalty"][:2], rel=1e-5)
+    assert penalised[0, 2].item() == pytest.approx(-2 * 1.2)
+
+
+@needs_transformers
+def test_how_many_tokens_top_p_keeps() -> None:
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    kept = TopPLogitsWarper(0.75)(ids, logits).isfinite().sum().item()
+    first_two = TopKLogitsWarper(2)(ids, logits)
+    kept_of_two = TopPLogitsWarper(0.75)(ids, first_two)
+    assert (kept, kept_of_two.isfinite().sum().item()) == (3, 2)
+    assert (kept, first_two.softmax(-1)[0, 0].item()) == pytest.approx(
+        (VALUES["sampling-topk-topp"][0], VALUES["sampling-topk-topp"][3]), rel=1e-5
+    )
+
+
+@needs_transformers
+def test_gradients_and_lora_of_gpt2() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.pytorch_utils import Conv1D
+
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config())
+    gradients = sum(weight.numel() * 4 for weight in model.parameters())
+    assert gradients / 1e6 == pytest.approx(VALUES["effective-batch-table"][1])
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Conv1D)}
+    trained = sum(
+        16 * sum(module.weight.shape) for name, module in layers.items() if name.endswith(("c_attn", "c_proj"))
+    )
+    assert trained == VALUES["lora-gpt2-129pct"][0]
+    (head,) = (module for module in model.modules() if isinstance(module, nn.Linear))
+    assert 16 * (head.in_features + head.out_features) == VALUES["lora-type-detection"][0]
+
+
+def test_cache_and_weights_of_llama_2_70b() -> None:
+    llama = presets.get("llama-2-70b")
+    setup = memory.Setup(purpose="generate", precision="bf16", batch=1, seq_len=4096, cache="bf16")
+    assert memory.cache_bytes(llama.shape, setup) == VALUES["kv-cache-tens-gb"][1]
+    assert 2 * llama.parameters / 1e9 == pytest.approx(VALUES["70b-fp16-140gb"][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_a_ring_all_reduce_sends_what_the_row_says(nodes: int) -> None:
+    """Each node passes one part of the array on in each of 2 (N - 1) steps, and all end with the sum."""
+    arrays = np.random.default_rng(0).standard_normal((nodes, nodes, 3))
+    total, held, steps = arrays.sum(axis=0), arrays.copy(), 0
+    for phase, add in ((0, True), (1, False)):
+        for step in range(nodes - 1):
+            parts = [(node - step + phase) % nodes for node in range(nodes)]
+            sent = [held[node, part].copy() for node, part in enumerate(parts)]
+            for node, part in enumerate(parts):
+                receiver = (node + 1) % nodes
+                held[receiver, part] = sent[node] + (held[receiver, part] if add else 0)
+            steps += 1
+    assert np.allclose(held, total)
+    assert steps / nodes == dict(zip((2, 4, 8, 64, 512), VALUES["ring-volume"], strict=True))[nodes]
+    assert nodes != 8 or (steps, steps / nodes) == VALUES["ring-phases"]
