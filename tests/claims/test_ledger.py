@@ -485,7 +485,7 @@ def test_how_we_know_of_the_other_kinds(ledger: Ledger) -> None:
 def test_a_datasheet_figure_brings_its_source(ledger: Ledger) -> None:
     row = replaced(COMPUTED, '"2**10"', "\"datasheet('h100-sxm', 'memory_bandwidth')\"")
     (claim,) = claims.load(ledger(replaced(row, "value = 1024", "value = 3.35e12")))
-    assert "H100 Tensor Core GPU datasheet" in claims.how_we_know(claim)
+    assert "NVIDIA H100 SXM and PCIe" in claims.how_we_know(claim)
 
 
 @pytest.mark.parametrize(
@@ -501,6 +501,15 @@ def test_a_datasheet_figure_brings_its_source(ledger: Ledger) -> None:
 def test_how_values_are_written(ledger: Ledger, braces: str, written: str) -> None:
     (claim,) = claims.load(ledger(replaced(COMPUTED, "{2**10}", braces)))
     assert claims.right(claim) == f"It is {written} bytes."
+
+
+def test_what_nobody_could_look_at_is_known_of_a_row_and_of_the_datasheet_figures_it_uses(ledger: Ledger) -> None:
+    computed, cited = claims.load(ledger(COMPUTED + CITED))
+    assert claims.unread(computed) == []
+    assert [source.publisher for source in claims.unread(cited)] == ["A body"]
+    row = replaced(COMPUTED, '"2**10"', "\"datasheet('rtx-5090', 'bf16_dense')\"")
+    (of_a_figure,) = claims.load(ledger(replaced(row, "value = 1024", "value = 209.5e12")))
+    assert [source.key for source in claims.unread(of_a_figure)] == ["rtx-blackwell-whitepaper"]
 
 
 def test_a_page_that_does_not_declare_the_benchmark_may_not_read_it(
