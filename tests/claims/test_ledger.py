@@ -482,6 +482,24 @@ def test_how_we_know_of_the_other_kinds(ledger: Ledger) -> None:
     assert "[A standard](https://example.org/standard), A body (not verified)" in text
 
 
+@pytest.mark.parametrize(
+    ("expression", "value", "tolerance", "shown"),
+    [
+        ("65520 / 1", "65520", "0", "65,520"),
+        ("2 / 3", "0.667", "0.005", "0.667"),
+        ("2 / 3", "0.666667", "1e-5", "0.66667"),
+        ("1 / 8", "0.125", "0", "0.125"),
+        ("[384, 1.25]", "[384, 1.25]", "1e-9", "384, 1.25"),
+    ],
+)
+def test_the_evidence_shows_the_digits_that_were_checked(
+    ledger: Ledger, expression: str, value: str, tolerance: str, shown: str
+) -> None:
+    row = replaced(COMPUTED, '"2**10"', f'"{expression}"').replace('unit = "B"\n', "")
+    (claim,) = claims.load(ledger(replaced(row, "value = 1024", f"value = {value}\ntolerance = {tolerance}")))
+    assert claims.how_we_know(claim) == f"Computed: `{expression}` = {shown}."
+
+
 def test_a_datasheet_figure_brings_its_source(ledger: Ledger) -> None:
     row = replaced(COMPUTED, '"2**10"', "\"datasheet('h100-sxm', 'memory_bandwidth')\"")
     (claim,) = claims.load(ledger(replaced(row, "value = 1024", "value = 3.35e12")))
@@ -496,6 +514,14 @@ def test_a_datasheet_figure_brings_its_source(ledger: Ledger) -> None:
         ("{quantity(8e6 / 16e9, 's')}", "500 µs"),
         ("{datasheet('h100-sxm', 'memory_bandwidth')}", "3.35 TB/s"),
         ("{round(2.6)}", "3"),
+        ("{65520 / 1}", "65,520"),
+        ("{65520.5 / 1}", "65500"),
+        ("{digits(65520.5 / 1, 6)}", "65520.5"),
+        ("{digits(1 / 3, 5)}", "0.33333"),
+        ("{digits(2 / 5, 5)}", "0.4"),
+        ("{digits(0.0003, 1)}", "0.0003"),
+        ("{digits(datasheet('a100-sxm-80gb', 'memory_bandwidth'), 4)}", "2.039 TB/s"),
+        ("{digits(quantity(163.25 * 1024, 'B'), 5)}", "163.25 KiB"),
     ],
 )
 def test_how_values_are_written(ledger: Ledger, braces: str, written: str) -> None:
