@@ -191,3 +191,12 @@ def test_the_words_around_a_number_are_those_of_its_metric() -> None:
     assert "is a rate" in taken
     (reached,) = measured(f"It ran at {{{TIME}}}.", f"{TIME}.p25 > 0")
     assert "is a time" in reached
+
+
+def test_the_name_of_the_measured_gpu_comes_from_the_record() -> None:
+    for name, faults in (("an H100", 1), ("an RTX 4090", 1), ('{gpu("a short")}', 0), ("a GPU", 0)):
+        found = measured(f"On {name} it took {{{TIME}}}.", f"{TIME}.p25 > 0")
+        assert sum("is typed in a row that reads records" in fault for fault in found) == faults, found
+    assert computed("On an H100 it is {2 * 3}.") == []
+    sheet = "datasheet('h100-sxm', 'memory_bandwidth')"
+    assert measured(f"An H100 has {{{sheet}}}, a copy {{{COPY}}}.", f"{COPY}.p25 < {sheet}") == []

@@ -208,3 +208,42 @@ def test_compilers_chunk_the_loss_only_when_asked() -> None:
     if not hasattr(config, "auto_chunker") or not hasattr(nn.functional, "linear_cross_entropy"):
         pytest.skip("the row is about PyTorch 2.13")
     assert config.auto_chunker.enable is False
+
+
+@needs_transformers
+def test_labels_are_shifted_inside_and_view_wants_contiguous_logits() -> None:
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    logits, tokens = torch.randn(2, 5, 7), torch.randint(7, (2, 5))
+    shifted = nn.functional.cross_entropy(logits[:, :-1].reshape(-1, 7), tokens[:, 1:].reshape(-1))
+    assert ForCausalLMLoss(logits, tokens, vocab_size=7).item() == pytest.approx(shifted.item(), rel=1e-6)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        logits[:, :-1].view(-1, 7)
+
+
+def test_multinomial_refuses_three_dimensions() -> None:
+    row = next(row for row in claims.load() if row.id == "logits-multinomial-3d")
+    with pytest.raises(RuntimeError, match="prob_dist must be 1 or 2 dim") as refused:
+        torch.multinomial(torch.ones(2, 3, 4), 1)
+    assert str(refused.value).rstrip(".") in row.right
+
+
+def test_the_scaler_refuses_gradients_in_fp16() -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    scaler, descent = torch.amp.GradScaler("cpu"), torch.optim.SGD([weight], lr=1.0)
+    scaler.scale(weight.float().sum()).backward()
+    with pytest.raises(ValueError, match="unscale FP16 gradients"):
+        scaler.unscale_(descent)
+
+
+def test_cosine_decay_of_pytorch() -> None:
+    """It follows the row's formula, and climbs again where more steps are taken than it was made for."""
+    descent = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(descent, T_max=8, eta_min=1e-5)
+    rates = []
+    for _ in range(17):
+        rates.append(schedule.get_last_lr()[0])
+        descent.step()
+        schedule.step()
+    assert [rates[0], rates[4], rates[8]] == pytest.approx(VALUES["cosine-formula"])
+    assert [rates[8], rates[12], rates[16]] == pytest.approx(VALUES["cosine-wraps-after-total"])

@@ -1,12 +1,14 @@
 """Whether a row's sentence and its evidence name the same quantities, as far as a program can see it.
 
-Four rules, none with exceptions:
+Five rules, none with exceptions:
 
 - A number that is typed in ``right`` stands in the row's evidence too, or in the claim, or is declared in ``given``:
   a version, a product's name, a premise, what a source says. What the row computes is never typed.
 - A unit behind a rendered number is the unit of that number, to the prefix, and stands there once.
 - What a measured row shows is what its predicate tests, and what it tests it shows.
 - The words around a measured number are those of its metric: only a time is taken, only a time is "as long".
+- A row that shows a measurement takes the name of the GPU from the record, ``{gpu("short")}``. It names another GPU
+  where it reads that one's data sheet.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.dimension import BINARY, DECIMAL, PLAIN, UNIT, UNITS, Dimension, Unit
 from gpuguide.claims.evaluation import evaluate
 from gpuguide.claims.expression import Measured, Quantity
-from gpuguide.measure import reference
+from gpuguide.hardware import datasheet
+from gpuguide.measure import reference, reference_gpu
 
 NUMBER = re.compile(
     r"(?<![\w.,])(?<![A-Za-z]-)(?!(?:8|16|32|64|128)[- ]bits?\b)"
@@ -60,7 +63,7 @@ def disagreements(claim: Claim) -> list[str]:
     """
     if claim.expression:
         dimension.of(claim.parsed(claim.expression))
-    return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim)]
+    return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim), *_gpus(claim)]
 
 
 # --- numbers that are typed ------------------------------------------------------------------------------
@@ -241,3 +244,22 @@ def _words(claim: Claim) -> Iterator[str]:
         for metric in (reference.parse(text)[3] for text in ratios if said):
             if said and metric not in _SAID_OF[said[1]]:
                 yield f"{match[0]} is a ratio of {metric}, and {said[1]!r} is said of {' and '.join(_SAID_OF[said[1]])}"
+
+
+def _gpus(claim: Claim) -> Iterator[str]:
+    """Yield the names of GPUs that are typed in a row that reads records, though it reads no data sheet of theirs."""
+    sheets = {arguments[0] for name, arguments in claim.lookups if name == "datasheet"}
+    sentence = BRACES.sub("", claim.right)
+    for name, ids in _gpu_names().items() if claim.benchmarks else ():
+        typed = re.search(rf"\b{re.escape(name)}\b", sentence)
+        if typed and not ids & sheets and name not in claim.claim and not any(name in text for text in claim.given):
+            yield f'{name!r} is typed in a row that reads records; write {{gpu("short")}} or {{gpu("a short")}}'
+
+
+def _gpu_names() -> dict[str, set[str]]:
+    """Return each name that people use for a GPU of the table, with the ids of what it stands for."""
+    found: dict[str, set[str]] = {}
+    for gpu in datasheet.load().values():
+        for alias in (gpu.name, *gpu.aliases):
+            found.setdefault(reference_gpu.short_name(alias), set()).add(gpu.id)
+    return found
