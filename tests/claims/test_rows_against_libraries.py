@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import claims
+from gpuguide.attention import cost as attention_cost
 from gpuguide.costs import memory, presets
 
 needs_transformers = pytest.mark.skipif(
@@ -247,3 +248,12 @@ def test_cosine_decay_of_pytorch() -> None:
         schedule.step()
     assert [rates[0], rates[4], rates[8]] == pytest.approx(VALUES["cosine-formula"])
     assert [rates[8], rates[12], rates[16]] == pytest.approx(VALUES["cosine-wraps-after-total"])
+
+
+def test_a_causal_mask_is_a_fifth_kernel_and_two_more_moves() -> None:
+    plain, causal = (
+        attention_cost.naive_forward(attention_cost.problem(1, 1, 512, 64, causal=it)) for it in (False, True)
+    )
+    assert (len(plain), len(causal)) == (4, 5)
+    assert attention_cost.score_passes(plain) == VALUES["attention-4-kernels"][0]
+    assert attention_cost.score_passes(causal) == VALUES["attention-4-kernels"][0] + 2
