@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,9 @@ import report
 from find_browser import HOW_TO_ENABLE, find_browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+EXTRAS = {"cudf": "cuda12 or cuda13", "liger_kernel": "peers", "pynvml": "test, cuda12 or cuda13"}
+"""What a test may mark as ``needs``, and what brings it"""
 
 # A few examples, the same every time; `make test-thoroughly` draws many new ones and prints how to draw them again.
 hypothesis.settings.register_profile("usual", max_examples=20, derandomize=True, deadline=None, database=None)
@@ -44,6 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
             item.add_marker(pytest.mark.skip(reason="runs with `make test-thoroughly`"))
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=reason))
+        for marker in item.iter_markers("needs"):
+            for reason in filter(None, map(why_missing, marker.args)):
+                item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("browser") and find_browser() is None:
             item.add_marker(pytest.mark.skip(reason=HOW_TO_ENABLE))
 
@@ -55,6 +62,16 @@ def _group(item: pytest.Item) -> str | None:
         return file
     name = getattr(item, "callspec", None) and item.callspec.params.get("name")  # type: ignore[attr-defined]
     return f"{file} {name}" if name else None
+
+
+def why_missing(package: str) -> str | None:
+    """Return what to install for a test that imports an optional package, or ``None`` if that is installed.
+
+    One that is installed and cannot be imported is no reason to skip: the test fails, and says why.
+    """
+    if importlib.util.find_spec(package) is not None:
+        return None
+    return f"{package} is not installed; it comes with the extra {EXTRAS[package]}"
 
 
 @functools.cache

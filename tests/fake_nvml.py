@@ -12,6 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 GIB = 2**30
+FIRST_INSTANCE = 100
+"""Handles of instances of GPUs in MIG mode begin here"""
 
 
 class NVMLError(Exception):
@@ -54,6 +56,9 @@ class FakeNvml(ModuleType):
         self.has_counters = True
         self.looks: list[int] = []
         self.failing: set[int] = set()
+        self.seeing_nothing: Collection[int] = set()
+        self.instances: dict[int, int] = {}
+        """GPUs in MIG mode, and the place of the one instance that each has"""
 
     def __getattribute__(self, name: str) -> Any:
         """Refuse and forget what the test says, and write down what was asked."""
@@ -91,13 +96,29 @@ class FakeNvml(ModuleType):
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        return next(index for index in range(self.count) if self.nvmlDeviceGetUUID(index) == uuid)
+        known = [*range(self.count), *(FIRST_INSTANCE + place for place in self.instances.values())]
+        found = [handle for handle in known if self.nvmlDeviceGetUUID(handle) == uuid]
+        if not found:
+            raise NVMLError("Not Found")
+        return found[0]
+
+    def nvmlDeviceGetMigMode(self, gpu: int) -> list[int]:
+        return [int(gpu in self.instances)] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: int, place: int) -> int:
+        if self.instances[gpu] != place:
+            raise NVMLError("Not Found")
+        return FIRST_INSTANCE + place
 
     def nvmlDeviceGetIndex(self, gpu: int) -> int:
         return gpu
 
     def nvmlDeviceGetUUID(self, gpu: int) -> str:
-        return f"GPU-{gpu}a7c81f2-0000-1111-2222-33334444555{gpu}"
+        kind, number = ("MIG", gpu - FIRST_INSTANCE) if gpu >= FIRST_INSTANCE else ("GPU", gpu)
+        return f"{kind}-{number}a7c81f2-0000-1111-2222-33334444555{number}"
 
     def nvmlDeviceGetName(self, gpu: int) -> bytes:
         return f"NVIDIA Made-up {gpu}".encode()
@@ -132,15 +153,18 @@ class FakeNvml(ModuleType):
         return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=metrics)
 
     def nvmlGpmMetricsGet(self, asked: SimpleNamespace) -> SimpleNamespace:
-        """Give ten times its number as each metric, in percent; the second look must be the later one."""
+        """Give ten times its number as each metric, in percent, or zero; the second look must be the later one."""
         assert asked.version == 1
+        has_worked = asked.sample2.number not in self.seeing_nothing
         assert asked.sample2.number > asked.sample1.number
         for each in asked.metrics[: asked.numMetrics]:
             each.nvmlReturn = 3 if each.metricId in self.failing else 0
-            each.value = 10.0 * each.metricId
+            each.value = 10.0 * each.metricId * has_worked
         return asked
 
     def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
+        if gpu >= FIRST_INSTANCE:
+            raise NVMLError(3)
         return 1000 * (gpu * 100 + self.asked.count("nvmlDeviceGetPowerUsage"))
 
     def nvmlDeviceGetEnforcedPowerLimit(self, gpu: int) -> int:

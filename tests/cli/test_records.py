@@ -102,6 +102,34 @@ def test_records_show_of_every_device_and_of_ones_own(gpuguide: Run, fake_gpu: s
     assert "simulated, not measured" in out
 
 
+def test_records_show_how_turns_spread(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    gpuguide("bench", "run", "ceilings")
+    time = records.metric("s", [1.00, 1.04, 1.10, 1.14], [2, 2])
+
+    def drifting(record: records.Record) -> records.Record:
+        first, *others = record.cases
+        return replace(record, cases=(replace(first, measured={"time": time}, rates={}), *others))
+
+    mended(overlay / fake_gpu / "ceilings.json", drifting)
+    _, out, _ = gpuguide("records", "show", "ceilings", "--device", fake_gpu)
+    assert re.search(r"copy +time +1\.07 s +1\.03 s +1\.11 s +4 +1\.9 % +9\.3 %", out)
+
+
+def test_records_show_the_versions_of_what_is_called(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    """One line for each run, since a later one may have had another version."""
+    gpuguide("bench", "run", "ceilings")
+
+    def resumed(record: records.Record) -> records.Record:
+        (run,) = record.runs
+        runs = tuple(replace(run, versions={**run.versions, "cublas": number}) for number in ("13.1.0", "13.2.1"))
+        return replace(record, runs=runs, cases=(replace(record.cases[0], run=1), *record.cases[1:]))
+
+    mended(overlay / fake_gpu / "ceilings.json", resumed)
+    _, out, _ = gpuguide("records", "show", "ceilings", "--device", fake_gpu)
+    stamps = [line for line in out.splitlines() if line.startswith("ceilings on")]
+    assert ["cuBLAS 13.1.0" in stamps[0], "cuBLAS 13.2.1" in stamps[1]] == [True, True]
+
+
 def test_records_show_why_there_is_no_number(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
     """A reason is shown as it is: brackets in it are no markup."""
     gpuguide("bench", "run", "ceilings")
@@ -187,7 +215,22 @@ def test_records_import_into_ones_own(gpuguide: Run, overlay: Path, tmp_path: Pa
     status, out, err = gpuguide("records", "import", source)
     assert (status, err) == (0, "")
     assert out.splitlines() == [f"cpu/{path.stem}" for path in sorted(source.glob("*.json"))]
-    assert (overlay / "cpu" / "ceilings.json").read_bytes() == (source / "ceilings.json").read_bytes()
+    taken, given = (records.read(folder / "cpu" / "ceilings.json") for folder in (overlay, store.published_folder()))
+    assert replace(taken, path=None) == replace(given, path=None)
+
+
+def test_records_import_refuses_to_lose_cases_unless_told(gpuguide: Run, overlay: Path, tmp_path: Path) -> None:
+    assert gpuguide("records", "import", store.published_folder() / "cpu" / "copy-size.json")[0] == 0
+    mine = overlay / "cpu" / "copy-size.json"
+    fewer = tmp_path / "cpu" / "copy-size.json"
+    whole = records.read(mine)
+    records.write(replace(whole, cases=whole.cases[:3]), fewer)
+    status, out, err = gpuguide("records", "import", fewer)
+    assert (status, out) == (1, "")
+    assert f"it lacks {len(whole.cases) - 3} of the {len(whole.cases)} cases measured in" in " ".join(err.split())
+    assert records.read(mine) == whole
+    assert gpuguide("records", "import", "--replace", fewer)[0] == 0
+    assert len(records.read(mine).cases) == 3
 
 
 def test_records_import_without_a_place(gpuguide: Run) -> None:

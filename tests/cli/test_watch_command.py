@@ -66,12 +66,39 @@ def test_one_gpu_is_chosen_and_its_readings_are_kept(
     assert Trace.load(file)["temperature"].tolist() == [47]
 
 
+def test_every_reading_is_in_the_file_when_the_next_one_is_made(
+    nvml: Callable[..., FakeNvml], gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What kills the program, or the machine, takes no reading with it; and no more are held than a screen shows."""
+    nvml()
+    file, on_disk, held = tmp_path / "trace.csv", [], []
+    monkeypatch.setattr(live, "KEPT", 2)
+    sample = monitor.Sampler.sample
+
+    def counted(sampler: monitor.Sampler) -> None:
+        on_disk.append(len(Trace.load(file).rows) if file.exists() else 0)
+        held.append(len(sampler.trace.rows))
+        sample(sampler)
+
+    monkeypatch.setattr(monitor.Sampler, "sample", counted)
+    status, _, err = gpuguide("watch", "--interval", "0.02", "--seconds", "0.1", "--out", file)
+    assert status == 0
+    assert on_disk == [0, 1, 2, 3, 4, 5]
+    assert held == [0, 1, 2, 2, 2, 2]
+    assert "GPU 0, NVIDIA Made-up 0: 6 readings" in err
+    whole = Trace.load(file)
+    assert len(whole.rows) == 6
+    assert whole.totals().columns["power"].most == 106.0 - 100.0
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
         (["--device", "7"], 1, "There is no GPU number 7: there are 2, from 0 to 1."),
         (["--device", "GPU-ffff"], 2, "There is no GPU named 'GPU-ffff'."),
         (["--out", "trace.txt"], 1, "kept as .json or .csv"),
+        (["--out", "trace.json"], 1, "Readings are written as they come, which 'trace.json' cannot take: name a .csv."),
+        (["--out", "missing/trace.csv", "--device", "0"], 1, "Cannot write the trace missing/trace.csv: No such file"),
         (["--out", "trace.csv"], 1, "--out keeps one GPU, and 2 would be watched. Choose one with --device."),
         (["--interval", "0"], 2, "0.02"),
     ],

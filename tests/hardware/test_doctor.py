@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import sys
 from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +17,9 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware import doctor
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.doctor import Finding
-from gpuguide.hardware.monitor import DriverState
+from gpuguide.hardware.monitor import BoardState, DriverState
 
+PLUGGED = BoardState()
 H100 = Device("NVIDIA H100 80GB HBM3", "cuda", "cuda:0", 80 * 2**30, 50 * 2**20, (9, 0), devices.supported((9, 0)))
 
 
@@ -26,14 +31,18 @@ def found(findings: list[Finding]) -> dict[str, tuple[bool, str]]:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let the machine have a GPU and a driver, or none."""
 
-    def have(gpu: Device | None, state: DriverState) -> dict[str, tuple[bool, str]]:
+    def have(
+        gpu: Device | None, state: DriverState, board: BoardState = PLUGGED, chip: Any = None
+    ) -> dict[str, tuple[bool, str]]:
         def current() -> Device:
             if gpu is None:
                 raise GpuguideError("no GPU")
             return gpu
 
         monkeypatch.setattr(devices, "current", current)
-        monkeypatch.setattr(doctor, "read_driver", lambda: state)
+        monkeypatch.setattr(doctor, "read_driver", lambda uuid=None: state)
+        monkeypatch.setattr(doctor, "read_board", lambda uuid=None: board)
+        monkeypatch.setattr(doctor, "properties", lambda gpu: chip)
         return found(doctor.gpu())
 
     return have
@@ -73,6 +82,57 @@ def test_a_gpu_is_described(machine: Any) -> None:
     }
 
 
+def test_of_a_board_is_told_how_it_is_plugged_in_and_shared(machine: Any) -> None:
+    chip = SimpleNamespace(uuid="1234", multi_processor_count=132)
+    findings = machine(H100, DriverState("580.1"), BoardState(5, 5, 16, 16, False, 70 * 2**30), chip)
+    assert findings["CUDA GPU"][1] == "NVIDIA H100 80GB HBM3, 80 GiB, 132 multiprocessors, compute capability 9.0"
+    assert findings["Free GPU memory"][1] == "70.0 GiB"
+    assert findings["PCIe link"][1] == "generation 5, 16 lanes"
+    assert findings["MIG mode"][1] == "off"
+    findings = machine(H100, DriverState("580.1"), BoardState(1, 5, 8, 16, True))
+    lower = "now generation 1, 8 lanes, of at most generation 5, 16 lanes; an idle GPU may lower it"
+    assert findings["PCIe link"][1] == lower
+    assert findings["MIG mode"][1].startswith("on; PyTorch sees one instance")
+    assert "Free GPU memory" not in findings
+
+
+def test_the_gpu_that_pytorch_sees_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be the driver's first."""
+    asked: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(devices, "current", lambda: H100)
+    monkeypatch.setattr(doctor, "properties", lambda gpu: SimpleNamespace(uuid="1234", multi_processor_count=1))
+    for name, answer in (("read_driver", DriverState()), ("read_board", BoardState())):
+        monkeypatch.setattr(
+            doctor, name, lambda uuid=None, name=name, answer=answer: asked.append((name, uuid)) or answer
+        )
+    doctor.gpu()
+    assert asked == [("read_driver", "1234"), ("read_board", "1234")]
+
+
+@pytest.mark.parametrize(
+    ("content", "present", "detail"),
+    [
+        ("__version__ = '25.10.00'", True, "25.10.00"),
+        ("raise RuntimeError('no CUDA here\\nand more')", False, "importing it fails: RuntimeError: no CUDA here"),
+    ],
+)
+def test_cudf_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, present: bool, detail: str
+) -> None:
+    (tmp_path / "cudf.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cudf", raising=False)
+    found = doctor.cudf()
+    assert (found.present, found.detail.endswith(detail)) == (present, True)
+    monkeypatch.delitem(sys.modules, "cudf", raising=False)
+
+
+def test_the_processor_is_named_with_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2}, raising=False)
+    assert doctor.processor().detail == f"{devices.processor_name()}, 3 of 16 cores for this process"
+
+
 def test_a_driver_without_readings_is_no_fault(machine: Any) -> None:
     findings = machine(H100, DriverState(driver="580.1", temperature=40.0))
     assert findings["Clock and power readings"] == (True, "temperature")
@@ -99,7 +159,7 @@ def test_missing_libraries_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     findings = found(doctor.optional_libraries())
     assert not any(present for present, _ in findings.values())
-    assert "extra 'cuda12' or 'cuda13'" in findings["cudf"][1]
+    assert "extra 'cuda12' or 'cuda13'" in doctor.cudf().detail
     assert "extra 'cuda12' or 'cuda13'" in findings["nvidia-ml-py"][1]
     assert "extra 'peers'" in findings["transformers"][1]
     assert "extra 'site'" in findings["sphinx"][1]

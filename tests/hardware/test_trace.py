@@ -110,3 +110,13 @@ def test_a_csv_file_that_holds_no_trace(tmp_path: Path, text: str, problem: str)
     path.write_text(text)
     with pytest.raises(GpuguideError, match=f"trace.csv holds no whole trace: .*({problem})"):
         Trace.load(path)
+
+
+def test_a_line_that_was_cut_short_does_not_count(tmp_path: Path) -> None:
+    """The machine may stop while a line is written."""
+    whole = _to_csv(
+        Trace("a GPU", 0, 1.0, "2026", {"power": "W"}, rows=[Row(at, 0.1, {"power": at}) for at in (0.0, 1.0)])
+    )
+    file = tmp_path / "cut.csv"
+    file.write_text(whole[:-3])
+    assert Trace.load(file)["power"].tolist() == [0.0]

@@ -34,9 +34,10 @@ def content() -> dict[str, Any]:
         "driver": "580.1",
         "cuda": "13.0",
         "python": "3.12.3",
-        "versions": {"torch": "2.11.0+cu130", "gpuguide": "0.1.0"},
+        "versions": {"torch": "2.11.0+cu130", "gpuguide": "0.1.0", "cudnn": "9.19.0"},
         "host_cpu": "A processor",
         "host_cores": 16,
+        "host_cores_available": 1.5,
         "before": dict(readings),
         "after": {**readings, "power": None},
         "started_at": "2026-11-21T01:10:26.568+00:00",
@@ -52,11 +53,13 @@ def content() -> dict[str, Any]:
         "unit": "s",
         "samples": [0.001, 0.002, 0.004, 0.008],
         "summary": {"n": 4, "p5": 0.00115, "p25": 0.00175, "median": 0.003, "p75": 0.005, "p95": 0.0074},
+        "turns": [1, 3],
     }
     memory = {
         "unit": "B",
         "samples": [4096],
         "summary": {"n": 1, "p5": None, "p25": None, "median": 4096, "p75": None, "p95": None},
+        "turns": [],
     }
 
     def case(size: int, contender: str, run: int, **changed: Any) -> dict[str, Any]:
@@ -67,6 +70,7 @@ def content() -> dict[str, Any]:
             "status": "ok",
             "reason": "",
             "correct": "yes",
+            "libraries": ["cudnn"] if contender == "fast" else [],
             "metrics": {"time": copy.deepcopy(time), "peak_memory": copy.deepcopy(memory)},
             "rates": {"bandwidth": {"unit": "B/s", "per_call": 6.0}},
         }
@@ -74,10 +78,10 @@ def content() -> dict[str, Any]:
         return {**good, **nothing, **changed}
 
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "benchmark": "made-up",
         "device": "nvidia-test-gpu",
-        "harness_version": 1,
+        "harness_version": 2,
         "code_digest": DIGEST,
         "checksum": "sha256:" + "0" * 64,
         "runs": [run, later],
@@ -90,6 +94,19 @@ def content() -> dict[str, Any]:
             case(4, "slow", 1, status="failed", reason="wrong result: the relative error is 0.3"),
         ],
     }
+
+
+def content_of_version_1() -> dict[str, Any]:
+    """Return the same record as the first version of the format held it: without turns and libraries."""
+    fields = content()
+    fields |= {"schema_version": 1, "harness_version": 1}
+    for run in fields["runs"]:
+        del run["host_cores_available"]
+    for case in fields["cases"]:
+        del case["libraries"]
+        for metric in case["metrics"].values():
+            del metric["turns"]
+    return fields
 
 
 def signed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +123,7 @@ class RecordFile:
         self.path.parent.mkdir()
 
     content = staticmethod(content)
+    content_of_version_1 = staticmethod(content_of_version_1)
     signed = staticmethod(signed)
 
     def write(self, fields: Mapping[str, Any], *, sign: bool = True) -> Path:

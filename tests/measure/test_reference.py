@@ -34,8 +34,10 @@ def a_run(commit: str) -> Run:
     )
 
 
-def ok(keys: dict[str, Key], contender: str, run: int, samples: list[float], **further: Any) -> Case:
-    measured = {"time": records.metric("s", samples), **further}
+def ok(
+    keys: dict[str, Key], contender: str, run: int, samples: list[float], turns: tuple[int, ...] = (), **further: Any
+) -> Case:
+    measured = {"time": records.metric("s", samples, turns), **further}
     return Case(keys, contender, run, "ok", "", "yes", measured, {"throughput": Rate("FLOP/s", 1e9)})
 
 
@@ -46,7 +48,12 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = {"error": records.metric("1", [0.0])}
     square: dict[str, Key] = {"shape": "square", "size": 8192, "causal": True, "dropout": 0.5}
     skinny: dict[str, Key] = {"shape": "skinny", "size": 8192, "causal": False, "dropout": 0.5}
+    turned: dict[str, Key] = {"shape": "turned", "size": 8192, "causal": False, "dropout": 0.5}
     cases = (
+        ok(turned, "right", 0, FAST, (6, 6, 6, 6)),
+        ok(turned, "zeros", 0, SLOW, (9, 5, 1, 5)),
+        ok(turned, "cold-clock", 0, SLOW, (10, 10)),
+        ok(turned, "inside-l2", 0, SLOW),
         ok(square, "right", 0, FAST, **error),
         ok(square, "zeros", 0, SLOW, **error),
         ok(skinny, "right", 0, FAST),
@@ -135,8 +142,8 @@ def test_what_is_not_a_reference_is_shown_how_to_write_one(text: str) -> None:
         ("timing-mistakes/rihgt:time shape=square", ["contender", "Did you mean right"]),
         ("timing-mistakes/right:trougput shape=square", ["metric", "Did you mean throughput"]),
         ("timing-mistakes/right:time shape=square device=cpux", ["device", "cpu"]),
-        ("timing-mistakes/right:time", ["matches 2 cases", "shape=square", "shape=skinny"]),
-        ("timing-mistakes/right:time size=8192", ["matches 2 cases"]),
+        ("timing-mistakes/right:time", ["matches 3 cases", "shape=square", "shape=skinny"]),
+        ("timing-mistakes/right:time size=8192", ["matches 3 cases"]),
         ("timing-mistakes/right:time size=4096", ["matches 0 cases", "size=8192"]),
         ("timing-mistakes/right:time shaep=square", ["matches 0 cases", "shape=square"]),
         ("timing-mistakes/no-warm-up:time shape=skinny", ["no measurement", "skipped", "needs fp8"]),
@@ -151,13 +158,61 @@ def test_what_does_not_match_exactly_one_case_says_what_there_is(text: str, says
     assert not [part for part in says if part not in str(caught.value)]
 
 
-def test_a_ratio_is_that_of_paired_samples() -> None:
+def turns(samples: list[float], *counts: int) -> list[np.ndarray]:
+    return np.split(np.array(samples), np.cumsum(counts)[:-1])
+
+
+def test_a_ratio_pairs_the_samples_of_the_same_turn() -> None:
+    found = reference.ratio("timing-mistakes/zeros/right:time shape=turned")
+    slow, fast = turns(SLOW, 9, 5, 1, 5), turns(FAST, 6, 6, 6, 6)
+    ratios = np.concatenate([np.divide.outer(a, b).ravel() for a, b in zip(slow, fast, strict=True)])
+    assert found.unpaired == ""
+    assert found.value == pytest.approx(np.median(ratios), rel=1e-5)
+    assert [found.p25, found.p75] == pytest.approx(np.quantile(ratios, [0.25, 0.75]), rel=1e-5)
+    assert found.summary.n == 20
+    medians = [np.median(a) / np.median(b) for a, b in zip(slow, fast, strict=True)]
+    assert found.by_turn == pytest.approx(medians, rel=1e-5)
+
+
+def test_a_drift_from_turn_to_turn_is_not_in_a_ratio(tmp_path: Path) -> None:
+    """The clock falls by a tenth each turn: both get slower, and the ratio stays what it is."""
+    drift = np.repeat([1.0, 1.1, 1.2, 1.3], 5)
+    square: dict[str, Key] = {"shape": "square", "size": 1, "causal": True, "dropout": 0.5}
+    cases = tuple(
+        ok(square, name, 0, [float(x) for x in factor * drift], (5, 5, 5, 5))
+        for name, factor in (("right", 1e-3), ("zeros", 2e-3))
+    )
+    code = digest.benchmark_digest("timing-mistakes")
+    record = Record("timing-mistakes", "cpu", records.HARNESS_VERSION, code, (a_run("first"),), cases)
+    found = reference.ratio("timing-mistakes/zeros/right:time", record)
+    assert [found.p25, found.value, found.p75] == pytest.approx([2, 2, 2])
+    assert record.case("right").metrics["time"].between_turns == pytest.approx(0.3 / 1.15)
+
+
+@pytest.mark.parametrize(
+    ("contender", "why"),
+    [
+        ("inside-l2", "the record does not say which turn a sample is of"),
+        ("cold-clock", "one was measured in 2 turns and the other in 4"),
+    ],
+)
+def test_samples_without_a_like_turn_are_paired_in_their_order_and_the_ratio_says_so(contender: str, why: str) -> None:
+    found = reference.ratio(f"timing-mistakes/{contender}/right:time shape=turned")
+    pairs = np.array(SLOW) / np.array(FAST[:20])
+    assert found.unpaired == why
+    assert found.by_turn == []
+    assert found.value == pytest.approx(np.median(pairs), rel=1e-5)
+    assert found.summary.n == 20
+
+
+def test_a_ratio_of_an_old_record_is_that_of_samples_paired_in_their_order() -> None:
     found = reference.ratio("timing-mistakes/zeros/right:time shape=square")
     pairs = np.array(SLOW) / np.array(FAST[:20])
     assert found.summary.n == 20
     assert found.value == pytest.approx(np.median(pairs), rel=1e-5)
     assert [found.p25, found.p75] == pytest.approx(np.quantile(pairs, [0.25, 0.75]), rel=1e-5)
     assert found.text == f"{np.median(pairs):.3g}"
+    assert found.unpaired == "the record does not say which turn a sample is of"
     assert (found.numerator.contender, found.denominator.contender) == ("zeros", "right")
     assert found.run.commit == "first"
 
@@ -169,11 +224,15 @@ def test_a_ratio_of_rates_is_the_inverse_of_that_of_times() -> None:
     assert reference.ratio("timing-mistakes/right/right:time shape=square").summary.p95 == 1
 
 
-def test_a_ratio_of_single_values_has_no_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = records.summarise([2.0])
-    found = reference.ratio("timing-mistakes/zeros/right:time shape=square")
-    single = reference.Ratio(found.record, found.numerator, found.denominator, "peak_memory", one)
+def test_a_ratio_of_single_values_has_no_spread() -> None:
+    """A peak of memory has no turns, and one value over one value needs none."""
+    memory = {name: records.metric("B", [size]) for name, size in (("right", 2048.0), ("zeros", 4096.0))}
+    cases = tuple(ok({}, name, 0, FAST, peak_memory=metric) for name, metric in memory.items())
+    code = digest.benchmark_digest("timing-mistakes")
+    record = Record("timing-mistakes", "cpu", records.HARNESS_VERSION, code, (a_run("first"),), cases)
+    single = reference.ratio("timing-mistakes/zeros/right:peak_memory", record)
     assert single.p25 == single.value == single.p75 == 2
+    assert (single.unpaired, single.summary.n) == ("", 1)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +242,7 @@ def test_a_ratio_of_single_values_has_no_spread(monkeypatch: pytest.MonkeyPatch)
         ("timing-mistakes/right/zeros:time shape=skinny", "different runs"),
         ("timing-mistakes/right/no-warm-up:time shape=skinny", "no measurement"),
         ("timing-mistakes/right/zeroes:time shape=square", "Did you mean zeros"),
-        ("timing-mistakes/right/zeros:time", "matches 2 cases"),
+        ("timing-mistakes/right/zeros:time", "matches 3 cases"),
         ("timing-mistakes/right/zeros:error shape=square", "zero"),
     ],
 )

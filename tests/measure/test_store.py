@@ -146,7 +146,7 @@ def test_a_record_is_read_again_when_its_file_changes(published: Path, save: Sav
     ("benchmark", "device", "says"),
     [
         ("copysize", store.reference_device(), ["benchmark", "'copysize'", "Did you mean copy-size"]),
-        ("copy-size", "nvidia-h100", ["device", "'nvidia-h100'", "Did you mean nvidia-h100-80gb-hbm3"]),
+        ("copy-size", "nvidia-h1", ["device", "'nvidia-h1'", f"Did you mean {store.reference_device()}"]),
         ("matmul-size", store.reference_device(), ["no published record", "'matmul-size'", store.reference_device()]),
     ],
 )
@@ -157,6 +157,72 @@ def test_what_is_not_published_says_what_is(
     with pytest.raises(GpuguideError) as caught:
         store.published(benchmark, device)
     assert not [text for text in says if text not in str(caught.value)]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Write the file that names the reference GPU."""
+    path = tmp_path / "reference.toml"
+    monkeypatch.setattr(store, "reference_file", lambda: path)
+
+    def write(text: str) -> None:
+        path.write_text(text)
+
+    return write
+
+
+def test_the_setting_decides_whose_record_is_meant(published: Path, save: Save, setting: Callable[[str], None]) -> None:
+    for device in ("nvidia-h100", "nvidia-h200", "cpu"):
+        save(a_record(device=device, device_name=device), published)
+    for device in ("nvidia-h100", "nvidia-h200"):
+        setting(f'device = "{device}"\n')
+        assert store.reference_device() == store.published("copy-size").device == store.reference_record().device
+        found = {record.device: store.is_reference(record) for record in store.published_records()}
+        assert found == {"cpu": False, "nvidia-h100": device == "nvidia-h100", "nvidia-h200": device == "nvidia-h200"}
+        assert {record.device for record in store.published_records() if store.is_quotable(record)} == {device, "cpu"}
+
+
+def test_what_needs_several_gpus_is_found_with_the_fewest(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-h200"')
+    for device in ("nvidia-h100", "2x-nvidia-h100", "16x-nvidia-h200", "8x-nvidia-h200"):
+        save(a_record(device=device), published)
+    assert store.reference_devices() == ["nvidia-h200", "8x-nvidia-h200", "16x-nvidia-h200"]
+    assert store.published("copy-size").device == "8x-nvidia-h200"
+    assert store.published("copy-size", "16x").device == "16x-nvidia-h200"
+    save(a_record(device="nvidia-h200"), published)
+    assert store.published("copy-size").device == "nvidia-h200"
+    with pytest.raises(GpuguideError, match=r"no device with published records named '4x-nvidia-h200'"):
+        store.published("copy-size", "4x")
+
+
+def test_a_setting_without_records_says_which_there_are(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-b200"')
+    save(a_record(device="2x-nvidia-h100"), published)
+    save(a_record(device="cpu"), published)
+    for read in (lambda: store.published("copy-size"), store.reference_record, store.check_reference):
+        with pytest.raises(GpuguideError, match=r"'nvidia-b200', of which .* There are records of nvidia-h100\.$"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("device = ", "names no reference GPU"),
+        ("gpu = 'x'", "names no reference GPU"),
+        ("device = 3", "names 3. Name one device"),
+        ("device = '2x-nvidia-h200'", "without a number of devices"),
+        ("device = '../x'", "Name one device"),
+    ],
+)
+def test_a_setting_that_names_no_device(setting: Callable[[str], None], text: str, says: str) -> None:
+    setting(text)
+    with pytest.raises(GpuguideError, match=r"reference\.toml names") as caught:
+        store.reference_device()
+    assert says in str(caught.value)
 
 
 def test_a_page_reads_what_it_declares_and_nothing_else(
@@ -273,6 +339,57 @@ def test_two_records_for_one_place_are_refused(tmp_path: Path, overlay: Path, sa
     assert str(one) in str(caught.value)
     assert str(other) in str(caught.value)
     assert list(overlay.iterdir()) == []
+
+
+def with_sizes(record: Record, *sizes: int) -> Record:
+    """Return a record with one good case for each size, all like its first."""
+    return replace(record, cases=tuple(replace(record.cases[0], keys={"size": size}) for size in sizes))
+
+
+def test_an_import_that_would_lose_measured_cases_is_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
+    save(with_sizes(a_record(), 1, 2, 3, 4), overlay)
+    other = save(a_record("ceilings"), tmp_path / "fewer")
+    fewer = save(with_sizes(a_record(), 3, 5), tmp_path / "fewer")
+    with pytest.raises(GpuguideError) as caught:
+        store.import_records([tmp_path / "fewer"], overlay, publish=False)
+    there = overlay / store.PUBLISHED_DEVICE / "copy-size.json"
+    why = f"{fewer} was not taken in: it lacks 3 of the 4 cases measured in {there}."
+    assert str(caught.value) == f"{why} Add --replace to take it all the same."
+    assert len(records.read(there).cases) == 4
+    assert not (overlay / store.PUBLISHED_DEVICE / "ceilings.json").exists()  # nothing is copied unless all may be
+    store.import_records([fewer, other], overlay, publish=False, replacing=True)
+    assert len(records.read(there).cases) == 2
+
+
+def test_an_import_that_adds_cases_or_measures_them_again_is_taken(tmp_path: Path, overlay: Path, save: Save) -> None:
+    save(with_sizes(a_record(commit="first"), 1, 2), overlay)
+    failed = replace(with_sizes(a_record(), 9).cases[0], status="failed", reason="why", measured={}, rates={})
+    there = with_sizes(a_record(commit="first"), 1, 2)
+    save(replace(there, cases=(*there.cases, replace(failed, correct="n/a"))), overlay)
+    more = save(with_sizes(a_record(commit="second"), 1, 2, 3), tmp_path / "more")
+    (taken,) = store.import_records([more], overlay, publish=False)
+    assert [run.commit for run in taken.runs] == ["second"]
+    assert len(taken.cases) == 3
+
+
+def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
+    """All processors share the folder ``cpu``."""
+    mine, theirs = (
+        replace(a_record(device="cpu"), runs=(replace(RUN, device_name=name),)) for name in ("Mine", "Theirs")
+    )
+    save(mine, overlay)
+    other = save(theirs, tmp_path / "theirs")
+    with pytest.raises(GpuguideError, match=r"is of another machine, Mine, and it is of Theirs\. Add --replace"):
+        store.import_records([other], overlay, publish=False)
+    (taken,) = store.import_records([other], overlay, publish=False, replacing=True)
+    assert taken.device_name == "Theirs"
+
+
+def test_a_damaged_record_can_be_restored_by_an_import(tmp_path: Path, overlay: Path, save: Save) -> None:
+    broken = save(a_record(), overlay)
+    broken.write_text("{")
+    (taken,) = store.import_records([save(a_record(), tmp_path / "good")], overlay, publish=False)
+    assert records.read(broken) == taken
 
 
 def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 
 import numpy as np
@@ -12,6 +13,18 @@ from gpuguide.errors import GpuguideError
 from gpuguide.measure import benchmark as declarations
 from gpuguide.plotting import palette
 
+PEERS = {
+    "attention": ["fa4", "flex"],
+    "linear-cross-entropy": [
+        "cut-cross-entropy",
+        "torch-linear-cross-entropy",
+        "torch-compile-chunked",
+        "liger-equal-memory",
+        "gpuguide-equal-memory",
+    ],
+    "softmax": ["quack"],
+}
+"""Contenders that are there where their libraries are"""
 THEMES = [palette.LIGHT, palette.DARK]
 VISION = {
     "normal": np.eye(3),
@@ -80,7 +93,7 @@ def test_a_colour_has_one_role(theme: palette.Theme) -> None:
 
 @pytest.mark.parametrize("family", ["matmul-", "h2d-", "d2h-"])
 def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> None:
-    different([style for name, style in palette.CONTENDERS.items() if name.startswith(family)])
+    different(name for name in palette.CONTENDERS if name.startswith(family))
 
 
 @pytest.mark.parametrize(
@@ -98,11 +111,23 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:
-    different([palette.style(contender) for contender in declarations.get(name).contenders])
+    different({*declarations.get(name).contenders, *PEERS.get(name, ())})
 
 
-def different(styles: list[palette.Style]) -> None:
-    assert len({style.colour for style in styles}) == len({style.marker for style in styles}) == len(styles)
+def test_every_contender_has_a_style_and_peers_their_usual_names() -> None:
+    for name in declarations.names():
+        for contender in declarations.get(name).contenders:
+            assert palette.style(contender)
+    assert palette.label("sdpa-flash") == "FlashAttention-2 (PyTorch)"
+    assert (palette.label("fa4"), palette.label("flex")) == ("FlashAttention-4", "FlexAttention")
+    assert (palette.label("copy"), palette.label("of-a-reader")) == ("copy", "of-a-reader")
+
+
+def different(contenders: Iterable[str]) -> None:
+    styles = {name: palette.style(name) for name in contenders}
+    assert len({style.marker for style in styles.values()}) == len(styles)
+    for one, other in combinations(sorted(styles), 2):
+        assert styles[one].colour != styles[other].colour or other.startswith(f"{one}-"), (one, other)
 
 
 def test_a_contender_has_one_colour_in_a_scheme() -> None:

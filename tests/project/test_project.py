@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import re
@@ -87,6 +88,18 @@ def test_lock_is_complete() -> None:
             needed = Requirement(line)
             if not needed.marker or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
                 waiting.append((canonicalize_name(needed.name), tuple(sorted(needed.extras))))
+
+
+def test_what_a_test_may_need_comes_with_an_extra() -> None:
+    source = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    (table,) = [
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXTRAS"
+    ]
+    known = project()["optional-dependencies"]
+    for package, extras in ast.literal_eval(table).items():
+        assert set(re.split(", | or ", extras)) <= set(known), package
 
 
 def test_torch_and_triton_belong_together() -> None:

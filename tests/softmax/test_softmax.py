@@ -62,23 +62,6 @@ def test_tensors_that_hold_no_logits_are_named(function: object, rows: torch.Ten
         function(rows)
 
 
-@on_each_device
-@each
-def test_a_gradient_is_refused_and_its_absence_is_not(device: str, function: object) -> None:
-    assert callable(function)
-    rows = torch.randn(2, 9, device=device, requires_grad=True)
-    message = (
-        "These logits want a gradient, and this function has none: call it under torch.no_grad(), or use "
-        "torch.softmax or torch.logsumexp."
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        function(rows)
-    with pytest.raises(ValueError, match="want a gradient"):
-        function(rows * 2)
-    with torch.no_grad():
-        assert torch.equal(function(rows), function(rows.detach()))
-
-
 def test_the_fewest_bytes() -> None:
     rows = torch.zeros(8, 1000, dtype=torch.bfloat16)
     assert package.log_sum_exp_bytes(8, 1000, 2) == rows.nbytes + torch.zeros(8, dtype=torch.float32).nbytes

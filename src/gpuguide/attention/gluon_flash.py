@@ -20,7 +20,6 @@ Source: J. Shah et al., "FlashAttention-3", 2024, https://arxiv.org/abs/2407.086
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from gpuguide.attention import triton_flash
+from gpuguide.attention.layout import room_like
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -266,7 +266,7 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output, and the log-sum-exp of each query's scores, ``(batch, heads, queries)`` in fp32."""
     schedule = schedule or Schedule()
-    out = triton_flash.room_like(q)
+    out = room_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     forward_kernel[(triton_flash.programs(q, 2 * schedule.rows),)](
         tiles(q, schedule.rows), tiles(k, schedule.columns), tiles(v, schedule.columns), tiles(out, schedule.rows), lse,
@@ -285,7 +285,3 @@ def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
 def layout_of(tensor: torch.Tensor) -> gl.NVMMASharedLayout:
     """Return how a tile lies in shared memory: in the order in which the tensor cores read it."""
     return gl.NVMMASharedLayout(min(128, tensor.shape[-1] * tensor.element_size()), 8 * tensor.element_size(), rank=4)
-
-
-flash_attention = functools.partial(triton_flash.flash_attention, forward_pass=forward)
-"""As :func:`gpuguide.attention.triton_flash.flash_attention`, with this forward pass"""

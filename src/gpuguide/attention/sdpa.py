@@ -7,46 +7,129 @@
   queries a mask is needed, which rules its flash kernel out; for a single query none is.
 - What a query that sees no key gets depends on the version and the kernel. Here its row of the mask is opened and its
   output set to zero, which gives zero gradients too.
+
+Where one of its kernels is known to give wrong results (:mod:`gpuguide.attention.faults`), it is left out.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.backends import cuda as allowed
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gpuguide.attention.faults import why_not_cudnn
 from gpuguide.attention.reference import causal_mask, for_each_head
+
+KERNELS = {
+    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa-efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, mask: torch.Tensor | None, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    mask: torch.Tensor | None,
+    scale: float,
+    kernel: str = "sdpa",
+    alone: bool = False,
 ) -> torch.Tensor:
-    """Return attention. Parameters as :func:`gpuguide.attention.attention`, which checks them."""
+    """Return attention. Parameters as :func:`gpuguide.attention.attention`, which checks them, and two more.
+
+    Parameters
+    ----------
+    kernel : str
+        One of :data:`KERNELS`, which is asked first; ``sdpa`` leaves the order to PyTorch.
+    alone : bool
+        Whether no other kernel is asked where this one does not take the call: PyTorch then raises a ``RuntimeError``.
+    """
     queries, keys = q.shape[-2], k.shape[-2]
     if q.numel() == 0 or keys == 0:
         return nothing_to_see(q, k, v)
+    order = order_of(kernel, alone)
     if not causal or queries == 1:
-        return _attention(q, k, v, mask, scale)
+        return seen_by_mask(q, k, v, mask, scale, order)
     if queries < keys:
-        return _attention(q, k, v, causal_mask(queries, keys, q.device), scale)
+        return seen_by_mask(q, k, v, causal_mask(queries, keys, q.device), scale, order)
     blind = queries - keys
-    seen = functional.scaled_dot_product_attention(
-        q[..., blind:, :], k, v, is_causal=True, scale=scale, enable_gqa=shares_heads(q, k)
-    )
-    return functional.pad(seen, (0, 0, blind, 0)) if blind else seen
+    if not blind:
+        return asked(q, k, v, None, True, scale, order)
+    return functional.pad(asked(q[..., blind:, :], k, v, None, True, scale, order), (0, 0, blind, 0))
 
 
-def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+def seen_by_mask(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    order: list[SDPBackend] | None,
 ) -> torch.Tensor:
-    grouped = shares_heads(q, k)
+    """Return attention where a mask, or none, says who sees whom. Zeros where nobody is seen."""
     if mask is None:
-        return functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
+        return asked(q, k, v, None, False, scale, order)
     mask = torch.atleast_2d(mask)
     hidden = ~mask if mask.dtype == torch.bool else mask == -torch.inf
     blind = hidden.all(dim=-1, keepdim=True)
     opened = mask.masked_fill(blind, True if mask.dtype == torch.bool else 0.0)
-    output = functional.scaled_dot_product_attention(q, k, v, attn_mask=opened, scale=scale, enable_gqa=grouped)
-    return output.masked_fill(blind, 0.0)
+    return asked(q, k, v, opened, False, scale, order).masked_fill(blind, 0.0)
+
+
+def asked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float,
+    order: list[SDPBackend] | None,
+) -> torch.Tensor:
+    """Call PyTorch's function, with its kernels asked in some order and without the one that would be wrong."""
+    grouped = shares_heads(q, k)
+    if why_not_cudnn(q, k, v, masked=mask is not None) is not None:
+        order = [kernel for kernel in order or order_of("sdpa-flash") or () if kernel != KERNELS["sdpa-cudnn"]]
+    if order is None:
+        return functional.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=grouped)
+    with sdpa_kernel(order, set_priority=True):
+        return functional.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=grouped)
+
+
+def order_of(first: str, alone: bool = False) -> list[SDPBackend] | None:
+    """Return PyTorch's kernels in the order in which they are asked, but for those that somebody has disabled.
+
+    Nothing for PyTorch's own order.
+    """
+    if first == "sdpa":
+        return None
+    if alone:
+        return [KERNELS[first]]
+    others = [KERNELS[name] for name in KERNELS if name != first and is_enabled(name)]
+    return [KERNELS[first], *others, *([SDPBackend.MATH] if allowed.math_sdp_enabled() else [])]
+
+
+def is_enabled(kernel: str) -> bool:
+    """Return whether PyTorch may use a kernel, as ``torch.backends.cuda.enable_cudnn_sdp`` and its like say."""
+    if kernel == "sdpa-cudnn":
+        return allowed.cudnn_sdp_enabled()
+    return allowed.flash_sdp_enabled() if kernel == "sdpa-flash" else allowed.mem_efficient_sdp_enabled()
+
+
+def kernels_that_take(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
+) -> list[str]:
+    """Return those of PyTorch's kernels on a GPU that take a call, by its own word."""
+    call = allowed.SDPAParams(q, k, v, mask, 0.0, is_causal, shares_heads(q, k))
+    takes = {
+        "sdpa-cudnn": allowed.can_use_cudnn_attention,
+        "sdpa-flash": allowed.can_use_flash_attention,
+        "sdpa-efficient": allowed.can_use_efficient_attention,
+    }
+    return [name for name, can in takes.items() if is_enabled(name) and can(call)]
 
 
 def nothing_to_see(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -57,4 +140,6 @@ def nothing_to_see(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.T
 
 def shares_heads(q: torch.Tensor, k: torch.Tensor) -> bool:
     """Return whether several heads of queries share one of keys."""
-    return q.shape[1] != k.shape[1]
+    if q.shape[1] != k.shape[1]:  # noqa: SIM103 - decided here, also of sizes that a compiler keeps open
+        return True
+    return False

@@ -1,9 +1,11 @@
-"""Flash attention for use: launches of the kernels in :mod:`gpuguide.attention.flash_kernels`, and its gradients."""
+"""Launches of the kernels in :mod:`gpuguide.attention.flash_kernels`.
+
+:mod:`gpuguide.attention.flash` makes operators with gradients of them.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,10 @@ from gpuguide.attention.flash_kernels import (
     delta_kernel,
     forward_kernel,
 )
+from gpuguide.attention.layout import addressable, room_like
+from gpuguide.kernels.interpreter import accept_new_numpy
+
+accept_new_numpy()
 
 HEAD_SIZES = (32, 64, 128)
 
@@ -65,69 +71,6 @@ OTHERS = {
 """Tiles small enough for the registers and the 99 KiB of shared memory of every GPU from compute capability 8.0 on"""
 
 
-Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], tuple[torch.Tensor, torch.Tensor]]
-"""Takes q, k, v, whether the mask is causal and the scale, and returns the output and the log-sum-exp"""
-
-
-def flash_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    forward_pass: Forward | None = None,
-) -> torch.Tensor:
-    """Return attention, with gradients. On a GPU; see :func:`gpuguide.attention.attention`, which checks.
-
-    Parameters
-    ----------
-    q : torch.Tensor
-        ``(batch, heads, queries, head_dim)``, bf16 or fp16.
-    k, v : torch.Tensor
-        ``(batch, kv_heads, keys, head_dim)``.
-    causal : bool
-        Whether query ``i`` sees only the keys ``j <= i + keys - queries``.
-    scale : float, optional
-        What scores are multiplied by; ``1 / sqrt(head_dim)`` by default.
-    forward_pass : callable, optional
-        :func:`forward` by default.
-
-    Returns
-    -------
-    torch.Tensor
-        As ``q``. Zeros for a query that sees no key.
-    """
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if scale <= 0:  # the kernels take the highest score before they scale it, and hide keys by -inf
-        q, scale = (-q, -scale) if scale else (q * 0, 1.0)
-    out: torch.Tensor = _FlashAttention.apply(q, k, v, causal, scale, forward_pass or forward)
-    return out
-
-
-class _FlashAttention(torch.autograd.Function):
-    """The forward pass keeps its inputs, the output and the log-sum-exp."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, forward_pass: Forward
-    ) -> torch.Tensor:
-        out, lse = forward_pass(q, k, v, causal, scale)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.causal, ctx.scale = causal, scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "flash_attention has no second derivative: its backward pass is a kernel of its own. "
-                "Use gpuguide.attention.reference.attention for one."
-            )
-        q, k, v, out, lse = ctx.saved_tensors
-        return (*backward(q, k, v, out, lse, upstream[0], ctx.causal, ctx.scale), None, None, None)
-
-
 def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, launch: Launch | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,23 +98,63 @@ def backward(
     for_queries: Launch | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v, from what the forward pass returned and the gradient of its output."""
-    for_keys, for_queries = for_keys or launch_of("keys", q), for_queries or launch_of("queries", q)
-    d_q, d_k, d_v = (room_like(tensor) for tensor in (q, k, v))
-    delta = torch.empty_like(lse)
-    rows, columns = for_keys.rows, for_keys.columns
-    delta_kernel[(programs(q, rows),)](
-        tiles(out, rows), tiles(upstream, rows), delta, q.shape[1], q.shape[2], ROWS=rows, HEAD=q.shape[3]
+    delta = delta_of(out, upstream)
+    given = (q, k, v, upstream, lse, delta, causal, scale)
+    return gradient_of_queries(*given, for_queries), *gradients_of_keys(*given, for_keys)
+
+
+def delta_of(out: torch.Tensor, upstream: torch.Tensor) -> torch.Tensor:
+    """Return the sum of output times its gradient for each query, ``(batch, heads, queries)`` in fp32."""
+    rows = launch_of("keys", out).rows
+    delta = torch.empty(out.shape[:3], dtype=torch.float32, device=out.device)
+    delta_kernel[(programs(out, rows),)](
+        tiles(out, rows), tiles(upstream, rows), delta, out.shape[1], out.shape[2], ROWS=rows, HEAD=out.shape[3]
     )
-    backward_keys_kernel[(programs(k, columns),)](
-        tiles(q, rows), tiles(k, columns), tiles(v, columns), tiles(upstream, rows),
-        tiles(d_k, columns), tiles(d_v, columns), lse, delta, **problem(q, k, causal, scale), **shape(for_keys),
-    )  # fmt: skip
-    rows, columns = for_queries.rows, for_queries.columns
+    return delta
+
+
+def gradient_of_queries(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    upstream: torch.Tensor,
+    lse: torch.Tensor,
+    delta: torch.Tensor,
+    causal: bool,
+    scale: float,
+    launch: Launch | None = None,
+) -> torch.Tensor:
+    """Return the gradient of q."""
+    launch = launch or launch_of("queries", q)
+    rows, columns = launch.rows, launch.columns
+    d_q = room_like(q)
     backward_queries_kernel[(programs(q, rows),)](
         tiles(q, rows), tiles(k, columns), tiles(v, columns), tiles(upstream, rows), tiles(d_q, rows),
-        lse, delta, **problem(q, k, causal, scale), **shape(for_queries),
+        lse, delta, **problem(q, k, causal, scale), **shape(launch),
     )  # fmt: skip
-    return d_q, d_k, d_v
+    return d_q
+
+
+def gradients_of_keys(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    upstream: torch.Tensor,
+    lse: torch.Tensor,
+    delta: torch.Tensor,
+    causal: bool,
+    scale: float,
+    launch: Launch | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of k and v."""
+    launch = launch or launch_of("keys", q)
+    rows, columns = launch.rows, launch.columns
+    d_k, d_v = room_like(k), room_like(v)
+    backward_keys_kernel[(programs(k, columns),)](
+        tiles(q, rows), tiles(k, columns), tiles(v, columns), tiles(upstream, rows),
+        tiles(d_k, columns), tiles(d_v, columns), lse, delta, **problem(q, k, causal, scale), **shape(launch),
+    )  # fmt: skip
+    return d_k, d_v
 
 
 def launch_of(kernel: str, q: torch.Tensor) -> Launch:
@@ -188,24 +171,10 @@ def is_hopper(device: torch.device) -> bool:
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
     """Return a descriptor that reads and writes ``rows`` rows of one head at a time.
 
-    Heads and positions may lie in memory in any order. What the copy engine cannot address is copied.
+    What the copy engine cannot address is copied.
     """
-    if not is_addressable(tensor):
-        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    tensor = addressable(tensor)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, tensor.shape[-1]])
-
-
-def is_addressable(tensor: torch.Tensor) -> bool:
-    """Return whether the numbers of a row lie side by side, and rows begin at multiples of 16 bytes."""
-    *strides, last = tensor.stride()
-    aligned = all(stride > 0 and stride * tensor.element_size() % 16 == 0 for stride in strides)
-    return last == 1 and aligned and tensor.data_ptr() % 16 == 0
-
-
-def room_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor that a descriptor can write, in the same order in memory where that is possible."""
-    room = torch.empty_like(tensor)
-    return room if is_addressable(room) else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def programs(tensor: torch.Tensor, rows: int) -> int:

@@ -120,7 +120,7 @@ def matmul_contenders(size: Callable[[Device, Keys], int]) -> Mapping[str, Conte
 
     def contender(format: str) -> Contender:
         needs = frozenset() if format == "fp32" else frozenset({format})
-        return Contender(lambda device, keys: matmul(format, size(device, keys), device), needs)
+        return Contender(lambda device, keys: matmul(format, size(device, keys), device), needs, libraries=("cublas",))
 
     return {f"matmul-{format}": contender(format) for format in ceilings.FORMATS}
 
@@ -177,7 +177,6 @@ CEILINGS = Benchmark(
     },
     cases=lambda device: [{}],
     memory=lambda keys: 2 * COPY_SIZE + operand_bytes(MATMUL_SIZE) + 4 * TRANSFER_SIZE,
-    settle=0.5,
 )
 
 COPY_BY_SIZE = Benchmark(
@@ -204,7 +203,6 @@ MATMUL_BY_SIZE = Benchmark(
     cases=lambda device: [{"size": size} for size in sizes_for(device, powers_of_two(256, 16384), 4096)],
     memory=lambda keys: operand_bytes(integer(keys, "size")),
     budget=0.3,
-    settle=0.3,
 )
 
 TRANSFER_BY_SIZE = Benchmark(

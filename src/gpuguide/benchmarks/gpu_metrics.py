@@ -29,6 +29,8 @@ SECONDS = {"idle": 3.0, "spin": 4.0, "chase": 4.0, "launches": 4.0, "bursts": 5.
 """How long the work of each scenario lasts; ``products`` until the temperature has begun to level off"""
 REST_SECONDS = 1.5
 """Before and after the work: the driver's readings look back over as much as a second"""
+SETTLE_SECONDS = 1.0
+"""Between making a context and watching: the power that the driver reports is the mean of so long"""
 SPIN_CYCLES = 20_000_000
 """About 10 ms at the clock of a GPU at work"""
 CHAIN, HOPS = GIB, 16384
@@ -102,7 +104,7 @@ def keep_busy(call: Callable[[], object], seconds: float, batch: int, progress: 
 
 
 def idle(device: str, progress: Progress) -> Activity:
-    """Do nothing."""
+    """Do nothing, in a process that holds a context, as all scenarios do."""
     return lambda: time.sleep(SECONDS["idle"])
 
 
@@ -284,7 +286,7 @@ def work(device: Device, keys: Keys) -> Work:
     def sample() -> float:
         progress.amount = 0.0
         progress.moments.clear()
-        torch.cuda.empty_cache()
+        hold_context(device.torch_device)
         uuid = str(torch.cuda.get_device_properties(device.torch_device).uuid)
         also = dict(monitor.torch_memory(device.torch_device))
         if scenario.counts:
@@ -304,6 +306,18 @@ def work(device: Device, keys: Keys) -> Work:
     return Work([], sample=sample, further=lambda: found)
 
 
+def hold_context(device: str) -> None:
+    """Compute one number, so that this process holds a context before it is watched, and let the readings settle.
+
+    PyTorch makes its context with the first tensor. The context takes memory, and raises clocks and power for as long
+    as the process lives, which would otherwise happen somewhere in the trace.
+    """
+    torch.zeros(1, device=device).add_(1)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    time.sleep(SETTLE_SECONDS)
+
+
 def metrics_of(trace: Trace, progress: Progress, watching: float, counts: str) -> Mapping[str, Metric]:
     """Return a trace with when things happened in it, and how fast the work was.
 
@@ -314,7 +328,7 @@ def metrics_of(trace: Trace, progress: Progress, watching: float, counts: str) -
         name: records.metric("s", [moment - watching for moment in all_of_it])
         for name, all_of_it in progress.moments.items()
     }
-    found = {**moments, **progress.found, "reading_cost": records.metric("s", [trace.totals().cost])}
+    found = {**moments, **progress.found, "reading_cost": records.metric("s", [row.cost for row in trace.rows])}
     if counts:
         name, unit = RATES[counts]
         lasted = progress.moments["work_ended"][-1] - progress.moments["work_began"][-1]
@@ -350,6 +364,5 @@ GPU_METRICS = Benchmark(
     cases=lambda device: [{"scenario": name} for name in SCENARIOS] if device.is_gpu else [],
     memory=bytes_needed,
     budget=12.0,
-    settle=0.0,
     samples=1,
 )

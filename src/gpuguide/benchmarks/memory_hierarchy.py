@@ -89,7 +89,6 @@ MEMORY_HIERARCHY = Benchmark(
     cases=read_cases,
     memory=lambda keys: 2 * working_set(keys) + 64 * MIB,
     budget=0.1,
-    settle=0.03,
 )
 
 
@@ -137,5 +136,4 @@ MEMORY_LATENCY = Benchmark(
     cases=lambda device: [{"working_set": size} for size in powers_of_two(16 * KIB, GIB)] if device.is_gpu else [],
     memory=lambda keys: 2 * working_set(keys) + 32 * (working_set(keys) // memory_hierarchy.LINE),
     budget=0.1,
-    settle=0.03,
 )

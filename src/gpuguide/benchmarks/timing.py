@@ -202,7 +202,7 @@ def uuid_of(device: Device) -> str:
 
 def contender(build: Callable[[Device, Keys], Work]) -> Contender:
     """Return a contender that needs a GPU with bf16 tensor cores."""
-    return Contender(build, frozenset({"gpu", "bf16"}))
+    return Contender(build, frozenset({"gpu", "bf16"}), libraries=("cublas",))
 
 
 TIMING_MISTAKES = Benchmark(
@@ -219,7 +219,6 @@ TIMING_MISTAKES = Benchmark(
     },
     cases=lambda device: [{"shape": shape} for shape in SHAPES] if device.is_gpu else [],
     memory=lambda keys: 2**31,
-    settle=0.5,
     samples=20,
 )
 

@@ -189,7 +189,7 @@ def bytes_needed(keys: Keys) -> float:
 def contender(way: Way) -> Contender:
     """Return one way of running the model as a contender. CUDA's allocator counts, so it needs a GPU."""
     needs = {"gpu"} if way == Way() else {"gpu", "bf16"}
-    return Contender(lambda device, keys: work(way, device, keys), frozenset(needs))
+    return Contender(lambda device, keys: work(way, device, keys), frozenset(needs), libraries=("cublas",))
 
 
 TRAINING_MEMORY = Benchmark(

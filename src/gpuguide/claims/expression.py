@@ -59,6 +59,8 @@ class Measured:
     summary: Summary
     record: Record
     run: Run
+    stamp: str
+    """Where, with what and when it was measured"""
 
     def quantile(self, name: str) -> Quantity:
         """Return one quantile; a case with a single sample has only a median."""
@@ -135,14 +137,14 @@ def _measurement(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.measurement(reference)
-    return Measured(reference, found.text, found.metric.unit, found.metric.summary, found.record, found.run)
+    return Measured(reference, found.text, found.metric.unit, found.summary, found.record, found.run, found.stamp)
 
 
 def _ratio(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
     found = reader.ratio(reference)
-    return Measured(reference, found.text, "1", found.summary, found.record, found.run)
+    return Measured(reference, found.text, "1", found.summary, found.record, found.run, found.stamp)
 
 
 def _digits(value: float | Measured, count: int) -> Quantity:

@@ -40,7 +40,7 @@ def how_we_know(claim: Claim) -> str:
         measured = readings(claim.lookups_of(claim.expression))
         found_text = ", ".join(f"`{reading.reference}` {spread(reading)}" for reading in measured)
         parts.append(f"Measured: {found_text}. Checked: `{claim.expression}`.")
-    stamps = dict.fromkeys(reading.run.stamp() for reading in readings(claim.lookups))
+    stamps = dict.fromkeys(reading.stamp for reading in readings(claim.lookups))
     if stamps:
         parts.append(f"Measured on: {'; '.join(stamps)}.")
     sources = _sources(claim)

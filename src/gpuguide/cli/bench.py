@@ -47,7 +47,8 @@ def bench_run(
 ) -> None:
     """Measure this machine and store each case as it is finished.
 
-    Finished cases are not measured again, so an interrupted run goes on where it stopped.
+    Finished cases are not measured again, so an interrupted run goes on where it stopped. What was measured with
+    another version of a library is measured anew; a record of other code is kept beside the new one.
 
     Example: gpuguide bench run ceilings copy-size
     """
@@ -75,7 +76,15 @@ def bench_run(
             err.print("    " + one_line(case), markup=False)
 
     outcome = runner.run(
-        chosen, target, folder, quick=quick, again=again, commit=commit, time_limit=time_limit, report=show
+        chosen,
+        target,
+        folder,
+        quick=quick,
+        again=again,
+        commit=commit,
+        time_limit=time_limit,
+        report=show,
+        say=lambda text: err.print(text, markup=False),
     )
     parts = [f"{outcome.measured} cases measured"]
     if outcome.already_fresh:

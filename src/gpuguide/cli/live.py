@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpuguide.hardware.monitor import Sampler, limits_named
-from gpuguide.hardware.trace import Trace
+from gpuguide.hardware.totals import Tally
+from gpuguide.hardware.trace import GrowingFile, Trace
 from gpuguide.measure.traces import title_of, value_text
 
 if TYPE_CHECKING:
@@ -41,24 +43,40 @@ BOUNDS = {
 }
 """Quantity to what it is shown against: a name of :data:`gpuguide.hardware.quantities.BOARD`"""
 BLOCKS = " ▁▂▃▄▅▆▇█"
+KEPT = 1000
+"""Readings that the history of the widest screen shows"""
 NARROW = 64
 """Columns below which the history of each reading is left out"""
 BRIEF = ("gpu_utilisation", "memory_used", "power", "sm_clock", "temperature")
 """The quantities of a line"""
 
 
-def follow(
-    samplers: Sequence[Sampler],
-    console: Console,
-    *,
-    interval: float,
-    seconds: float = math.inf,
-) -> None:
-    """Sample all GPUs and show each reading, until ``seconds`` have passed or the user interrupts.
+@dataclass(frozen=True)
+class Watched:
+    """A GPU that is watched for as long as one likes: its trace holds what the screen shows and no more."""
+
+    sampler: Sampler
+    tally: Tally
+    """Of all readings"""
+    file: GrowingFile | None = None
+    """Where all of them go"""
+
+    def look(self) -> None:
+        """Read the GPU once."""
+        self.sampler.sample()
+        trace = self.sampler.trace
+        self.tally.add(trace.rows[-1])
+        if self.file is not None:
+            self.file.append(trace)
+        del trace.rows[:-KEPT]
+
+
+def follow(watched: Sequence[Watched], console: Console, interval: float, seconds: float = math.inf) -> None:
+    """Look at all GPUs and show each reading, until ``seconds`` have passed or the user interrupts.
 
     Parameters
     ----------
-    samplers : sequence of Sampler
+    watched : sequence of Watched
         One for each GPU.
     console : rich.console.Console
         Where to show them. In a terminal the view is renewed in place; elsewhere every reading is a line.
@@ -67,19 +85,20 @@ def follow(
     seconds : float
         How long to watch.
     """
+    traces = [each.sampler.trace for each in watched]
     if not console.is_terminal or console.is_dumb_terminal:
         for _ in ticks(interval, seconds):
-            for sampler in samplers:
-                sampler.sample()
-                console.print(line(sampler.trace), soft_wrap=True)
+            for each in watched:
+                each.look()
+                console.print(line(each.sampler.trace), soft_wrap=True)
         return
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
         for _ in ticks(interval, seconds):
-            for sampler in samplers:
-                sampler.sample()
-            live.update(view([sampler.trace for sampler in samplers], console), refresh=True)
+            for each in watched:
+                each.look()
+            live.update(view(traces, console), refresh=True)
 
 
 def ticks(interval: float, seconds: float) -> Iterator[int]:

@@ -18,7 +18,7 @@ from gpuguide.measure import side_by_side, store
 from gpuguide.measure.records import Record, describe_keys
 from gpuguide.measure.units import format_quantity
 
-NUMBERS = ("median", "p25", "p75", "n")
+NUMBERS = ("median", "p25", "p75", "n", "within\nturns", "between\nturns")
 app = typer.Typer(
     help="Records: list, show, verify, import, rebase.\n\nExample: gpuguide records list", no_args_is_help=True
 )
@@ -69,6 +69,9 @@ def records_show(
 ) -> None:
     """Show a benchmark's records: the circumstances and every case.
 
+    "within turns" is how far the samples of a turn spread, from p25 to p75, and "between turns" how far the medians of
+    turns lie apart, both as shares of the median.
+
     Example: gpuguide records show ceilings
     """
     known = declarations.names()
@@ -88,9 +91,10 @@ def records_show(
 
 
 def show_record(record: Record) -> None:
-    """Print one record: its stamp, a line for every measured case, and why others hold no measurement."""
+    """Print one record: the stamp of each run, a line for every measured case, and why others hold no measurement."""
     stale = " (stale: the code has changed since)" if record.stale else ""
-    say(f"{record.benchmark} on {record.runs[-1].stamp()}{stale}")
+    for run in record.runs:
+        say(f"{record.benchmark} on {run.stamp(record.libraries())}{stale}")
     same, differ = side_by_side.split_keys(record.cases)
     if same:
         say(f"all cases: {describe_keys(same)}")
@@ -100,13 +104,23 @@ def show_record(record: Record) -> None:
         for name, metric in case.metrics.items():
             s = metric.summary
             spread = ["" if q is None else format_quantity(q, metric.unit) for q in (s.median, s.p25, s.p75)]
-            table.add_row(*words, name, *spread, str(s.n))
+            turns = ["" if share is None else percent(share) for share in (metric.within_turns, metric.between_turns)]
+            table.add_row(*words, name, *spread, str(s.n), *turns)
             words = [""] * len(words)  # said once for all metrics of a case
     show(table)
     for case in record.cases:
         if case.status != "ok":
             keys_of_case = f" ({describe_keys(case.keys)})" if case.keys else ""
             say(f"{case.contender}{keys_of_case}: {case.status}, {case.reason}")
+
+
+def percent(share: float) -> str:
+    """Write a share in percent, with two significant digits and no more than two decimals.
+
+    >>> percent(0.1234), percent(0.0456), percent(0.00001)
+    ('12 %', '4.6 %', '0.00 %')
+    """
+    return f"{100 * share:.{0 if share >= 0.1 else 1 if share >= 0.01 else 2}f} %"
 
 
 @app.command("verify")
@@ -149,6 +163,7 @@ def records_verify(
 def records_import(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Record files, or folders of them.")],
     publish: Annotated[bool, typer.Option("--publish", help="Into the published records instead of your own.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Also where measured cases would be lost.")] = False,
 ) -> None:
     """Check records and take them in.
 
@@ -157,7 +172,7 @@ def records_import(
     folder = store.published_folder() if publish else store.overlay_folder()
     if folder is None:
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
-    for record in store.import_records(paths, folder, publish=publish):
+    for record in store.import_records(paths, folder, publish=publish, replacing=replace):
         say(f"{record.device}/{record.benchmark}")
 
 
@@ -178,4 +193,29 @@ def records_rebase(
         say(f"{record.device}/{record.benchmark}: {outcome}")
         changed += outcome in ("stale before", "changed since")
     if changed:
+        raise typer.Exit(1)
+
+
+@app.command("choices")
+def records_choices(
+    write: Annotated[bool, typer.Option("--write", help="Write the tables anew where they differ.")] = False,
+) -> None:
+    """Compare the tables of who is fastest with the records.
+
+    Functions that choose by speed, such as the one for attention, read them.
+
+    Example: gpuguide records choices --write
+    """
+    from gpuguide.measure import choices
+
+    old = 0
+    for table in choices.tables():
+        wanted = choices.from_records(table)
+        is_old = table.read_text(encoding="utf-8") != wanted
+        old += is_old
+        if is_old and write:
+            table.write_text(wanted, encoding="utf-8")
+        state = "as the records say" if not is_old else "written" if write else "not as the records say"
+        say(f"{table.parent.name}: {state}")
+    if old and not write:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ def watch(
     interval: Annotated[float, typer.Option(min=0.02, help="Seconds from one reading to the next.")] = 1.0,
     seconds: Annotated[float, typer.Option(min=0, help="How long to watch; by default until Ctrl-C.")] = math.inf,
     out_file: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Keep the readings of one GPU as .json or .csv.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the readings of one GPU as they come, as .csv.")
     ] = None,
 ) -> None:
     """Show what the GPUs do as it changes; stop with Ctrl-C.
@@ -31,21 +32,21 @@ def watch(
     Example: gpuguide watch --interval 0.5 --seconds 60
     """
     from gpuguide.cli import live
-    from gpuguide.hardware import monitor, trace
+    from gpuguide.hardware import monitor
+    from gpuguide.hardware.totals import Tally
+    from gpuguide.hardware.trace import GrowingFile
     from gpuguide.measure import traces
 
-    if out_file is not None:
-        trace.check_form(out_file)
-    screen = Console(highlight=False, markup=False, emoji=False)
-    with monitor.samplers(device or None, interval=interval) as found:
-        if out_file is not None and len(found) > 1:
+    with ExitStack() as opened:
+        file = opened.enter_context(closing(GrowingFile(out_file))) if out_file is not None else None
+        found = opened.enter_context(monitor.samplers(device or None, interval=interval))
+        if file is not None and len(found) > 1:
             raise GpuguideError(f"--out keeps one GPU, and {len(found)} would be watched. Choose one with --device.")
+        watched = [live.Watched(sampler, Tally(), file) for sampler in found]
         try:
-            live.follow(found, screen, interval=interval, seconds=seconds)
+            live.follow(watched, Console(highlight=False, markup=False, emoji=False), interval, seconds)
         except KeyboardInterrupt:
             err.print("")
-        watched = [sampler.trace for sampler in found if sampler.trace.rows]
     for each in watched:
-        err.print("\n    ".join(traces.described(each)), markup=False)
-        if out_file is not None:
-            each.save(out_file)
+        if each.tally.samples:
+            err.print("\n    ".join(traces.described(each.sampler.trace, each.tally)), markup=False)

@@ -20,46 +20,15 @@ of it to zero before a loss scale from above can reach it. There the count waits
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 
-from gpuguide import kernels
-from gpuguide.cross_entropy.reference import (
-    IGNORED,
-    check_settings,
-    check_shape_of_targets,
-    check_targets,
-    divisor,
-    logits_gradient,
-    outside_the_vocabulary,
-    token_losses,
-)
+from gpuguide.cross_entropy import loop, operators
+from gpuguide.cross_entropy.reference import IGNORED, check_settings, check_shape_of_targets
 
 CHUNK_BYTES = 832 * 2**20
 """The logits of a chunk take about as much, unless that would leave it fewer than ``FEWEST_TOKENS``"""
 FEWEST_TOKENS = 2048
 """With fewer at a time, reading the head and adding to its gradient again and again costs more than the arithmetic"""
-FP16_FACTOR = 256.0
-"""What the gradient of the logits is multiplied by in fp16, whose smallest normal number is 6e-5 and largest 65504"""
-ROWS_AT_ONCE = 64
-"""Rows of logits that are turned into gradients together. They are computed with in fp32, so few rows save memory."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What decides the loss, apart from the tensors."""
-
-    vocab_size: int
-    ignore_index: int
-    label_smoothing: float
-    z_loss: float
-    reduction: str
-    count: int | torch.Tensor | None
-    chunk: int
-    gradient_dtype: torch.dtype
 
 
 def linear_cross_entropy(
@@ -121,192 +90,21 @@ def linear_cross_entropy(
     check_shape_of_targets(targets, hidden.shape[:-1])
     if chunk is not None and chunk < 1:
         raise ValueError(f"The chunk is {chunk} positions; it must be at least 1.")
-    settings = Settings(
-        vocab_size,
-        ignore_index,
-        label_smoothing,
-        z_loss,
-        reduction,
-        count,
-        chunk or default_chunk(head.shape[0], hidden.element_size()),
-        _checked_gradient_dtype(gradient_dtype, hidden.dtype),
+    chunk = chunk or default_chunk(head.shape[0], hidden.element_size())
+    scale = None
+    if reduction == "sum" or count is not None:
+        scale = loop.one_over_count(targets, ignore_index, hidden, reduction, count)
+    gradient_dtype = _checked_gradient_dtype(gradient_dtype, hidden.dtype)
+    wanted = [operand.requires_grad and torch.is_grad_enabled() for operand in (hidden, head)]
+    return operators.differentiable(
+        hidden, head, targets, scale, vocab_size, ignore_index, label_smoothing, z_loss, chunk, gradient_dtype, *wanted
     )
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    if torch.is_grad_enabled() and (hidden.requires_grad or head.requires_grad):
-        with torch.cuda.device_of(flat):
-            return _LinearCrossEntropy.apply(flat, head, targets, settings)
-    check_targets(targets, hidden.shape[:-1], vocab_size, ignore_index)
-    return loss_of_chunks(flat, head, targets.reshape(-1), settings) * one_over_count(targets, settings, flat)
 
 
 def default_chunk(rows: int, element_size: int) -> int:
     """Return how many positions are taken at a time: a power of two, for a head of ``rows`` rows."""
     fitting = CHUNK_BYTES // (rows * element_size)
     return max(FEWEST_TOKENS, 1 << max(fitting.bit_length() - 1, 0))
-
-
-def loss_of_chunks(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """Return the sum of the losses, a chunk at a time and without gradients."""
-    total = torch.zeros((), dtype=_wide(hidden.dtype), device=hidden.device)
-    for part, wanted in zip(hidden.split(settings.chunk), targets.split(settings.chunk), strict=True):
-        logits = (part @ head.t())[:, : settings.vocab_size]
-        for rows, some in zip(logits.split(ROWS_AT_ONCE), wanted.split(ROWS_AT_ONCE), strict=True):
-            total += token_losses(rows, some, **_of_the_loss(settings)).sum()
-    return total
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    """The loss, whose forward pass computes the gradients too."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, settings: Settings
-    ) -> torch.Tensor:
-        logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
-        torch.mm(hidden[: len(logits)], head.t(), out=logits)  # a GPU has this to do while the host prepares the rest
-        scale, refuse_targets_outside = look_at_targets(targets, settings, hidden)
-        early, ctx.late = scale, None
-        if hidden.dtype == torch.float16:
-            early, ctx.late = torch.full_like(scale, FP16_FACTOR), scale / FP16_FACTOR
-        targets = targets.reshape(-1)
-        losses = torch.zeros(len(hidden), dtype=_wide(hidden.dtype), device=hidden.device)
-        wants_hidden, wants_head = ctx.needs_input_grad[:2]
-        d_hidden = torch.empty_like(hidden, dtype=settings.gradient_dtype) if wants_hidden else None
-        d_head = torch.empty_like(head, dtype=settings.gradient_dtype) if wants_head else None
-        for start in range(0, len(hidden), settings.chunk):
-            here = slice(start, start + settings.chunk)
-            logits = logits[: len(hidden[here])]
-            if start:
-                torch.mm(hidden[here], head.t(), out=logits)
-            loss_then_gradient_(logits, targets[here], losses[here], early, settings)
-            if d_hidden is not None:
-                _store_product(d_hidden[here], logits, head)
-            if d_head is not None:
-                (_add_product if start else _store_product)(d_head, logits.t(), hidden[here])
-        if d_head is not None and not len(hidden):
-            d_head.zero_()
-        refuse_targets_outside()
-        ctx.gradients = d_hidden, d_head
-        ctx.types = hidden.dtype, head.dtype
-        return losses.sum() * scale
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "linear_cross_entropy has no second derivative: its gradient was computed with the loss. "
-                "Use torch.nn.functional.cross_entropy on the logits for one."
-            )
-        if ctx.gradients is None:
-            raise RuntimeError(
-                "The gradient of this linear_cross_entropy was handed out already. Compute the loss again before a "
-                "second backward pass."
-            )
-        gradients, ctx.gradients = ctx.gradients, None
-        factor = upstream[0] if ctx.late is None else upstream[0] * ctx.late
-        done = [
-            None if gradient is None else multiply_(gradient, factor).to(dtype)
-            for gradient, dtype in zip(gradients, ctx.types, strict=True)
-        ]
-        return (*done, None, None)
-
-
-def look_at_targets(
-    targets: torch.Tensor, settings: Settings, hidden: torch.Tensor
-) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Return what the sum of the losses is multiplied by, and a function that refuses targets outside the vocabulary.
-
-    On a GPU that function is called when all work has been launched. It waits only until the targets were looked at,
-    which the GPU does right after the first product. Asked before, the host would wait, and the GPU then have nothing
-    to do.
-    """
-    if not kernels.take(hidden):
-        check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)
-        return one_over_count(targets, settings, hidden), lambda: None
-    from gpuguide.cross_entropy import fused
-
-    flat = targets.reshape(-1)
-    scale, first_outside = fused.look_at_targets(flat, settings.vocab_size, settings.ignore_index)
-    if settings.reduction == "sum" or settings.count is not None:
-        scale = one_over_count(targets, settings, hidden)
-    if torch.cuda.is_current_stream_capturing():
-        return scale, lambda: None
-    found = torch.empty((), dtype=torch.int64, pin_memory=True)
-    found.copy_(first_outside, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
-
-    def refuse_targets_outside() -> None:
-        arrived.synchronize()
-        if int(found) < len(flat):
-            raise outside_the_vocabulary(targets, int(found), settings.vocab_size, settings.ignore_index)
-
-    return scale, refuse_targets_outside
-
-
-def one_over_count(targets: torch.Tensor, settings: Settings, hidden: torch.Tensor) -> torch.Tensor:
-    """Return what the sum of the losses is multiplied by."""
-    counted = divisor(targets, settings.ignore_index, settings.reduction, settings.count)
-    return torch.as_tensor(counted, device=hidden.device).to(_wide(hidden.dtype)).reciprocal()
-
-
-def loss_then_gradient_(
-    logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, scale: torch.Tensor, settings: Settings
-) -> None:
-    """Write the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
-
-    On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
-    """
-    if kernels.take(logits):
-        from gpuguide.cross_entropy import fused
-
-        fused.loss_then_gradient_(
-            logits, targets, losses, scale, vocab_size=settings.vocab_size, **_of_the_loss(settings)
-        )
-        return
-    logits[:, settings.vocab_size :] = 0  # what stands for no token has no gradient
-    real = logits[:, : settings.vocab_size]
-    parts = (part.split(ROWS_AT_ONCE) for part in (real, targets, losses))
-    for rows, some, of_rows in zip(*parts, strict=True):
-        of_rows.copy_(token_losses(rows, some, **_of_the_loss(settings)))
-        rows.copy_(logits_gradient(rows, some, **_of_the_loss(settings)).mul_(scale))
-
-
-def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Multiply in place by one number, and return the result. On a GPU a factor of one costs nothing."""
-    if kernels.take(values):
-        from gpuguide.cross_entropy import fused
-
-        return fused.multiply_(values, factor)
-    return values.mul_(factor)
-
-
-def _of_the_loss(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("ignore_index", "label_smoothing", "z_loss")}
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _store_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Set ``out`` to a product, in its own type."""
-    if out.dtype == left.dtype:
-        torch.mm(left, right, out=out)
-    elif out.is_cuda:
-        torch.mm(left, right, out_dtype=out.dtype, out=out)
-    else:
-        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
-
-
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add a product to ``total``, in the type of ``total``."""
-    if total.dtype == left.dtype:
-        torch.addmm(total, left, right, out=total)
-    elif total.is_cuda:
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
-        torch.addmm(total, left.to(total.dtype), right.to(total.dtype), out=total)
 
 
 # --- checks ----------------------------------------------------------------------------------------------

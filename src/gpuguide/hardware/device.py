@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
+from gpuguide.hardware.processor import processor_name
 
 Backend = Literal["cuda", "cpu", "fake"]
 FAKE_VARIABLE = "GPUGUIDE_FAKE_DEVICE"
@@ -138,18 +138,6 @@ def choose(name: str | None) -> Device:
     if name == "cpu":
         return cpu()
     raise unknown("device", str(name), ["gpu", "cpu"])
-
-
-def processor_name() -> str:
-    """Return the processor's model name."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine() or "unknown processor"
 
 
 def _sysconf(name: str) -> int:

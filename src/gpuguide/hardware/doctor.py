@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import os
 import platform
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from gpuguide.hardware.monitor import read_driver
+from gpuguide.hardware import datasheet
+from gpuguide.hardware.device import Device
+from gpuguide.hardware.monitor import BoardState, read_board, read_driver
+from gpuguide.hardware.processor import processor_name
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look for everything that some part of gpuguide uses."""
-    return [python(), torch_build(), *gpu(), *optional_libraries(), compiler()]
+    return [python(), processor(), torch_build(), *gpu(), *optional_libraries(), cudf(), compiler()]
 
 
 def records_folder(folder: Path | None) -> Finding:
@@ -43,6 +50,14 @@ def python() -> Finding:
     return Finding("Python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}", True)
 
 
+def processor() -> Finding:
+    """Look at the host's processor, and at how many of its cores this process may use."""
+    cores = os.cpu_count() or 1
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    usable = f"{cores} cores" if mine == cores else f"{mine} of {cores} cores for this process"
+    return Finding("Processor", True, f"{processor_name()}, {usable}")
+
+
 def torch_build() -> Finding:
     """Look at PyTorch and what it was built for."""
     if importlib.util.find_spec("torch") is None:
@@ -55,37 +70,56 @@ def torch_build() -> Finding:
 
 def gpu() -> list[Finding]:
     """Look at the driver, the GPU, and what the GPU can do."""
-    state = read_driver()
-    driver = Finding(
-        "NVIDIA driver",
-        state.driver is not None,
-        state.driver or "not found; without it pages and tests run on the CPU and published records are shown",
-    )
     from gpuguide.errors import GpuguideError
-    from gpuguide.hardware import datasheet, device
+    from gpuguide.hardware import device
 
     try:
         found = device.current()
     except GpuguideError:
+        version = read_driver().driver
+        without = "not found; without it pages and tests run on the CPU and published records are shown"
         return [
-            driver,
+            Finding("NVIDIA driver", version is not None, version or without),
             Finding("CUDA GPU", False, "PyTorch sees none; 'gpuguide bench run' needs one, or --device cpu"),
         ]
-    if state.driver is None:
-        driver = Finding("NVIDIA driver", True, "its version is not known without nvidia-ml-py")
-    memory = f"{found.memory / 2**30:.0f} GiB"
-    capability = "compute capability {}.{}".format(*found.capability or (0, 0))
-    formats = Finding("Number formats", True, ", ".join(sorted(found.supports & {"fp16", "bf16", "tf32", "fp8"})))
+    chip = properties(found)
+    uuid = None if chip is None else str(chip.uuid)
+    state, board = read_driver(uuid), read_board(uuid)
+    facts = [found.name, f"{found.memory / 2**30:.0f} GiB"]
+    facts += [] if chip is None else [f"{chip.multi_processor_count} multiprocessors"]
+    facts += ["compute capability {}.{}".format(*found.capability or (0, 0))]
     sheet = datasheet.find(found.name)
     known = sheet.name if sheet else "not in the table; measured values stand without datasheet values beside them"
     readings = [name for name in ("sm_clock", "power", "temperature") if getattr(state, name) is not None]
     return [
-        driver,
-        Finding("CUDA GPU", True, f"{found.name}, {memory}, {capability}"),
-        formats,
+        Finding("NVIDIA driver", True, state.driver or "its version is not known without nvidia-ml-py"),
+        Finding("CUDA GPU", True, ", ".join(facts)),
+        *plugged_in(board),
+        Finding("Number formats", True, ", ".join(sorted(found.supports & {"fp16", "bf16", "tf32", "fp8"}))),
         Finding("Datasheet", sheet is not None, known),
         Finding("Clock and power readings", bool(readings), ", ".join(readings) or "none; records will lack them"),
     ]
+
+
+def properties(found: Device) -> Any | None:
+    """Return what PyTorch knows of the chip; ``None`` for a made-up GPU."""
+    import torch
+
+    return torch.cuda.get_device_properties(0) if found.backend == "cuda" and torch.cuda.is_available() else None
+
+
+def plugged_in(board: BoardState) -> Iterator[Finding]:
+    """Tell what the driver says of a GPU's memory, link and partition; nothing where it says nothing."""
+    if board.memory_free is not None:
+        yield Finding("Free GPU memory", True, f"{board.memory_free / 2**30:.1f} GiB")
+    if board.link_generation is not None and board.link_width is not None:
+        most = f"generation {board.most_link_generation}, {board.most_link_width} lanes"
+        now = f"generation {board.link_generation}, {board.link_width} lanes"
+        lower = f"now {now}, of at most {most}; an idle GPU may lower it"
+        yield Finding("PCIe link", True, now if now == most else lower)
+    if board.is_partitioned is not None:
+        on = "on; PyTorch sees one instance, and CUDA_VISIBLE_DEVICES chooses it by its UUID"
+        yield Finding("MIG mode", True, on if board.is_partitioned else "off")
 
 
 def optional_libraries() -> list[Finding]:
@@ -93,7 +127,7 @@ def optional_libraries() -> list[Finding]:
     wanted = {
         "triton": ("triton", "GPU kernels written in Python; comes with PyTorch's CUDA builds"),
         "transformers": ("transformers", "the extra 'peers'"),
-        "cudf": ("cudf", "dataframes on the GPU; the extra 'cuda12' or 'cuda13'"),
+        "polars": ("polars", "dataframes on the host; the extra 'dataframes'"),
         "pynvml": ("nvidia-ml-py", "clock and power readings; the extra 'cuda12' or 'cuda13'"),
         "sphinx": ("sphinx", "building the site; the extra 'site'"),
     }
@@ -108,6 +142,19 @@ def library(module: str, package: str, purpose: str) -> Finding:
         return Finding(package, True, metadata.version(package))
     except metadata.PackageNotFoundError:
         return Finding(package, True, "installed, version unknown")
+
+
+def cudf() -> Finding:
+    """Import cuDF, which can be installed and yet fail: it looks for a driver and for CUDA's libraries."""
+    found = library("cudf", "cudf", "dataframes on the GPU; the extra 'cuda12' or 'cuda13'")
+    if not found.present:
+        return found
+    try:
+        module = importlib.import_module("cudf")
+    except Exception as error:
+        said = str(error).splitlines()[0] if str(error) else "no message"
+        return Finding("cudf", False, f"installed, but importing it fails: {type(error).__name__}: {said}")
+    return Finding("cudf", True, str(getattr(module, "__version__", found.detail)))
 
 
 def compiler() -> Finding:

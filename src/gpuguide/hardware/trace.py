@@ -3,60 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.quantities import NOT_AVERAGED
+from gpuguide.hardware.totals import Row, Tally, Totals
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-class Row(NamedTuple):
-    """All readings of one moment."""
-
-    seconds: float
-    """Since the trace began, in the middle of the reading"""
-    cost: float
-    """Seconds that the reading itself took"""
-    readings: Mapping[str, float]
-    """Quantity to its value; NaN where the driver gave none this time"""
-
-
-@dataclass(frozen=True)
-class Span:
-    """One quantity over a whole trace."""
-
-    unit: str
-    mean: float
-    """Over time: the integral by trapezoids, divided by the duration"""
-    least: float
-    most: float
-
-
-@dataclass(frozen=True)
-class Totals:
-    """What a trace adds up to."""
-
-    duration: float
-    """Seconds from the first reading to the last"""
-    samples: int
-    columns: Mapping[str, Span]
-    """Of every quantity but :data:`gpuguide.hardware.quantities.NOT_AVERAGED`"""
-    energy_from_power: float | None
-    """J, power × time; from ``instant_power`` if there is one, else from ``power``"""
-    energy_counted: float | None
-    """J, by the driver's counter"""
-    cost: float
-    """Seconds that one reading took, in the mean"""
-    share: float
-    """Of the duration that readings took, on the thread that makes them"""
 
 
 @dataclass
@@ -169,43 +129,22 @@ class Trace:
         GpuguideError
             If there is no reading yet.
         """
+        return self.tally().totals(self.units)
+
+    def tally(self) -> Tally:
+        """Return the readings added up.
+
+        Raises
+        ------
+        GpuguideError
+            If there is no reading yet.
+        """
         if not self.rows:
             raise GpuguideError(f"The trace of {self.device} holds no reading yet.")
-        seconds = self.seconds
-        duration = float(seconds[-1] - seconds[0])
-        costs = [row.cost for row in self.rows[: len(seconds)]]
-        columns = {name: span for name in self.units if name not in NOT_AVERAGED and (span := self._span(name))}
-        source = "instant_power" if "instant_power" in columns else "power"
-        return Totals(
-            duration=duration,
-            samples=len(seconds),
-            columns=columns,
-            energy_from_power=columns[source].mean * duration if source in columns else None,
-            energy_counted=self._counted(),
-            cost=sum(costs) / len(costs),
-            share=sum(costs) / duration if duration > 0 else 1.0,
-        )
-
-    def _span(self, name: str) -> Span | None:
-        """Return mean and extremes of a quantity, or ``None`` if no reading of it came through."""
-        import numpy as np
-
-        values = self[name]
-        seconds = self.seconds[: len(values)]
-        good = ~np.isnan(values[: len(seconds)])
-        values, seconds = values[: len(seconds)][good], seconds[good]
-        if not len(values):
-            return None
-        lasted = float(seconds[-1] - seconds[0])
-        areas = np.diff(seconds) * (values[1:] + values[:-1]) / 2
-        mean = float(areas.sum()) / lasted if lasted > 0 else float(values.mean())
-        return Span(self.units[name], mean, float(values.min()), float(values.max()))
-
-    def _counted(self) -> float | None:
-        if "energy" not in self.units:
-            return None
-        counts = [value for value in self["energy"].tolist() if not math.isnan(value)]
-        return counts[-1] - counts[0] if len(counts) > 1 else None
+        tally = Tally()
+        for row in tuple(self.rows):
+            tally.add(row)
+        return tally
 
     def save(self, path: Path | str) -> None:
         """Write the trace to a file: JSON or CSV, by the ending of its name.
@@ -220,9 +159,7 @@ class Trace:
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise GpuguideError(
-                f"Cannot write the trace {path}: {error.strerror or error}. Name another file."
-            ) from error
+            raise _unwritable(path, error) from error
 
     @classmethod
     def load(cls, path: Path | str) -> Trace:
@@ -279,21 +216,70 @@ def _from_json(text: str) -> Trace:
 
 
 def _to_csv(trace: Trace) -> str:
-    """One comment line with what is not a reading, then a table; ``comment="#"`` lets pandas read it."""
-    import io
+    return _csv_head(trace) + "".join(_csv_line(trace, row) for row in trace.rows)
 
+
+def _csv_head(trace: Trace) -> str:
+    """One comment line with what is not a reading, then the columns; ``comment="#"`` lets pandas read it."""
+    head = json.dumps({name: getattr(trace, name) for name in HEAD})
+    return f"# {head}\n" + _csv_of(["seconds", "cost", *trace.units])
+
+
+def _csv_line(trace: Trace, row: Row) -> str:
+    readings = [row.readings.get(name, math.nan) for name in trace.units]
+    return _csv_of([row.seconds, row.cost, *("" if math.isnan(value) else value for value in readings)])
+
+
+def _csv_of(values: list[str | float]) -> str:
     text = io.StringIO()
-    text.write("# " + json.dumps({name: getattr(trace, name) for name in HEAD}) + "\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["seconds", "cost", *trace.units])
-    for row in trace.rows:
-        values = [_or_none(row.readings.get(name, math.nan)) for name in trace.units]
-        writer.writerow([row.seconds, row.cost, *("" if value is None else value for value in values)])
+    csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
 
 
+class GrowingFile:
+    """A CSV file of a trace to which each reading is written when it is made, so that a crash loses none.
+
+    What :meth:`Trace.load` reads. A file of that name is replaced when the first reading comes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if check_form(path) != ".csv":
+            raise GpuguideError(
+                f"Readings are written as they come, which {path.name!r} cannot take: name a .csv. Trace.load reads "
+                "it, and Trace.save makes JSON of it."
+            )
+        self.path = path
+        self._file: TextIO | None = None
+
+    def append(self, trace: Trace) -> None:
+        """Write the last reading of a trace.
+
+        Raises
+        ------
+        GpuguideError
+            If the file cannot be written.
+        """
+        try:
+            if self._file is None:
+                self._file = self.path.open("w", encoding="utf-8", newline="")
+                self._file.write(_csv_head(trace))
+            self._file.write(_csv_line(trace, trace.rows[-1]))
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file, if there has been a reading."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _unwritable(path: Path, error: OSError) -> GpuguideError:
+    return GpuguideError(f"Cannot write the trace {path}: {error.strerror or error}. Name another file.")
+
+
 def _from_csv(text: str) -> Trace:
-    first, *lines = text.splitlines()
+    first, *lines = text[: text.rfind("\n") + 1].splitlines()  # a line that was cut short does not count
     if not first.startswith("# "):
         raise ValueError("its first line is not '# ' and what the trace is of")
     table = list(csv.DictReader(lines))

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpuguide.errors import unknown
 from gpuguide.hardware.device import Device
-from gpuguide.measure import digest
+from gpuguide.measure import digest, libraries
 from gpuguide.measure.records import Key, Metric, Rate
 from gpuguide.measure.timing import Call, Sampler
 
@@ -49,6 +49,9 @@ class Contender:
     """What the device must have: ``gpu``, ``fp8``, ``bf16`` and so on"""
     leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
     """Why this contender is not measured on a case, where it is not: it cannot do it, or it would not fit"""
+    libraries: tuple[str, ...] = ()
+    """What it calls beside PyTorch, Triton and NumPy, by the names of :data:`gpuguide.measure.libraries.KNOWN`. The
+    record names their versions; without one of them the contender is skipped, and the record says why."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,31 @@ class Benchmark:
     """Bytes of device memory that a case needs with all its contenders set up"""
     budget: float = 1.0
     """Seconds that each contender of a case may spend on samples"""
-    settle: float = 0.05
-    """Seconds of calls that do not count at the beginning of every turn; half a second lets the clock of a GPU
-    settle under work that draws all the power it may"""
     samples: int | None = None
     """A fixed number of samples, where their order in time is what is looked at"""
-    libraries: tuple[str, ...] = ()
-    """Packages beside PyTorch, Triton and NumPy whose versions the record must name"""
+
+
+def called(contender: Contender, device: Device) -> tuple[str, ...]:
+    """Return the libraries that a contender calls on a device: those for NVIDIA GPUs on no processor."""
+    return tuple(name for name in contender.libraries if device.is_gpu or name not in libraries.OF_CUDA)
+
+
+def skipped(benchmark: Benchmark, contender: str, keys: Keys, device: Device) -> str | None:
+    """Return why a contender is not measured on a case, or ``None`` if it is."""
+    declared = benchmark.contenders[contender]
+    return (
+        lacking(declared, device)
+        or not_here(declared, device)
+        or too_large(benchmark, keys, device)
+        or declared.leaves_out(device, keys)
+    )
+
+
+def not_here(contender: Contender, device: Device) -> str | None:
+    """Return which library that a contender calls cannot be used, or ``None`` if all can; a fake device calls none."""
+    if device.backend == "fake":
+        return None
+    return next((why for name in called(contender, device) if (why := libraries.why_not_here(name))), None)
 
 
 def lacking(contender: Contender, device: Device) -> str | None:

@@ -7,8 +7,10 @@ The key ``device`` names another device than the reference GPU: ``cpu``, or ``8x
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, replace
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import records, store
@@ -45,6 +47,11 @@ class Measurement:
         return self.record.runs[self.case.run]
 
     @property
+    def stamp(self) -> str:
+        """Where, with what and when it was measured, the libraries that the contender calls included."""
+        return self.run.stamp(self.record.libraries([self.case.contender]))
+
+    @property
     def text(self) -> str:
         """The median with its unit, as it stands in prose."""
         return format_quantity(self.value, self.metric.unit)
@@ -59,11 +66,22 @@ class Ratio:
     denominator: Case
     name: str
     summary: Summary
+    """Of the ratios of samples; ``n`` is the number of samples of the contender that has fewer"""
+    unpaired: str = ""
+    """Why samples could not be paired by the turn in which they were taken; empty if they were"""
 
     @property
     def value(self) -> float:
         """The median of the ratios of paired samples."""
         return self.summary.median
+
+    @property
+    def by_turn(self) -> list[float]:
+        """In each turn, the median of the one over the median of the other; empty if turns could not be paired."""
+        if self.unpaired:
+            return []
+        above, below = (case.metrics[self.name].by_turn for case in (self.numerator, self.denominator))
+        return [statistics.median(a) / statistics.median(b) for a, b in zip(above, below, strict=True)]
 
     @property
     def p25(self) -> float:
@@ -79,6 +97,11 @@ class Ratio:
     def run(self) -> Run:
         """The circumstances in which both were measured."""
         return self.record.runs[self.numerator.run]
+
+    @property
+    def stamp(self) -> str:
+        """Where, with what and when both were measured, the libraries that they call included."""
+        return self.run.stamp(self.record.libraries([self.numerator.contender, self.denominator.contender]))
 
     @property
     def text(self) -> str:
@@ -105,9 +128,10 @@ def measurement(reference: str) -> Measurement:
 def ratio(reference: str, record: Record | None = None) -> Ratio:
     """Return the ratio that ``benchmark/numerator/denominator:metric key=value …`` names.
 
-    Samples of the two contenders were taken in turn; the first of one is divided by the first of the other, and so
-    on, so that a drift of the clocks cancels. Where one contender has more samples, those without a partner are
-    left out.
+    Every sample of a turn of the one is divided by every sample of the same turn of the other, so that a drift of the
+    clocks from turn to turn cancels, and what remains is the spread of single samples. Where a record does not say
+    which turn a sample is of, or the two were not measured in as many turns, the first sample of one is divided by the
+    first of the other and so on, those without a partner are left out, and :attr:`Ratio.unpaired` says why.
 
     Parameters
     ----------
@@ -128,11 +152,29 @@ def ratio(reference: str, record: Record | None = None) -> Ratio:
     above, below = record.case(contender, **keys), record.case(other, **keys)
     if above.run != below.run:
         raise GpuguideError(f"{reference!r}: the two contenders were measured in different runs, so no ratio is given.")
-    pairs = zip(metric_of(above, name, reference).samples, metric_of(below, name, reference).samples, strict=False)
+    one, another = metric_of(above, name, reference), metric_of(below, name, reference)
+    unpaired = why_unpaired(one, another)
     try:
-        return Ratio(record, above, below, name, records.summarise([a / b for a, b in pairs]))
+        if unpaired:
+            ratios = [a / b for a, b in zip(one.samples, another.samples, strict=False)]
+        else:
+            turns = zip(one.by_turn or [one.samples], another.by_turn or [another.samples], strict=True)
+            ratios = [a / b for turn in turns for a, b in itertools.product(*turn)]
     except ZeroDivisionError:
         raise GpuguideError(f"{reference!r}: a sample of {other} is zero, so no ratio is given.") from None
+    summary = replace(records.summarise(ratios), n=min(one.summary.n, another.summary.n))
+    return Ratio(record, above, below, name, summary, unpaired)
+
+
+def why_unpaired(one: Metric, another: Metric) -> str:
+    """Return why the samples of two contenders cannot be paired by turns; an empty text if they can."""
+    if one.summary.n == another.summary.n == 1:
+        return ""
+    if not one.turns or not another.turns:
+        return "the record does not say which turn a sample is of"
+    if len(one.turns) != len(another.turns):
+        return f"one was measured in {len(one.turns)} turns and the other in {len(another.turns)}"
+    return ""
 
 
 def metric_of(case: Case, name: str, reference: str) -> Metric:

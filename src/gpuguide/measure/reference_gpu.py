@@ -1,4 +1,4 @@
-"""Words for the reference GPU, whose records prose speaks of: its name comes from them and never from an author.
+"""Words for the reference GPU, whose records prose speaks of: they come from these and never from an author.
 
 >>> from gpuguide.measure import reference_gpu
 >>> f"one copy on {reference_gpu.word('a short')}"  # doctest: +SKIP
@@ -14,6 +14,7 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.datasheet import Gpu
 from gpuguide.measure import store
+from gpuguide.measure.records import Record
 
 ID = "reference"
 """What stands for the reference GPU where an id of the datasheet table is asked for"""
@@ -76,6 +77,23 @@ def sheet(gpu_id: str = ID) -> Gpu:
     if found is None:
         raise GpuguideError(f"The reference GPU, {name()}, is not in the table of GPUs. Add it to datasheet.toml.")
     return found
+
+
+def age(record: Record) -> str:
+    """Return what is said of a record whose code has changed since: a fault of the reference GPU's, a date of others.
+
+    It is empty if the record is fresh.
+    """
+    if not record.stale:
+        return ""
+    if store.is_quotable(record):
+        return "stale: the code that measured this has changed since"
+    return f"measured with the code of {code_of(record)}"
+
+
+def code_of(record: Record) -> str:
+    """Return the day of the code that measured a record, which is the day of its last run."""
+    return max(run.finished_at for run in record.runs)[:10]
 
 
 def _with_article(article: str) -> str:

@@ -274,7 +274,7 @@ def rows(record: Record) -> list[list[str]]:
     return found
 
 
-def import_records(paths: Sequence[Path], folder: Path, *, publish: bool) -> list[Record]:
+def import_records(paths: Sequence[Path], folder: Path, *, publish: bool, replacing: bool = False) -> list[Record]:
     """Check records and copy them into ``folder``; nothing is copied unless all are good.
 
     Parameters
@@ -285,11 +285,14 @@ def import_records(paths: Sequence[Path], folder: Path, *, publish: bool) -> lis
         The published or the overlay folder.
     publish : bool
         Refuse what must not be published: simulated and stale records, and such without a commit.
+    replacing : bool
+        Take a record in also where it would write over measured cases that it lacks, or over another processor's.
 
     Raises
     ------
     GpuguideError
-        If a record is damaged or must not be published, two would be one file, or there is none.
+        If a record is damaged or must not be published, two would be one file, measurements would be lost, or there
+        is none.
     """
     files = [file for path in paths for file in (sorted(path.glob("**/*.json")) if path.is_dir() else [path])]
     if not files:
@@ -303,10 +306,32 @@ def import_records(paths: Sequence[Path], folder: Path, *, publish: bool) -> lis
         refusal = unpublishable(record)
         if refusal:
             raise GpuguideError(f"{record.path} cannot be published: {refusal}.")
-    return [
-        records.write(replace(record, path=None), folder / record.device / f"{record.benchmark}.json")
-        for record in checked
-    ]
+    targets = [folder / record.device / f"{record.benchmark}.json" for record in checked]
+    for record, target in zip(checked, targets, strict=True):
+        if not replacing and (loss := lost(record, target)):
+            raise GpuguideError(f"{record.path} was not taken in: {loss}. Add --replace to take it all the same.")
+    return [records.write(replace(record, path=None), target) for record, target in zip(checked, targets, strict=True)]
+
+
+def lost(record: Record, target: Path) -> str | None:
+    """Return which measurements would be lost if ``record`` took the place of a file, or ``None`` if none would.
+
+    A file that is damaged holds nothing to lose.
+    """
+    try:
+        there = records.read(target) if target.exists() else None
+    except records.DamagedRecord:
+        return None
+    if there is None:
+        return None
+    if there.device_name != record.device_name:
+        return f"{target} is of another machine, {there.device_name}, and it is of {record.device_name}"
+    kept = {(case.contender, *sorted(case.keys.items())) for case in record.cases if case.status == "ok"}
+    measured = [case for case in there.cases if case.status == "ok"]
+    gone = [case for case in measured if (case.contender, *sorted(case.keys.items())) not in kept]
+    if not gone:
+        return None
+    return f"it lacks {len(gone)} of the {len(measured)} cases measured in {target}"
 
 
 def unpublishable(record: Record) -> str | None:

@@ -9,7 +9,8 @@ import statistics
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.monitor import limits_over
 from gpuguide.hardware.quantities import BOARD, QUANTITIES
-from gpuguide.hardware.trace import Row, Trace
+from gpuguide.hardware.totals import Row, Tally
+from gpuguide.hardware.trace import Trace
 from gpuguide.measure import records
 from gpuguide.measure.records import Case, Metric, Record
 from gpuguide.measure.units import format_quantity, significant
@@ -64,9 +65,18 @@ def of_case(record: Record, case: Case) -> Trace:
     )
 
 
-def described(trace: Trace) -> list[str]:
-    """Return what a trace adds up to, one line a quantity, and last what it did not read and what reading cost."""
-    totals = trace.totals()
+def described(trace: Trace, tally: Tally | None = None) -> list[str]:
+    """Return what a trace adds up to, one line a quantity, and last what it did not read and what reading cost.
+
+    Parameters
+    ----------
+    trace : Trace
+        What was watched.
+    tally : Tally, optional
+        Its readings added up, where the trace no longer holds all of them.
+    """
+    tally = tally or trace.tally()
+    totals = tally.totals(trace.units)
     span = f"{totals.samples} readings in {format_quantity(totals.duration, 's')}"
     lines = [f"GPU {trace.index}, {trace.device}: {span}"]
     for name, column in totals.columns.items():
@@ -76,7 +86,7 @@ def described(trace: Trace) -> list[str]:
     known = [f"{format_quantity(value, 'J')} by {way}" for way, value in energies.items() if value is not None]
     if known:
         lines.append(f"energy: {', '.join(known)}")
-    limits = limits_over(trace["clock_limits"]) if "clock_limits" in trace.units else {}
+    limits = limits_over(tally.clock_limits.elements())
     if limits:
         shares = [f"{name} ({significant(100 * share, 2)} % of the readings)" for name, share in limits.items()]
         lines.append(f"clock limits: {', '.join(shares)}")

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from gpuguide import __version__
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.device import processor_name
+from gpuguide.hardware.processor import processor_name
 from gpuguide.models import checkpoint, corpus
 from gpuguide.models.evaluation import Evaluation, evaluate
 from gpuguide.models.gpt2 import GPT2, Config

@@ -16,7 +16,7 @@ from __future__ import annotations
 from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
-from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour
+from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "colour",
     "curves",
     "device_label",
+    "label",
     "legend",
     "linear_axis",
     "log_axis",

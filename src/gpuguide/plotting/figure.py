@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.side_by_side import case_like
-from gpuguide.plotting import palette
+from gpuguide.plotting import other_gpus, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -85,20 +85,30 @@ def show(
             light = _svg(draw, palette.LIGHT, size)
             svg = {"light": light, "dark": palette.in_dark(light)}
         png = _png(draw, size)
-    own = _own_devices(drawn)
-    text = f"{alt.strip()} Dashed and hollow: the same, measured by you on {own}." if own else alt.strip()
-    return Figure(text, caption.strip(), tuple(stamp([*records, *drawn])), png, svg)
+    others = other_gpus.sentences(each.record for each in drawn)
+    own = _own_devices(each.record for each in drawn)
+    mine = f"Dashed and hollow: the same, measured by you on {own}." if own else ""
+    alt = " ".join(filter(None, (alt.strip(), others, mine)))
+    caption = " ".join(filter(None, (caption.strip(), others)))
+    named = [Drawn(record, ()) for record in records if not any(record == each.record for each in drawn)]
+    return Figure(alt, caption, tuple(_stamps([*named, *drawn])), png, svg)
 
 
 def stamp(records: Iterable[Record]) -> list[str]:
     """Return one line for each device and environment: where, with what, when, and from how many samples."""
+    return _stamps([Drawn(record, ()) for record in records])
+
+
+def _stamps(drawn: Iterable[Drawn]) -> list[str]:
     lines: dict[str, set[int]] = {}
-    for record in records:
-        stale = " · stale: the code that measured this has changed since" if record.stale else ""
+    for each in drawn:
+        record = each.record
         for index, run in enumerate(record.runs):
             cases = [case for case in record.cases if case.run == index and case.status == "ok"]
             counts = {metric.summary.n for case in cases for metric in case.measured.values()}
-            lines.setdefault(run.stamp() + stale, set()).update(counts)
+            where = run.stamp(record.libraries(each.contenders or None))
+            line = " · ".join(filter(None, (where, reference_gpu.age(record))))
+            lines.setdefault(line, set()).update(counts)
     return [f"{line} · {_sample_count(counts)}" for line, counts in lines.items() if counts]
 
 
@@ -109,13 +119,23 @@ def _sample_count(counts: set[int]) -> str:
 
 # --- the records that a figure draws ---------------------------------------------------------------------
 
-_drawn: list[Record] | None = None
+
+@dataclass(frozen=True)
+class Drawn:
+    """A record that a figure draws."""
+
+    record: Record
+    contenders: tuple[str, ...]
+    """Whose cases, where that is known; else all"""
+
+
+_drawn: list[Drawn] | None = None
 
 
 class noting:
     """Collect the records that the drawing functions use inside the ``with`` block."""
 
-    def __enter__(self) -> list[Record]:
+    def __enter__(self) -> list[Drawn]:
         global _drawn
         self._outer, _drawn = _drawn, []
         return _drawn
@@ -125,13 +145,18 @@ class noting:
         _drawn = self._outer
 
 
-def note(record: Record) -> None:
-    """Say that ``record`` is being drawn, so that its stamp stands under the figure."""
-    if _drawn is not None and record not in _drawn:
-        _drawn.append(record)
+def note(record: Record, contenders: Sequence[str] = ()) -> None:
+    """Say that ``record`` is being drawn, so that its stamp stands under the figure with the libraries it called."""
+    if _drawn is None:
+        return
+    place = next((place for place, each in enumerate(_drawn) if each.record == record), None)
+    if place is None:
+        _drawn.append(Drawn(record, tuple(contenders)))
+    else:
+        _drawn[place] = Drawn(record, tuple(dict.fromkeys([*_drawn[place].contenders, *contenders])))
 
 
-def published_and_mine(source: Record | str, *contenders: str) -> list[Record]:
+def published_and_mine(source: Record | str, *contenders: str, others: bool = False) -> list[Record]:
     """Return the published record first, then the reader's own records of that benchmark, to draw all of them.
 
     Parameters
@@ -139,15 +164,22 @@ def published_and_mine(source: Record | str, *contenders: str) -> list[Record]:
     source : Record or str
         A record, or the name of a benchmark whose published record is meant.
     *contenders : str
-        What the figure needs: own records are left out that lack a case of these which the published one has.
+        What the figure needs: records are left out that lack a case of these which the published one has.
+    others : bool
+        Between them, also the published record of another GPU, if there is one (:mod:`gpuguide.plotting.other_gpus`).
     """
     published = store.published(source) if isinstance(source, str) else source
     needed = [case for contender in contenders for case in published.cases_of(contender)]
-    own = [record for record in store.mine(published.benchmark) if record.path != published.path]
-    found = [published, *(record for record in own if all(case_like(case, record) for case in needed))]
+    more = [*(other_gpus.beside(published) if others else ()), *mine_of(published)]
+    found = [published, *(record for record in more if all(case_like(case, record) for case in needed))]
     for record in found:
-        note(record)
+        note(record, contenders)
     return found
+
+
+def mine_of(published: Record) -> list[Record]:
+    """Return the reader's own records of a benchmark."""
+    return [record for record in store.mine(published.benchmark) if record.path != published.path]
 
 
 def _own_devices(records: Iterable[Record]) -> str:

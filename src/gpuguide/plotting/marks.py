@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
-from gpuguide.measure.records import Key, Record, Summary
+from gpuguide.measure import reference_gpu, store
+from gpuguide.measure.records import Case, Key, Record, Summary
 from gpuguide.measure.units import format_quantity
-from gpuguide.plotting import palette
-from gpuguide.plotting.figure import published_and_mine
+from gpuguide.plotting import other_gpus, palette
+from gpuguide.plotting.figure import mine_of, note
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -25,12 +26,14 @@ def curves(
     metric: str,
     contenders: Sequence[str] | None = None,
     labels: Mapping[str, str] | None = None,
+    beside: Sequence[str] | None = None,
     **keys: Key,
 ) -> None:
     """Draw the median of each contender over the key ``x``, with its p25–p75 band.
 
     Where the reader has measured the same benchmark, their curve is drawn over it: dashed, with hollow markers,
-    named by its device. More than one name gives a legend.
+    named by its device. Another published GPU is drawn behind it, thin and without a band; of which contenders, says
+    :mod:`gpuguide.plotting.other_gpus`. More than one name gives a legend.
 
     Parameters
     ----------
@@ -45,7 +48,9 @@ def curves(
     contenders : sequence of str, optional
         Which contenders, in this order; by default all that the record holds.
     labels : mapping of str to str, optional
-        Contender to its name in the legend.
+        Contender to its name in the legend; by default that of :func:`gpuguide.plotting.label`.
+    beside : sequence of str, optional
+        The contenders that are drawn for another published GPU too, in place of the rule's choice.
     **keys
         Fixed values of the other keys.
 
@@ -55,33 +60,56 @@ def curves(
         If the published record holds no such point.
     """
     theme = palette.current()
-    published, *own = published_and_mine(source)
+    published = store.published(source) if isinstance(source, str) else source
     chosen = list(contenders) if contenders is not None else published.contenders
-    for record in (published, *own):
-        for contender in chosen:
-            points = record.series(contender, x, metric, **keys)
-            if not points:
-                if record is published:
-                    raise GpuguideError(
-                        f"The record of {record.benchmark!r} on {record.device} holds no {metric!r} of {contender!r}"
-                        f" over {x!r}. It holds: {', '.join(record.contenders)}."
-                    )
-                continue
+    drawn = [published]
+    for record, names in _to_draw(published, chosen, beside):
+        found = {name: _points(record, name, x, metric, keys) for name in names}
+        if record is published and (missing := [name for name, points in found.items() if not points]):
+            raise GpuguideError(
+                f"The record of {record.benchmark!r} on {record.device} holds no {metric!r} of {missing[0]!r}"
+                f" over {x!r}. It holds: {', '.join(record.contenders)}."
+            )
+        held = [name for name, points in found.items() if points]
+        if held:
+            note(record, held)
+            drawn += [record] * (record is not published)
+        for contender in held:
             style = palette.style(contender)
             colour = theme.series[style.colour]
-            xs = [float(value) for value, _ in points]
-            label = (labels or {}).get(contender, contender)
-            medians = [summary.median for _, summary in points]
+            xs, summaries = zip(*found[contender], strict=True)
+            label = (labels or {}).get(contender, palette.label(contender))
+            medians = [summary.median for summary in summaries]
             ax.plot(xs, medians, color=colour, marker=style.marker, label=label, **stroke(record))
-            low, high = zip(*(_band(summary) for _, summary in points), strict=True)
-            ax.fill_between(xs, low, high, color=colour, alpha=0.25, linewidth=0)
-    name_devices(ax, (published, *own))
+            if not other_gpus.is_other(record):
+                low, high = zip(*map(_band, summaries), strict=True)
+                ax.fill_between(xs, low, high, color=colour, alpha=0.25, linewidth=0)
+    name_devices(ax, drawn)
     if len(ax.get_legend_handles_labels()[1]) > 1:
         legend(ax)
 
 
+def _to_draw(published: Record, chosen: list[str], beside: Sequence[str] | None) -> list[tuple[Record, list[str]]]:
+    """Return the records of a figure, each with the contenders that are drawn of it."""
+    others = [(record, other_gpus.contenders(chosen, beside)) for record in other_gpus.beside(published)]
+    return [(published, chosen), *others, *((record, chosen) for record in mine_of(published))]
+
+
+def _points(
+    record: Record, contender: str, x: str, metric: str, keys: Mapping[str, Key]
+) -> list[tuple[float, Summary]]:
+    """Return what :meth:`Record.series` does, of a record that may lack keys or metrics which others have."""
+    return sorted(
+        (float(case.keys[x]), case.metrics[metric].summary)
+        for case in record.cases_of(contender)
+        if x in case.keys and metric in case.metrics and _has(case, keys)
+    )
+
+
 def stroke(record: Record, *, line: bool = True) -> dict[str, Any]:
     """Return how what comes from a record is drawn: a reader's own is dashed, with hollow markers, above the others.
+
+    Another published GPU than the reference is thin, and pale if it is stale.
 
     Parameters
     ----------
@@ -90,6 +118,8 @@ def stroke(record: Record, *, line: bool = True) -> dict[str, Any]:
     line : bool
         False for markers that no line joins.
     """
+    if other_gpus.is_other(record):
+        return {"linestyle": "-" if line else "none", **other_gpus.look(record)}
     if not store.is_mine(record):
         return {"linestyle": "-" if line else "none", "zorder": 2}
     return {
@@ -113,39 +143,31 @@ def bars(
     metric: str,
     contenders: Sequence[str] | None = None,
     labels: Mapping[str, str] | None = None,
+    beside: Sequence[str] | None = None,
     **keys: Key,
 ) -> None:
     """Draw one horizontal bar for each contender: its median, its p25–p75 as a whisker, its value in words.
 
     The parameters are those of :func:`curves`; ``keys`` must leave one case for each contender. The reader's own
-    bars stand under the published ones, hollow.
+    bars stand under the published ones, hollow; those of another published GPU are thin.
     """
-    theme = palette.current()
-    published, *own = published_and_mine(source)
+    published = store.published(source) if isinstance(source, str) else source
     chosen = list(contenders) if contenders is not None else published.contenders
+    records = _to_draw(published, chosen, beside)
     names: list[str] = []
     for contender in chosen:
-        for record in (published, *own):
+        for record in (record for record, drawn in records if contender in drawn):
             if record is not published and not _holds(record, contender, metric, keys):
                 continue
+            note(record, [contender])
             found = record.case(contender, **keys).metrics[metric]
-            colour = palette.colour(contender)
-            mine = record is not published
             row = len(names)
-            name = (labels or {}).get(contender, contender)
-            names.append(device_label(record) if mine else f"{name} (stale)" if record.stale else name)
+            name = (labels or {}).get(contender, palette.label(contender))
+            stale = " (stale)" * record.stale
+            names.append(name + stale if record is published else device_label(record))
             low, high = _band(found.summary)
             middle = found.summary.median
-            ax.barh(
-                row,
-                middle,
-                height=0.66,
-                color="none" if mine else colour,
-                edgecolor=colour,
-                linestyle="--" if mine else "-",
-                xerr=[[middle - low], [high - middle]],
-                error_kw={"ecolor": theme.text, "elinewidth": 1.5, "capsize": 3},
-            )
+            ax.barh(row, middle, xerr=[[middle - low], [high - middle]], **_bar(record, palette.colour(contender)))
             text = format_quantity(middle, found.unit)
             ax.annotate(text, (max(middle, high), row), (6, 0), textcoords="offset points", va="center")
     ax.set_yticks(range(len(names)), names)
@@ -153,6 +175,21 @@ def bars(
     ax.grid(axis="y", visible=False)
     ax.margins(x=0.22)
     ax.set_xlim(left=0)
+
+
+def _bar(record: Record, colour: str) -> dict[str, Any]:
+    """Return how the bar of a record is drawn."""
+    if other_gpus.is_other(record):
+        return {"height": 0.25, "color": colour, "alpha": other_gpus.opacity(record), "error_kw": {"elinewidth": 0}}
+    whisker = {"ecolor": palette.current().text, "elinewidth": 1.5, "capsize": 3}
+    mine = store.is_mine(record)
+    return {
+        "height": 0.66,
+        "color": "none" if mine else colour,
+        "edgecolor": colour,
+        "linestyle": "--" if mine else "-",
+        "error_kw": whisker,
+    }
 
 
 def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False, at_end: bool = False) -> None:
@@ -238,9 +275,10 @@ def legend(ax: Axes) -> int:
     """
     entries: dict[str, Artist] = {}
     for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
-        entries.setdefault(name, handle)  # the published line stands for a contender, not the reader's
-    points = ax.get_figure(root=True).get_figwidth() * 72 - 40  # type: ignore[union-attr]
-    columns = max(1, min(int(points // (46 + 6.4 * max(map(len, entries), default=1))), len(entries)))
+        entries.setdefault(name, handle)  # the reference GPU's line stands for a contender, not another's
+    beside = 124  # points: the names of the ticks and of the axis left of the legend, and the margins
+    points = ax.get_figure(root=True).get_figwidth() * 72 - beside  # type: ignore[union-attr]
+    columns = _columns(list(entries), points)
     ax.legend(
         entries.values(),
         entries,
@@ -254,19 +292,40 @@ def legend(ax: Axes) -> int:
     return -(-len(entries) // columns)
 
 
+def _columns(names: Sequence[str], points: float) -> int:
+    """Return the most columns in which a legend fits a width; matplotlib fills one column after the other."""
+    for columns in range(len(names), 1, -1):
+        rows, longer = divmod(len(names), columns)
+        ends = list(itertools.accumulate([rows + 1] * longer + [rows] * (columns - longer), initial=0))
+        widths = [46 + 6.4 * max(map(len, names[start:end])) for start, end in itertools.pairwise(ends)]
+        if sum(widths) <= points:
+            return columns
+    return 1
+
+
 def device_label(record: Record) -> str:
-    """Return the name of a record's device as a legend shows it: without its maker, whose it is, and if it is stale."""
-    name = record.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    notes = ["yours"] * store.is_mine(record) + ["stale"] * record.stale
+    """Return the name of a record's device as a legend shows it: short, whose it is, and if it is stale.
+
+    A reader's own keeps the whole name that its driver gives.
+    """
+    if other_gpus.is_other(record):
+        return reference_gpu.short_name(record.device_name) + " (older code)" * record.stale
+    mine = store.is_mine(record)
+    whole = record.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    name = whole if mine else reference_gpu.short_name(record.device_name)
+    notes = ["yours"] * mine + ["stale"] * record.stale
     return f"{name} ({', '.join(notes)})" if notes else name
 
 
 def _holds(record: Record, contender: str, metric: str, keys: Mapping[str, Key]) -> bool:
-    """Return whether a reader's record has one case of these keys, with this metric."""
-    found = [
-        case for case in record.cases_of(contender) if all(case.keys.get(name) == value for name, value in keys.items())
-    ]
+    """Return whether a record has one case of these keys, with this metric."""
+    found = [case for case in record.cases_of(contender) if _has(case, keys)]
     return len(found) == 1 and metric in found[0].metrics
+
+
+def _has(case: Case, keys: Mapping[str, Key]) -> bool:
+    """Return whether a case has these keys, among others."""
+    return all(case.keys.get(name) == value for name, value in keys.items())
 
 
 def _band(summary: Summary) -> tuple[float, float]:

@@ -50,6 +50,7 @@ _SERIES = {
     "sky":    ("#3a93c8", "#b4e2ff"),
     "ochre":  ("#6b5500", "#f5ea8a"),
     "violet": ("#43248a", "#8f7af0"),
+    "red":    ("#901830", "#c83a3a"),
     "grey":   ("#78828d", "#7f8a99"),
 }  # fmt: skip
 
@@ -75,6 +76,8 @@ class Style:
     """A name in :attr:`Theme.series`"""
     marker: str
     """A matplotlib marker, so that series differ without colour too"""
+    label: str = ""
+    """Its name in text and legends, where that is not the contender's own"""
 
 
 CONTENDERS = {
@@ -99,8 +102,15 @@ CONTENDERS = {
     "torch": Style("blue", "o"),
     "torch-eager": Style("blue", "o"),
     "torch-compile": Style("orange", "s"),
+    "torch-compile-chunked": Style("orange", "X", "torch.compile, chunked"),
+    "torch-linear-cross-entropy": Style("sky", "h", "PyTorch's linear cross-entropy"),
     "gpuguide": Style("green", "^"),
-    "liger": Style("violet", "v"),
+    "gpuguide-equal-memory": Style("green", ">", "gpuguide, equal memory"),
+    "liger": Style("violet", "v", "Liger"),
+    "liger-equal-memory": Style("violet", "<", "Liger, equal memory"),
+    "cut-cross-entropy": Style("ochre", "P", "Cut cross-entropy (Apple)"),
+    "cut-cross-entropy-exact": Style("grey", "X", "Cut cross-entropy, exact"),
+    "quack": Style("pink", "D", "QuACK"),
     "gpuguide-eager": Style("ochre", "P"),
     "transformers": Style("pink", "D"),
     "torch-topk": Style("blue", "o"),
@@ -114,10 +124,11 @@ CONTENDERS = {
     "forward-bf16": Style("ochre", "P"),
     "gpuguide-triton": Style("green", "^"),
     "gpuguide-gluon": Style("violet", "p"),
-    "sdpa-flash": Style("orange", "s"),
-    "sdpa-cudnn": Style("blue", "o"),
-    "sdpa-efficient": Style("pink", "D"),
-    "flex": Style("sky", "v"),
+    "sdpa-flash": Style("orange", "s", "FlashAttention-2 (PyTorch)"),
+    "sdpa-cudnn": Style("blue", "o", "cuDNN"),
+    "sdpa-efficient": Style("pink", "D", "memory-efficient"),
+    "fa4": Style("red", "*", "FlashAttention-4"),
+    "flex": Style("sky", "v", "FlexAttention"),
     "naive": Style("grey", "X"),
     "naive-compile": Style("ochre", "P"),
     "l1": Style("green", "^"),
@@ -136,7 +147,8 @@ CONTENDERS = {
     "from-arrow": Style("orange", "s"),
     "gpuguide-staged": Style("green", "^"),
 }
-"""A new contender gets its line here; contenders that share a figure need different colours and markers."""
+"""A new contender gets its line here. Contenders that share a figure need different markers, and different colours
+unless one is a setting of the other, whose name its own begins with: ``liger-equal-memory`` is ``liger``."""
 
 _current: ContextVar[Theme] = ContextVar("theme", default=PRINT)
 
@@ -169,6 +181,11 @@ def style(contender: str) -> Style:
     if contender not in CONTENDERS:
         raise unknown("contender in gpuguide.plotting.palette.CONTENDERS", contender, CONTENDERS)
     return CONTENDERS[contender]
+
+
+def label(contender: str) -> str:
+    """Return what legends call a contender; one without an entry keeps its name."""
+    return (CONTENDERS[contender].label if contender in CONTENDERS else "") or contender
 
 
 def colour(contender: str) -> str:

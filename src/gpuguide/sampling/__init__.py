@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from gpuguide import kernels
-from gpuguide.sampling import reference
+from gpuguide.sampling import operators, reference
 from gpuguide.sampling.reference import NO_TOKEN, Settings
 
 __all__ = ["NO_TOKEN", "sample_bytes", "sample_token"]
@@ -56,19 +55,11 @@ def sample_token(
     ValueError
         If a setting is out of its range, or shapes, types or devices do not fit.
     """
-    settings = Settings(temperature, top_k, top_p, min_p)
-    reference.check(logits, seeds, settings)
-    steps = reference.checked_step(step)
-    if temperature == 0:
-        return reference.most_likely(logits)
-    if not kernels.take(logits):
-        return reference.sample_token(logits, seeds, steps, settings)
-    from gpuguide.sampling import fused
-
-    with torch.cuda.device_of(logits):
-        if not steps.is_cuda:
-            steps = torch.full((), int(steps), dtype=torch.int64, device=logits.device)
-        return fused.draw(logits, seeds, steps, settings)[0]
+    reference.check(logits, seeds, Settings(temperature, top_k, top_p, min_p))
+    tokens: torch.Tensor = operators.sample_token(
+        logits, seeds, reference.checked_step(step), temperature, top_k, top_p, min_p
+    )
+    return tokens
 
 
 def sample_bytes(rows: int, vocab: int, element_size: float) -> float:

@@ -138,7 +138,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
 def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
     for record in simulated:
         read = records.read(record.path or Path())
-        assert {"pandas", "polars", "duckdb", "pyarrow"} <= set(read.runs[-1].versions)
+        assert set(read.libraries()) - {"cudf", "rmm"} <= set(read.runs[-1].versions)  # these two are not here
+        assert {"cudf", "pyarrow"} <= set(read.libraries())
         assert {case.status for case in read.cases} <= {"ok", "skipped"}
         assert {case.contender for case in read.cases if case.status == "ok"} == set(record.contenders)
 
@@ -311,6 +312,7 @@ def test_a_readers_own_record_feeds_the_cost_model(simulated: tuple[Record, ...]
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @pytest.mark.parametrize("op", operations.OPERATIONS)
 @pytest.mark.parametrize("transfer", ["none", "in", "in-out"])
 def test_the_gpus_engines_are_right(op: str, transfer: str) -> None:
@@ -322,6 +324,7 @@ def test_the_gpus_engines_are_right(op: str, transfer: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_nothing_is_copied_on_the_gpu() -> None:
     """From the staged bytes to cuDF's frame, and from there to the kernel."""
     columns = transfer.to_device(data.frame(10**6, columns=("key", "value")))
@@ -332,6 +335,18 @@ def test_nothing_is_copied_on_the_gpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
+def test_bools_and_dates_are_to_cudf_as_if_it_had_copied_them() -> None:
+    numbers = pa.array([0, 1, None, 20_000], pa.int64())
+    columns = {unit: numbers.cast(pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")}
+    columns |= {"day": numbers.cast(pa.int32()).cast(pa.date32()), "flag": numbers.cast(pa.bool_())}
+    table = pa.table(columns)
+    theirs = engines.engine("cudf").load(table)
+    assert transfer.load(table).to_arrow(preserve_index=False).equals(theirs.to_arrow(preserve_index=False))
+
+
+@pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_a_function_that_cudf_cannot_compile_is_named() -> None:
     def opens_a_file(value: float) -> float:
         with open(str(value)) as file:
@@ -346,6 +361,7 @@ def test_a_function_that_cudf_cannot_compile_is_named() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_polars_on_the_gpu_is_right() -> None:
     if reason := engines.engines()["polars-gpu"]:
         pytest.skip(reason)
@@ -354,6 +370,7 @@ def test_polars_on_the_gpu_is_right() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 @pytest.mark.parametrize("op", operations.OPERATIONS)
 def test_mistakes_are_measured_on_the_gpu(op: str) -> None:
     small = replace(MISTAKES, budget=0.0, samples=2)
@@ -362,6 +379,7 @@ def test_mistakes_are_measured_on_the_gpu(op: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("cudf")
 def test_frames_arrive_on_the_gpu() -> None:
     results = runner.measure_case(replace(TRANSFER, budget=0.0, samples=2), {"rows": 10**6}, devices.current())
     assert [(case.contender, case.status, case.reason) for case in results] == [

@@ -215,6 +215,34 @@ def test_counters_in_the_chip_are_not_asked_before_they_are_renewed(
     assert [looks for _, looks in found] == [2, 2, 2, 3, 4]
 
 
+def test_a_zero_of_the_counters_counts_only_when_they_must_have_been_renewed(
+    nvml: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver renews them by a clock of its own: two looks a tenth of a second apart may find the same."""
+    driver, moment = nvml(), [0.0]
+    monkeypatch.setattr(monitor.chip_counters, "time", SimpleNamespace(perf_counter=lambda: moment[0]))
+    counters = monitor.ChipCounters(driver, 0)
+    busy, nothing = (0.2, 0.3, 0.5, 1.0), (0.0, 0.0, 0.0, 0.0)
+    driver.seeing_nothing = {3, 5, 6, 7}  # of which 3 is too early to be believed, and 5 as well
+    found = []
+    for moment[0] in (0.21, 0.32, 0.43, 0.54, 0.65, 0.76):
+        found.append(counters.read())
+    counters.close()
+    assert driver.asked.count("nvmlGpmSampleGet") == 7
+    assert found == [busy, busy, busy, busy, nothing, nothing]
+
+
+def test_the_first_look_at_the_counters_waits_until_a_zero_is_certain(nvml: Install) -> None:
+    driver = nvml()
+    driver.seeing_nothing = range(100)
+    begun = time.perf_counter()
+    with monitor.watch(interval=60) as trace:
+        pass
+    assert trace.seconds[0] == 0
+    assert trace["sm_activity"].tolist() == [0.0, 0.0]
+    assert time.perf_counter() - begun >= monitor.chip_counters.CERTAIN  # a wait, not a time of work
+
+
 def test_a_gpu_before_hopper_has_no_such_counters(nvml: Install) -> None:
     nvml().has_counters = False
     with monitor.watch(interval=60) as trace:
@@ -298,6 +326,7 @@ def test_a_driver_without_a_gpu(nvml: Install) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.needs("pynvml")
 def test_a_real_gpu_is_watched_while_it_works() -> None:
     import torch
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from fake_nvml import FakeNvml
+from fake_nvml import FIRST_INSTANCE, FakeNvml
 
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.hardware import monitor
@@ -115,3 +115,41 @@ def test_pytorch_in_use_knows_the_order_and_the_current_gpu(nvml: Install, monke
     assert monitor.find_gpu(driver) == 1
     with pytest.raises(GpuguideError, match="no GPU number 4"):
         monitor.find_gpu(driver, 4)
+
+
+# --- instances of GPUs in MIG mode ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", ["MIG-2a7c81f2-0000-1111-2222-333344445552", "mig-2a7c", "MIG-2"])
+def test_an_instance_is_found_by_its_uuid(nvml: Install, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    driver = nvml(4)
+    driver.instances = {1: 2, 3: 5}
+    monkeypatch.setenv(monitor.VISIBLE_VARIABLE, named)
+    assert monitor.visible_gpus(driver) == [FIRST_INSTANCE + 2]
+    with monitor.watch(interval=60) as trace:
+        pass
+    assert trace["memory_used"].tolist() == [(FIRST_INSTANCE + 3) * 2**30] * 2
+    assert trace.absent["power"] == "the driver says 'Not Supported'"
+    with monitor.watch(named, interval=60) as again:
+        pass
+    assert again.units == trace.units
+
+
+def test_an_instance_and_a_gpu_may_have_uuids_that_begin_alike(nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = nvml(4)
+    driver.instances = {0: 2}
+    for wanted, visible in (("GPU-2a7c", [2]), ("MIG-2a7c", [FIRST_INSTANCE + 2]), ("2a7c", []), ("MIG-", [])):
+        monkeypatch.setenv(monitor.VISIBLE_VARIABLE, wanted)
+        assert monitor.visible_gpus(driver) == visible
+
+
+def test_pytorchs_uuid_may_be_that_of_an_instance(nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = nvml(1)
+    driver.instances = {0: 4}
+    uuid = driver.nvmlDeviceGetUUID(FIRST_INSTANCE + 4).removeprefix("MIG-")
+    instance = Torch(driver, [FIRST_INSTANCE + 4], current=0)
+    instance.cuda.get_device_properties = lambda number: SimpleNamespace(uuid=uuid)
+    monkeypatch.setitem(sys.modules, "torch", instance)  # type: ignore[arg-type]
+    assert monitor.find_gpu(driver) == FIRST_INSTANCE + 4
+    assert monitor.read_driver(uuid).power is None
+    assert monitor.read_board(uuid).memory_free is not None

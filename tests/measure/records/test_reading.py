@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,26 @@ Fields = dict[str, Any]
 Damage = tuple[str, str, Callable[[Fields], Any]]
 """What is wrong, the field that the message must name, and how it comes about"""
 
-OPTIONAL = {"driver", "cuda", "commit", "p5", "p25", "p75", "p95", *Readings.__dataclass_fields__}
+OPTIONAL = {
+    "driver",
+    "cuda",
+    "commit",
+    "host_cores_available",
+    "p5",
+    "p25",
+    "p75",
+    "p95",
+    *Readings.__dataclass_fields__,
+}
 FREE_NAMES = {"versions", "keys", "metrics", "rates"}
 """Objects whose names are the benchmark's, so that none is missing and none is unknown"""
 
 
 SHAPE: Fields = {
-    "schema_version": 1,
+    "schema_version": 2,
     "benchmark": "",
     "device": "",
-    "harness_version": 1,
+    "harness_version": 2,
     "code_digest": "",
     "checksum": "",
     "runs": [
@@ -39,6 +50,7 @@ SHAPE: Fields = {
             "versions": {"torch": ""},
             "host_cpu": "",
             "host_cores": 1,
+            "host_cores_available": 1.5,
             **dict.fromkeys(("before", "after"), dict.fromkeys(Readings.__dataclass_fields__, 1.0)),
             **dict.fromkeys(("started_at", "finished_at"), ""),
             "elapsed": 1.0,
@@ -56,11 +68,13 @@ SHAPE: Fields = {
             "status": "",
             "reason": "",
             "correct": "",
+            "libraries": [""],
             "metrics": {
                 "time": {
                     "unit": "",
                     "samples": [1.0],
                     "summary": {"n": 1, **dict.fromkeys(("p5", "p25", "median", "p75", "p95"), 1.0)},
+                    "turns": [1],
                 }
             },
             "rates": {"bandwidth": {"unit": "", "per_call": 1.0}},
@@ -158,7 +172,7 @@ FIRST: tuple[str | int, ...] = ("cases", 0)
 TIME = (*FIRST, "metrics", "time")
 SKIPPED: tuple[str | int, ...] = ("cases", 3)
 PARTICULAR: list[Damage] = [
-    ("future version", "schema_version", put(("schema_version",), 2)),
+    ("future version", "schema_version", put(("schema_version",), 3)),
     ("version zero", "schema_version", put(("schema_version",), 0)),
     ("harness version zero", "harness_version", put(("harness_version",), 0)),
     ("digest too short", "code_digest", put(("code_digest",), "sha256:" + "1" * 63)),
@@ -179,6 +193,18 @@ PARTICULAR: list[Damage] = [
     ),
     ("run out of range", "cases[0].run", put((*FIRST, "run"), 2)),
     ("negative run", "cases[0].run", put((*FIRST, "run"), -1)),
+    ("a version that is not there", "runs[0].versions", take_out(("runs", 0, "versions", "cudnn"))),
+    ("no versions at all", "runs[0].versions", put(("runs", 0, "versions"), {})),
+    ("less than no cores", "runs[0].host_cores_available", put(("runs", 0, "host_cores_available"), -1)),
+    ("a turn too many", "cases[0].metrics.time.turns", put((*TIME, "turns"), [1, 3, 1])),
+    ("a turn too few", "cases[0].metrics.time.turns", put((*TIME, "turns"), [3])),
+    ("a turn without samples", "cases[0].metrics.time.turns[2]", put((*TIME, "turns"), [1, 3, 0])),
+    ("half a sample in a turn", "cases[0].metrics.time.turns[0]", put((*TIME, "turns"), [1.5, 2.5])),
+    (
+        "a turn of a metric without",
+        "cases[0].metrics.peak_memory.turns",
+        put((*FIRST, "metrics", "peak_memory", "turns"), [2]),
+    ),
     ("no cores", "runs[0].host_cores", put(("runs", 0, "host_cores"), 0)),
     ("negative elapsed", "runs[0].elapsed", put(("runs", 0, "elapsed"), -1)),
     ("half a core", "runs[0].host_cores", put(("runs", 0, "host_cores"), 1.5)),
@@ -322,7 +348,7 @@ def test_a_file_that_is_not_json_is_named_with_the_place(record_file: Any, text:
         (("cases", 0, "contender"), "better"),
         (("cases", 0, "rates", "bandwidth", "per_call"), 60.0),
         (("cases", 3, "reason"), "too old"),
-        (("harness_version",), 2),
+        (("harness_version",), 3),
         (("code_digest",), "sha256:" + "3" * 64),
         (("checksum",), "sha256:" + "3" * 64),
     ],
@@ -334,6 +360,45 @@ def test_an_edit_by_hand_is_noticed_even_where_the_value_is_possible(
     content = record_file.signed(record_file.content())
     record_file.write(put(steps, value)(content), sign=False)
     assert damaged(record_file.path).where == "checksum"
+
+
+def test_a_record_of_the_first_version_is_read_without_turns_and_libraries(record_file: Any) -> None:
+    old = records.read(record_file.write(record_file.content_of_version_1()))
+    assert [run.host_cores_available for run in old.runs] == [None, None]
+    assert {case.libraries for case in old.cases} == {()}
+    assert {metric.turns for case in old.cases for metric in case.metrics.values()} == {()}
+    new = records.read(record_file.write(record_file.content()))
+    assert [case.measured["time"].samples for case in old.cases_of("fast")] == [
+        case.measured["time"].samples for case in new.cases_of("fast")
+    ]
+    assert records.from_json(records.to_json(old)) == replace(old, path=None)  # also written as this version writes
+
+
+@pytest.mark.parametrize(
+    ("steps", "value"),
+    [(("runs", 0, "host_cores_available"), 2), ((*FIRST, "libraries"), []), ((*TIME, "turns"), [4])],
+    ids=lambda value: path_of(value) if isinstance(value, tuple) else "",
+)
+def test_a_field_of_the_second_version_has_no_place_in_the_first(
+    record_file: Any, steps: tuple[str | int, ...], value: Any
+) -> None:
+    error = damaged(record_file.write(put(steps, value)(record_file.content_of_version_1())))
+    assert error.where == path_of(steps)
+    assert "no field of that name belongs here" in str(error)
+
+
+def test_a_version_of_before_needs_no_versions_of_libraries(record_file: Any) -> None:
+    fields = put(("runs", 0, "versions"), {})(record_file.content_of_version_1())
+    assert records.read(record_file.write(fields)).runs[0].versions == {}
+
+
+def test_a_simulated_run_and_a_skipped_case_need_no_version_of_what_they_did_not_call(record_file: Any) -> None:
+    fields = take_out(("runs", 1, "versions", "cudnn"))(record_file.content())
+    assert records.read(record_file.write(fields)).cases[2].libraries == ("cudnn",)
+    fields["runs"][1]["simulated"] = False
+    assert damaged(record_file.write(fields)).where == "runs[1].versions"
+    fields["cases"][2] |= {"status": "skipped", "reason": "cudnn", "correct": "n/a", "metrics": {}, "rates": {}}
+    assert records.read(record_file.write(fields)).cases[2].status == "skipped"
 
 
 def test_a_future_version_says_what_to_do(record_file: Any) -> None:

@@ -62,4 +62,14 @@ def test_a_record_of_a_benchmark_that_is_gone_is_stale(record: Record) -> None:
 def test_the_stamp_says_where_and_when(record: Record) -> None:
     assert record.runs[0].stamp() == "NVIDIA Test GPU · driver 580.1 · CUDA 13.0 · torch 2.11.0 · 2026-11-21"
     assert record.runs[1].stamp() == "NVIDIA Test GPU · torch 2.11.0 · 2026-11-21 · simulated, not measured"
+
+
+def test_a_stamp_names_the_libraries_that_matter(record: Record) -> None:
+    assert record.libraries() == ["cudnn"] == record.libraries(["fast", "slow"])
+    assert record.libraries(["slow"]) == record.libraries([]) == []
+    start, end = "NVIDIA Test GPU · driver 580.1 · CUDA 13.0 · torch 2.11.0", "2026-11-21"
+    assert record.runs[0].stamp(record.libraries()) == f"{start} · cuDNN 9.19.0 · {end}"
+    assert record.runs[0].stamp(["torch", "liger-kernel", "cudnn"]) == f"{start} · cuDNN 9.19.0 · {end}"
+    other = replace(record.runs[0], versions={"a-library": "1.2+local"})
+    assert other.stamp(["a-library"]) == f"NVIDIA Test GPU · driver 580.1 · CUDA 13.0 · a-library 1.2 · {end}"
     assert record.simulated

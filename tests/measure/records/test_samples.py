@@ -44,4 +44,35 @@ def test_a_metric_that_no_record_could_hold_is_refused(samples: list[float]) -> 
 def test_rates_are_derived_from_every_sample(record_file: Any) -> None:
     record = records.read(record_file.write(record_file.content()))
     bandwidth = record.cases[0].metrics["bandwidth"]
-    assert bandwidth == Metric("B/s", (6000, 3000, 1500, 750), records.summarise([6000, 3000, 1500, 750]))
+    assert bandwidth == Metric("B/s", (6000, 3000, 1500, 750), records.summarise([6000, 3000, 1500, 750]), (1, 3))
+
+
+turns_of_samples = st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=9), min_size=1, max_size=5)
+
+
+@given(turns_of_samples)
+def test_the_spreads_of_turns_are_those_of_numpy(turns: list[list[float]]) -> None:
+    found = records.metric("s", [each for turn in turns for each in turn], map(len, turns))
+    kept = [np.array(turn) for turn in found.by_turn]
+    assert [len(turn) for turn in kept] == [len(turn) for turn in turns]
+    several = [turn for turn in kept if len(turn) > 1]
+    within = [(np.quantile(turn, 0.75) - np.quantile(turn, 0.25)) / np.median(turn) for turn in several]
+    assert found.within_turns == (pytest.approx(np.median(within)) if within else None)
+    medians = [np.median(turn) for turn in kept]
+    between = np.ptp(medians) / np.median(np.concatenate(kept))
+    assert found.between_turns == (pytest.approx(between) if len(turns) > 1 else None)
+
+
+def test_without_turns_there_is_no_spread_of_turns() -> None:
+    found = records.metric("s", [1.0, 2.0, 3.0])
+    assert (found.turns, found.by_turn, found.within_turns, found.between_turns) == ((), [], None, None)
+
+
+def test_a_median_of_zero_has_no_spread_in_shares() -> None:
+    found = records.metric("1", [0.0, 0.0, 0.0, 0.0], [2, 2])
+    assert (found.within_turns, found.between_turns) == (None, None)
+
+
+def test_turns_that_do_not_match_the_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="turns of 5 samples in all cannot have measured 4"):
+        records.metric("s", [1.0, 2.0, 3.0, 4.0], [2, 3])

@@ -43,6 +43,7 @@ runs = st.builds(
     seed=st.integers(-(2**63) + 1, 2**63 - 1),
     command=words,
     simulated=st.booleans(),
+    host_cores_available=st.none() | st.integers(1, 1000) | st.floats(0.01, 1000),
 )
 further = st.builds(records.metric, words, st.lists(quantities, min_size=1, max_size=5))
 rates = st.dictionaries(
@@ -64,12 +65,16 @@ def whole_records(draw: st.DrawFn) -> Record:
             run = len(cases) % len(found)
             status = draw(st.sampled_from(records.STATUSES))
             if status != "ok":
-                cases.append(Case(keys, contender, run, status, draw(words)))
+                called = tuple(draw(st.lists(words, max_size=2)))
+                cases.append(Case(keys, contender, run, status, draw(words), libraries=called))
                 continue
             measured = draw(st.dictionaries(names, further, max_size=2))
-            measured["time"] = records.metric("s", draw(st.lists(times, min_size=1, max_size=30)))
+            turns = draw(st.lists(st.lists(times, min_size=1, max_size=9), min_size=1, max_size=4))
+            counts = map(len, turns) if draw(st.booleans()) else ()
+            measured["time"] = records.metric("s", [each for turn in turns for each in turn], counts)
             correct = draw(st.sampled_from(records.CORRECT))
-            cases.append(Case(keys, contender, run, "ok", "", correct, measured, draw(rates)))
+            called = tuple(found[run].versions)
+            cases.append(Case(keys, contender, run, "ok", "", correct, measured, draw(rates), called))
     kept = found[: len(cases)]
     return Record(draw(names), draw(names), draw(st.integers(1, 9)), "sha256:" + "a" * 64, tuple(kept), tuple(cases))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -72,25 +73,63 @@ def test_everything_is_checked_before_anything_is_timed(measure: Any, scripted: 
     assert set(kinds[4:]) == {"sample"}
 
 
-def test_samples_of_settling_are_not_stored(
-    measure: Any, tmp_path: Path, processor: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_settling_are_not_stored(measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of a plain call begins with calls that do not count."""
     monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(runner.case, "SETTLE", 0.002)
     calls: list[float] = []
-    benchmark = Benchmark(
-        name="settling",
-        title="",
-        question="",
-        contenders={"plain": Contender(lambda device, keys: Work([lambda: calls.append(0.0)]))},
-        cases=lambda device: [{}],
-        settle=0.002,
-        samples=20,
-    )
-    measure(benchmark)
+    measure(plain("settling", lambda: calls.append(0.0)))
     n = stored(tmp_path, "settling").cases[0].measured["time"].summary.n
     assert n == 20
     assert len(calls) >= n + timing.WARM_UP_CALLS + runner.case.TURNS
+
+
+def plain(name: str, *calls: timing.Call) -> Benchmark:
+    """Return a benchmark of plain calls, which the harness times."""
+    contenders = {
+        f"plain-{place}": Contender(lambda device, keys, c=call: Work([c])) for place, call in enumerate(calls)
+    }
+    return Benchmark(name, "", "", contenders, lambda device: [{}], samples=20)
+
+
+def test_every_turn_of_every_contender_settles_for_the_same_time(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, a share of a ceiling would compare calls at two clocks. A benchmark's own sampler is left alone."""
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.0)
+    settled: list[float] = []
+    monkeypatch.setattr(runner.case, "settle", lambda sample, seconds: settled.append(seconds))
+    benchmark = plain("settling", lambda: None, lambda: None)
+    own = Contender(lambda device, keys: Work([lambda: None], sample=lambda: 1e-3))
+    measure(replace(benchmark, contenders={**benchmark.contenders, "own": own}))
+    assert settled == [runner.case.SETTLE] * 2 * runner.case.TURNS
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples", "turns"),
+    [
+        (1e-6, None, (25, 25, 25, 25)),
+        (0.002, None, (12, 12, 12, 13)),
+        (2.0, None, (1, 1, 1, 2)),
+        (1e-3, 8, (5, 1, 1, 1)),
+        (1e-3, 5, (5,)),
+        (2.0, 1, (1,)),
+    ],
+    ids=str,
+)
+def test_the_turn_of_every_sample_is_stored(
+    measure: Any, scripted: Any, tmp_path: Path, seconds: float, samples: int | None, turns: tuple[int, ...]
+) -> None:
+    bench = scripted(sizes=(1,), samples=samples, budget=0.1, seconds=lambda contender, size: seconds)
+    measure(bench.benchmark)
+    steps = [step.split()[1] for step in bench.steps if step.startswith("sample")]
+    taken = [len(list(run)) for contender, run in itertools.groupby(steps) if contender == "fast"]
+    for case in stored(tmp_path).cases:
+        assert {metric.turns for metric in case.metrics.values()} == {turns}
+    assert tuple(taken) == turns
+
+
+def test_quick_has_one_turn(measure: Any, scripted: Any) -> None:
+    (record,) = measure(scripted(sizes=(1,)).benchmark, quick=True).records
+    assert {case.measured["time"].turns for case in record.cases} == {(runner.case.QUICK_SAMPLES,)}
 
 
 def test_a_call_longer_than_the_settling_time_is_made_once() -> None:

@@ -9,6 +9,7 @@ import random
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from scripted_runs import stored
 
 from gpuguide.errors import GpuguideError
+from gpuguide.hardware.device import Device
 from gpuguide.measure import digest, records, runner
 from gpuguide.measure.records import DamagedRecord
 
@@ -212,13 +214,53 @@ def test_a_stale_record_is_measured_anew(
         newer = records.HARNESS_VERSION + 1
         for module in (records, records.record):
             monkeypatch.setattr(module, "HARNESS_VERSION", newer)
-    assert stored(tmp_path).stale
-    outcome = measure(scripted(sizes=(1, 2)).benchmark, commit="second")
+    before = stored(tmp_path)
+    text = (tmp_path / "cpu" / "scripted.json").read_text()
+    assert before.stale
+    said: list[str] = []
+    outcome = measure(scripted(sizes=(1, 2)).benchmark, commit="second", say=said.append)
     record = stored(tmp_path)
     assert outcome.measured == 2
     assert [run.commit for run in record.runs] == ["second"]
     assert len(record.cases) == 4
     assert not record.stale
+    (kept,) = (tmp_path / "cpu").glob("scripted.json.*")  # its measurements are not lost
+    assert kept.read_text() == text
+    assert kept.name == f"scripted.json.{before.runs[0].finished_at[:19].replace(':', '-')}"
+    (note,) = said
+    assert "the code has changed since it was measured, so everything is measured anew" in note
+    assert str(kept) in note
+    assert measure(scripted(sizes=(1, 2)).benchmark, say=said.append).measured == 0
+    assert said == [note]
+
+
+def test_a_stale_record_stays_where_it_is_until_there_is_a_new_one(
+    measure: Any, scripted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(scripted().benchmark)
+    before = stored(tmp_path)
+    monkeypatch.setattr(digest, "benchmark_digest", lambda name: "sha256:" + "2" * 64)
+    with pytest.raises(KeyboardInterrupt):
+        measure(scripted(at=Killer(3)).benchmark)
+    assert measure(scripted().benchmark, time_limit=0).not_reached == 3
+    assert measure(scripted().benchmark, quick=True).measured == 1
+    assert stored(tmp_path) == before
+    assert [path.name for path in (tmp_path / "cpu").iterdir()] == ["scripted.json"]
+
+
+def test_another_processor_begins_a_record_of_its_own(
+    measure: Any, scripted: Any, tmp_path: Path, processor: Device
+) -> None:
+    """All processors share the folder ``cpu``."""
+    measure(scripted().benchmark)
+    text = (tmp_path / "cpu" / "scripted.json").read_text()
+    said: list[str] = []
+    other = replace(processor, name="Another processor")
+    assert measure(scripted(sizes=(1,)).benchmark, device=other, say=said.append).measured == 1
+    assert {run.device_name for run in stored(tmp_path).runs} == {"Another processor"}
+    (kept,) = (tmp_path / "cpu").glob("scripted.json.*")
+    assert kept.read_text() == text
+    assert "the record is of A processor, and this is Another processor" in said[0]
 
 
 def test_the_time_limit_stops_between_cases_and_the_next_run_goes_on(

@@ -342,7 +342,7 @@ def test_what_a_gpu_cannot_do_is_said_at_the_format(browser: Any) -> None:
     page = opened(browser, LIMIT, gpu="t4", format="bf16")
     assert "T4 has no rate for bf16" in page.locator("#gg-format-fault").inner_text()
     page.select_option("#gg-format", "fp16")
-    assert "at least, bound by arithmetic" in page.locator(".gg-verdict-line").inner_text()
+    assert "at these ceilings, bound by arithmetic" in page.locator(".gg-verdict-line").inner_text()
     assert "from a data sheet" in page.locator(".gg-answer").inner_text()
     page.context.close()
 
@@ -351,7 +351,7 @@ def test_what_a_gpu_cannot_do_is_said_at_the_format(browser: Any) -> None:
 @pytest.mark.parametrize("operation", calculators.EXAMPLES)
 def test_every_operation_has_a_roofline_and_its_numbers_as_tables(browser: Any, operation: str) -> None:
     page = opened(browser, LIMIT, operation=operation)
-    assert "at least" in page.locator(".gg-verdict-line").inner_text()
+    assert "at these ceilings" in page.locator(".gg-verdict-line").inner_text()
     assert "Roofline of H100 SXM" in page.get_attribute(".gg-roofline", "aria-label")
     assert page.locator(".gg-answer table").count() == 3
     ticks = page.locator(".gg-roofline text").all_text_contents()

@@ -6,19 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuguide.benchmarks.attention.speed import (
-    ATTENTION,
-    TENSOR_CORES,
-    TOKENS,
-    WIDTH,
-    Problem,
-    Tensors,
-    attention_flops,
-    bytes_needed,
-    check_error,
-    hopper_only,
-    relative_error,
-)
+from gpuguide.benchmarks.attention.contenders import hopper_only
+from gpuguide.benchmarks.attention.problem import Problem, Tensors, attention_flops, check_errors, relative_errors
+from gpuguide.benchmarks.attention.speed import ATTENTION, TENSOR_CORES, TOKENS, WIDTH, bytes_needed
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
@@ -80,9 +70,9 @@ def tiles_work(device: Device, keys: Keys) -> Work:
 
 def finished(keys: Keys, problem: Problem, call: Callable[[], Tensors]) -> Work:
     """Return a call with its rate, and with the check of what it returns."""
-    error = relative_error(problem, call())
+    errors = relative_errors(problem, call())
     rates = {"throughput": Rate("FLOP/s", attention_flops(with_shape(keys)))}
-    return Work([call], lambda: check_error(error, with_shape(keys)), rates, timing="graph")
+    return Work([call], lambda: check_errors(errors, with_shape(keys)), rates, timing="graph")
 
 
 def with_shape(keys: Keys) -> Keys:
@@ -115,5 +105,4 @@ ATTENTION_TILES = Benchmark(
     cases=tiles_cases,
     memory=lambda keys: bytes_needed(with_shape(keys)) / len(ATTENTION.contenders),
     budget=0.1,
-    settle=0.1,
 )

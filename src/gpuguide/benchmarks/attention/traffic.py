@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from gpuguide.benchmarks.attention import speed
+from gpuguide.benchmarks.attention import contenders, speed
+from gpuguide.benchmarks.attention.problem import Problem, check_errors, relative_errors
 from gpuguide.benchmarks.attention.speed import AMPERE, ON_GPU, TENSOR_CORES, TOKENS, WIDTH
 from gpuguide.hardware import counters
 from gpuguide.hardware import device as devices
@@ -25,10 +26,10 @@ from gpuguide.measure.records import Metric
 CALLS = 20
 SEQ_LENS = (1024, 8192)
 MAKERS = {
-    "naive": speed.naive,
-    "gpuguide-triton": speed.ours,
-    "sdpa-flash": speed.library("FLASH_ATTENTION"),
-    "sdpa-cudnn": speed.library("CUDNN_ATTENTION"),
+    "naive": contenders.naive,
+    "gpuguide-triton": contenders.ours,
+    "sdpa-flash": contenders.library("FLASH_ATTENTION"),
+    "sdpa-cudnn": contenders.library("CUDNN_ATTENTION"),
 }
 NEEDS = {"naive": ON_GPU, "gpuguide-triton": TENSOR_CORES, "sdpa-flash": AMPERE, "sdpa-cudnn": AMPERE}
 
@@ -36,8 +37,8 @@ NEEDS = {"naive": ON_GPU, "gpuguide-triton": TENSOR_CORES, "sdpa-flash": AMPERE,
 def run_under_profiler(contender: str, keys: Keys) -> None:
     """Check the contender's result, then let the profiler see some calls."""
     device = devices.current()
-    problem, attend = speed.Problem.of(keys, device.torch_device), MAKERS[contender](device, keys)
-    speed.check_error(speed.relative_error(problem, problem.forward(attend)), keys)
+    problem, attend = Problem.of(keys, device.torch_device), MAKERS[contender](device, keys)
+    check_errors(relative_errors(problem, problem.forward(attend)), keys)
     flush = timing.cache_flusher(device.torch_device)
     for _ in range(CALLS):
         flush()
@@ -121,6 +122,5 @@ ATTENTION_TRAFFIC = Benchmark(
     contenders={name: contender(name) for name in MAKERS},
     cases=cases,
     memory=lambda keys: speed.bytes_needed(keys) + 4 * 2 * TOKENS * WIDTH // 128 * int(keys["seq_len"]),
-    settle=0.0,
     samples=CALLS,
 )

@@ -63,8 +63,9 @@ def not_installed(name: str, device: Device) -> str | None:
 
 def with_cudf(build: Callable[[Device, Keys], Work]) -> Contender:
     """Return a contender that needs cuDF and is measured in all cases."""
-    return Contender(build, ON_GPU, lambda device, keys: not_installed("cudf", device))
+    return Contender(build, ON_GPU, lambda device, keys: not_installed("cudf", device), CUDF)
 
 
 ON_GPU = frozenset({"gpu"})
-LIBRARIES = ("pandas", "polars", "duckdb", "pyarrow", "cudf-cu12", "cudf-cu13")
+CUDF = ("cudf", "rmm", "pyarrow")
+"""What every contender on the GPU calls: cuDF with its allocator, and Arrow, of which its frames are made"""

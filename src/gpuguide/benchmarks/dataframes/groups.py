@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gpuguide.benchmarks.dataframes.frames import IN_MEMORY, LIBRARIES, count_rows, with_cudf
+from gpuguide.benchmarks.dataframes.frames import IN_MEMORY, count_rows, with_cudf
 from gpuguide.dataframes import cost, data, engines, operations
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.engines.dense_keys import DenseKeys
@@ -66,5 +66,4 @@ DATAFRAME_GROUPS = Benchmark(
     cases=lambda device: [{"groups": groups} for groups in GROUPS] if device.is_gpu else [],
     memory=lambda keys: IN_MEMORY * GROUPED_ROWS * (cost.WIDTH["key"] + cost.WIDTH["value"]),
     budget=0.1,
-    libraries=LIBRARIES,
 )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuguide.benchmarks.dataframes.frames import (
+    CUDF,
     IN_MEMORY,
-    LIBRARIES,
     ON_GPU,
     not_installed,
     rows_of,
@@ -146,13 +146,12 @@ DATAFRAME_MISTAKES = Benchmark(
     contenders={
         "right": with_cudf(right),
         "no-synchronize": with_cudf(no_synchronize),
-        "not-collected": Contender(not_collected, ON_GPU, plan_here),
-        "cold-start": Contender(cold_start, ON_GPU, only_once),
+        "not-collected": Contender(not_collected, ON_GPU, plan_here, ("polars", "pyarrow")),
+        "cold-start": Contender(cold_start, ON_GPU, only_once, CUDF),
     },
     cases=lambda device: (
         [{"op": name, "rows": MISTAKEN_ROWS} for name in operations.OPERATIONS] if device.is_gpu else []
     ),
     memory=lambda keys: IN_MEMORY * cost.bytes_in(str(keys["op"]), rows_of(keys)),
     budget=0.1,
-    libraries=LIBRARIES,
 )

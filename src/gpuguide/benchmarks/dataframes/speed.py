@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuguide.benchmarks.dataframes.frames import (
+    CUDF,
     IN_MEMORY,
-    LIBRARIES,
     ON_GPU,
     ROWS,
     count_rows,
@@ -222,6 +222,7 @@ def host_engine(name: str) -> Contender:
     return Contender(
         lambda device, keys: engine_work(name, device, keys),
         leaves_out=lambda device, keys: on_host_only(name, device, keys),
+        libraries=(name, "pyarrow"),
     )
 
 
@@ -259,14 +260,13 @@ DATAFRAME = Benchmark(
         "polars": host_engine("polars"),
         "duckdb": host_engine("duckdb"),
         "cudf": with_cudf(lambda device, keys: engine_work("cudf", device, keys)),
-        "cudf-raw": Contender(raw_work, ON_GPU, raw_only_there),
-        "cudf-pandas": Contender(accelerated_work, ON_GPU, accelerated_only_there),
-        "gpuguide": Contender(lambda device, keys: engine_work("gpuguide", device, keys), ON_GPU, our_part_only),
+        "cudf-raw": Contender(raw_work, ON_GPU, raw_only_there, CUDF),
+        "cudf-pandas": Contender(accelerated_work, ON_GPU, accelerated_only_there, ("pandas", *CUDF)),
+        "gpuguide": Contender(lambda device, keys: engine_work("gpuguide", device, keys), ON_GPU, our_part_only, CUDF),
     },
     cases=cases,
     memory=lambda keys: IN_MEMORY * cost.bytes_in(str(keys["op"]), rows_of(keys)),
     budget=0.1,
-    libraries=LIBRARIES,
 )
 
 

@@ -15,7 +15,7 @@ from gpuguide.hardware.monitor.clock_limits import (
     limits_named,
     limits_over,
 )
-from gpuguide.hardware.monitor.driver import DriverState, read_driver
+from gpuguide.hardware.monitor.driver import BoardState, DriverState, read_board, read_driver
 from gpuguide.hardware.monitor.sampler import Sampler
 from gpuguide.hardware.monitor.watching import INTERVAL, samplers, torch_memory, watch
 from gpuguide.hardware.monitor.which_gpu import VISIBLE_VARIABLE, find_gpu, visible_gpus
@@ -26,6 +26,7 @@ __all__ = [
     "CLOCK_LIMIT_MEANINGS",
     "INTERVAL",
     "VISIBLE_VARIABLE",
+    "BoardState",
     "ChipCounters",
     "DriverState",
     "Sampler",
@@ -33,6 +34,7 @@ __all__ = [
     "limits_explained",
     "limits_named",
     "limits_over",
+    "read_board",
     "read_driver",
     "samplers",
     "torch_memory",

@@ -17,13 +17,18 @@ CHIP_COUNTERS = {
 RENEWAL = 0.1
 """Seconds between two looks at the chip's counters. Sooner the driver has nothing new, and says zero. Source: NVML API
 reference, ``nvmlGpmSampleGet``."""
+CERTAIN = 2 * RENEWAL
+"""Seconds over which a zero is believed. The driver renews the counters by a clock of its own, which is not exact: two
+looks that are :data:`RENEWAL` apart may still find the same ones."""
 
 
 class ChipCounters:
     """What counters in the chip have seen between two looks: NVML's "GPM", which GPUs have from Hopper on.
 
-    A reading that comes before they are renewed repeats the one before. Unlike utilisation they say how much of the GPU
-    worked. DCGM reads the same kind of counters on older GPUs, with rights that a program of a user often lacks.
+    A reading that comes before they are renewed repeats the one before. Where all of them are zero, nothing ran or
+    nothing was renewed; the next look tells, and goes back as far as the last one that counted. Unlike utilisation they
+    say how much of the GPU worked. DCGM reads the same kind of counters on older GPUs, with rights that a program of a
+    user often lacks.
     """
 
     def __init__(self, nvml: Any, gpu: Any) -> None:
@@ -39,12 +44,12 @@ class ChipCounters:
             nvml.nvmlGpmSampleGet(gpu, self._samples[0])
         except (nvml.NVMLError, AttributeError) as error:
             self._refused = error
-        self._looked = time.perf_counter()
+        self._looked = self._counted_from = time.perf_counter()
 
     def wait(self) -> None:
-        """Wait until there has been enough time to count in, if there are counters."""
+        """Wait until there has been enough time to count in, even for a zero, if there are counters."""
         if self._refused is None:
-            threading.Event().wait(max(0.0, self._looked + RENEWAL - time.perf_counter()))
+            threading.Event().wait(max(0.0, self._counted_from + CERTAIN - time.perf_counter()))
 
     def read(self) -> tuple[float, ...]:
         """Return the share of each of :data:`CHIP_COUNTERS`; NaN for one that the driver did not give this time."""
@@ -54,9 +59,17 @@ class ChipCounters:
         if self._last is not None and moment < self._looked + RENEWAL:
             return self._last
         self._looked = moment
+        shares = self._ask_since_last_counted()
+        is_renewed = any(share > 0 for share in shares) or moment >= self._counted_from + CERTAIN
+        if self._last is not None and not is_renewed:
+            return self._last
+        self._counted_from, self._last = moment, shares
+        self._samples.reverse()
+        return shares
+
+    def _ask_since_last_counted(self) -> tuple[float, ...]:
         before, now = self._samples
         self._nvml.nvmlGpmSampleGet(self._gpu, now)
-        self._samples.reverse()
         asked = self._nvml.c_nvmlGpmMetricsGet_t()
         asked.version, asked.numMetrics = self._nvml.NVML_GPM_METRICS_GET_VERSION, len(CHIP_COUNTERS)
         asked.sample1, asked.sample2 = before, now
@@ -66,8 +79,7 @@ class ChipCounters:
         given = asked.metrics[: len(CHIP_COUNTERS)]
         if all(each.nvmlReturn != 0 for each in given):
             raise self._nvml.NVMLError(given[0].nvmlReturn)
-        self._last = tuple(math.nan if each.nvmlReturn else each.value / 100 for each in given)
-        return self._last
+        return tuple(math.nan if each.nvmlReturn else each.value / 100 for each in given)
 
     def close(self) -> None:
         """Free the driver's memory of the two looks."""

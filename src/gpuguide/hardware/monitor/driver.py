@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -25,6 +27,23 @@ class DriverState:
     """Bits that say why the clock is not higher; :mod:`~gpuguide.hardware.monitor.clock_limits` names them"""
 
 
+@dataclass(frozen=True)
+class BoardState:
+    """How a GPU is plugged in and shared, at one moment."""
+
+    link_generation: int | None = None
+    """Of PCIe, now; an idle GPU may lower it"""
+    most_link_generation: int | None = None
+    """That GPU and slot can have together"""
+    link_width: int | None = None
+    """Lanes of PCIe, now"""
+    most_link_width: int | None = None
+    is_partitioned: bool | None = None
+    """Whether it is in MIG mode, in which it is divided into instances"""
+    memory_free: int | None = None
+    """Bytes that no process holds"""
+
+
 def read_driver(uuid: str | None = None) -> DriverState:
     """Read one GPU's state; every reading that the driver or a missing library refuses is ``None``.
 
@@ -37,41 +56,84 @@ def read_driver(uuid: str | None = None) -> DriverState:
     Some virtual machines and older drivers give no power or clock readings. A benchmark is worth running there
     too, so nothing raises.
     """
-    try:
-        import pynvml
-    except ImportError:
-        return DriverState()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return DriverState()
-
-    def ask(question: str, *arguments: Any) -> Any:
-        try:
-            return getattr(pynvml, question)(*arguments)
-        except (pynvml.NVMLError, AttributeError):  # the driver refuses, or nvidia-ml-py is too old to ask
-            return None
-
-    def reading(question: str, *arguments: Any, scale: float = 1.0) -> float | None:
-        value = ask(question, gpu, *arguments)
-        return None if value is None else float(value) * scale
-
-    version = ask("nvmlSystemGetDriverVersion")
-    gpu = ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}") if uuid else ask("nvmlDeviceGetHandleByIndex", 0)
-    state = DriverState(driver=decoded(version))
-    if gpu is not None:
-        limits = reading("nvmlDeviceGetCurrentClocksEventReasons")
-        state = replace(
-            state,
-            sm_clock=reading("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, scale=1e6),
-            memory_clock=reading("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM, scale=1e6),
-            power=reading("nvmlDeviceGetPowerUsage", scale=1e-3),
-            power_limit=reading("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
-            temperature=reading("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+    with _asking(uuid) as (nvml, ask):
+        if nvml is None:
+            return DriverState()
+        limits = ask("nvmlDeviceGetCurrentClocksEventReasons")
+        return DriverState(
+            driver=decoded(ask("nvmlSystemGetDriverVersion")),
+            sm_clock=_scaled(ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM), 1e6),
+            memory_clock=_scaled(ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM), 1e6),
+            power=_scaled(ask("nvmlDeviceGetPowerUsage"), 1e-3),
+            power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            temperature=_scaled(ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU), 1.0),
             clock_limits=None if limits is None else int(limits),
         )
-    ask("nvmlShutdown")
-    return state
+
+
+def read_board(uuid: str | None = None) -> BoardState:
+    """Read how one GPU is plugged in and shared; as in :func:`read_driver`, what is refused is ``None``."""
+    with _asking(uuid) as (nvml, ask):
+        if nvml is None:
+            return BoardState()
+        memory, mode = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetMigMode")
+        return BoardState(
+            link_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            most_link_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+            link_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
+            most_link_width=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+            is_partitioned=None if mode is None else bool(mode[0]),
+            memory_free=None if memory is None else int(memory.free),
+        )
+
+
+@contextmanager
+def _asking(uuid: str | None) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Give NVML and a function that asks it about one GPU and returns ``None`` for a refusal; no NVML without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # not installed, or no driver: an NVMLError, which is known only where it is installed
+        yield None, lambda *question: None
+        return
+    refusals = (pynvml.NVMLError, AttributeError)  # an AttributeError if nvidia-ml-py is too old to ask
+    gpu = None
+    with suppress(*refusals):
+        gpu = handle_by_uuid(pynvml, uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def ask(question: str, *arguments: Any) -> Any:
+        about_gpu = question.startswith("nvmlDevice")
+        if about_gpu and gpu is None:
+            return None
+        try:
+            return getattr(pynvml, question)(*([gpu] if about_gpu else []), *arguments)
+        except refusals:
+            return None
+
+    try:
+        yield pynvml, ask
+    finally:
+        with suppress(*refusals):
+            pynvml.nvmlShutdown()
+
+
+def handle_by_uuid(nvml: Any, uuid: str) -> Any:
+    """Return NVML's handle of the GPU, or of the instance of one in MIG mode, with the UUID that PyTorch reports.
+
+    Raises
+    ------
+    NVMLError
+        If there is none.
+    """
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except nvml.NVMLError:
+        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+
+
+def _scaled(value: Any, scale: float) -> float | None:
+    return None if value is None else float(value) * scale
 
 
 def decoded(text: Any) -> str | None:

@@ -12,7 +12,8 @@ from typing import Any
 from gpuguide.hardware.monitor.chip_counters import CHIP_COUNTERS, ChipCounters
 from gpuguide.hardware.monitor.driver import decoded
 from gpuguide.hardware.quantities import BOARD, QUANTITIES
-from gpuguide.hardware.trace import Further, Row, Trace
+from gpuguide.hardware.totals import Row
+from gpuguide.hardware.trace import Further, Trace
 
 
 def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:

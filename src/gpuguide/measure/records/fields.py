@@ -112,9 +112,9 @@ class Fields:
             raise self.fail(where, f"the number {value} is below {least}")
         return value
 
-    def optional_number(self, value: Any, where: str) -> float | None:
-        """Read a finite number or null."""
-        return None if value is None else self.number(value, where)
+    def optional_number(self, value: Any, where: str, *, least: float = -math.inf) -> float | None:
+        """Read a finite number of at least ``least``, or null."""
+        return None if value is None else self.number(value, where, least=least)
 
     def integer(self, value: Any, where: str, *, least: int | None = None) -> int:
         """Read an integer of 64 bits."""

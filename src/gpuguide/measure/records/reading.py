@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from gpuguide.measure.records.fields import DamagedRecord, Fields, kind_of, pars
 from gpuguide.measure.records.record import CORRECT, SCHEMA_VERSION, STATUSES, Case, Key, Readings, Record, Run
 from gpuguide.measure.records.samples import Metric, Rate, Summary, summarise
 from gpuguide.measure.records.writing import checksum
+
+SINCE = {"host_cores_available": 2, "libraries": 2, "turns": 2}
+"""Fields that the first version of the format did not have, and the version that brought each"""
 
 
 def read(path: Path) -> Record:
@@ -42,6 +46,12 @@ def from_json(text: str, path: Path | None = None) -> Record:
 class _Reader(Fields):
     """Turns parsed JSON into a record."""
 
+    version = SCHEMA_VERSION
+
+    def known(self, names: Iterable[str]) -> list[str]:
+        """Return those of ``names`` that fields have in the version of the format that is being read."""
+        return [name for name in names if SINCE.get(name, 1) <= self.version]
+
     def record(self, content: Any) -> Record:
         self.object(content, "")
         version = self.integer(content.get("schema_version"), "schema_version", least=1)
@@ -50,6 +60,7 @@ class _Reader(Fields):
                 "schema_version",
                 f"it is version {version} and this gpuguide reads versions up to {SCHEMA_VERSION}; update gpuguide",
             )
+        self.version = version
         names = [
             "schema_version",
             "benchmark",
@@ -94,6 +105,10 @@ class _Reader(Fields):
         for index, case in enumerate(record.cases):
             if case.run >= len(record.runs):
                 raise self.fail(f"cases[{index}].run", f"there is no run {case.run}")
+            run = record.runs[case.run]
+            for name in case.libraries:
+                if case.status == "ok" and not run.simulated and name not in run.versions:
+                    raise self.fail(f"runs[{case.run}].versions", f"{case.contender} calls {name}, and it is not there")
             if set(case.keys) != set(record.cases[0].keys):
                 raise self.fail(f"cases[{index}].keys", "the names differ from those of the first case")
             for name, value in case.keys.items():
@@ -110,7 +125,8 @@ class _Reader(Fields):
                 raise self.fail(f"runs[{index}]", "no case was measured in it")
 
     def run(self, value: Any, where: str) -> Run:
-        f = self.fields(value, where, list(Run.__dataclass_fields__))
+        f = self.fields(value, where, self.known(Run.__dataclass_fields__))
+        available = f.get("host_cores_available")
         if not isinstance(f["simulated"], bool):
             raise self.fail(f"{where}.simulated", f"expected true or false, found {kind_of(f['simulated'])}")
         return Run(
@@ -130,6 +146,7 @@ class _Reader(Fields):
             seed=self.integer(f["seed"], f"{where}.seed"),
             command=self.text(f["command"], f"{where}.command"),
             simulated=f["simulated"],
+            host_cores_available=self.optional_number(available, f"{where}.host_cores_available", least=0),
         )
 
     def readings(self, value: Any, where: str) -> Readings:
@@ -137,8 +154,8 @@ class _Reader(Fields):
         return Readings(**{name: self.optional_number(f[name], f"{where}.{name}") for name in f})
 
     def case(self, value: Any, where: str) -> Case:
-        names = ["keys", "contender", "run", "status", "reason", "correct", "metrics", "rates"]
-        f = self.fields(value, where, names)
+        names = ["keys", "contender", "run", "status", "reason", "correct", "libraries", "metrics", "rates"]
+        f = self.fields(value, where, self.known(names))
         case = Case(
             keys=self.table(f["keys"], f"{where}.keys", self.key),
             contender=self.text(f["contender"], f"{where}.contender"),
@@ -148,6 +165,7 @@ class _Reader(Fields):
             correct=self.choice(f["correct"], f"{where}.correct", CORRECT),
             measured=self.table(f["metrics"], f"{where}.metrics", self.metric),
             rates=self.table(f["rates"], f"{where}.rates", self.rate),
+            libraries=self.items(f.get("libraries", []), f"{where}.libraries", self.text),
         )
         if case.status == "ok" and not case.measured:
             raise self.fail(f"{where}.metrics", "a case that is ok must hold a measurement")
@@ -170,7 +188,7 @@ class _Reader(Fields):
         return self.number(value, where)
 
     def metric(self, value: Any, where: str) -> Metric:
-        f = self.fields(value, where, ["unit", "samples", "summary"])
+        f = self.fields(value, where, self.known(["unit", "samples", "summary", "turns"]))
         samples = self.items(f["samples"], f"{where}.samples", self.number)
         if not samples:
             raise self.fail(f"{where}.samples", "it is empty")
@@ -188,7 +206,13 @@ class _Reader(Fields):
                 expected is not None and not math.isclose(given, expected, rel_tol=1e-9)
             ):
                 raise self.fail(f"{where}.summary.{name}", f"it is {given} but the samples give {expected}")
-        return Metric(unit, samples, computed)
+        turns = self.items(f.get("turns", []), f"{where}.turns", self.turn)
+        if turns and sum(turns) != len(samples):
+            raise self.fail(f"{where}.turns", f"they took {sum(turns)} samples in all, and there are {len(samples)}")
+        return Metric(unit, samples, computed, turns)
+
+    def turn(self, value: Any, where: str) -> int:
+        return self.integer(value, where, least=1)
 
     def summary(self, value: Any, where: str) -> Summary:
         f = self.fields(value, where, list(Summary.__dataclass_fields__))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.measure import digest
+from gpuguide.measure import digest, libraries
 from gpuguide.measure.records.samples import Metric, Rate, Summary, metric
 
-SCHEMA_VERSION = 1
-HARNESS_VERSION = 1
+SCHEMA_VERSION = 2
+HARNESS_VERSION = 2
 """Raised by one whenever the way of timing changes, so that older records count as stale."""
 
 Key = int | float | str | bool
@@ -47,9 +47,11 @@ class Run:
     cuda: str | None
     python: str
     versions: Mapping[str, str]
-    """Library name to version: torch, triton, numpy, gpuguide and others that took part."""
+    """Library to version: torch, triton, numpy, gpuguide, and every one that a contender calls"""
     host_cpu: str
+    """The model of the processor, as far as the machine tells"""
     host_cores: int
+    """Of the machine, whether or not the run may use them"""
     before: Readings
     after: Readings
     started_at: str
@@ -62,9 +64,17 @@ class Run:
     command: str
     simulated: bool = False
     """True where the times come from a fake device; such a record is never published."""
+    host_cores_available: float | None = None
+    """Those that the run could use, by its affinity and its control group; ``None`` in records of before"""
 
-    def stamp(self) -> str:
-        """Return one line that says where and when the numbers were measured."""
+    def stamp(self, called: Iterable[str] = ()) -> str:
+        """Return one line that says where, with what and when the numbers were measured.
+
+        Parameters
+        ----------
+        called : iterable of str, optional
+            Libraries whose versions belong into the line, such as :meth:`Record.libraries` returns.
+        """
         parts = [self.device_name]
         if self.driver:
             parts.append(f"driver {self.driver}")
@@ -72,6 +82,9 @@ class Run:
             parts.append(f"CUDA {self.cuda}")
         if "torch" in self.versions:
             parts.append(f"torch {self.versions['torch'].split('+')[0]}")
+        for name in called:
+            if name in self.versions and name != "torch":
+                parts.append(f"{libraries.title(name)} {self.versions[name].split('+')[0]}")
         parts.append(self.started_at[:10])
         if self.simulated:
             parts.append("simulated, not measured")
@@ -91,12 +104,17 @@ class Case:
     correct: Correct = "n/a"
     measured: Mapping[str, Metric] = field(default_factory=dict)
     rates: Mapping[str, Rate] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+    """What the contender calls beside PyTorch, Triton and NumPy; the versions stand in the run"""
 
     @property
     def metrics(self) -> dict[str, Metric]:
         """The measured quantities and those derived from the time: bandwidth, throughput and the like."""
+        if not self.rates:
+            return dict(self.measured)
+        time = self.measured["time"]
         derived = {
-            name: metric(rate.unit, [rate.per_call / seconds for seconds in self.measured["time"].samples])
+            name: metric(rate.unit, [rate.per_call / seconds for seconds in time.samples], time.turns)
             for name, rate in self.rates.items()
         }
         return {**self.measured, **derived}
@@ -139,6 +157,11 @@ class Record:
     def contenders(self) -> list[str]:
         """The contenders that have at least one good case, in the order of the file."""
         return list(dict.fromkeys(case.contender for case in self.cases if case.status == "ok"))
+
+    def libraries(self, contenders: Collection[str] | None = None) -> list[str]:
+        """Return the libraries that contenders call, all of them by default, each once, for :meth:`Run.stamp`."""
+        cases = [case for case in self.cases if contenders is None or case.contender in contenders]
+        return list(dict.fromkeys(name for case in cases for name in case.libraries))
 
     def cases_of(self, contender: str) -> list[Case]:
         """Return the good cases of one contender, in the order of the file."""

@@ -73,6 +73,7 @@ def _case_fields(case: Case) -> dict[str, Any]:
         "status": case.status,
         "reason": case.reason,
         "correct": case.correct,
+        "libraries": case.libraries,
         "metrics": {name: asdict(value) for name, value in case.measured.items()},
         "rates": {name: asdict(value) for name, value in case.rates.items()},
     }

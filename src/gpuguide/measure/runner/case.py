@@ -7,11 +7,13 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, timing
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking, too_large
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, called, skipped
 from gpuguide.measure.records import Case, Metric
 from gpuguide.measure.runner.environment import SEED, without_paths
 from gpuguide.measure.timing import Sampler
@@ -23,6 +25,9 @@ LEAST_SAMPLES = 20
 MOST_SAMPLES = 100
 QUICK_SAMPLES = 3
 TURNS = 4
+SETTLE = 0.1
+"""Seconds of calls that do not count at the beginning of every turn, the same for all: a share of a ceiling says
+something only if both were timed when the clock had had the same time to settle"""
 DEVICE_LOST = "the GPU failed"
 
 
@@ -35,11 +40,10 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
     samplers: dict[str, Sampler] = {}
     works: dict[str, Work] = {}
     for name, contender in benchmark.contenders.items():
-        skipped = lacking(contender, device) or too_large(benchmark, keys, device) or contender.leaves_out(device, keys)
-        if skipped:
-            results[name] = Case(keys, name, 0, "skipped", skipped)
-            continue
         try:
+            if why := skipped(benchmark, name, keys, device):
+                results[name] = Case(keys, name, 0, "skipped", without_paths(why))
+                continue
             works[name] = _set_up(contender, keys, device)
             samplers[name] = sampler(works[name], device)
         except Exception as error:
@@ -61,7 +65,9 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
     samplers.clear()
     if not any(case.reason.startswith(DEVICE_LOST) for case in results.values()):  # nothing can be released then
         release_memory(device)
-    return tuple(results[name] for name in benchmark.contenders)
+    return tuple(
+        replace(results[name], libraries=called(contender, device)) for name, contender in benchmark.contenders.items()
+    )
 
 
 def _set_up(contender: Contender, keys: Keys, device: Device) -> Work:
@@ -122,24 +128,37 @@ def _take_in_turn(
     first calls of a turn would be timed at the clock that the previous contender left.
     """
     outcomes: dict[str, Metric | Exception] = {}
-    taken: dict[str, list[float]] = {name: [] for name in samplers}
-    for turn in range(1 if quick else TURNS):
+    taken: dict[str, list[list[float]]] = {name: [] for name in samplers}
+    for turns_left in range(1 if quick else TURNS, 0, -1):
         for name in [name for name in samplers if name not in outcomes]:
             try:
                 if settling[name]:
-                    settle(samplers[name], benchmark.settle)
-                if turn == 0:
-                    taken[name].append(samplers[name]())
-                    few = QUICK_SAMPLES if quick else 1 if taken[name][0] >= SLOW else FEW_SAMPLES
-                    taken[name].extend(samplers[name]() for _ in range(few - 1))
-                wanted = len(taken[name]) if quick else samples_wanted(taken[name], benchmark)
-                due = wanted * (turn + 1) // TURNS
-                taken[name].extend(samplers[name]() for _ in range(due - len(taken[name])))
-                if not all(0 < seconds < math.inf for seconds in taken[name]):
-                    raise ValueError(f"the timer gave times from {min(taken[name])} to {max(taken[name])} s")
+                    settle(samplers[name], SETTLE)
+                turn = one_turn(samplers[name], list(chain(*taken[name])), turns_left, benchmark, quick)
+                if not all(0 < seconds < math.inf for seconds in turn):
+                    raise ValueError(f"the timer gave times from {min(turn)} to {max(turn)} s")
+                taken[name].append(turn)
             except Exception as error:
                 outcomes[name] = error
-    return {name: outcomes.get(name) or records.metric("s", taken[name]) for name in samplers}
+    return {
+        name: outcomes.get(name) or records.metric("s", chain(*turns), [len(turn) for turn in turns if turn])
+        for name, turns in taken.items()
+    }
+
+
+def one_turn(
+    sample: Sampler, before: Sequence[float], turns_left: int, benchmark: Benchmark, quick: bool
+) -> list[float]:
+    """Take the samples of one turn: an equal share of those still wanted, and first enough to tell how many that is."""
+    turn: list[float] = []
+    if not before:
+        turn.append(sample())
+        few = QUICK_SAMPLES if quick else 1 if turn[0] >= SLOW else FEW_SAMPLES
+        turn.extend(sample() for _ in range(few - 1))
+    wanted = len(turn) if quick else samples_wanted([*before, *turn], benchmark)
+    share = (wanted - len(before)) // turns_left
+    turn.extend(sample() for _ in range(share - len(turn)))
+    return turn
 
 
 def settle(sample: Sampler, seconds: float) -> None:

@@ -8,23 +8,22 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 
 import gpuguide
-from gpuguide.hardware.device import Device, processor_name
+from gpuguide.hardware.device import Device
 from gpuguide.hardware.monitor import DriverState, read_driver
-from gpuguide.measure import digest
+from gpuguide.hardware.processor import cores_available, processor_name
+from gpuguide.measure import digest, libraries
 from gpuguide.measure.records import Readings, Run
 
 SEED = 0
-LIBRARIES = ("torch", "triton", "numpy")
 
 
-def environment(device: Device, commit: str | None, libraries: Sequence[str] = ()) -> Run:
-    """Describe this moment and machine. It names no user, no host and no path."""
+def environment(device: Device, commit: str | None, called: Iterable[str] = ()) -> Run:
+    """Describe this moment and machine, with the versions of what is ``called``. It names no user, host or path."""
     import torch
 
     state = device_state(device)
@@ -34,9 +33,10 @@ def environment(device: Device, commit: str | None, libraries: Sequence[str] = (
         driver=state.driver,
         cuda=torch.version.cuda if device.backend == "cuda" else None,
         python=platform.python_version(),
-        versions={"gpuguide": gpuguide.__version__, **library_versions(libraries)},
+        versions={"gpuguide": gpuguide.__version__, **library_versions(device, called)},
         host_cpu=processor_name(),
         host_cores=os.cpu_count() or 1,
+        host_cores_available=cores_available(),
         before=readings(state),
         after=readings(state),
         started_at=now,
@@ -64,15 +64,10 @@ def readings(state: DriverState) -> Readings:
     return Readings(**{name: fields[name] for name in Readings.__dataclass_fields__})
 
 
-def library_versions(further: Sequence[str] = ()) -> dict[str, str]:
-    """Return the installed versions of the libraries that take part in a measurement."""
-    found = {}
-    for library in (*LIBRARIES, *further):
-        try:
-            found[library] = metadata.version(library)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def library_versions(device: Device, called: Iterable[str] = ()) -> dict[str, str]:
+    """Return the versions of the libraries that take part in measuring a device, as far as they are here."""
+    of_cuda = libraries.OF_CUDA if device.backend == "cuda" else ()
+    return libraries.versions((*libraries.CALLED_BY_ALL, *of_cuda, *called))
 
 
 def commit_of_checkout() -> str | None:

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
-from gpuguide.measure import digest, records
-from gpuguide.measure.benchmark import Benchmark, Keys
+from gpuguide.measure import digest, libraries, records
+from gpuguide.measure.benchmark import Benchmark, Keys, called, skipped
 from gpuguide.measure.records import Case, Record, describe_keys
-from gpuguide.measure.runner.case import DEVICE_LOST, TURNS, measure_case
-from gpuguide.measure.runner.environment import device_state, environment, moment, readings
+from gpuguide.measure.runner.case import DEVICE_LOST, SETTLE, TURNS, measure_case
+from gpuguide.measure.runner.environment import device_state, environment, library_versions, moment, readings
 
+COMPILED_WITH = ("torch", "triton")
+"""What every contender calls, or was compiled with"""
 SET_UP_SECONDS = 0.3
 """What building, checking and warming up a contender takes, for the estimate of the time left"""
 
@@ -60,8 +62,12 @@ def run(
     commit: str | None = None,
     time_limit: float = math.inf,
     report: Report = lambda progress: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Measure every case that is not yet measured, and store each as soon as it is finished.
+
+    What was measured with other code, or on another processor, is never written over: the file is kept beside the new
+    one under another name. What was measured with another version of a library that is called is measured anew.
 
     Parameters
     ----------
@@ -81,6 +87,8 @@ def run(
         Seconds after which no further case is begun.
     report : callable
         Called after every case.
+    say : callable
+        Called with a sentence where something that was measured before is not simply kept.
 
     Raises
     ------
@@ -93,6 +101,8 @@ def run(
     started = time.monotonic()
     with only_run(folder):
         plans = [_plan(benchmark, device, folder, quick, again) for benchmark in benchmarks]
+        for note in [note for plan in plans for note in plan.notes]:
+            say(note)
         total = sum(len(plan.waiting) for plan in plans)
         ahead = sum(len(plan.waiting) * forecast(plan.benchmark) for plan in plans)
         behind = 0.0
@@ -120,16 +130,20 @@ def run(
 
 def forecast(benchmark: Benchmark) -> float:
     """Return roughly the seconds that a case takes, from what the benchmark declares."""
-    return len(benchmark.contenders) * (SET_UP_SECONDS + TURNS * benchmark.settle + benchmark.budget)
+    return len(benchmark.contenders) * (SET_UP_SECONDS + TURNS * SETTLE + benchmark.budget)
 
 
 @dataclass(frozen=True)
 class _Plan:
     benchmark: Benchmark
     previous: Record | None
-    """The fresh record to go on with; a stale one is measured anew"""
+    """The record to go on with"""
     waiting: tuple[Keys, ...]
     already_fresh: int
+    aside: Record | None = None
+    """A record that stands where the new one belongs, and has nothing in common with it"""
+    notes: tuple[str, ...] = ()
+    """What is said before measuring begins"""
 
 
 def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool, again: bool) -> _Plan:
@@ -138,10 +152,41 @@ def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool
         return _Plan(benchmark, None, everything[:1], 0)
     path = record_path(folder, device, benchmark) if folder is not None else None
     previous = records.read(path) if path is not None and path.exists() else None
-    if previous is not None and previous.stale:
-        previous = None
-    waiting = tuple(keys for keys in everything if again or not _is_finished(benchmark, keys, previous))
-    return _Plan(benchmark, previous, waiting, len(everything) - len(waiting))
+    if previous is not None and (why := _nothing_in_common(previous, device)):
+        kept = f"{benchmark.name}: {why}, so everything is measured anew. The old record is kept as {beside(previous)}."
+        return _Plan(benchmark, None, everything, 0, previous, (kept,))
+    finished = previous.cases if previous is not None and not again else ()
+    outdated = {} if previous is None or again else _outdated(previous, device)
+    settled = [case for index, case in enumerate(finished) if index not in outdated]
+    waiting = tuple(keys for keys in everything if not _is_finished(benchmark, keys, settled, device))
+    changes = dict.fromkeys(outdated.values())
+    notes = tuple(f"{benchmark.name}: {change}; what was measured with it is measured anew." for change in changes)
+    return _Plan(benchmark, previous, waiting, len(everything) - len(waiting), notes=notes)
+
+
+def _nothing_in_common(record: Record, device: Device) -> str | None:
+    """Return why a record cannot be gone on with, or ``None`` if it can. All processors share one folder."""
+    if record.stale:
+        return "the code has changed since it was measured"
+    if record.device_name != device.name:
+        return f"the record is of {record.device_name}, and this is {device.name}"
+    return None
+
+
+def _outdated(record: Record, device: Device) -> dict[int, str]:
+    """Return the cases measured with another version of a library than is here, and which one each, by position.
+
+    A library that is not here now changes nothing: what was measured with it stays.
+    """
+    called_here = dict.fromkeys((*libraries.CALLED_BY_ALL, *record.libraries()))
+    here = library_versions(device, called_here) if device.backend != "fake" else {}
+    found = {}
+    for index, case in enumerate(record.cases):
+        then = record.runs[case.run].versions
+        for name in (*COMPILED_WITH, *case.libraries):
+            if case.status == "ok" and name in here and name in then and here[name] != then[name]:
+                found[index] = f"{libraries.title(name)} is {here[name]} here and was {then[name]}"
+    return found
 
 
 def record_path(folder: Path, device: Device, benchmark: Benchmark) -> Path:
@@ -149,12 +194,21 @@ def record_path(folder: Path, device: Device, benchmark: Benchmark) -> Path:
     return folder / device.slug / f"{benchmark.name}.json"
 
 
-def _is_finished(benchmark: Benchmark, keys: Keys, record: Record | None) -> bool:
-    """Return whether every contender of a case was measured or rightly skipped; what failed is tried again."""
-    if record is None:
-        return False
-    settled = {c.contender for c in record.cases if dict(c.keys) == dict(keys) and c.status in ("ok", "skipped")}
-    return settled >= set(benchmark.contenders)
+def beside(record: Record) -> Path:
+    """Return where a record's file is kept when a new one takes its place; no reader of records looks there."""
+    assert record.path is not None
+    return record.path.with_name(f"{record.path.name}.{record.runs[-1].finished_at[:19].replace(':', '-')}")
+
+
+def _is_finished(benchmark: Benchmark, keys: Keys, cases: Sequence[Case], device: Device) -> bool:
+    """Return whether every contender of a case was measured, or still cannot be; what failed is tried again."""
+    found = [case for case in cases if dict(case.keys) == dict(keys) and case.contender in benchmark.contenders]
+    settled = {
+        case.contender
+        for case in found
+        if case.status == "ok" or (case.status == "skipped" and skipped(benchmark, case.contender, keys, device))
+    }
+    return settled == set(benchmark.contenders)
 
 
 class _Session:
@@ -162,15 +216,19 @@ class _Session:
 
     def __init__(self, plan: _Plan, device: Device, folder: Path | None, commit: str | None, quick: bool) -> None:
         self.plan, self.device, self.folder, self.quick = plan, device, folder, quick
-        self.record = plan.previous
+        self.record, self.aside = plan.previous, plan.aside
         self.started = time.monotonic()
-        self.run = environment(device, commit, plan.benchmark.libraries)
+        everyone = plan.benchmark.contenders.values()
+        self.run = environment(device, commit, [name for each in everyone for name in called(each, device)])
 
     def measure(self, keys: Keys) -> tuple[Case, ...]:
         """Measure one case with all its contenders, store it and return it."""
         results = measure_case(self.plan.benchmark, keys, self.device, self.quick)
         self.record = self._with(results)
         if self.folder is not None:
+            if self.aside is not None and self.aside.path is not None:
+                self.aside.path.replace(beside(self.aside))
+                self.aside = None
             self.record = records.write(self.record, record_path(self.folder, self.device, self.plan.benchmark))
         if broken := next((case for case in results if case.reason.startswith(DEVICE_LOST)), None):
             raise GpuguideError(

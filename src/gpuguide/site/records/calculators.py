@@ -165,8 +165,8 @@ class WillItFit(_Calculator):
         lead = nodes.paragraph(
             "",
             f"An example, as the calculator needs scripts: to train all weights of {preset.name} in mixed precision, "
-            f"one sequence of {SETUP.seq_len} tokens at a time, takes {gib(total)}. On {gpu.name} with {gib(capacity)} "
-            f"it {words}.",
+            f"one sequence of {SETUP.seq_len} tokens at a time, takes {gib(total)}. On {gpu.name}, with "
+            f"{gib(capacity)} as its data sheet prints it, it {words}.",
         )
         highest = prediction.highest
         rows = [[PART_NAMES[part], gib(size)] for part, size in highest.parts.items() if size]
@@ -187,7 +187,7 @@ class WillItFit(_Calculator):
 
 
 class WhatIsTheLimit(_Calculator):
-    """``{what-is-the-limit}``: the calculator of an operation's shortest time."""
+    """``{what-is-the-limit}``: the calculator of an operation's time at a GPU's ceilings."""
 
     name_of_calculator = "what-is-the-limit"
 
@@ -200,7 +200,7 @@ class WhatIsTheLimit(_Calculator):
         lead = nodes.paragraph(
             "",
             f"An example, as the calculator needs scripts: the product of two {size} × {size} matrices in "
-            f"{values['format']} takes {format_quantity(found.time, 's')} at least on {machine.name}, bound by "
+            f"{values['format']} takes {format_quantity(found.time, 's')} at the ceilings of {machine.name}, bound by "
             f"{found.bound}.",
         )
         rows = [

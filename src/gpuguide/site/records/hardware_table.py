@@ -10,7 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.units import format_quantity, significant
 from gpuguide.site.execution import faults, watching
@@ -139,7 +139,7 @@ def compared(record: Record, gpu: datasheet.Gpu) -> list[nodes.Node]:
         [label, quantity(measured), quantity(printed), f"{significant(100 * measured[0] / printed[0])} %"]
         for label, measured, printed in comparisons(record, gpu)
     ]
-    stamp = " · ".join([record.runs[-1].stamp(), *(["stale"] if record.stale else [])])
+    stamp = " · ".join(filter(None, (record.runs[-1].stamp(), reference_gpu.age(record))))
     name = nodes.paragraph("", record.device_name, classes=["gg-record"], ids=[measured_anchor(record)])
     header = ["ceiling", "measured", "datasheet", "measured share"]
     return [name, table(header, rows), nodes.paragraph("", stamp, classes=["gg-stamp"])]

@@ -143,7 +143,7 @@ def provenance(found: Measurement | Ratio) -> str:
         low, high = _text(s.p25, found), _text(s.p75, found)
         spread = f"; half of the samples lie between {low} and {high}"
     stale = "; stale: the code that measured this has changed since" if found.record.stale else ""
-    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}; {found.run.stamp()}{stale}"
+    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}; {found.stamp}{stale}"
 
 
 def _text(value: float, found: Measurement | Ratio) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.measure import store
-from gpuguide.measure.records import Record
+from gpuguide.measure import reference_gpu, store
+from gpuguide.measure.records import Record, Run
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.records.benchmark_list import declared
 from gpuguide.site.records.record_downloads import FORMATS, address
@@ -51,15 +51,17 @@ class RecordList(SphinxDirective):
         domain = cast("StandardDomain", self.env.get_domain("std"))
         domain.note_hyperlink_target(name, self.env.docname, name, title)
         items = nodes.bullet_list()
-        for line in dict.fromkeys(run.stamp() for run in record.runs):
+        for line in dict.fromkeys(described(run, record) for run in record.runs):
             items += nodes.list_item("", nodes.paragraph("", line))
         items += nodes.list_item("", nodes.paragraph("", contents(record)))
         for reason, count in reasons(record).items():
             items += nodes.list_item("", nodes.paragraph("", f"{count} not measured: {reason}"))
-        if record.stale:
+        if record.stale and store.is_quotable(record):
             stale = nodes.inline("", "stale", classes=["gg-stale"])
             text = nodes.Text(" The code that measured this has changed since.")
             items += nodes.list_item("", nodes.paragraph("", "", stale, text))
+        elif record.stale:
+            items += nodes.list_item("", nodes.paragraph("", f"{reference_gpu.age(record).capitalize()}."))
         up = "../" * self.env.docname.count("/")
         files = nodes.paragraph("", "Download: ")
         for position, (kind, shown) in enumerate(FORMATS.items()):
@@ -67,6 +69,11 @@ class RecordList(SphinxDirective):
             files += nodes.reference("", shown, refuri=up + address(record, kind))
         items += nodes.list_item("", files)
         return [heading, items]
+
+
+def described(run: Run, record: Record) -> str:
+    """Return the stamp of a run with all libraries that contenders call, and the machine's processor."""
+    return f"{run.stamp(record.libraries())} · {run.host_cpu}, {run.host_cores} cores"
 
 
 def contents(record: Record) -> str:

@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages import ages, page_source, skipped_cells
@@ -141,9 +141,14 @@ class Status(SphinxDirective):
             for record in records:
                 watching.note_record(self.env, record)
             devices = len({record.device for record in records})
-            old = sum(record.stale for record in records)
-            state = f"{old} stale" if old else "none of them stale"
-            lines = [f"{counted(len(records), 'record')} on {counted(devices, 'device')}, {state}."]
+            stale = [record for record in records if record.stale]
+            old = sum(map(store.is_quotable, stale))
+            lines = [
+                f"{counted(len(records), 'record')} on {counted(devices, 'device')}. Text speaks of those of "
+                f"{reference_gpu.name()}; {f'{old} of these are stale' if old else 'none of these is stale'}."
+            ]
+            if others := len(stale) - old:
+                lines.append(f"{counted(others, 'record')} of other devices, measured with earlier code.")
             outcomes = ledger.check()
             wrong = [outcome.claim.id for outcome in outcomes if not outcome.ok]
             holding = f"{len(wrong)} do not hold: {', '.join(wrong)}" if wrong else "all of them hold"
@@ -192,7 +197,9 @@ class RecordStatusTable(SphinxDirective):
 
 
 def state(record: Record) -> Cell:
-    """Return whether a record is stale, as a mark if it is."""
+    """Return whether a record is stale, as a mark if text speaks of it."""
+    if record.stale and not store.is_quotable(record):
+        return "earlier code"
     return nodes.inline("", "stale", classes=["gg-stale"]) if record.stale else "fresh"
 
 

@@ -71,7 +71,7 @@
     }
     const found = limits.limit(cost, machine);
     verdict.className = "gg-verdict-line";
-    verdict.replaceChildren(element("strong", {}, `${scaled(found.time, "s")} at least, `),
+    verdict.replaceChildren(element("strong", {}, `${scaled(found.time, "s")} at these ceilings, `),
       `bound by ${BOUNDS[found.bound]}, on ${machine.name}.`);
     answer.replaceChildren(...notices(remarks), roofline(found, machine), times(found), counts(found),
       ceilings(found, machine), call(state));
@@ -99,7 +99,7 @@
     };
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "gg-roofline" });
     picture.setAttribute("aria-label", `Roofline of ${machine.name}: the operation does ${significant(found.intensity)} `
-      + `operations a byte and reaches ${scaled(found.throughput, "FLOP/s")} at most; the roof bends at `
+      + `operations a byte and reaches ${scaled(found.throughput, "FLOP/s")} at these ceilings; the roof bends at `
       + `${significant(found.ridge)} operations a byte.`);
     for (const power of powers(intensities)) {
       picture.append(line([[power, rates[0]], [power, rates[1]]], "gg-grid"),
@@ -140,7 +140,7 @@
     const rows = [["arithmetic", scaled(found.arithmeticTime, "s")],
       [`bytes through ${known.channels[found.operation.through]}`, scaled(found.movingTime, "s")],
       ["start of a kernel", found.launchTime ? scaled(found.launchTime, "s") : "not measured"],
-      ["at least, in all", scaled(found.time, "s")]];
+      ["in all", scaled(found.time, "s")]];
     return table("Time of each part, at its ceiling", ["part", "time"], rows);
   }
   function counts(found) {

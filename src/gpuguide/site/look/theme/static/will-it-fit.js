@@ -101,7 +101,7 @@
     const count = setup.tensor_parallel * (setup.purpose === "train" ? setup.data_parallel : 1);
     const share = total / gpu.memory;
     const where = count > 1 ? `on each of ${count} × ${gpu.name}` : `on ${gpu.name}`;
-    const size = `${binary(total)} of ${binary(gpu.memory)} ${where}`;
+    const size = `${binary(total)} of ${binary(gpu.memory)}, as printed, ${where}`;
     const [word, kind] = share <= known.memory.safe_share ? ["It fits", "good"]
       : share <= 1 ? ["It is tight", "between"] : ["It does not fit", "bad"];
     verdict.className = `gg-verdict-line gg-${kind}`;

@@ -1,0 +1,212 @@
+"""Who computes an attention: the fastest of those that were measured and are known to be right.
+
+The order of speed comes from measurements. ``choices.json`` beside this file holds it for each case of the benchmark
+``attention`` and each GPU with a published record; ``gpuguide records choices --write`` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpuguide.attention import sdpa
+from gpuguide.attention.checks import check, name_of
+from gpuguide.attention.faults import gradients_asked, why_not_cudnn
+from gpuguide.attention.gpu import GPU, Row, gpu_of
+from gpuguide.attention.layout import is_addressable
+
+BACKENDS = ("gluon", "triton", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa")
+"""Who can compute: our kernels, with the forward pass's schedule written by hand or by Triton;
+:func:`torch.nn.functional.scaled_dot_product_attention` with one of its kernels (``sdpa-flash`` is FlashAttention-2),
+or with whichever it takes itself"""
+OURS = ("gluon", "triton")
+OLDEST = (9, 0)
+"""The compute capability from which on a GPU has the copy engine that moves our kernel's tiles. Without it the kernel
+is right, but the library's are faster."""
+BY_HAND_GENERATION = 9
+"""The major compute capability whose instructions the schedule by hand is written in"""
+HEAD_SIZES = (32, 64, 128)
+"""What our kernels take"""
+LAST_SEES_LAST = "The last query sees the last key, for which PyTorch would need a mask and our kernel does not."
+COPIED = "the copy engine needs the numbers of a row side by side, and rows at multiples of 16 bytes from each other."
+ALL_SCORES = "None of PyTorch's kernels takes it but the formula, with all scores in memory."
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who computes an attention, and why."""
+
+    backend: str
+    reason: str
+    """A sentence"""
+    notes: tuple[str, ...] = ()
+    """What costs time or memory beside the computation, a sentence each: what is converted or copied, what is left out
+    because its results are wrong, and where a slower way is taken"""
+
+
+def choose(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | None = None
+) -> Choice:
+    """Return who would compute an attention, why, and at what further cost, without computing it.
+
+    Parameters, and errors, as for :func:`gpuguide.attention.attention`. Whether gradients are asked for, which matters,
+    is read from the tensors.
+    """
+    before = q.dtype
+    q, k, v = (in_autocast_type(tensor) for tensor in (q, k, v))
+    mask = None if mask is None else in_autocast_type(mask)
+    check(q, k, v, causal, mask)
+    backend, reason = decide(q, k, v, causal, mask)
+    converted = [f"Autocast converts {name_of(before)} to {name_of(q.dtype)}."] if q.dtype != before else []
+    return Choice(backend, reason, (*converted, *notes(backend, q, k, v, causal, mask)))
+
+
+def decide(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, mask: torch.Tensor | None
+) -> tuple[str, str]:
+    """Return the backend and the reason."""
+    if not q.is_cuda:
+        return "sdpa", f"The tensors are on {q.device.type}, and our kernel runs on NVIDIA GPUs."
+    gpu = gpu_of(q.device.index)
+    why_not, why_unmeasured = why_not_ours(gpu, q, k, mask), why_not_measured(gpu, q, k, mask)
+    needs_mask = causal and 1 < q.shape[2] < k.shape[2]
+    if why_unmeasured is not None:
+        if needs_mask and why_not is None:
+            return "triton", f"{why_unmeasured} {LAST_SEES_LAST}"
+        return "sdpa", f"{why_unmeasured} PyTorch chooses among its own kernels."
+    keys = {"pass": "forward-backward" if gradients_asked(q, k, v) else "forward", "head_dim": q.shape[3]}
+    row = nearest(gpu.rows, {**keys, "causal": causal}, k.shape[2], q.shape[1] != k.shape[1])
+    usable = [backend for backend in row["order"] if is_usable(backend, gpu, why_not)]
+    if needs_mask and why_not is None:
+        return next(backend for backend in usable if backend in OURS), LAST_SEES_LAST
+    if not usable:
+        return "sdpa", "Nobody who was measured can be asked here. PyTorch chooses among its own kernels."
+    case = f"{keys['pass']}, heads of {row['head_dim']}, {row['seq_len']} keys, {'causal' if causal else 'no mask'}"
+    return usable[0], f"The fastest of those usable here in the nearest case measured on {gpu.measured_on}: {case}."
+
+
+def is_usable(backend: str, gpu: GPU, why_not_ours: str | None) -> bool:
+    """Return whether a backend may be asked for what was measured."""
+    if backend == "gluon":
+        return why_not_ours is None and why_not_by_hand(gpu) is None
+    if backend == "triton":
+        return why_not_ours is None
+    return sdpa.is_enabled(backend)
+
+
+def why_not_measured(gpu: GPU, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
+    """Return a sentence on why no measurement says who is fastest, or nothing if one does."""
+    if mask is not None:
+        return "There is a mask, and our kernel knows none but the causal one."
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        return f"The tensors are {name_of(q.dtype)}, and our kernel takes bfloat16 and float16."
+    if q.numel() == 0 or k.numel() == 0:
+        return "There is nothing to compute: a tensor is empty."
+    if not gpu.rows:
+        return f"No GPU of the generation of {gpu.name} was measured."
+    if all(row["head_dim"] != q.shape[3] for row in gpu.rows):
+        return f"Heads of {q.shape[3]} were not measured."
+    if q.shape[2] == 1:
+        return "A single query was not measured."
+    return None
+
+
+def nearest(rows: Sequence[Row], keys: Mapping[str, Any], length: int, shares_heads: bool) -> Row:
+    """Return the row whose number of keys is nearest, as a ratio; of shared heads if such were measured."""
+    alike = [row for row in rows if all(row[name] == value for name, value in keys.items())]
+    grouped = [row for row in alike if (row["heads"] != row["kv_heads"]) == shares_heads]
+    found, *others = grouped or alike
+    for row in others:
+        here, there = found["seq_len"], row["seq_len"]
+        if (length * length > here * there) == (here < there) and here != there:
+            found = row
+    return found
+
+
+def why_not_ours(gpu: GPU, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
+    """Return a sentence on what our kernel lacks for this, or nothing if it takes it."""
+    if mask is not None:
+        return "There is a mask, and our kernel knows none but the causal one."
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        return f"The tensors are {name_of(q.dtype)}, and our kernel takes bfloat16 and float16."
+    if q.numel() == 0 or k.numel() == 0:
+        return "There is nothing to compute: a tensor is empty."
+    if not gpu.has_triton:
+        return "Triton, which our kernel is written in, is not installed."
+    if gpu.capability < OLDEST:
+        return f"The GPU has compute capability {dotted(gpu.capability)}, and our kernel is fast from 9.0 on."
+    if q.shape[3] not in HEAD_SIZES:
+        return f"head_dim is {q.shape[3]}, and our kernel takes {', '.join(map(str, HEAD_SIZES))}."
+    return None
+
+
+def why_not_by_hand(gpu: GPU) -> str | None:
+    """Return a sentence on what the schedule by hand lacks for what our kernel takes, or nothing."""
+    if gpu.capability[0] != BY_HAND_GENERATION:
+        return f"The GPU has compute capability {dotted(gpu.capability)}, and the schedule by hand is for 9.0."
+    if not gpu.has_gluon:
+        return "Gluon, which the schedule by hand is written in, is not part of this Triton."
+    return None
+
+
+def check_backend(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> None:
+    """Raise ``ValueError`` if a backend is unknown, or is one of ours that cannot do this."""
+    if backend not in BACKENDS:
+        raise ValueError(f"The backend is {backend!r}; it must be one of {', '.join(BACKENDS)}, or None.")
+    if backend not in OURS:
+        return
+    if not q.is_cuda:
+        why_not: str | None = f"The tensors are on {q.device.type}, and our kernel runs on NVIDIA GPUs."
+    else:
+        gpu = gpu_of(q.device.index)
+        why_not = why_not_ours(gpu, q, k, mask)
+        if why_not is None and backend == "gluon":
+            why_not = why_not_by_hand(gpu)
+    if why_not is not None:
+        raise ValueError(f"The backend {backend} cannot do this: {why_not} Leave the backend out, or ask for sdpa.")
+
+
+def in_autocast_type(tensor: torch.Tensor) -> torch.Tensor:
+    """Cast as autocast casts the operands of products; float64 stays."""
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def dotted(capability: tuple[int, int]) -> str:
+    """Return a compute capability as one writes it."""
+    return f"{capability[0]}.{capability[1]}"
+
+
+# --- what it costs further -------------------------------------------------------------------------------
+
+
+def notes(
+    backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, mask: torch.Tensor | None
+) -> list[str]:
+    """Return what a choice costs beside the computation."""
+    if backend in OURS:
+        return [
+            f"{name} is copied: {COPIED}" for name, each in (("q", q), ("k", k), ("v", v)) if not is_addressable(each)
+        ]
+    found = []
+    makes_mask = causal and 1 < q.shape[2] < k.shape[2]
+    if makes_mask:
+        found.append("A mask of queries by keys is made: PyTorch's own lets the first query see the first key only.")
+        mask = q.new_ones((), dtype=torch.bool).expand(q.shape[2], k.shape[2])
+    elif mask is not None:
+        found.append("The mask is copied, with the rows opened that see no key.")
+    why_not = why_not_cudnn(q, k, v, masked=mask is not None)
+    if why_not is not None:
+        found.append(why_not)
+    if q.is_cuda and q.numel() and k.numel():
+        taking = sdpa.kernels_that_take(q, k, v, mask, causal and not makes_mask)
+        taking = [name for name in taking if name != "sdpa-cudnn" or why_not is None]
+        found.append(f"Of PyTorch's kernels these take it: {', '.join(taking)}." if taking else ALL_SCORES)
+    return found

@@ -1,0 +1,143 @@
+"""Who computes attention, and which cases each leaves out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional
+
+from gpuguide.attention import reference
+from gpuguide.benchmarks.attention.problem import Attend, shape
+from gpuguide.hardware.device import Device
+from gpuguide.measure.benchmark import Keys
+
+COMPILED_SEQ_LENS = (1024, 8192)
+FLEX_SEQ_LENS = (512, 2048, 8192)
+GPT2_HEADS = 12
+
+
+def ours(device: Device, keys: Keys) -> Attend:
+    """Return our kernels."""
+    from gpuguide.attention import flash
+
+    return functools.partial(flash.flash_attention, causal=bool(keys["causal"]))
+
+
+def ours_by_hand(device: Device, keys: Keys) -> Attend:
+    """Return the same with the forward pass whose schedule is written by hand."""
+    from gpuguide.attention import flash
+
+    return functools.partial(flash.flash_attention, causal=bool(keys["causal"]), by_hand=True)
+
+
+def library(backend: str) -> Callable[[Device, Keys], Attend]:
+    """Return a maker of PyTorch's attention with one of its backends and no other."""
+
+    def make(device: Device, keys: Keys) -> Attend:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        only, causal, grouped = getattr(SDPBackend, backend), bool(keys["causal"]), is_grouped(keys)
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            with sdpa_kernel([only]):
+                return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+        return attend
+
+    return make
+
+
+def fa4(device: Device, keys: Keys) -> Attend:
+    """Return FlashAttention-4, whose tensors have the heads of a position side by side: what is turned here is a view.
+
+    Source: https://github.com/Dao-AILab/flash-attention, ``flash_attn/cute``.
+    """
+    from flash_attn.cute import flash_attn_func
+
+    causal = bool(keys["causal"])
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out, *_ = flash_attn_func(*(part.transpose(1, 2) for part in (q, k, v)), causal=causal)
+        return out.transpose(1, 2)
+
+    return attend
+
+
+def flex(device: Device, keys: Keys) -> Attend:
+    """Return FlexAttention, to be compiled for one shape, with the blocks of a causal mask found beforehand."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def is_visible(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return query >= key
+
+    (seq_len,) = shape(keys, "seq_len")
+    mask = create_block_mask(is_visible, None, None, seq_len, seq_len, device=device.torch_device)
+    torch.compiler.reset()
+    attend, grouped = torch.compile(flex_attention, dynamic=False), is_grouped(keys)
+    return lambda q, k, v: attend(q, k, v, block_mask=mask, enable_gqa=grouped)
+
+
+def naive(device: Device, keys: Keys) -> Attend:
+    """Return the formula as it reads, with all scores in memory."""
+    return functools.partial(reference.naive_attention, causal=bool(keys["causal"]))
+
+
+def naive_compiled(device: Device, keys: Keys) -> Attend:
+    """Return the same, to be compiled for the one shape that it is called with next."""
+    torch.compiler.reset()  # after eight shapes the compiler would give up on one function
+    return torch.compile(naive(device, keys), dynamic=False)
+
+
+# --- what is left out ------------------------------------------------------------------------------------
+
+
+def is_grouped(keys: Keys) -> bool:
+    """Return whether several heads of queries share one of keys."""
+    return keys["heads"] != keys["kv_heads"]
+
+
+def hopper_only(device: Device, keys: Keys) -> str | None:
+    """Say no to other generations of GPUs."""
+    if device.capability and device.capability[0] == 9:
+        return None
+    return "this schedule is written in instructions that only GPUs of compute capability 9 have"
+
+
+def ungrouped_only(device: Device, keys: Keys) -> str | None:
+    """Say no to heads that share keys."""
+    return "this backend has no grouped-query attention" if is_grouped(keys) else None
+
+
+def from_hopper_on(device: Device, keys: Keys) -> str | None:
+    """Say no to older generations of GPUs."""
+    if device.capability and device.capability >= (9, 0):
+        return None
+    return "this library has kernels for compute capability 9.0 and newer"
+
+
+def flex_cases_only(device: Device, keys: Keys) -> str | None:
+    """Say no to most shapes, because each is compiled anew, and to what needs no mask."""
+    if keys["causal"] and keys["seq_len"] in FLEX_SEQ_LENS and keys["heads"] != GPT2_HEADS:
+        return None
+    return (
+        f"is compiled anew for each shape, and is measured at lengths {listed(FLEX_SEQ_LENS)} with a causal mask only"
+    )
+
+
+def compiled_cases_only(device: Device, keys: Keys) -> str | None:
+    """Say no to most shapes, because each is compiled anew."""
+    if keys["causal"] and keys["seq_len"] in COMPILED_SEQ_LENS and not is_grouped(keys):
+        return None
+    lengths = listed(COMPILED_SEQ_LENS)
+    return f"is compiled anew for each shape, and is measured at lengths {lengths} with a causal mask only"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers as a sentence lists them.
+
+    >>> listed((512, 2048, 8192))
+    '512, 2048 and 8192'
+    """
+    return " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])])
