@@ -71,6 +71,13 @@ def test_what_the_row_computes_is_never_typed_and_no_declaration_helps() -> None
         assert "the row computes it" in fault
 
 
+@pytest.mark.parametrize("rate", ["7.5 GB/s", "312 TFLOP/s"])
+def test_a_rate_is_never_given(rate: str) -> None:
+    (fault,) = computed(f"It ran at {rate}.", given=(rate,))
+    assert fault == f"{rate} is given; take a rate from a record or a data sheet"
+    assert computed(f"It ran at {rate}, as they say.", claim=f"A GPU reaches {rate}.") == []
+
+
 def test_a_declaration_that_gives_nothing_is_found() -> None:
     assert computed("It is {2 * 3} of them.", given=("8",)) == ["'8' in 'given' gives no number that needs it"]
     assert computed("Of 2 and 3.", given=("2 and",)) == ["'2 and' in 'given' gives no number that needs it"]

@@ -3,7 +3,8 @@
 Five rules, none with exceptions:
 
 - A number that is typed in ``right`` stands in the row's evidence too, or in the claim, or is declared in ``given``:
-  a version, a product's name, a premise, what a source says. What the row computes is never typed.
+  a version, a product's name, a premise, what a source says. What the row computes is never typed, and a rate is never
+  given: it comes from a record or a data sheet.
 - A unit behind a rendered number is the unit of that number, to the prefix, and stands there once.
 - What a measured row shows is what its predicate tests, and what it tests it shows.
 - The words around a measured number are those of its metric: only a time is taken, only a time is "as long".
@@ -77,6 +78,7 @@ class _Typed:
     start: int
     values: tuple[float, ...]
     """What it may mean, with the unit behind it and without"""
+    unit: Unit | None
 
 
 def _numbers(sentence: str) -> Iterator[_Typed]:
@@ -85,7 +87,7 @@ def _numbers(sentence: str) -> Iterator[_Typed]:
         factors = [1.0, *_LETTERS.get(match[2] or "", ())]
         unit = _unit_at(sentence, match.end())
         factors += [unit.factor] if unit else []
-        yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors))
+        yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors), unit)
 
 
 def _typed(claim: Claim) -> Iterator[str]:
@@ -102,6 +104,8 @@ def _typed(claim: Claim) -> Iterator[str]:
         unused -= set(given)
         if _among(number, [abs(value) for value in values]) and len(number.text) > 1:
             yield f"{number.text!r} is typed in 'right', and the row computes it; write the expression in braces"
+        elif given and number.unit and ("s", -1) in (number.unit.dimension or ()):
+            yield f"{number.text} {number.unit.name} is given; take a rate from a record or a data sheet"
         elif not given:
             yield (
                 f"{number.text!r} is typed in 'right' and stands neither in the row's evidence nor in the claim; "
