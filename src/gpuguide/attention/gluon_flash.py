@@ -288,7 +288,7 @@ def forward(
         tiles(q, schedule.rows), tiles(k, schedule.columns), tiles(v, schedule.columns), tiles(out, schedule.rows), lse,
         **triton_flash.problem(q, k, causal, scale), ROWS=schedule.rows, COLUMNS=schedule.columns,
         STAGES=schedule.stages, BESIDE=schedule.beside, TURNS=schedule.turns, GROUPS=schedule.groups,
-        num_warps=4, maxnreg=REGISTERS[schedule.groups][0],
+        num_warps=4, maxnreg=REGISTERS[schedule.groups],
     )  # fmt: skip
     return out, lse
 
