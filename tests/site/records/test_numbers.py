@@ -74,6 +74,7 @@ def test_a_number_shows_its_value_and_leads_to_its_record(project: Project) -> N
         table = pa.ipc.open_file(file).read_all()
     assert table.num_rows == len(rows)
     assert len(table["samples"][0].as_py()) == table["n"][0].as_py() == 20
+    assert table["turns"][0].as_py() == [5, 5, 5, 5]
 
 
 @pytest.mark.slow
