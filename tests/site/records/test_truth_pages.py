@@ -164,7 +164,9 @@ def test_figures_of_datasheets_and_given_ones_in_prose(project: Project) -> None
 @pytest.mark.slow
 def test_the_status_page_tells_pages_and_records(project: Project) -> None:
     status = page(project, "index")
-    assert "2 records on 1 device, 1 stale." in words(status)
+    assert "2 records on 1 device. Text speaks of those of NVIDIA H100 80GB HBM3 and of a processor, 1 stale." in words(
+        status
+    )
     assert "2 claims checked, all of them hold." in words(status)
     tables = [[[words(td) for td in row.select("td")] for row in t.select("tbody tr")] for t in status.select("table")]
     pages, records = tables
