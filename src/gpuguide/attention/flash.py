@@ -91,7 +91,7 @@ LIBRARY = torch.library.Library("gpuguide", "FRAGMENT")
 def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make an operator of a function that computes on a CPU and on a GPU, and return it in the function's place.
 
-    :func:`torch.library.custom_op` would do the same and check more, at several times the cost of each call on the host.
+    :func:`torch.library.custom_op` does the same and checks more, and each call takes the host several times as long.
     """
 
     def made(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,5 +343,7 @@ def out_of_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     return tensor.unflatten(0, (size, tensor.shape[0] // size))
 
 
-for _operator in (forward, delta_of, gradient_of_queries, gradients_of_keys):
-    torch.library.register_vmap(_operator, over_batches(_operator))
+torch.library.register_vmap("gpuguide::flash_attention", over_batches(forward))
+torch.library.register_vmap("gpuguide::flash_delta", over_batches(delta_of))
+torch.library.register_vmap("gpuguide::flash_queries", over_batches(gradient_of_queries))
+torch.library.register_vmap("gpuguide::flash_keys", over_batches(gradients_of_keys))
