@@ -17,7 +17,7 @@ from gpuguide.attention.gpu import GPU, Measured, gpu_of
 from gpuguide.attention.layout import is_addressable
 
 BACKENDS = ("gluon", "triton", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa")
-"""Who can compute: our kernels, with the forward pass's schedule written by hand or by Triton;
+"""Who can compute. Our kernels, with the forward pass's schedule written by hand or by Triton;
 :func:`torch.nn.functional.scaled_dot_product_attention` with one of its kernels (``sdpa-flash`` is FlashAttention-2),
 or with whichever it takes itself"""
 OURS = ("gluon", "triton")
@@ -41,8 +41,8 @@ class Choice:
     reason: str
     """A sentence"""
     notes: tuple[str, ...] = ()
-    """What costs time or memory beside the computation, a sentence each: what is converted or copied, what is left out
-    because its results are wrong, and where a slower way is taken"""
+    """Sentences on what costs time or memory beside the computation, such as what is converted or copied, on what is
+    left out because its results are wrong, and on where a slower way is taken"""
 
 
 def choose(
