@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend
 
 import gpuguide.attention as package
-from gpuguide import kernels
-from gpuguide.attention import attention, choose, reference
+from gpuguide.attention import attention, choose, flash, gpu, reference, sdpa
+from gpuguide.attention.gpu import GPU
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -35,52 +35,214 @@ def inputs(
     return tuple(torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes)
 
 
+HOPPER = GPU("NVIDIA H100 80GB HBM3", (9, 0), 91900, True, True, None, ())
+
+
+def row(order: Iterable[str], **keys: object) -> dict[str, object]:
+    """Return a measured case of one short sequence, with what is said of it."""
+    case = {"pass": "forward", "head_dim": 128, "seq_len": 512, "causal": True, "heads": 16, "kv_heads": 16}
+    return {**case, **keys, "order": list(order)}
+
+
+Use = Callable[..., None]
+
+
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pretend that there is a Hopper GPU and our kernels; tensors on it have shapes and no numbers."""
-    for name in ("triton", "gluon"):
-        kernel = ModuleType(f"gpuguide.attention.{name}_flash")
-        kernel.HEAD_SIZES = (64, 128)
-        kernel.flash_attention = lambda q, k, v, *, causal, scale, by=name: SimpleNamespace(
-            by=by, causal=causal, scale=scale
-        )
-        monkeypatch.setitem(sys.modules, kernel.__name__, kernel)
-        monkeypatch.setattr(package, f"{name}_flash", kernel, raising=False)
-    monkeypatch.setattr(package, "_has_gluon", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: nullcontext())
-    monkeypatch.setattr(kernels, "take", lambda tensor: True)
+def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
+    """Pretend that there is a GPU of some kind with some measurements. Tensors on it have shapes and no numbers."""
+
+    def use(*rows: dict[str, object], **other: object) -> None:
+        found = replace(HOPPER, measured_on="NVIDIA H100 80GB HBM3" if rows else None, rows=rows, **other)
+        monkeypatch.setattr(gpu, "_gpu_of", lambda index: found)
+
+    use()
     with FakeTensorMode():
-        yield
+        yield use
 
 
-def on_gpu(dtype: torch.dtype = torch.bfloat16, head_dim: int = 128, keys: int = 5) -> Tensors:
-    return inputs(keys=keys, dtype=dtype, head_dim=head_dim, device="cuda")
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Note who is asked, and with what."""
+    notes: list[tuple[object, ...]] = []
+
+    def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: object) -> torch.Tensor:
+        notes.append(("gluon" if given["by_hand"] else "triton", given["causal"], given["scale"]))
+        return q
+
+    def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: object) -> torch.Tensor:
+        notes.append((given["kernel"], given["alone"]))
+        return q
+
+    monkeypatch.setattr(flash, "flash_attention", ours)
+    monkeypatch.setattr(sdpa, "attention", theirs)
+    return notes
+
+
+def on_gpu(
+    dtype: torch.dtype = torch.bfloat16, head_dim: int = 128, queries: int = 5, keys: int = 5, grad: bool = False
+) -> Tensors:
+    tensors = inputs(queries, keys, dtype=dtype, head_dim=head_dim, device="cuda")
+    return tuple(tensor.requires_grad_(grad) for tensor in tensors)
 
 
 # --- choices ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    ("head_dim", "backend", "end"),
-    [(64, "triton", ""), (128, "gluon", ", and is faster there with its schedule written by hand")],
-)
-def test_our_kernel_is_chosen_where_it_can(
-    gpu: None, dtype: torch.dtype, head_dim: int, backend: str, end: str
+def test_the_fastest_of_the_nearest_measured_case_is_asked(use: Use, asked: list[tuple[object, ...]]) -> None:
+    use(
+        row(["sdpa-cudnn", "gluon"]),
+        row(["gluon", "sdpa-cudnn"], seq_len=2048),
+        row(["triton"], seq_len=2048, causal=False),
+        row(["sdpa-flash"], seq_len=512, **{"pass": "forward-backward"}),
+        row(["sdpa-efficient"], seq_len=512, kv_heads=4),
+        row(["triton"], head_dim=64),
+    )
+    lengths = {1: "sdpa-cudnn", 512: "sdpa-cudnn", 1023: "sdpa-cudnn", 1025: "gluon", 2048: "gluon", 9000: "gluon"}
+    for length, backend in lengths.items():
+        tensors = inputs(max(length, 2), max(length, 2), (4, 4), torch.bfloat16, 128, "cuda")
+        assert choose(*tensors, causal=True).backend == backend, length
+        attention(*tensors, causal=True)
+        assert asked.pop()[0] == backend
+    reason = (
+        "The fastest of those usable here in the nearest case measured on NVIDIA H100 80GB HBM3: "
+        "forward, heads of 128, 2048 keys, no mask."
+    )
+    given = inputs(5, 5, (4, 4), torch.bfloat16, 128, "cuda")
+    assert choose(*given) == package.Choice("triton", reason)
+    assert choose(*given, causal=True).backend == "sdpa-cudnn"
+    assert choose(*on_gpu(), causal=True).backend == "sdpa-efficient", "heads that share keys"
+    assert choose(*on_gpu(grad=True), causal=True).backend == "sdpa-flash", "with gradients"
+    assert choose(*on_gpu(head_dim=64), causal=True).backend == "triton"
+    with torch.no_grad():
+        assert choose(*on_gpu(grad=True), causal=True).backend == "sdpa-efficient"
+
+
+def test_who_cannot_be_asked_is_passed_over(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    everybody = row(["gluon", "sdpa-cudnn", "triton", "sdpa-flash"])
+    for facts, backend in (
+        ({}, "gluon"),
+        ({"has_gluon": False}, "sdpa-cudnn"),
+        ({"capability": (10, 0)}, "sdpa-cudnn"),
+        ({"has_triton": False}, "sdpa-cudnn"),
+    ):
+        use(everybody, **facts)
+        assert choose(*on_gpu(), causal=True).backend == backend
+    monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: False)
+    assert choose(*on_gpu(), causal=True).backend == "sdpa-flash", "neither Triton nor what a user has switched off"
+    use(row(["gluon"]), has_triton=False)
+    assert choose(*on_gpu(), causal=True).backend == "sdpa"
+
+
+UNMEASURED = [
+    ({"dtype": torch.float32}, "The tensors are float32, and our kernel takes bfloat16 and float16."),
+    ({"dtype": torch.float64}, "The tensors are float64, and our kernel takes bfloat16 and float16."),
+    ({"head_dim": 96}, "Heads of 96 were not measured."),
+    ({"head_dim": 32}, "Heads of 32 were not measured."),
+    ({"keys": 0}, "There is nothing to compute: a tensor is empty."),
+    ({"queries": 1}, "A single query was not measured."),
+]
+
+
+@pytest.mark.parametrize(("tensors", "reason"), UNMEASURED)
+def test_what_was_not_measured_is_left_to_pytorch(
+    use: Use, asked: list[tuple[object, ...]], tensors: dict[str, object], reason: str
 ) -> None:
-    reason = f"Our kernel takes {str(dtype).removeprefix('torch.')} with head_dim {head_dim} on this GPU{end}."
-    assert choose(*on_gpu(dtype, head_dim), causal=True) == package.Choice(backend, reason)
+    use(row(["gluon"]))
+    given = on_gpu(**tensors)
+    chosen = choose(*given, causal=True)
+    assert (chosen.backend, chosen.reason) == ("sdpa", f"{reason} PyTorch chooses among its own kernels.")
+    attention(*given, causal=True)
+    assert asked == [("sdpa", False)]
+
+
+def test_a_gpu_whose_generation_was_not_measured_is_left_to_pytorch(use: Use) -> None:
+    use(name="NVIDIA B200", capability=(10, 0))
+    reason = "No GPU of the generation of NVIDIA B200 was measured. PyTorch chooses among its own kernels."
+    assert choose(*on_gpu(), causal=True).reason == reason
+
+
+def test_a_mask_is_left_to_pytorch(use: Use) -> None:
+    use(row(["gluon"]))
+    chosen = choose(*on_gpu(), mask=torch.ones(5, 5, dtype=torch.bool, device="cuda"))
+    reason = "There is a mask, and our kernel knows none but the causal one. PyTorch chooses among its own kernels."
+    assert (chosen.backend, chosen.reason) == ("sdpa", reason)
+    assert "The mask is copied, with the rows opened that see no key." in chosen.notes
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+def test_where_pytorch_would_need_a_mask_ours_is_asked(use: Use, head_dim: int) -> None:
+    use(row(["sdpa-cudnn", "gluon", "triton"]), row(["sdpa-cudnn", "triton"], head_dim=64))
+    chosen = choose(*on_gpu(head_dim=head_dim, queries=3, keys=9), causal=True)
+    assert chosen.backend == ("gluon" if head_dim == 128 else "triton")
+    assert chosen.reason.endswith("for which PyTorch would need a mask and our kernel does not.")
+    use(row(["sdpa-cudnn"]), has_triton=False)
+    chosen = choose(*on_gpu(queries=3, keys=9), causal=True)
+    assert chosen.backend == "sdpa-cudnn"
+    assert any(note.startswith("A mask of queries by keys is made") for note in chosen.notes)
+
+
+def test_what_is_copied_is_said(use: Use) -> None:
+    use(row(["gluon"]))
+    q, k, v = on_gpu()
+    assert choose(q, k, v, causal=True).notes == ()
+    batch, heads, length, size = q.shape
+    swapped = q.new_empty(batch, length, heads, size).transpose(1, 2)
+    assert choose(swapped, k, v, causal=True).notes == (), "heads beside positions"
+    (note,) = choose(q, k.new_empty(*k.shape[:2], size, length).mT, v, causal=True).notes
+    assert note.startswith("k is copied: the copy engine needs ")
+
+
+def test_what_autocast_converts_is_said() -> None:
+    tensors = inputs(dtype=torch.float32)
+    assert choose(*tensors).notes == ()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert choose(*tensors).notes == ("Autocast converts float32 to bfloat16.",)
+
+
+# --- asking for one --------------------------------------------------------------------------------------
+
+
+def test_our_kernels_get_what_was_given(use: Use, asked: list[tuple[object, ...]]) -> None:
+    attention(*on_gpu(), causal=True, backend="gluon")
+    attention(*on_gpu(), scale=2.0, backend="triton")
+    attention(*on_gpu(head_dim=64), backend="sdpa-cudnn")
+    attention(*on_gpu(head_dim=64))
+    assert asked == [
+        ("gluon", True, 1 / math.sqrt(128)),
+        ("triton", False, 2.0),
+        ("sdpa-cudnn", True),
+        ("sdpa", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "facts", "reason"),
+    [
+        ({"dtype": torch.float32}, {}, "The tensors are float32, and our kernel takes bfloat16 and float16."),
+        ({"head_dim": 96}, {}, "head_dim is 96, and our kernel takes 32, 64, 128."),
+        ({"keys": 0}, {}, "There is nothing to compute: a tensor is empty."),
+        ({}, {"capability": (8, 6)}, "The GPU has compute capability 8.6, and our kernel is fast from 9.0 on."),
+        ({}, {"has_triton": False}, "Triton, which our kernel is written in, is not installed."),
+    ],
+)
+def test_why_ours_cannot_be_asked_for(
+    use: Use, tensors: dict[str, object], facts: dict[str, object], reason: str
+) -> None:
+    use(row(["gluon"]), **facts)
+    given = on_gpu(**tensors)
+    for backend in ("gluon", "triton"):
+        message = f"The backend {backend} cannot do this: {reason} Leave the backend out, or ask for sdpa."
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            attention(*given, backend=backend)
 
 
 @pytest.mark.parametrize(("capability", "has_gluon"), [((10, 0), True), ((9, 0), False)])
 def test_the_schedule_by_hand_is_for_one_generation_and_needs_gluon(
-    gpu: None, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], has_gluon: bool
+    use: Use, asked: list[tuple[object, ...]], capability: tuple[int, int], has_gluon: bool
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(package, "_has_gluon", lambda: has_gluon)
-    assert choose(*on_gpu()).backend == "triton"
-    assert attention(*on_gpu(), backend="triton").by == "triton"
+    use(capability=capability, has_gluon=has_gluon)
+    attention(*on_gpu(), backend="triton")
+    assert asked[0][0] == "triton"
     reason = (
         "Gluon, which the schedule by hand is written in, is not part of this Triton."
         if capability == (9, 0)
@@ -91,58 +253,56 @@ def test_the_schedule_by_hand_is_for_one_generation_and_needs_gluon(
         attention(*on_gpu(), backend="gluon")
 
 
-def test_our_kernels_get_what_was_given(gpu: None) -> None:
-    found = attention(*on_gpu(), causal=True)
-    assert (found.by, found.causal, found.scale) == ("gluon", True, 1 / math.sqrt(128))
-    found = attention(*on_gpu(), scale=2.0, backend="triton")
-    assert (found.by, found.causal, found.scale) == ("triton", False, 2.0)
-    assert attention(*on_gpu(head_dim=64)).by == "triton"
-    assert attention(*on_gpu(head_dim=64), backend="gluon").by == "gluon"
-
-
-@pytest.mark.parametrize(
-    ("tensors", "reason"),
-    [
-        ({"dtype": torch.float32}, "The tensors are float32, and our kernel takes bfloat16 and float16."),
-        ({"dtype": torch.float64}, "The tensors are float64, and our kernel takes bfloat16 and float16."),
-        ({"head_dim": 96}, "head_dim is 96, and our kernel takes 64, 128."),
-        ({"keys": 0}, "There is nothing to compute: a tensor is empty."),
-    ],
-)
-def test_fallbacks_by_what_is_given(gpu: None, tensors: dict[str, object], reason: str) -> None:
-    given = on_gpu(**tensors)
-    assert choose(*given) == package.Choice("sdpa", reason)
-    assert attention(*given).shape == given[0].shape
-    for backend in ("gluon", "triton"):
-        message = f"The backend {backend} cannot do this: {reason} Leave the backend out, or ask for sdpa."
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            attention(*given, backend=backend)
-
-
-def test_fallback_for_a_mask(gpu: None) -> None:
-    mask = torch.ones(5, 5, dtype=torch.bool, device="cuda")
-    reason = "There is a mask, and our kernel knows none but the causal one."
-    assert choose(*on_gpu(), mask=mask) == package.Choice("sdpa", reason)
-
-
-def test_fallback_on_an_old_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
-    reason = "The GPU has compute capability 8.6, and our kernel is fast from 9.0 on."
-    assert choose(*on_gpu()) == package.Choice("sdpa", reason)
-
-
-def test_fallback_without_triton(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "take", lambda tensor: False)
-    reason = "Triton, which our kernel is written in, is not installed."
-    assert choose(*on_gpu()) == package.Choice("sdpa", reason)
-
-
-def test_fallback_on_the_processor() -> None:
+def test_on_the_processor_pytorch_is_asked() -> None:
     reason = "The tensors are on cpu, and our kernel runs on NVIDIA GPUs."
     assert choose(*inputs(dtype=torch.bfloat16)) == package.Choice("sdpa", reason)
     message = f"The backend triton cannot do this: {reason} Leave the backend out, or ask for sdpa."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         attention(*inputs(), backend="triton")
+
+
+# --- known wrong results ---------------------------------------------------------------------------------
+
+
+def masked(keys: int, grad: bool = True) -> tuple[Tensors, torch.Tensor]:
+    return on_gpu(keys=keys, grad=grad), torch.ones(5, keys, dtype=torch.bool, device="cuda")
+
+
+def test_cudnn_is_not_asked_where_it_is_known_to_be_wrong(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[SDPBackend]] = []
+
+    @contextmanager
+    def only(kernels: list[SDPBackend], set_priority: bool) -> Iterator[None]:
+        calls.append(kernels)
+        yield
+
+    monkeypatch.setattr(sdpa, "sdpa_kernel", only)
+    monkeypatch.setattr(sdpa.functional, "scaled_dot_product_attention", lambda q, *given, **named: q)
+    tensors, mask = masked(704)
+    (note,) = [note for note in choose(*tensors, mask=mask).notes if "pytorch#196678" in note]
+    assert note.startswith("cuDNN is left out: before 9.26 ")
+    safe = {SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}
+    for order in (None, sdpa.order_of("sdpa-cudnn"), sdpa.order_of("sdpa-flash")):
+        sdpa.asked(*tensors, mask, False, 1.0, order)
+        assert set(calls.pop()) == safe
+    for keys, grad, facts in ((640, True, {}), (704, False, {}), (704, True, {"cudnn": 92600})):
+        use(**facts)
+        tensors, mask = masked(keys, grad)
+        assert not any("cuDNN" in note for note in choose(*tensors, mask=mask).notes)
+        sdpa.asked(*tensors, mask, False, 1.0, None)
+        assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "grad", "reference"),
+    [((9, 0), True, "cudnn-frontend#1072"), ((9, 0), False, None), ((10, 0), False, "pytorch#193893")],
+)
+def test_a_single_query_is_not_for_every_cudnn(
+    use: Use, capability: tuple[int, int], grad: bool, reference: str | None
+) -> None:
+    use(capability=capability)
+    left_out = [note for note in choose(*on_gpu(queries=1, keys=128, grad=grad)).notes if "left out" in note]
+    assert [reference in note for note in left_out] == [True] * (reference is not None)
 
 
 def test_autocast_decides_the_format() -> None:
@@ -196,13 +356,17 @@ def test_strided_inputs() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("backend", "head_dim"), [(None, 64), (None, 128), ("sdpa", 64)])
+@pytest.mark.parametrize(
+    ("backend", "head_dim"), [(None, 64), (None, 128), ("triton", 64), ("gluon", 128), ("sdpa", 64)]
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("queries", "keys"), [(65, 65), (1, 70), (33, 70), (70, 33), (5, 0)])
 def test_on_a_gpu(queries: int, keys: int, dtype: torch.dtype, backend: str | None, head_dim: int) -> None:
     tensors = tuple(tensor.detach().cuda() for tensor in inputs(queries, keys, dtype=dtype, head_dim=head_dim))
     mask = torch.rand(queries, keys, generator=torch.Generator().manual_seed(2)).cuda() < 0.6
     mask[0] = False  # a query that sees no key
+    if backend != "sdpa" and (dtype.itemsize > 2 or not keys):
+        backend = None  # these our kernels refuse
     rough = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
     for given in ({"causal": False}, {"causal": True}, {"mask": mask}):
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]
@@ -213,6 +377,66 @@ def test_on_a_gpu(queries: int, keys: int, dtype: torch.dtype, backend: str | No
         ours = torch.autograd.grad(found, leaves, d_out)
         for gradient, expected in zip(ours, reference.gradients(*exact, d_out.double(), **given), strict=True):
             torch.testing.assert_close(gradient.double(), expected, rtol=4 * rough, atol=4 * rough)
+
+
+def on_a_gpu(queries: int = 65, keys: int = 65, head_dim: int = 128, dtype: torch.dtype = torch.bfloat16) -> Tensors:
+    drawn = inputs(queries, keys, dtype=dtype, head_dim=head_dim)
+    return tuple(tensor.detach().cuda().requires_grad_() for tensor in drawn)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "gluon", "triton", "sdpa-cudnn", "sdpa-flash", "sdpa"])
+@pytest.mark.parametrize("head_dim", [64, 128, 96])
+@pytest.mark.parametrize("causal", [False, True])
+def test_compiled_on_a_gpu(backend: str | None, head_dim: int, causal: bool) -> None:
+    if head_dim == 96 and backend in package.choice.OURS:
+        backend = None  # a head that our kernels do not take is PyTorch's, compiled or not
+    tensors = on_a_gpu(head_dim=head_dim)
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, causal=causal, backend=backend)
+
+    torch.compiler.reset()
+    found, wanted = torch.compile(function, fullgraph=True, backend="aot_eager")(*tensors), function(*tensors)
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    gradients = [torch.autograd.grad(out.float().square().sum(), tensors) for out in (found, wanted)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=4e-2, atol=4e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "gluon"])
+def test_autocast_is_compiled_on_a_gpu(backend: str | None) -> None:
+    tensors = on_a_gpu(dtype=torch.float32)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        wanted = attention(*tensors, causal=True, backend=backend)
+        found = torch.compile(attention, fullgraph=True)(*tensors, causal=True, backend=backend)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    torch.autograd.grad(found.float().sum(), tensors)
+
+
+@pytest.mark.gpu
+def test_choices_on_a_gpu_say_who_takes_what() -> None:
+    assert choose(*on_a_gpu(), causal=True).backend in package.BACKENDS
+    left = choose(*on_a_gpu(head_dim=96), causal=True)
+    assert left.backend == "sdpa"
+    assert left.notes[-1].startswith("Of PyTorch's kernels these take it: sdpa-")
+    wide = choose(*on_a_gpu(dtype=torch.float64), causal=True)
+    assert wide.notes[-1] == "None of PyTorch's kernels takes it but the formula, with all scores in memory."
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "sdpa"])
+@pytest.mark.parametrize("length", [192, 704])
+def test_gradients_are_numbers_where_cudnn_alone_may_give_none(length: int, backend: str | None) -> None:
+    """With a mask, and all scores far below zero (pytorch#196678)."""
+    q, k, v = (tensor.detach() * 0.1 for tensor in on_a_gpu(length, length, 64))
+    q[..., 0], k[..., 0] = 1.0, -120 * 64**0.5
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    mask = torch.ones(length, length, dtype=torch.bool, device="cuda").tril()
+    out = attention(*leaves, mask=mask, backend=backend)
+    assert all(bool(gradient.isfinite().all()) for gradient in torch.autograd.grad(out.sum(), leaves))
 
 
 # --- refusals --------------------------------------------------------------------------------------------
@@ -314,5 +538,5 @@ def test_a_mask_together_with_causal_is_refused_and_the_remedy_works() -> None:
 
 
 def test_an_unknown_backend_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^The backend is 'flash'; it must be one of gluon, triton, sdpa, or None\.$"):
+    with pytest.raises(ValueError, match=r"^The backend is 'flash'; it must be one of gluon, triton, sdpa-cudnn, "):
         attention(*inputs(), backend="flash")

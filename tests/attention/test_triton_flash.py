@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import product
 
 import interpreted
@@ -13,6 +12,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpuguide.attention import reference
+from gpuguide.attention.flash import flash_attention
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -54,9 +54,8 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor
 def ours(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool, module: str = "triton_flash"
 ) -> Tensors:
-    flash_attention = importlib.import_module(f"gpuguide.attention.{module}").flash_attention
     inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
-    out = flash_attention(*inputs, causal=causal)
+    out = flash_attention(*inputs, causal=causal, by_hand=module == "gluon_flash")
     return out.detach(), *torch.autograd.grad(out, inputs, d_out)
 
 
@@ -109,6 +108,10 @@ def layouts(device: str) -> None:
     for given in (swapped, columns, [*shifted, d_out]):
         for found, right in zip(ours(*given, True), wanted, strict=True):
             assert torch.equal(found, right)
+    one_head, one_row = d_out[:, :1].expand_as(q), d_out[:, :, :1].expand_as(q)
+    for given in (one_head, one_row):
+        for found, right in zip(ours(q, k, v, given, True), ours(q, k, v, given.contiguous(), True), strict=True):
+            assert torch.equal(found, right)
     expanded = ours(q, k, v, torch.ones((), device=device).expand_as(q), True)
     for found, right in zip(expanded, ours(q, k, v, torch.ones_like(q), True), strict=True):
         assert torch.equal(found, right)
@@ -116,8 +119,6 @@ def layouts(device: str) -> None:
 
 def edges(device: str) -> None:
     """Scores of thousands and far below zero, scales of any sign, rows that see nothing, and a second derivative."""
-    from gpuguide.attention.triton_flash import flash_attention
-
     for causal in (False, True):
         large = draw((1, 2, 2, 50, 50), 32, torch.float32, device, spread=60.0)
         found, wanted = ours(*large, causal), exact(*large, causal)
@@ -142,8 +143,9 @@ def edges(device: str) -> None:
     assert not d_q[:, :, :30].any()
     assert out[:, :, 30:].all()
     inputs = [tensor.requires_grad_() for tensor in (q, k, v)]
+    (gradient,) = torch.autograd.grad(flash_attention(*inputs).sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match=r"^flash_attention has no second derivative: .* Use gpuguide\.attention\."):
-        torch.autograd.grad(flash_attention(*inputs).sum(), q, create_graph=True)
+        torch.autograd.grad(gradient.sum(), q)
 
 
 PARTS = {name: lambda device, shape=shape: compare(shape, device) for name, shape in SHAPES.items()}
@@ -237,6 +239,10 @@ def test_layouts_on_a_gpu(module: str) -> None:
     for given in (swapped, columns):
         for found, right in zip(ours(*given, True, module), wanted, strict=True):
             assert torch.equal(found, right)
+    ones = torch.ones((), dtype=torch.bfloat16, device="cuda").expand_as(q)
+    for given in (d_out[:1].expand_as(q), d_out[:, :1].expand_as(q), d_out[:, :, :1].expand_as(q), ones):
+        right = ours(q, k, v, given.contiguous(), True, module)
+        assert all(torch.equal(x, y) for x, y in zip(ours(q, k, v, given, True, module), right, strict=True))
 
 
 @pytest.mark.gpu
@@ -280,9 +286,8 @@ def test_more_than_two_to_the_31_numbers(module: str) -> None:
     batch, heads, length, head_dim = 130, 64, 2048, 128
     if torch.cuda.get_device_properties(0).total_memory < 40e9:
         pytest.skip("needs 20 GB")
-    flash_attention = importlib.import_module(f"gpuguide.attention.{module}").flash_attention
     q, k, v = (torch.randn(batch, heads, length, head_dim, dtype=torch.bfloat16, device="cuda") for _ in range(3))
     assert q.numel() > 2**31
-    out = flash_attention(q, k, v, causal=True)
+    out = flash_attention(q, k, v, causal=True, by_hand=module == "gluon_flash")
     last = functional.scaled_dot_product_attention(q[-1:, -1:], k[-1:, -1:], v[-1:, -1:], is_causal=True)
     torch.testing.assert_close(out[-1:, -1:], last, rtol=2e-2, atol=2e-2)

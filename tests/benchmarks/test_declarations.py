@@ -28,13 +28,23 @@ CONTENDERS = {
 }
 """The benchmarks of a machine's ceilings and of timing. Those of a topic have a test file of their own."""
 TOPICS = {
-    "softmax": ["gpuguide", "torch-eager", "torch-compile"],
+    "softmax": ["gpuguide", "torch-eager", "torch-compile", "quack"],
     "log-sum-exp": ["gpuguide", "torch-eager", "torch-compile"],
     "sample-token": ["gpuguide", "gpuguide-eager", "transformers", "torch-topk", "torch-topk-graph"],
     "sample-token-settings": ["gpuguide", "transformers", "torch-graph"],
     "lm-head": ["torch"],
-    "linear-cross-entropy": ["gpuguide", "torch-eager", "torch-compile", "liger"],
-    "linear-cross-entropy-chunk": ["gpuguide"],
+    "linear-cross-entropy": [
+        "gpuguide",
+        "torch-eager",
+        "torch-compile",
+        "torch-compile-chunked",
+        "torch-linear-cross-entropy",
+        "liger",
+        "cut-cross-entropy",
+        "cut-cross-entropy-exact",
+    ],
+    "linear-cross-entropy-chunk": ["gpuguide", "liger"],
+    "linear-cross-entropy-profile": ["gpuguide", "liger"],
     "training-memory": [
         "train-fp32",
         "train-bf16",

@@ -131,23 +131,31 @@ def test_what_was_not_measured_is_told() -> None:
 
 
 @every_operation
-@given(rows=st.integers(0, 10**9), resident=st.booleans(), returned=st.booleans())
-def test_the_choice_is_the_shorter_predicted_time(operation: str, rows: int, resident: bool, returned: bool) -> None:
+@given(rows=st.integers(0, 10**9), resident=st.sampled_from([None, True, False]), returned=st.booleans())
+def test_the_choice_is_the_shorter_predicted_time(
+    operation: str, rows: int, resident: bool | None, returned: bool
+) -> None:
     machine, _ = MADE_UP
     choice = cost.where_to_run(operation, rows, resident=resident, returned=returned, machine=machine)
     assert (choice.place == "gpu") is (choice.gpu_seconds < choice.host_seconds)
-    host = {engine: machine.host[engine, operation].at(rows) for engine in HOST}
+    into = {engine: TO_GPU[engine].at(cost.bytes_in(operation, rows)) for engine in COPIED}
+    back = {engine: FROM_GPU[engine].at(cost.bytes_out(operation, rows)) for engine in COPIED}
+    fetched = min(FROM_GPU[engine].at(cost.bytes_in(operation, rows)) for engine in COPIED) if resident else 0.0
+    handed_on = min(TO_GPU[engine].at(cost.bytes_out(operation, rows)) for engine in COPIED)
+    fetched += handed_on if resident is not None and not returned else 0.0
+    host = {engine: machine.host[engine, operation].at(rows) + fetched for engine in HOST}
     gpu = {
         engine: machine.gpu[engine, operation].at(rows)
-        + (0 if resident else TO_GPU[engine].at(cost.bytes_in(operation, rows)))
-        + (FROM_GPU[engine].at(cost.bytes_out(operation, rows)) if returned else 0)
-        for engine in (GPU if resident and not returned else COPIED)
+        + (into[engine] if resident is False else 0)
+        + (back[engine] if returned else 0)
+        for engine in (COPIED if returned or resident is False else GPU)
     }
     assert choice.host_seconds == pytest.approx(min(host.values()))
+    assert choice.host_transfer_seconds == pytest.approx(fetched)
     assert choice.gpu_seconds == pytest.approx(min(gpu.values()))
     times = gpu if choice.place == "gpu" else host
-    assert times[choice.engine] == min(times.values())
-    assert (choice.transfer_seconds == 0) is (resident and not returned)
+    assert times[choice.engine] == pytest.approx(min(times.values()))
+    assert (choice.transfer_seconds == 0) is (resident is not False and not returned)
 
 
 MADE_UP = made_up()
@@ -168,21 +176,37 @@ def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_oth
     assert moving(resident=True, returned=True) == back
 
 
+def test_a_frame_on_the_gpu_is_not_sent_to_the_host_for_less_than_the_way_there_costs() -> None:
+    """Ten thousand rows: pandas would be done in a fifth of cuDF's time, and fetching them takes longer than that."""
+    host, gpu = {("pandas", "filter"): Line(1e-4, 0.0)}, {("cudf", "filter"): Line(5e-4, 0.0)}
+    slow_copies = {"cudf": Line(3e-4, 1e-9)}
+    machine = Machine(host, gpu, slow_copies, slow_copies)
+    there = cost.where_to_run("filter", 10**4, resident=True, machine=machine)
+    assert (there.place, there.engine, there.transfer_seconds) == ("gpu", "cudf", 0)
+    assert there.host_seconds == pytest.approx(1e-4 + 6e-4 + 2e-5 * 15)
+    assert there.reason.startswith("The host would do it sooner, but not by as much as the copies")
+    wanted_here = cost.where_to_run("filter", 10**4, resident=True, returned=True, machine=machine)
+    assert wanted_here.host_transfer_seconds == pytest.approx(3e-4 + 2e-5 * 10)
+    assert cost.where_to_run("filter", 10**4, resident=None, machine=machine).place == "cpu"
+    nobody_knows = Machine(host, gpu, {}, {})
+    assert cost.where_to_run("filter", 10**4, resident=True, machine=nobody_knows).host_seconds == math.inf
+
+
 def test_the_reason_says_what_decides() -> None:
     host, gpu = {("pandas", "sort"): Line(0.0, 1e-8)}, {("cudf", "sort"): Line(1e-3, 1e-9)}
     machine = Machine(host, gpu, {"cudf": Line(0.0, 1e-9)}, {"cudf": Line(0.0, 1e-9)})
 
-    def reason(rows: int, resident: bool) -> str:
+    def reason(rows: int, resident: bool | None) -> str:
         return cost.where_to_run("sort", rows, resident=resident, machine=machine).reason
 
-    assert "too few rows" in reason(100, True)
-    assert "than its overhead costs" in reason(10**8, True)
+    assert "too few rows" in reason(100, None)
+    assert "than its overhead costs" in reason(10**8, None)
     assert "not by as much as the transfer takes" in reason(10**8, False)
 
 
 @every_operation
-@pytest.mark.parametrize("resident", [True, False])
-def test_the_choice_changes_at_the_crossover(operation: str, resident: bool) -> None:
+@pytest.mark.parametrize("resident", [None, True, False])
+def test_the_choice_changes_at_the_crossover(operation: str, resident: bool | None) -> None:
     machine, _ = MADE_UP
     rows = cost.crossover(operation, resident=resident, machine=machine)
     if rows in (0.0, math.inf):
@@ -215,6 +239,33 @@ def test_how_often_the_choice_is_right() -> None:
     assert cost.share_right(times, always_gpu, HOST, GPU) < 0.9
     with pytest.raises(GpuguideError, match="both on the host and on the GPU"):
         cost.share_right([], always_gpu, HOST, GPU)
+
+
+def test_a_rule_of_thumb_is_what_the_choice_has_to_beat() -> None:
+    """Counted by hand: of the measured winners, those on the GPU from a number of rows on, and on the host below."""
+    _, times = made_up()
+    places = cost.sooner(times, HOST, GPU)
+    assert set(places) == set(cost.verdicts(times, MADE_UP[0], HOST, GPU))
+    for rows in (0, 10**6, 10**12):
+        found = cost.verdicts_of_rule(times, HOST, GPU, rows)
+        assert found == {point: (point[1] >= rows) == (place == "gpu") for point, place in places.items()}
+    assert cost.verdicts_of_rule(times, HOST, GPU) == cost.verdicts_of_rule(times, HOST, GPU, 10**6)
+    assert sum(cost.verdicts_of_rule(times, HOST, GPU).values()) < len(places)
+
+
+@every_operation
+def test_memory_that_is_needed_grows_with_what_the_result_repeats(operation: str) -> None:
+    rows = 10**6
+    own = rows * sum(cost.WIDTH[name] for name in operations.get(operation).columns)
+    needed = cost.memory_needed(operation, own, rows)
+    assert needed >= own + cost.bytes_out(operation, rows)
+    assert cost.memory_needed(operation, own + 5 * rows, rows) == pytest.approx(needed + 10 * rows)
+
+
+def test_memory_of_a_filter_and_a_sort_is_what_was_watched() -> None:
+    """Of a row of 20 bytes, all of which the filter keeps here; of a sort the pairs and numbers are there thrice."""
+    assert cost.memory_needed("filter", 20, 1) == 20 + 8 + 1 + 4 + 20
+    assert cost.memory_needed("sort", 20, 1) == 80
 
 
 def test_sizes_that_the_fit_has_not_seen_are_predicted_too() -> None:

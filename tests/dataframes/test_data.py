@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -72,12 +74,39 @@ def test_a_sum_that_may_not_fit_is_refused_and_one_that_fits_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "column", [pa.array([True]), pa.array([[1]]), pa.array(["a"]).dictionary_encode(), pa.array([1], pa.timestamp("s"))]
+    ("column", "remedy"),
+    [
+        (pa.array([True]), "cast it to int8"),
+        (pa.array([1], pa.date32()), "cast it to int32, days since 1970"),
+        (pa.array([1], pa.timestamp("s")), "cast it to int64, moments since 1970"),
+        (pa.array(["a"]).dictionary_encode(), "decode it with .cast('string')"),
+        (pa.array([Decimal("1.50")]), "cast it to double, or multiply it by a power of ten and cast it to int64"),
+        (pa.array([[1]]), "cast it to one of int8, int16, int32, int64, float, double, string, large_string"),
+    ],
 )
-def test_unsupported_types_are_named(column: pa.Array) -> None:
+def test_unsupported_types_are_named_with_the_cast_that_helps(column: pa.Array, remedy: str) -> None:
     with pytest.raises(GpuguideError) as caught:
         data.checked(pa.table({"when": column}))
-    assert str(caught.value).startswith(f"Column 'when' has the type {column.type}, which not every engine takes; cast")
+    beginning = f"Column 'when' has the type {column.type}, which not every engine takes"
+    assert str(caught.value) == f"{beginning}; {remedy}, or leave it out."
+
+
+def test_the_casts_that_are_advised_can_be_done() -> None:
+    columns = {
+        "flag": pa.chunked_array([[True, None]]).cast(pa.int8()),
+        "day": pa.chunked_array([pa.array([1, None], pa.date32())]).cast(pa.int32()),
+        "moment": pa.chunked_array([pa.array([1, None], pa.timestamp("s"))]).cast(pa.int64()),
+        "word": pa.chunked_array([pa.array(["a", None]).dictionary_encode()]).cast("string"),
+        "price": pa.chunked_array([pa.array([Decimal("1.50"), None])]).cast(pa.float64()),
+    }
+    found = data.checked(pa.table(columns)).to_pydict()
+    assert found == {
+        "flag": [1, None],
+        "day": [1, None],
+        "moment": [1, None],
+        "word": ["a", None],
+        "price": [1.5, None],
+    }
 
 
 def test_an_unknown_column_is_named_with_the_near_ones() -> None:

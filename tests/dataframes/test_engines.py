@@ -316,7 +316,9 @@ def test_unknown_names_list_the_near_ones() -> None:
 
 
 def test_a_table_without_what_an_operation_needs_is_told() -> None:
-    with pytest.raises(GpuguideError, match=r"'groupby' needs the column 'key'; the frame has value\.$"):
+    with pytest.raises(
+        GpuguideError, match=r"'groupby' needs the column 'key'; the frame has value\. Give the .*'yours': 'key'"
+    ):
         dataframes.run("groupby", pa.table({"value": [1.0]}), engine="pandas")
     with pytest.raises(GpuguideError, match="'join' needs a second table with the column 'id'"):
         dataframes.run("join", FRAMES["random"], engine="pandas")
@@ -342,9 +344,9 @@ def test_a_frame_that_does_not_fit_is_refused_before_it_is_copied() -> None:
     copied: list[pa.Table] = []
     module = SimpleNamespace(DataFrame=SimpleNamespace(from_arrow=copied.append))
     table = data.frame(1000, columns=("value",))
-    CuDF(module, lambda: 4 * 8000).load(table)  # type: ignore[arg-type]
+    CuDF(module, lambda: 8000).load(table)  # type: ignore[arg-type]
     with pytest.raises(GpuguideError, match="Up to 999 such rows fit"):
-        CuDF(module, lambda: 4 * 8000 - 1).load(table)  # type: ignore[arg-type]
+        CuDF(module, lambda: 8000 - 1).load(table)  # type: ignore[arg-type]
     assert copied == [table]
 
 
@@ -355,16 +357,61 @@ def test_a_refusal_without_a_message_is_told_too() -> None:
     )
 
 
-@pytest.mark.parametrize(("size", "rows", "free"), [(0, 0, 0), (100, 10, 400), (8 * 10**9, 10**9, 32 * 10**9)])
-def test_the_size_that_fits_is_accepted(size: int, rows: int, free: int) -> None:
-    check_fits(size, rows, free)
+@pytest.mark.parametrize(
+    ("operation", "size", "rows", "free"),
+    [
+        (None, 0, 0, 0),
+        (None, 100, 10, 100),
+        ("sort", 200, 10, 800),
+        ("filter", 20 * 10**9, 10**9, 53 * 10**9),
+        ("groupby", 12 * 10**9, 10**9, 44 * 10**9),
+        ("groupby", 20 * 10**9, 10**9, 60 * 10**9),
+    ],
+)
+def test_the_size_that_fits_is_accepted(operation: str | None, size: int, rows: int, free: int) -> None:
+    check_fits(size, rows, free, operation)
     if size:
-        with pytest.raises(GpuguideError, match="work on parts of that size"):
-            check_fits(size, rows, free - 1)
+        with pytest.raises(GpuguideError, match="work on parts of that size") as caught:
+            check_fits(size, rows, free - 1, operation)
+        assert f"Up to {rows - 1:,} such rows fit" in str(caught.value)
+        assert (f"the operation {operation!r} with it" in str(caught.value)) is (operation is not None)
+
+
+def test_an_operation_that_does_not_fit_is_refused_before_its_frame_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sort needs more than a filter of the same frame."""
+    table = data.frame(1000, columns=("key", "id", "value"))
+    copied: list[pa.Table] = []
+    cudf = CuDF(pandas, lambda: 60_000)
+    monkeypatch.setattr(CuDF, "load", lambda self, table: copied.append(table) or PandasLike().load(table))
+    monkeypatch.setattr(engines, "engine", lambda name: cudf)
+    assert len(dataframes.run("filter", table, engine="cudf")) > 0
+    assert len(copied) == 1
+    with pytest.raises(GpuguideError, match="the operation 'sort' with it about"):
+        dataframes.run("sort", table, engine="cudf")
+    assert len(copied) == 1
 
 
 def dense(groups: int) -> DenseKeys:
     return DenseKeys(groups, module=pandas, device="cpu")
+
+
+@pytest.mark.parametrize("operation", ["group_by", "filter_group_by"])
+def test_keys_that_are_no_group_of_ours_are_told_when_the_result_is_looked_at(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without a key are none of them."""
+    monkeypatch.setattr(pandas.Series, "null_count", property(lambda self: self.isna().sum()), raising=False)
+    ours = dense(3)
+    for keys, strangers in (([0, 3, -1, 2, None], 2), ([0, 1, 2, 2, None], 0), ([0, 1, 5, 2, 2], 1)):
+        frame = pandas.DataFrame({"key": pandas.array(keys, dtype="Int64"), "value": [0.75, 0.25, 1.0, 1.0, 1.0]})
+        if None not in keys:
+            frame["key"] = frame["key"].astype("int64")
+        result = getattr(ours, operation)(frame, *(["key"] if operation == "group_by" else []))
+        if strangers:
+            with pytest.raises(GpuguideError, match=f"^{strangers} rows have a key that is not from 0 to 2"):
+                ours.unload(result)
+        else:
+            assert sum(ours.unload(result)["count"].to_pylist()) == (4 if operation == "group_by" else 3)
 
 
 @pytest.mark.parametrize("operation", ["groupby", "groupby-many", "filter-groupby"])

@@ -46,11 +46,27 @@ def by_numpy(
 @pytest.mark.parametrize(("rows", "groups"), [(0, 3), (1, 1), (1000, 7), (50, 1000)])
 def test_on_a_cpu(keys: torch.dtype, values: torch.dtype, above: float | None, rows: int, groups: int) -> None:
     columns = drawn(rows, groups, keys, values)
-    found = kernels.dense_group_by(*columns, groups, above)
+    found = kernels.dense_group_by(*columns, groups, above, check=False)
     sums, counts = by_numpy(*columns, groups, above)
     np.testing.assert_allclose(found.sum.numpy(), sums, rtol=1e-12)
     assert found.count.tolist() == counts.tolist()
     assert (found.sum.dtype, found.count.dtype, found.sum.shape) == (torch.float64, torch.int64, (groups,))
+    assert int(found.outside) == strangers_in(columns[0], groups)
+
+
+def strangers_in(keys: torch.Tensor, groups: int) -> int:
+    return sum(not 0 <= key < groups for key in keys.tolist())
+
+
+def test_a_key_that_is_no_group_is_refused_unless_one_says_otherwise() -> None:
+    keys, values = torch.tensor([0, 7, -1, 1, 2]), torch.ones(5)
+    with pytest.raises(ValueError, match=r"^3 of 5 keys are not from 0 to 1\. Raise groups, or leave such rows out"):
+        kernels.dense_group_by(keys, values, 2)
+    with pytest.raises(ValueError, match="2 of 5 keys"):  # also if its value would not count
+        kernels.dense_group_by(keys, values, 3, above=5.0)
+    found = kernels.dense_group_by(keys, values, 2, check=False)
+    assert (found.count.tolist(), int(found.outside)) == ([1, 1], 3)
+    assert kernels.dense_group_by(keys + 1, values, 9).count.sum() == 5
 
 
 def test_the_mean_of_nothing_is_nan() -> None:
@@ -134,11 +150,12 @@ template <typename F> void on_all_threads(int blocks, int threads, F kernel) {
         for (auto& thread : running) thread.join();
     }
 }
-extern "C" void launch(const KEY* keys, const VALUE* values, double* sums, unsigned long long* counts, int rows,
-                       int groups, int copies, double threshold, int blocks, int threads) {
+extern "C" void launch(const KEY* keys, const VALUE* values, double* sums, unsigned long long* counts,
+                       unsigned long long* outside, int rows, int groups, int copies, double threshold, int blocks,
+                       int threads) {
     on_all_threads(blocks, threads, [=] {
-        if (copies) group_by(keys, values, sums, counts, rows, groups, copies, threshold);
-        else group_by_directly(keys, values, sums, counts, rows, groups, threshold);
+        if (copies) group_by(keys, values, sums, counts, outside, rows, groups, copies, threshold);
+        else group_by_directly(keys, values, sums, counts, outside, rows, groups, threshold);
     });
 }
 """
@@ -171,11 +188,13 @@ def test_the_kernels_text(keys: torch.dtype, values: torch.dtype, is_filtered: b
     ]:
         columns = drawn(rows, groups, keys, values, seed=rows)
         sums, counts = torch.zeros(groups, dtype=torch.float64), torch.zeros(groups, dtype=torch.int64)
-        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (*columns, sums, counts)]
+        outside = torch.zeros((), dtype=torch.int64)
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (*columns, sums, counts, outside)]
         launch(*pointers, rows, groups, copies, ctypes.c_double(above or 0.0), blocks, 70)
         right_sums, right_counts = by_numpy(*columns, groups, above)
         np.testing.assert_allclose(sums.numpy(), right_sums, rtol=1e-12)
         assert counts.tolist() == right_counts.tolist()
+        assert int(outside) == strangers_in(columns[0], groups)
 
 
 def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +211,13 @@ def test_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_limits", lambda device: (232448, 132))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.no_grad())
     columns = (torch.zeros(5000, dtype=torch.int32).as_subclass(OnGpu), torch.zeros(5000).as_subclass(OnGpu))
-    kernels.dense_group_by(*columns, 1000)
-    kernels.dense_group_by(*columns, 100_000, above=0.25)
+    kernels.dense_group_by(*columns, 1000, check=False)
+    kernels.dense_group_by(*columns, 100_000, above=0.25, check=False)
     first, second = launched
     assert (first[:4], first[5]) == (("group_by", False, (5, 1, 1), (1024, 1, 1)), 16 * 1000 * 12)
-    assert first[4][4:] == [5000, 1000, 16, 0.0]  # type: ignore[index]
+    assert first[4][5:] == [5000, 1000, 16, 0.0]  # type: ignore[index]
     assert (second[:4], second[5]) == (("group_by_directly", True, (5, 1, 1), (1024, 1, 1)), 0)
-    assert second[4][4:] == [5000, 100_000, 0.25]  # type: ignore[index]
+    assert second[4][5:] == [5000, 100_000, 0.25]  # type: ignore[index]
 
 
 def test_a_multiprocessor_gets_one_block_that_takes_its_shared_memory_or_several_without(
@@ -214,7 +233,7 @@ def test_a_multiprocessor_gets_one_block_that_takes_its_shared_memory_or_several
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.no_grad())
     columns = (torch.zeros(50_000, dtype=torch.int32).as_subclass(OnGpu), torch.zeros(50_000).as_subclass(OnGpu))
     for groups in (1, 19_000, 20_000):
-        kernels.dense_group_by(*columns, groups)
+        kernels.dense_group_by(*columns, groups, check=False)
     assert grids == [(3, 1, 1), (3, 1, 1), (6, 1, 1)]
 
 
@@ -229,10 +248,25 @@ def test_a_multiprocessor_gets_one_block_that_takes_its_shared_memory_or_several
 )
 def test_on_a_gpu(keys: torch.dtype, values: torch.dtype, above: float | None, rows: int, groups: int) -> None:
     columns = drawn(rows, groups, keys, values)
-    found = kernels.dense_group_by(*(column.cuda() for column in columns), groups, above)
+    found = kernels.dense_group_by(*(column.cuda() for column in columns), groups, above, check=False)
     right = kernels.plain_group_by(*columns, groups, above)
     torch.testing.assert_close(found.sum.cpu(), right.sum, rtol=1e-12, atol=0)
     assert found.count.tolist() == right.count.tolist()
+    assert int(found.outside) == int(right.outside) == strangers_in(columns[0], groups)
+
+
+@pytest.mark.gpu
+def test_the_gpus_host_waits_for_the_check_only() -> None:
+    columns = (torch.zeros(1000, dtype=torch.int32, device="cuda"), torch.ones(1000, device="cuda"))
+    kernels.dense_group_by(*columns, 1)  # compiles the kernel
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = kernels.dense_group_by(*columns, 1, check=False)
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            kernels.dense_group_by(*columns, 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert found.count.tolist() == [1000]
 
 
 @given(rows=st.integers(0, 100), groups=st.integers(1, 20), above=st.none() | st.floats(-1, 2))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import importlib
 import re
 from importlib import metadata
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +65,30 @@ def test_cublas_is_known_by_its_package_where_none_is_loaded(monkeypatch: pytest
         libraries, "installed", lambda packages: dict.fromkeys(packages, "13.1.0.3").get("nvidia-cublas")
     )
     assert libraries.version("cublas") == "13.1.0.3"
+
+
+def test_a_cublas_that_tells_nothing_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be skipped for it: a PyTorch for CUDA cannot be without."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(libraries, "installed", lambda packages: None)
+    assert libraries.version("cublas") == "unknown"
+    libraries.why_not_here.cache_clear()
+    assert libraries.why_not_here("cublas") is None
+    libraries.why_not_here.cache_clear()
+
+
+@pytest.mark.parametrize(("status", "text"), [(0, "13.2.1"), (7, None)])
+def test_the_cublas_that_is_loaded_is_asked(status: int, text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loaded:
+        def __init__(self, name: str, mode: int) -> None:
+            assert name == "libcublas.so.13"
+
+        def cublasGetProperty(self, part: int, number: Any) -> int:
+            number._obj.value = (13, 2, 1)[part]
+            return status
+
+    monkeypatch.setattr(ctypes, "CDLL", Loaded)
+    assert libraries.loaded_cublas("13") == text
 
 
 @pytest.mark.gpu

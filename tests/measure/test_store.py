@@ -159,6 +159,72 @@ def test_what_is_not_published_says_what_is(
     assert not [text for text in says if text not in str(caught.value)]
 
 
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Write the file that names the reference GPU."""
+    path = tmp_path / "reference.toml"
+    monkeypatch.setattr(store, "reference_file", lambda: path)
+
+    def write(text: str) -> None:
+        path.write_text(text)
+
+    return write
+
+
+def test_the_setting_decides_whose_record_is_meant(published: Path, save: Save, setting: Callable[[str], None]) -> None:
+    for device in ("nvidia-h100", "nvidia-h200", "cpu"):
+        save(a_record(device=device, device_name=device), published)
+    for device in ("nvidia-h100", "nvidia-h200"):
+        setting(f'device = "{device}"\n')
+        assert store.reference_device() == store.published("copy-size").device == store.reference_record().device
+        found = {record.device: store.is_reference(record) for record in store.published_records()}
+        assert found == {"cpu": False, "nvidia-h100": device == "nvidia-h100", "nvidia-h200": device == "nvidia-h200"}
+        assert {record.device for record in store.published_records() if store.is_quotable(record)} == {device, "cpu"}
+
+
+def test_what_needs_several_gpus_is_found_with_the_fewest(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-h200"')
+    for device in ("nvidia-h100", "2x-nvidia-h100", "16x-nvidia-h200", "8x-nvidia-h200"):
+        save(a_record(device=device), published)
+    assert store.reference_devices() == ["nvidia-h200", "8x-nvidia-h200", "16x-nvidia-h200"]
+    assert store.published("copy-size").device == "8x-nvidia-h200"
+    assert store.published("copy-size", "16x").device == "16x-nvidia-h200"
+    save(a_record(device="nvidia-h200"), published)
+    assert store.published("copy-size").device == "nvidia-h200"
+    with pytest.raises(GpuguideError, match=r"no device with published records named '4x-nvidia-h200'"):
+        store.published("copy-size", "4x")
+
+
+def test_a_setting_without_records_says_which_there_are(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-b200"')
+    save(a_record(device="2x-nvidia-h100"), published)
+    save(a_record(device="cpu"), published)
+    for read in (lambda: store.published("copy-size"), store.reference_record, store.check_reference):
+        with pytest.raises(GpuguideError, match=r"'nvidia-b200', of which .* There are records of nvidia-h100\.$"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("device = ", "names no reference GPU"),
+        ("gpu = 'x'", "names no reference GPU"),
+        ("device = 3", "names 3. Name one device"),
+        ("device = '2x-nvidia-h200'", "without a number of devices"),
+        ("device = '../x'", "Name one device"),
+    ],
+)
+def test_a_setting_that_names_no_device(setting: Callable[[str], None], text: str, says: str) -> None:
+    setting(text)
+    with pytest.raises(GpuguideError, match=r"reference\.toml names") as caught:
+        store.reference_device()
+    assert says in str(caught.value)
+
+
 def test_a_page_reads_what_it_declares_and_nothing_else(
     published: Path, overlay: Path, save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:

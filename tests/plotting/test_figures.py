@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import synthetic_records as synthetic
 
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import records
-from gpuguide.plotting import axes, figure
+from gpuguide.measure import records, store
+from gpuguide.plotting import axes, figure, other_gpus
 
 
 @pytest.fixture
@@ -102,6 +104,122 @@ def test_a_readers_own_record_is_dashed_and_named(
     assert "RTX 4090" not in plain.svg["light"]
     assert shown.svg["light"].count("stroke-dasharray") > plain.svg["light"].count("stroke-dasharray")
     assert [stamp.split(" · ")[0] for stamp in shown.stamps] == ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"]
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records of the reference GPU and of a processor."""
+    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
+    for device in (synthetic.PUBLISHED, ("cpu", "A processor")):
+        synthetic.write_all(tmp_path, device)
+    return tmp_path
+
+
+def publish(folder: Path, benchmark: str, device: tuple[str, str], *, stale: bool = False, slower: float = 0.5) -> None:
+    """Publish a record of another device."""
+    made = synthetic.record(benchmark, synthetic.cases_of(benchmark, slower), device, stale=stale)
+    records.write(made, folder / device[0] / f"{benchmark}.json")
+
+
+def shown_curves(benchmark: str = "matmul-size", **options: Any) -> plotting.Figure:
+    def draw(canvas, theme):
+        plotting.curves(canvas.subplots(), benchmark, x="size", metric="throughput", **options)
+
+    return plotting.show(draw, alt="Curves.", caption="Products.")
+
+
+def lines_drawn(shown: plotting.Figure) -> list[str]:
+    """The strokes of a figure's curves that are thin."""
+    assert shown.svg is not None
+    return re.findall(r"stroke: (#[0-9a-f]{6}); stroke-opacity: [\d.]+; stroke-width: 1\.1", shown.svg["light"])
+
+
+@pytest.mark.usefixtures("site_build")
+def test_another_published_gpu_is_drawn_thin_in_the_contenders_colour(published: Path) -> None:
+    alone = shown_curves(contenders=["matmul-bf16", "matmul-fp32"])
+    publish(published, "matmul-size", synthetic.OTHER)
+    publish(published, "copy-size", synthetic.OWN)
+    both = shown_curves(contenders=["matmul-bf16", "matmul-fp32"])
+    colours = {plotting.LIGHT.series["orange"], plotting.LIGHT.series["pink"]}
+    assert (lines_drawn(alone), colours <= set(lines_drawn(both))) == ([], True)
+    assert both.svg is not None
+    assert ">H200<" in both.svg["light"]
+    assert (both.alt, both.caption) == ("Curves. Thin: NVIDIA H200.", "Products. Thin: NVIDIA H200.")
+    assert [stamp.split(" · ")[0] for stamp in both.stamps] == ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]
+    assert not [stamp for stamp in both.stamps if "code" in stamp]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_an_old_record_of_another_gpu_is_pale_and_names_the_day_of_its_code(published: Path) -> None:
+    publish(published, "matmul-size", synthetic.OTHER, stale=True)
+    shown = shown_curves(contenders=["matmul-bf16"])
+    assert shown.caption == "Products. Thin and pale: NVIDIA H200, measured with the code of 2026-01-02."
+    assert shown.stamps[1].endswith("measured with the code of 2026-01-02 · n = 20")
+    assert shown.svg is not None
+    assert "stroke-opacity: 0.45" in shown.svg["light"]
+    assert ">H200 (older code)<" in shown.svg["light"]
+    assert "stale" not in shown.svg["light"] + "".join(shown.stamps)
+
+
+@pytest.mark.usefixtures("site_build")
+def test_of_many_contenders_one_is_drawn_for_another_gpu(published: Path) -> None:
+    publish(published, "matmul-size", synthetic.OTHER)
+    assert len(set(lines_drawn(shown_curves())) - {plotting.LIGHT.text}) == 1
+    chosen = shown_curves(beside=["matmul-fp8", "matmul-fp16"])
+    colours = {plotting.LIGHT.series[name] for name in ("violet", "blue")}
+    assert set(lines_drawn(chosen)) - {plotting.LIGHT.text} == colours
+    assert other_gpus.contenders(["torch", "gpuguide-triton", "fa4"]) == ["gpuguide-triton"]
+
+
+def test_the_freshest_and_newest_other_gpu_is_drawn_and_never_a_processor(published: Path) -> None:
+    record = store.published("matmul-size")
+    assert other_gpus.beside(record) == []
+    publish(published, "matmul-size", synthetic.OWN, stale=True)
+    publish(published, "matmul-size", ("2x-nvidia-h200", "NVIDIA H200"))
+    assert [other.device for other in other_gpus.beside(record)] == [synthetic.OWN[0]]
+    publish(published, "matmul-size", synthetic.OTHER)
+    assert [other.device for other in other_gpus.beside(record)] == [synthetic.OTHER[0]]
+    assert other_gpus.beside(store.published("matmul-size", "cpu")) == []
+    assert other_gpus.beside(store.published("matmul-size", synthetic.OTHER[0])) == []
+
+
+def test_drawings_by_hand_ask_for_the_other_gpu(published: Path) -> None:
+    publish(published, "matmul-size", synthetic.OTHER)
+    assert len(plotting.published_and_mine("matmul-size")) == 1
+    assert len(plotting.published_and_mine("matmul-size", others=True)) == 2
+
+
+@pytest.mark.usefixtures("site_build")
+def test_bars_of_another_gpu_are_thin(published: Path) -> None:
+    publish(published, "timing-mistakes", synthetic.OTHER)
+
+    def draw(canvas, theme):
+        ax = canvas.subplots()
+        plotting.bars(ax, "timing-mistakes", metric="throughput", contenders=["right", "zeros"], shape="square")
+        heights.update(round(patch.get_height(), 2) for patch in ax.patches)
+
+    heights: set[float] = set()
+    assert plotting.show(draw, alt="Bars.", caption="Products.").caption == "Products. Thin: NVIDIA H200."
+    assert heights == {0.66, 0.25}
+
+
+def test_a_stamp_names_the_libraries_of_the_contenders_that_are_drawn(published: Path) -> None:
+    record = store.published("matmul-size")
+    called = {"matmul-bf16": ("cublas",), "matmul-fp8": ("liger-kernel",)}
+    cases = tuple(replace(case, libraries=called.get(case.contender, ())) for case in record.cases)
+    run = replace(record.runs[0], versions={"torch": "2.11.0", "cublas": "13.1.0", "liger-kernel": "0.6.4"})
+    made = replace(record, cases=cases, runs=(run,))
+
+    def stamps(*contenders: str) -> str:
+        def draw(canvas, theme):
+            plotting.curves(canvas.subplots(), made, x="size", metric="throughput", contenders=contenders)
+
+        return "".join(plotting.show(draw, alt="A line.", caption="Products.", records=[made]).stamps)
+
+    assert "torch 2.11.0 · cuBLAS 13.1.0 · 2026-01-02" in stamps("matmul-bf16", "matmul-fp32")
+    assert "Liger Kernel 0.6.4" in stamps("matmul-fp8")
+    assert "cuBLAS" not in stamps("matmul-fp8")
 
 
 @pytest.mark.usefixtures("site_build")

@@ -14,7 +14,7 @@ import torch
 
 from gpuguide.attention import flash, sdpa
 from gpuguide.attention.checks import check
-from gpuguide.attention.choice import BACKENDS, OURS, Choice, check_backend, choose, decide
+from gpuguide.attention.choice import BACKENDS, OURS, Choice, check_backend, choose, decide, in_autocast_type
 from gpuguide.attention.reference import scale_or_default
 
 __all__ = ["BACKENDS", "Choice", "attention", "choose"]
@@ -79,13 +79,3 @@ def attention(
     if computing in OURS:
         return flash.flash_attention(q, k, v, causal=causal, scale=factor, by_hand=computing == "gluon")
     return sdpa.attention(q, k, v, causal=causal, mask=mask, scale=factor, kernel=computing, alone=computing == backend)
-
-
-def in_autocast_type(tensor: torch.Tensor) -> torch.Tensor:
-    """Cast as autocast casts the operands of products; float64 stays."""
-    kind = tensor.device.type
-    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
-        return tensor
-    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(kind))

@@ -55,9 +55,13 @@ def choose(
     Parameters, and errors, as for :func:`gpuguide.attention.attention`. Whether gradients are asked for, which matters,
     is read from the tensors.
     """
+    before = q.dtype
+    q, k, v = (in_autocast_type(tensor) for tensor in (q, k, v))
+    mask = None if mask is None else in_autocast_type(mask)
     check(q, k, v, causal, mask)
     backend, reason = decide(q, k, v, causal, mask)
-    return Choice(backend, reason, tuple(notes(backend, q, k, v, causal, mask)))
+    converted = [f"Autocast converts {name_of(before)} to {name_of(q.dtype)}."] if q.dtype != before else []
+    return Choice(backend, reason, (*converted, *notes(backend, q, k, v, causal, mask)))
 
 
 def decide(
@@ -163,6 +167,16 @@ def check_backend(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
             why_not = why_not_by_hand(gpu)
     if why_not is not None:
         raise ValueError(f"The backend {backend} cannot do this: {why_not} Leave the backend out, or ask for sdpa.")
+
+
+def in_autocast_type(tensor: torch.Tensor) -> torch.Tensor:
+    """Cast as autocast casts the operands of products; float64 stays."""
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
 
 
 def dotted(capability: tuple[int, int]) -> str:

@@ -57,8 +57,9 @@ def attention(
     if queries < keys:
         return seen_by_mask(q, k, v, causal_mask(queries, keys, q.device), scale, order)
     blind = queries - keys
-    seen = asked(q[..., blind:, :], k, v, None, True, scale, order)
-    return functional.pad(seen, (0, 0, blind, 0)) if blind else seen
+    if not blind:
+        return asked(q, k, v, None, True, scale, order)
+    return functional.pad(asked(q[..., blind:, :], k, v, None, True, scale, order), (0, 0, blind, 0))
 
 
 def seen_by_mask(

@@ -20,6 +20,9 @@ from gpuguide.attention.flash_kernels import (
     forward_kernel,
 )
 from gpuguide.attention.layout import addressable, room_like
+from gpuguide.kernels.interpreter import accept_new_numpy
+
+accept_new_numpy()
 
 HEAD_SIZES = (32, 64, 128)
 

@@ -72,6 +72,15 @@ def compiled(function: OfRows, device: Device) -> OfRows:
     return torch.compile(function, dynamic=False)
 
 
+def quack_softmax(device: Device) -> OfRows:
+    """Return the softmax of the library quack-kernels, which writes its kernels in CuTe DSL."""
+    if device.backend == "fake":
+        return eager_softmax
+    from quack.softmax import softmax as quack
+
+    return quack  # type: ignore[no-any-return,unused-ignore]
+
+
 def inputs(device: Device, keys: Keys) -> list[torch.Tensor]:
     """Return sets of rows of N(0, 1) logits."""
     return random_logits(number(keys, "rows"), number(keys, "vocab"), DTYPES[str(keys["dtype"])], device)
@@ -134,9 +143,14 @@ SOFTMAX = Benchmark(
         "gpuguide": Contender(lambda device, keys: softmax_work(softmax.softmax, device, keys)),
         "torch-eager": Contender(lambda device, keys: softmax_work(eager_softmax, device, keys)),
         "torch-compile": Contender(lambda device, keys: softmax_work(compiled(eager_softmax, device), device, keys)),
+        "quack": Contender(
+            lambda device, keys: softmax_work(quack_softmax(device), device, keys),
+            frozenset({"gpu"}),
+            libraries=("quack-kernels", "nvidia-cutlass-dsl"),
+        ),
     },
     cases=softmax_cases,
-    memory=lambda keys: 2 * logits.softmax_bytes(number(keys, "rows"), number(keys, "vocab"), element_size(keys)),
+    memory=lambda keys: 2.5 * logits.softmax_bytes(number(keys, "rows"), number(keys, "vocab"), element_size(keys)),
     budget=0.3,
 )
 

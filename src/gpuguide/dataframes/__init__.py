@@ -17,6 +17,7 @@ from typing import Any
 from gpuguide.dataframes import data, operations
 from gpuguide.dataframes import engines as available
 from gpuguide.dataframes.engines import Engine
+from gpuguide.dataframes.engines.cudf_frames import CuDF, check_fits
 
 __all__ = ["load", "run"]
 
@@ -43,12 +44,17 @@ def load(table: Any, engine: Engine) -> Any:
 def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -> Any:
     """Do an operation on Arrow tables, and return the result as the engine gives it.
 
+    The operations are those that are measured, on the frame that they are measured on: each knows its columns by name,
+    ``key`` to group by, ``id`` to group by or join on, ``value`` to compare, sort and add up, ``name`` to search. Give
+    your own columns these names first: ``table.rename_columns({"price": "value"})``. Other columns come along in a
+    filter, a join, a sort, a search and a window.
+
     Parameters
     ----------
     operation : str
         Of :data:`gpuguide.dataframes.operations.OPERATIONS`.
     table : pyarrow.Table
-        With the columns that the operation needs.
+        With the columns that the operation needs: :attr:`gpuguide.dataframes.operations.Operation.columns`.
     lookup : pyarrow.Table, optional
         The second table of a join, with ``id``.
     engine : str
@@ -63,6 +69,8 @@ def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -
     asked = operations.get(operation)
     operations.check_columns(asked, table, lookup)
     chosen = available.engine(engine)
+    if isinstance(chosen, CuDF):
+        check_fits(table.nbytes, table.num_rows, chosen.free_memory(), operation)
     frame = load(table, chosen)
     other = load(lookup, chosen) if asked.has_lookup else None
     return available.call(chosen, operation, frame, other)()

@@ -129,10 +129,7 @@ def checked(table: Any) -> Any:
     arrow, compute = library("pyarrow"), library("pyarrow.compute")
     for field in table.schema:
         if str(field.type) not in TYPES:
-            raise GpuguideError(
-                f"Column {field.name!r} has the type {field.type}, which not every engine takes; "
-                f"cast it to one of {', '.join(TYPES)}, or leave it out."
-            )
+            raise unsupported(field.name, field.type, TYPES, "not every engine takes")
     for place, field in enumerate(table.schema):
         column = table.column(place)
         if field.name == "value" and str(field.type) in INTEGERS:
@@ -142,6 +139,36 @@ def checked(table: Any) -> Any:
             missing = arrow.scalar(None, field.type)
             table = table.set_column(place, field.name, compute.if_else(compute.is_nan(column), missing, column))
     return table
+
+
+def unsupported(name: str, type: Any, known: Sequence[str], problem: str) -> GpuguideError:
+    """Return the refusal of a column's type, with the cast that helps.
+
+    Parameters
+    ----------
+    name : str
+        The column's.
+    type : pyarrow.DataType
+        Its type.
+    known : sequence of str
+        Arrow's names of the types that would do.
+    problem : str
+        What is wrong with the type, after "which".
+    """
+    types = library("pyarrow").types
+    if types.is_dictionary(type):
+        remedy = f"decode it with .cast({str(type.value_type)!r})"
+    elif types.is_decimal(type):
+        remedy = "cast it to double, or multiply it by a power of ten and cast it to int64"
+    elif types.is_boolean(type):
+        remedy = "cast it to int8"
+    elif types.is_date32(type):
+        remedy = "cast it to int32, days since 1970"
+    elif types.is_temporal(type):
+        remedy = "cast it to int64, moments since 1970"
+    else:
+        remedy = f"cast it to one of {', '.join(known)}"
+    return GpuguideError(f"Column {name!r} has the type {type}, which {problem}; {remedy}, or leave it out.")
 
 
 def _check_sum(column: Any, compute: Any) -> None:

@@ -52,15 +52,17 @@ VALUES = {torch.float32: "float", torch.float64: "double"}
 """The types that the kernel takes, and what C calls them"""
 
 SOURCE = r"""
+__device__ __forceinline__ bool is_group(KEY key, int groups) { return key >= 0 && key < groups; }
+
 // A row counts if its value does, and its key is one of the groups. NaN compares false and never counts.
 __device__ __forceinline__ bool counts_in(KEY key, double value, int groups, double threshold) {
-    return KEEP && key >= 0 && key < groups;
+    return KEEP && is_group(key, groups);
 }
 
 // Every block adds its rows into `copies` partial sums of each group in shared memory, then these into the result.
 extern "C" __global__ void __launch_bounds__(THREADS)
 group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double* sums, unsigned long long* counts,
-         int rows, int groups, int copies, double threshold) {
+         unsigned long long* outside, int rows, int groups, int copies, double threshold) {
     extern __shared__ double partial_sums[];
     unsigned* partial_counts = (unsigned*)(partial_sums + copies * groups);
     for (int i = threadIdx.x; i < copies * groups; i += blockDim.x) {
@@ -70,6 +72,7 @@ group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double*
     __syncthreads();
 
     const int mine = threadIdx.x % copies;
+    unsigned strangers = 0;
     const unsigned end = rows;  // unsigned, because the last step may go beyond 2^31
     const unsigned step = gridDim.x * blockDim.x;
     for (unsigned first = blockIdx.x * blockDim.x + threadIdx.x; first < end; first += ROWS_AT_ONCE * step) {
@@ -81,12 +84,14 @@ group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double*
             value[i] = row < end ? (double)values[row] : 0.0;
         }
         for (int i = 0; i < ROWS_AT_ONCE; ++i) {
+            strangers += first + i * step < end && !is_group(key[i], groups);
             if (!counts_in(key[i], value[i], groups, threshold)) continue;
             const int place = (int)key[i] * copies + mine;
             atomicAdd(&partial_sums[place], value[i]);
             atomicAdd(&partial_counts[place], 1u);
         }
     }
+    if (strangers) atomicAdd(outside, (unsigned long long)strangers);
     __syncthreads();
 
     for (int group = threadIdx.x; group < groups; group += blockDim.x) {
@@ -105,16 +110,19 @@ group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double*
 // The same for more groups than shared memory holds: every row is added into the result, which the L2 cache holds.
 extern "C" __global__ void __launch_bounds__(THREADS)
 group_by_directly(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double* sums,
-                  unsigned long long* counts, int rows, int groups, double threshold) {
+                  unsigned long long* counts, unsigned long long* outside, int rows, int groups, double threshold) {
     const unsigned end = rows;
     const unsigned step = gridDim.x * blockDim.x;
+    unsigned strangers = 0;
     for (unsigned row = blockIdx.x * blockDim.x + threadIdx.x; row < end; row += step) {
         const KEY key = keys[row];
         const double value = values[row];
+        strangers += !is_group(key, groups);
         if (!counts_in(key, value, groups, threshold)) continue;
         atomicAdd(&sums[key], value);
         atomicAdd(&counts[key], 1ull);
     }
+    if (strangers) atomicAdd(outside, (unsigned long long)strangers);
 }
 """
 
@@ -127,6 +135,8 @@ class Totals:
     """``(groups,)``, float64; 0 for a group without values"""
     count: torch.Tensor
     """``(groups,)``, int64"""
+    outside: torch.Tensor
+    """``()``, int64: rows whose key is none of the groups, whatever their value"""
 
     @property
     def mean(self) -> torch.Tensor:
@@ -136,15 +146,18 @@ class Totals:
 
 def plain_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> Totals:
     """Return what :func:`dense_group_by` does, with PyTorch's functions, on any device."""
-    kept = (keys >= 0) & (keys < groups) & ~values.isnan()
+    known = (keys >= 0) & (keys < groups)
+    kept = known & ~values.isnan()
     if above is not None:
         kept &= values > above
     keys, values = keys[kept], values[kept].double()
     sums = torch.bincount(keys, values, minlength=groups).double()  # of no rows it would be int64
-    return Totals(sums, torch.bincount(keys, minlength=groups))
+    return Totals(sums, torch.bincount(keys, minlength=groups), (~known).sum())
 
 
-def dense_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> Totals:
+def dense_group_by(
+    keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None, *, check: bool = True
+) -> Totals:
     """Return the sum and count of each key's values, of all or of those above a threshold.
 
     On a GPU our kernel does it in one pass; on a CPU PyTorch does. The order of additions differs from run to run, and
@@ -153,13 +166,16 @@ def dense_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above:
     Parameters
     ----------
     keys : torch.Tensor
-        ``(rows,)``, int32 or int64. A row whose key is not one of 0, 1, … ``groups - 1`` belongs to no group.
+        ``(rows,)``, int32 or int64, from 0 to ``groups - 1``.
     values : torch.Tensor
         ``(rows,)``, fp32 or float64, on the same device. They are added in float64. NaN is a missing value.
     groups : int
         How many keys there are.
     above : float, optional
         Only values greater than this count.
+    check : bool
+        Whether to refuse other keys, for which the host waits until the GPU is done. Without the check rows with such
+        keys belong to no group; how many there are stands in ``outside`` of the result, and nothing is waited for.
 
     Returns
     -------
@@ -169,24 +185,34 @@ def dense_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above:
     Raises
     ------
     ValueError
-        If shapes, types or devices do not fit, there is no group, or there are 2³¹ rows or more.
+        If shapes, types or devices do not fit, there is no group, there are 2³¹ rows or more, or a key is none of the
+        groups and that is checked.
     """
     _check(keys, values, groups)
-    if not keys.is_cuda or len(keys) == 0:
-        return plain_group_by(keys, values, groups, above)
+    on_gpu = keys.is_cuda and len(keys) > 0
+    totals = (_group_by_on_gpu if on_gpu else plain_group_by)(keys, values, groups, above)
+    if check and (strangers := int(totals.outside)):
+        raise ValueError(
+            f"{strangers:,} of {len(keys):,} keys are not from 0 to {groups - 1}. Raise groups, or leave such rows out "
+            "with check=False."
+        )
+    return totals
+
+
+def _group_by_on_gpu(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None) -> Totals:
     with torch.cuda.device_of(keys):
         sums = torch.zeros(groups, dtype=torch.float64, device=keys.device)
-        counts = torch.zeros(groups, dtype=torch.int64, device=keys.device)
+        counts = torch.zeros(groups + 1, dtype=torch.int64, device=keys.device)  # the last one of no group
         shared, multiprocessors = _limits(keys.device.index or 0)
         copies = copies_that_fit(groups, shared)
         name = "group_by" if copies else "group_by_directly"
         run = kernel(name, keys.dtype, values.dtype, above is not None)
-        columns = [keys.contiguous(), values.contiguous(), sums, counts]
+        columns = [keys.contiguous(), values.contiguous(), sums, counts, counts[groups:]]
         sizes = [len(keys), groups, *([copies] if copies else []), float(above or 0.0)]
         most_blocks = multiprocessors * (1 if copies else BLOCKS_WITHOUT_COPIES)
         blocks = min(most_blocks, -(-len(keys) // THREADS))
         run((blocks, 1, 1), (THREADS, 1, 1), [*columns, *sizes], copies * groups * PARTIAL)
-    return Totals(sums, counts)
+    return Totals(sums, counts[:groups], counts[groups])
 
 
 def _check(keys: torch.Tensor, values: torch.Tensor, groups: int) -> None:

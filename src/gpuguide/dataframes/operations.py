@@ -128,7 +128,8 @@ def check_columns(operation: Operation, table: Any, lookup: Any | None) -> None:
         if column not in table.column_names:
             raise GpuguideError(
                 f"The operation {operation.name!r} needs the column {column!r}; the frame has "
-                f"{', '.join(table.column_names) or 'none'}."
+                f"{', '.join(table.column_names) or 'none'}. Give the column that is meant this name: "
+                f"table.rename_columns({{'yours': {column!r}}})."
             )
     if operation.has_lookup and (lookup is None or "id" not in lookup.column_names):
         raise GpuguideError(f"The operation {operation.name!r} needs a second table with the column 'id'.")

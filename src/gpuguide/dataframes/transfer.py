@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from gpuguide.dataframes.data import unsupported
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
@@ -45,11 +46,31 @@ DTYPES = {
     "int64": torch.int64,
     "float": torch.float32,
     "double": torch.float64,
+    "bool": torch.bool,
+    "date32[day]": torch.int32,
+    "timestamp[s]": torch.int64,
+    "timestamp[ms]": torch.int64,
+    "timestamp[us]": torch.int64,
+    "timestamp[ns]": torch.int64,
 }
-"""Arrow's names of the types of fixed width"""
+"""Arrow's names of the types of fixed width. Days and moments count from 1970."""
+DAYS = ("date32[day]",)
+"""Of these, the types whose unit cuDF's frames lack"""
 OFFSETS = {"string": ("INT32", 4), "large_string": ("INT64", 8)}
 """Arrow's names of the types of text, and the type and the bytes of an offset"""
-PYLIBCUDF = {"float": "FLOAT32", "double": "FLOAT64", "string": "STRING", "large_string": "STRING"}
+PYLIBCUDF = {
+    "float": "FLOAT32",
+    "double": "FLOAT64",
+    "bool": "BOOL8",
+    "date32[day]": "TIMESTAMP_DAYS",
+    "timestamp[s]": "TIMESTAMP_SECONDS",
+    "timestamp[ms]": "TIMESTAMP_MILLISECONDS",
+    "timestamp[us]": "TIMESTAMP_MICROSECONDS",
+    "timestamp[ns]": "TIMESTAMP_NANOSECONDS",
+    "string": "STRING",
+    "large_string": "STRING",
+}
+"""cuDF's names of types, where they are others"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,7 @@ class Column:
     rows: int
     null_count: int
     data: torch.Tensor
-    """``uint8``: the numbers, or all characters"""
+    """``uint8``: the numbers, with a byte for each bool, or all characters"""
     validity: torch.Tensor | None
     """``uint8``: a bit for each row, 1 where there is a value; ``None`` if every row has one"""
     offsets: torch.Tensor | None
@@ -139,11 +160,15 @@ def staging(device: str) -> Staging:
 def to_device(table: Any, device: str = "cuda", through: Staging | None = None) -> list[Column]:
     """Copy the columns of an Arrow table to a device.
 
+    Their memory there is PyTorch's: its pool keeps what is freed, and what RMM gives cuDF comes on top. Where the two
+    together do not fit, let PyTorch take from RMM before its first tensor:
+    ``torch.cuda.memory.change_current_allocator(rmm.allocators.torch.rmm_torch_allocator)``.
+
     Parameters
     ----------
     table : pyarrow.Table
-        From :func:`gpuguide.dataframes.data.checked`. A column of several chunks is put together first, which is a
-        copy more.
+        Of types in :data:`DTYPES` and :data:`OFFSETS`. A column of several chunks is put together first, which is a
+        copy more, and so are the bits of bools made bytes.
     device : str
         ``cuda`` or ``cpu``.
     through : Staging, optional
@@ -168,8 +193,8 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
 
     columns = []
     arrays = [_whole(chunks) for chunks in table.columns]  # whose memory is read until all has been copied
-    for name, array in zip(table.column_names, arrays, strict=True):
-        kind = str(array.type)
+    for name, chunks, array in zip(table.column_names, table.columns, arrays, strict=True):
+        kind = str(chunks.type)
         rows, buffers = len(array), array.buffers()
         validity = copied(buffers[0], -(-rows // 8), PADDING) if array.null_count else None
         if kind in DTYPES:
@@ -183,10 +208,7 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
             else:
                 data, offsets = copied(None, 0), torch.zeros(width, dtype=torch.uint8, device=device)
         else:
-            raise GpuguideError(
-                f"Column {name!r} has the type {kind}, which cannot be copied like this; "
-                f"cast it to one of {', '.join((*DTYPES, *OFFSETS))}."
-            )
+            raise unsupported(name, chunks.type, (*DTYPES, *OFFSETS), "cannot be copied like this")
         columns.append(Column(name, kind, rows, array.null_count, data, validity, offsets))
     (through or staging(device)).copy(sources, destinations)
     return columns
@@ -203,6 +225,8 @@ def first_bytes(buffer: Any, size: int) -> torch.Tensor:
 def _whole(chunks: Any) -> Any:
     """Return a column's array in one piece that begins where its buffers begin."""
     arrow = library("pyarrow")
+    if arrow.types.is_boolean(chunks.type):
+        chunks = chunks.cast(arrow.uint8())  # cuDF has a byte for each, and Arrow a bit
     array = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
     if isinstance(array, arrow.ChunkedArray):  # of no chunks, or too large for one array
         array = arrow.concat_arrays(array.chunks) if array.num_chunks else arrow.array([], chunks.type)
@@ -210,7 +234,10 @@ def _whole(chunks: Any) -> Any:
 
 
 def to_cudf(columns: Sequence[Column]) -> Any:
-    """Return columns on a GPU as cuDF's frame, which holds on to them and copies nothing."""
+    """Return columns on a GPU as cuDF's frame, which holds on to them and copies nothing but days.
+
+    Days become seconds, as in cuDF's own copy: pandas' interface knows no type of days.
+    """
     cudf, plc = library("cudf"), library("pylibcudf")
 
     def wrapped(column: Column) -> Any:
@@ -222,7 +249,10 @@ def to_cudf(columns: Sequence[Column]) -> Any:
         kind = plc.DataType(getattr(plc.TypeId, PYLIBCUDF.get(column.type, column.type.upper())))
         validity = None if column.validity is None else plc.gpumemoryview(column.validity)
         data = plc.gpumemoryview(column.data)
-        return plc.Column(kind, column.rows, data, validity, column.null_count, 0, children)
+        whole = plc.Column(kind, column.rows, data, validity, column.null_count, 0, children)
+        if column.type in DAYS:
+            return plc.unary.cast(whole, plc.DataType(plc.TypeId.TIMESTAMP_SECONDS))
+        return whole
 
     table = plc.Table([wrapped(column) for column in columns])
     return cudf.DataFrame.from_pylibcudf(table, {"columns": [column.name for column in columns]})
@@ -230,6 +260,8 @@ def to_cudf(columns: Sequence[Column]) -> Any:
 
 def load(table: Any) -> Any:
     """Copy an Arrow table to the GPU and return it as cuDF's frame, as :meth:`CuDF.load` does in cuDF's way.
+
+    The frame lies in PyTorch's memory and not in RMM's; see :func:`to_device`.
 
     Raises
     ------

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.device import Device, processor_name
+from gpuguide.hardware.device import Device
 from gpuguide.hardware.monitor import BoardState, read_board, read_driver
+from gpuguide.hardware.processor import processor_name
 
 
 @dataclass(frozen=True)

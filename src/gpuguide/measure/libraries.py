@@ -43,22 +43,28 @@ def cudnn_version() -> str | None:
 
 
 def cublas_version() -> str | None:
-    """Return the version of the cuBLAS that PyTorch has loaded; of its package, where the library cannot be asked."""
+    """Return the version of the cuBLAS that PyTorch has loaded, or of its package where the library cannot be asked.
+
+    A PyTorch for CUDA always has one; where neither tells its version, it is ``unknown``.
+    """
     import torch
 
     if torch.version.cuda is None:
         return None
+    packages = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
+    return loaded_cublas(torch.version.cuda.partition(".")[0]) or installed(packages) or "unknown"
+
+
+def loaded_cublas(major: str) -> str | None:
+    """Ask the cuBLAS of a CUDA version that is loaded in this process for its version; ``None`` if none answers."""
     try:
-        loaded = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.partition('.')[0]}", mode=os.RTLD_NOLOAD)
-        number = ctypes.c_int()
-        found = []
-        for part in range(3):  # MAJOR_VERSION, MINOR_VERSION and PATCH_LEVEL of libraryPropertyType
-            if loaded.cublasGetProperty(part, ctypes.byref(number)):
-                return None
-            found.append(str(number.value))
-        return ".".join(found)
+        loaded = ctypes.CDLL(f"libcublas.so.{major}", mode=os.RTLD_NOLOAD)
+        numbers = [ctypes.c_int() for _ in range(3)]
+        # The parts of libraryPropertyType in order: MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL.
+        failed = [loaded.cublasGetProperty(part, ctypes.byref(number)) for part, number in enumerate(numbers)]
     except (OSError, AttributeError):
-        return installed(("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"))
+        return None
+    return None if any(failed) else ".".join(str(number.value) for number in numbers)
 
 
 KNOWN = {

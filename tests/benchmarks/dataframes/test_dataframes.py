@@ -138,7 +138,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, ...]:
 def test_everything_runs_on_a_fake_device(simulated: tuple[Record, ...]) -> None:
     for record in simulated:
         read = records.read(record.path or Path())
-        assert {"pandas", "polars", "duckdb", "pyarrow"} <= set(read.runs[-1].versions)
+        assert set(read.libraries()) - {"cudf", "rmm"} <= set(read.runs[-1].versions)  # these two are not here
+        assert {"cudf", "pyarrow"} <= set(read.libraries())
         assert {case.status for case in read.cases} <= {"ok", "skipped"}
         assert {case.contender for case in read.cases if case.status == "ok"} == set(record.contenders)
 
@@ -331,6 +332,17 @@ def test_nothing_is_copied_on_the_gpu() -> None:
     found = DenseKeys(data.KEYS)._columns(frame)
     assert [tensor.data_ptr() for tensor in found] == [column.data.data_ptr() for column in columns]
     assert [tensor.dtype for tensor in found] == [torch.int32, torch.float64]
+
+
+@pytest.mark.gpu
+@pytest.mark.needs("cudf")
+def test_bools_and_dates_are_to_cudf_as_if_it_had_copied_them() -> None:
+    numbers = pa.array([0, 1, None, 20_000], pa.int64())
+    columns = {unit: numbers.cast(pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")}
+    columns |= {"day": numbers.cast(pa.int32()).cast(pa.date32()), "flag": numbers.cast(pa.bool_())}
+    table = pa.table(columns)
+    theirs = engines.engine("cudf").load(table)
+    assert transfer.load(table).to_arrow(preserve_index=False).equals(theirs.to_arrow(preserve_index=False))
 
 
 @pytest.mark.gpu

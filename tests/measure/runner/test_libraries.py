@@ -67,7 +67,7 @@ def test_a_library_that_fails_to_import_skips_its_contender_with_the_error(
     measure: Any, scripted: Any, peer: Path, tmp_path: Path
 ) -> None:
     installed(peer, "1.0")
-    peer.write_text("raise OSError('libpeer.so.3: cannot open shared object file in /home/alice/lib\\nmore')")
+    peer.write_text("raise OSError('libpeer.so.3: cannot open shared object file in /srv/alice/lib\\nmore')")
     measure(calling(scripted(sizes=(1,)).benchmark, "slow", "a-peer"))
     reason = "a-peer cannot be imported (OSError: libpeer.so.3: cannot open shared object file in PATH"
     assert statuses(stored(tmp_path))[1, "slow"] == ("skipped", reason)

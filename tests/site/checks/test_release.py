@@ -30,14 +30,15 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "index.md").write_text("# Home\n", encoding="utf-8")
     (tmp_path / "tutorials" / "00-page.md").write_text(PAGE, encoding="utf-8")
     monkeypatch.setattr(store, "published_folder", lambda: tmp_path / "records")
+    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
     monkeypatch.setattr(ledger, "check", list)
     publish(tmp_path, stale=False)
     write_status(tmp_path)
     return tmp_path
 
 
-def publish(repository: Path, *, stale: bool) -> None:
-    made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), synthetic.PUBLISHED, stale=stale)
+def publish(repository: Path, *, stale: bool, device: tuple[str, str] = synthetic.PUBLISHED) -> None:
+    made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), device, stale=stale)
     records.write(made, repository / "records" / made.device / "copy-size.json")
 
 
@@ -79,6 +80,16 @@ def test_a_stale_record_and_each_number_read_from_it(
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 2
     assert printed.err == "2 in the way of a release.\n"
+
+
+def test_a_stale_record_of_another_gpu_blocks_nothing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(repository, stale=True, device=synthetic.OTHER)
+    assert found(repository) == []
+    publish(repository, stale=True, device=(f"2x-{synthetic.PUBLISHED[0]}", synthetic.PUBLISHED[1]))
+    publish(repository, stale=True, device=("cpu", "A processor"))
+    assert [blocker.split("/")[1] for blocker in found(repository)] == ["2x-nvidia-h100-80gb-hbm3", "cpu"]
+    monkeypatch.setattr(store, "reference_device", lambda: synthetic.OTHER[0])
+    assert [blocker.split("/")[1] for blocker in found(repository)] == ["cpu", synthetic.OTHER[0]]
 
 
 def test_a_failing_claim(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
+from gpuguide.dataframes import cost
 from gpuguide.dataframes.engines.pandas_like import PandasLike
 from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
 
 LEAST_CAPABILITY = (7, 0)
 """Of GPUs that cuDF runs on. Source: RAPIDS, "Platform support"."""
-SPACE = 4
-"""Times its own size that a frame takes with what an operation needs meanwhile: a sort by a double, whose pairs of a
-number and a mark are there three times"""
 
 
 class CuDF(PandasLike):
@@ -36,7 +34,7 @@ class CuDF(PandasLike):
         Raises
         ------
         GpuguideError
-            If the frame and what operations need beside it would not fit.
+            If the frame would not fit.
         """
         check_fits(table.nbytes, table.num_rows, self.free_memory())
         return self.module.DataFrame.from_arrow(table)
@@ -55,8 +53,8 @@ def _free_memory() -> int:
     return free
 
 
-def check_fits(size: int, rows: int, free: int) -> None:
-    """Refuse a frame that does not fit a GPU together with what operations need beside it.
+def check_fits(size: int, rows: int, free: int, operation: str | None = None) -> None:
+    """Refuse a frame that does not fit a GPU, alone or together with what an operation needs beside it.
 
     Parameters
     ----------
@@ -66,19 +64,22 @@ def check_fits(size: int, rows: int, free: int) -> None:
         Its rows.
     free : int
         Bytes that are free on the GPU.
+    operation : str, optional
+        Of :data:`gpuguide.dataframes.operations.OPERATIONS`; its need is that of
+        :func:`gpuguide.dataframes.cost.memory_needed`.
 
     Raises
     ------
     GpuguideError
         The message says how many rows would fit.
     """
-    if SPACE * size <= free:
+    needed = float(size) if operation is None else cost.memory_needed(operation, size, rows)
+    if needed <= free:
         return
-    fitting = free // SPACE * rows // size
+    more = "" if operation is None else f", and the operation {operation!r} with it about {needed / 2**30:.2f} GiB"
     raise GpuguideError(
-        f"A frame of {rows:,} rows takes {size / 2**30:.2f} GiB, and operations on it about "
-        f"{SPACE * size / 2**30:.2f} GiB in all; {free / 2**30:.2f} GiB are free on the GPU. "
-        f"Up to {fitting:,} such rows fit: work on parts of that size, or on the host."
+        f"A frame of {rows:,} rows takes {size / 2**30:.2f} GiB{more}; {free / 2**30:.2f} GiB are free on the GPU. "
+        f"Up to {int(free * rows / needed):,} such rows fit: work on parts of that size, or on the host."
     )
 
 

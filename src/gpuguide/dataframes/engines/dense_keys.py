@@ -13,22 +13,26 @@ from gpuguide.dataframes.engines.cudf_frames import CuDF
 from gpuguide.dataframes.kernels import Totals, dense_group_by
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import THRESHOLD
+from gpuguide.errors import GpuguideError
 
 
 @dataclass(frozen=True)
 class Groups:
-    """What a group-by found, where values are missing: a group may have rows and no value."""
+    """What a group-by found, where keys or values are missing."""
 
     totals: Totals
     has_rows: torch.Tensor
-    """``(groups,)``, bool"""
+    """``(groups,)``, bool: a group may have rows and no value"""
+    without_key: int = 0
+    """Rows whose key is missing, which belong to no group"""
 
 
 class DenseKeys(CuDF):
     """cuDF for frames whose column ``key`` holds 0, 1, … ``groups - 1``.
 
-    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.Totals`, or :class:`Groups` if values are missing;
-    all else is cuDF's.
+    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.Totals`, or :class:`Groups` if something is
+    missing; all else is cuDF's. Nobody waits for it to be done, so that keys which are none of the groups are noticed
+    when a result is unloaded.
     """
 
     name = "gpuguide"
@@ -42,12 +46,23 @@ class DenseKeys(CuDF):
         return transfer.load(table)
 
     def unload(self, result: Any) -> Any:
-        """Return a result as an Arrow table in the host's memory; groups that no row belongs to are left out."""
-        if not isinstance(result, (Groups, Totals)):
+        """Return a result as an Arrow table in the host's memory; groups that no row belongs to are left out.
+
+        Raises
+        ------
+        GpuguideError
+            If there were keys that are none of the groups.
+        """
+        if isinstance(result, Totals):
+            result = Groups(result, result.count > 0)
+        if not isinstance(result, Groups):
             return super().unload(result)
-        totals, has_rows = (
-            (result.totals, result.has_rows) if isinstance(result, Groups) else (result, result.count > 0)
-        )
+        totals, has_rows = result.totals, result.has_rows
+        if strangers := int(totals.outside) - result.without_key:
+            raise GpuguideError(
+                f"{strangers:,} rows have a key that is not from 0 to {self.groups - 1}. Say how many groups there "
+                "are, or use the engine 'cudf', which takes any keys."
+            )
         (key,) = has_rows.cpu().nonzero(as_tuple=True)
         count, total = (column.cpu()[key].numpy() for column in (totals.count, totals.sum))
         arrow = library("pyarrow")
@@ -58,17 +73,21 @@ class DenseKeys(CuDF):
         """Count and add up the values of each key."""
         if key != "key":
             return super().group_by(frame, key)
-        keys, values = self._columns(frame)
-        totals = dense_group_by(keys, values, self.groups)
-        if not frame["value"].null_count:
-            return totals
-        has_rows = torch.zeros(self.groups, dtype=torch.bool, device=keys.device)
-        has_rows[keys[(keys >= 0) & (keys < self.groups)].long()] = True
-        return Groups(totals, has_rows)
+        return self._grouped(frame, above=None)
 
     def filter_group_by(self, frame: Any) -> Any:
         """Count and add up the large values of each key, in one pass."""
-        return dense_group_by(*self._columns(frame), self.groups, above=THRESHOLD)
+        return self._grouped(frame, above=THRESHOLD)
+
+    def _grouped(self, frame: Any, above: float | None) -> Any:
+        keys, values = self._columns(frame)
+        totals = dense_group_by(keys, values, self.groups, above, check=False)
+        without_key = int(frame["key"].null_count)
+        if above is not None or not frame["value"].null_count:
+            return Groups(totals, totals.count > 0, without_key) if without_key else totals
+        has_rows = torch.zeros(self.groups, dtype=torch.bool, device=keys.device)
+        has_rows[keys[(keys >= 0) & (keys < self.groups)].long()] = True
+        return Groups(totals, has_rows, without_key)
 
     def _columns(self, frame: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values as tensors, which share the frame's memory unless something is missing in it."""

@@ -56,22 +56,23 @@ def _current(record: Record, targets: list[Path]) -> bool:
 
 
 def write_arrow(record: Record, path: Path) -> None:
-    """Write a record as an Arrow IPC file: the CSV's columns, with numbers as numbers and all samples."""
+    """Write a record as an Arrow IPC file: the CSV's columns, with numbers as numbers, all samples and their turns."""
     import pyarrow as pa
 
-    columns: dict[str, list[object]] = {name: [] for name in (*store.CSV_COLUMNS, "samples")}
+    columns: dict[str, list[object]] = {name: [] for name in (*store.CSV_COLUMNS, "samples", "turns")}
     for row in store.rows(record):
         for name, value in zip(store.CSV_COLUMNS, row, strict=True):
             columns[name].append(value)
-    columns["samples"] = [
-        list(metric.samples) for case in record.cases if case.status == "ok" for metric in case.metrics.values()
-    ]
+    for case in record.cases:
+        for metric in case.metrics.values():
+            columns["samples"].append(list(metric.samples))
+            columns["turns"].append(list(metric.turns))
     for name in ("n", "p5", "p25", "median", "p75", "p95"):
         kind = int if name == "n" else float
         columns[name] = [kind(str(value)) if value != "" else None for value in columns[name]]
     columns["stale"] = [value == "yes" for value in columns["stale"]]
     types = dict.fromkeys(("p5", "p25", "median", "p75", "p95"), pa.float64())
-    types |= {"n": pa.int64(), "stale": pa.bool_(), "samples": pa.list_(pa.float64())}
+    types |= {"n": pa.int64(), "stale": pa.bool_(), "samples": pa.list_(pa.float64()), "turns": pa.list_(pa.int64())}
     schema = pa.schema([(name, types.get(name, pa.string())) for name in columns])
     table = pa.table(columns, schema=schema)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:

@@ -1,8 +1,7 @@
-"""The head and the loss of a language model, forward and backward."""
+"""How long head and loss take, forward and backward, and in how much memory."""
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from gpuguide.cross_entropy import cost, linear_cross_entropy
-from gpuguide.errors import GpuguideError
+from gpuguide.benchmarks.cross_entropy import losses
+from gpuguide.benchmarks.cross_entropy.losses import Loss, Preparation
+from gpuguide.cross_entropy import cost
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
@@ -26,14 +26,12 @@ SHAPES = (
     {"tokens": 8192, "hidden": 4096, "vocab": 128256},
     {"tokens": 8192, "hidden": 2304, "vocab": 256000},
 )
-"""GPT-2 with a small and with a large batch, Llama 3 8B, and Gemma 2 2B"""
-CHUNKED = ((SHAPES[1], 512), (SHAPES[3], 256))
-"""Shapes, and the smallest chunk for each"""
+"""The heads of GPT-2 with a small and with a large batch, of Llama 3 8B, and of Gemma 2 2B, less its cap of logits"""
+CHUNKED = (SHAPES[1], SHAPES[2], SHAPES[3])
+"""Shapes that are measured with every chunk from that on which Liger chooses"""
 ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 2e-2}
 """Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too."""
 ROWS_CHECKED_AT_ONCE = 1024
-
-Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -65,50 +63,32 @@ class Problem:
         return result.detach()
 
 
-# --- contenders ------------------------------------------------------------------------------------------
+# --- work ------------------------------------------------------------------------------------------------
 
 
-def whole(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the loss as models compute it: all logits, in fp32."""
-    return functional.cross_entropy(functional.linear(hidden, head).float(), targets)
-
-
-def compiled(device: Device) -> Loss:
-    """Return the same, to be compiled for the one shape that it is called with next."""
-    if device.backend == "fake":
-        return whole
-    torch.compiler.reset()
-    return torch.compile(whole, dynamic=False)
-
-
-def liger(device: Device) -> Loss:
-    """Return the loss of the library liger-kernel, which takes the positions in chunks as well."""
-    if device.backend == "fake":
-        return whole
-    try:
-        from liger_kernel.transformers.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyLoss
-    except ImportError as error:
-        raise GpuguideError("liger-kernel is not installed; it comes with the extra peers.") from error
-    module = LigerFusedLinearCrossEntropyLoss()
-    return lambda hidden, head, targets: module(head, hidden, targets)
-
-
-def work(loss: Loss, device: Device, keys: Keys) -> Work:
+def work(prepare: Preparation, device: Device, keys: Keys) -> Work:
     """Compute a loss with its gradients."""
     tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
     if device.backend == "fake":
         return Work(calls=[lambda: None])
+    loss = prepare(device, keys)
     problem = Problem.of(keys, device.torch_device)
     rates = {"throughput": Rate("FLOP/s", cost.linear_cross_entropy_flops(tokens, hidden, vocab))}
+    errors: dict[str, float] = {}
 
     def call() -> None:
         problem.step(loss)
 
+    def check() -> None:
+        errors.update(errors_of(problem, loss))
+        refuse(errors)
+
     def further() -> Mapping[str, Metric]:
-        return {"peak_memory": records.metric("B", [extra_memory(problem, loss)])}
+        memory = records.metric("B", [extra_memory(problem, loss)])
+        return {"peak_memory": memory, "error": records.metric("1", [errors["gradient"]])}
 
     call()  # compiles
-    return Work([call], lambda: check(problem, loss), rates, footprint=2 * tokens * vocab, further=further)
+    return Work([call], check, rates, footprint=2 * tokens * vocab, further=further)
 
 
 def extra_memory(problem: Problem, loss: Loss) -> int:
@@ -122,8 +102,8 @@ def extra_memory(problem: Problem, loss: Loss) -> int:
     return torch.cuda.max_memory_allocated() - before - gradients
 
 
-def check(problem: Problem, loss: Loss) -> None:
-    """Check the loss and both gradients against fp32, a few rows at a time."""
+def errors_of(problem: Problem, loss: Loss) -> dict[str, float]:
+    """Return the relative errors of the loss and of the worse gradient against fp32, computed a few rows at a time."""
     found = float(problem.step(loss))
     hidden, head, targets = problem.hidden.detach().float(), problem.head.detach().float(), problem.targets
     d_head = torch.zeros_like(head)
@@ -149,6 +129,11 @@ def check(problem: Problem, loss: Loss) -> None:
         ),
     }
     problem.forget()
+    return errors
+
+
+def refuse(errors: Mapping[str, float]) -> None:
+    """Raise an :class:`AssertionError` if an error is larger than accepted."""
     for name, accepted in ACCEPTED_ERROR.items():
         error = errors[name]
         assert error <= accepted, (
@@ -157,24 +142,38 @@ def check(problem: Problem, loss: Loss) -> None:
 
 
 def bytes_needed(keys: Keys) -> float:
-    """Return roughly what a case takes: four contenders' inputs and gradients, and the largest of their peaks."""
+    """Return roughly what a case takes: eight contenders' inputs and gradients, and the largest of their peaks."""
     tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
     operands = 2 * ELEMENT_SIZE * (tokens + vocab) * hidden
     checking = 2 * 4 * (tokens + vocab) * hidden + 3 * 4 * ROWS_CHECKED_AT_ONCE * vocab
-    return 4 * operands + max(cost.whole_extra_memory(tokens, vocab) + ELEMENT_SIZE * tokens * vocab, checking)
+    return 8 * operands + max(cost.whole_extra_memory(tokens, vocab) + ELEMENT_SIZE * tokens * vocab, checking)
 
 
 BF16 = frozenset({"gpu", "bf16"})
+
+
+def contender(
+    prepare: Preparation,
+    *called: str,
+    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+) -> Contender:
+    """Return a loss as a contender, with the libraries that it calls."""
+    return Contender(lambda device, keys: work(prepare, device, keys), BF16, leaves_out, called)
+
 
 LINEAR_CROSS_ENTROPY = Benchmark(
     name="linear-cross-entropy",
     title="Head and loss, forward and backward",
     question="How much time and memory does a loss take that never holds all logits?",
     contenders={
-        "gpuguide": Contender(lambda device, keys: work(linear_cross_entropy, device, keys), BF16),
-        "torch-eager": Contender(lambda device, keys: work(whole, device, keys), BF16),
-        "torch-compile": Contender(lambda device, keys: work(compiled(device), device, keys), BF16),
-        "liger": Contender(lambda device, keys: work(liger(device), device, keys), BF16),
+        "gpuguide": contender(losses.ours),
+        "torch-eager": contender(losses.eager),
+        "torch-compile": contender(losses.compiled),
+        "torch-compile-chunked": contender(losses.compiled_in_chunks, leaves_out=losses.no_chunker),
+        "torch-linear-cross-entropy": contender(losses.torchs_own, leaves_out=losses.no_loss_of_torchs_own),
+        "liger": contender(losses.liger, "liger-kernel"),
+        "cut-cross-entropy": contender(losses.cut, "cut-cross-entropy"),
+        "cut-cross-entropy-exact": contender(losses.cut_exact, "cut-cross-entropy"),
     },
     cases=lambda device: SHAPES if device.is_gpu else [],
     memory=bytes_needed,
@@ -182,24 +181,21 @@ LINEAR_CROSS_ENTROPY = Benchmark(
 
 
 def chunk_cases(device: Device) -> list[Keys]:
-    """Return chunks from small to all positions at once, by powers of two."""
+    """Return chunks by powers of two, from the one that Liger chooses to all positions at once."""
     if not device.is_gpu:
         return []
     return [
-        {**shape, "chunk": chunk} for shape, smallest in CHUNKED for chunk in powers_of_two(smallest, shape["tokens"])
+        {**shape, "chunk": chunk}
+        for shape in CHUNKED
+        for chunk in powers_of_two(losses.chunk_of_liger(*shape.values()), shape["tokens"])
     ]
-
-
-def chunk_work(device: Device, keys: Keys) -> Work:
-    """Compute our loss with a given chunk."""
-    return work(functools.partial(linear_cross_entropy, chunk=int(keys["chunk"])), device, keys)
 
 
 LINEAR_CROSS_ENTROPY_CHUNK = Benchmark(
     name="linear-cross-entropy-chunk",
     title="Head and loss by the size of the chunk",
     question="What does a smaller chunk of logits cost in time, and what does it save in memory?",
-    contenders={"gpuguide": Contender(chunk_work, BF16)},
+    contenders={"gpuguide": contender(losses.ours), "liger": contender(losses.liger, "liger-kernel")},
     cases=chunk_cases,
     memory=bytes_needed,
     budget=0.5,

@@ -1,0 +1,138 @@
+"""Where the time of a step goes: which kernels the GPU is busy with, and how long it waits for the host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gpuguide.benchmarks.cross_entropy import losses, speed
+from gpuguide.benchmarks.cross_entropy.losses import Loss, Preparation
+from gpuguide.hardware.device import Device
+from gpuguide.measure import records
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.records import Metric
+
+PROFILED = {
+    "gpt2": ({"tokens": 32768, "hidden": 768, "vocab": 50304}, (512, 8192)),
+    "llama3": ({"tokens": 4096, "hidden": 4096, "vocab": 128256}, (128, 512, 2048)),
+}
+"""Shapes, each with the chunk that Liger takes, the one that we take, and for the longer way one between"""
+STEPS = 5
+LOSS_KERNELS = ("liger_cross_entropy_kernel", "loss_then_gradient_kernel")
+PRODUCTS = ("logits", "d_hidden", "d_head")
+"""What the three products of a chunk compute, in the order in which both libraries launch them"""
+NAMES_OF_PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma")
+"""Parts of the names of cuBLAS's kernels"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel that ran: its name, and its time in seconds."""
+
+    name: str
+    start: float
+    seconds: float
+
+
+def kernels_of(problem: speed.Problem, loss: Loss) -> list[Kernel]:
+    """Return the kernels of one step, copies and fills among them, in the order in which they ran."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        problem.step(loss)
+        torch.cuda.synchronize()
+    on_gpu = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    found = [
+        Kernel(event.name, event.time_range.start * 1e-6, event.time_range.elapsed_us() * 1e-6) for event in on_gpu
+    ]
+    return sorted((kernel for kernel in found if kernel.seconds > 0), key=lambda kernel: kernel.start)
+
+
+def kind_of_each(kernels: Sequence[Kernel]) -> list[str]:
+    """Return what each kernel is for: one of the three products, the loss between them, or something else.
+
+    A product does not say what it computes. Of those of a chunk, the logits come before the loss, and the two gradients
+    after it.
+    """
+    kinds, products = [], 0
+    for kernel in kernels:
+        name = kernel.name.lower()
+        if any(part in name for part in LOSS_KERNELS):
+            kinds.append("loss")
+        elif any(part in name for part in NAMES_OF_PRODUCTS):
+            kinds.append(PRODUCTS[products % 3])
+            products += 1
+        else:
+            kinds.append("other")
+    return kinds
+
+
+def seconds_by_kind(kernels: Sequence[Kernel]) -> dict[str, float]:
+    """Return how long the GPU was busy with each kind, and how long it waited between the first kernel and the last.
+
+    Raises
+    ------
+    ValueError
+        If the products are not three for each kernel of the loss, so that nobody can say which is which.
+    """
+    kinds = kind_of_each(kernels)
+    of_loss, of_products = kinds.count("loss"), sum(kind in PRODUCTS for kind in kinds)
+    if not of_loss or of_products != 3 * of_loss:
+        raise ValueError(f"{of_products} products and {of_loss} kernels of the loss ran; three to one were expected.")
+    found = {kind: sum(k.seconds for k, of in zip(kernels, kinds, strict=True) if of == kind) for kind in set(kinds)}
+    span = kernels[-1].start + kernels[-1].seconds - kernels[0].start
+    return found | {"waiting": max(0.0, span - sum(found.values()))}
+
+
+def further(problem: speed.Problem, loss: Loss) -> Mapping[str, Metric]:
+    """Return the seconds of each kind in several steps, and the number of kernels in one."""
+    steps = [kernels_of(problem, loss) for _ in range(STEPS + 1)][1:]  # the first profile starts the profiler
+    found = [seconds_by_kind(kernels) for kernels in steps]
+    kinds = (*PRODUCTS, "loss", "other", "waiting")
+    times = {f"{kind}_time": records.metric("s", [each.get(kind, 0.0) for each in found]) for kind in kinds}
+    return times | {"kernels": records.metric("1", [float(len(steps[-1]))])}
+
+
+def work(prepare: Preparation, device: Device, keys: Keys) -> Work:
+    """Time a step as :func:`gpuguide.benchmarks.cross_entropy.speed.work` does, then look at its kernels.
+
+    Steps are timed without the profiler, which delays launches: where the host is what takes long, the GPU waits longer
+    under it. The time that a step takes beyond its kernels says how long it waits without.
+    """
+    if device.backend == "fake":
+        return Work(calls=[lambda: None])
+    loss, problem = prepare(device, keys), speed.Problem.of(keys, device.torch_device)
+    step = functools.partial(problem.step, loss)
+    step()
+
+    def check() -> None:
+        speed.refuse(speed.errors_of(problem, loss))
+
+    footprint = 2 * int(keys["tokens"]) * int(keys["vocab"])
+    return Work([step], check, footprint=footprint, further=lambda: further(problem, loss))
+
+
+def cases(device: Device) -> Sequence[Keys]:
+    """Return each shape with small and with large chunks; on a CPU none."""
+    if not device.is_gpu:
+        return []
+    return [{**shape, "chunk": chunk} for shape, chunks in PROFILED.values() for chunk in chunks]
+
+
+LINEAR_CROSS_ENTROPY_PROFILE = Benchmark(
+    name="linear-cross-entropy-profile",
+    title="Head and loss, kernel by kernel",
+    question="What does a small chunk of logits make slow: the products, or the launches?",
+    contenders={
+        "gpuguide": Contender(lambda device, keys: work(losses.ours, device, keys), speed.BF16),
+        "liger": Contender(
+            lambda device, keys: work(losses.liger, device, keys), speed.BF16, libraries=("liger-kernel",)
+        ),
+    },
+    cases=cases,
+    memory=speed.bytes_needed,
+    budget=0.5,
+)

@@ -1,0 +1,92 @@
+"""How often the choice is right, on what was measured, and how often a rule of thumb is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from gpuguide.dataframes.cost.choice import Place, where_to_run
+from gpuguide.dataframes.cost.fitting import Machine, Measurement, fitted
+from gpuguide.errors import GpuguideError
+
+Point = tuple[str, int, str]
+"""An operation, rows, and what is transferred"""
+RULE_ROWS = 10**6
+"""From which on a rule of thumb takes the GPU"""
+
+
+def verdicts(
+    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+) -> dict[Point, bool]:
+    """Return where the choice names the place at which an operation was measured to be done sooner.
+
+    The choice is that of :func:`~gpuguide.dataframes.cost.where_to_run`.
+
+    Every combination of operation, rows and transfer counts once, if it was measured on the GPU, and on the host
+    without transfer. Parameters as for :func:`fitted`.
+    """
+    right = {}
+    for (operation, rows, transfer), place in sooner(measurements, host, gpu).items():
+        resident, returned = {"none": (None, None), "in": (False, False), "in-out": (False, True)}[transfer]
+        choice = where_to_run(operation, rows, resident=resident, returned=returned, machine=machine)
+        right[operation, rows, transfer] = choice.place == place
+    return right
+
+
+def sooner(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> dict[Point, Place]:
+    """Return at which place each operation was measured to be done sooner. Parameters as for :func:`fitted`."""
+    on_host: dict[tuple[str, int], float] = {}
+    on_gpu: dict[Point, float] = {}
+    for each in measurements:
+        pair, triple = (each.operation, each.rows), (each.operation, each.rows, each.transfer)
+        if each.engine in host and each.transfer == "none":
+            on_host[pair] = min(each.seconds, on_host.get(pair, math.inf))
+        elif each.engine in gpu:
+            on_gpu[triple] = min(each.seconds, on_gpu.get(triple, math.inf))
+    return {
+        (operation, rows, transfer): "gpu" if seconds < on_host[operation, rows] else "cpu"
+        for (operation, rows, transfer), seconds in on_gpu.items()
+        if (operation, rows) in on_host
+    }
+
+
+def verdicts_of_rule(
+    measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str], rows: int = RULE_ROWS
+) -> dict[Point, bool]:
+    """Return where a rule of thumb names the right place: the GPU from so many rows on, whatever the operation.
+
+    A model that is worth fitting is right more often. Parameters as for :func:`fitted`; the same points as
+    :func:`verdicts`.
+    """
+    return {
+        point: ("gpu" if point[1] >= rows else "cpu") == place
+        for point, place in sooner(measurements, host, gpu).items()
+    }
+
+
+def unseen_verdicts(measurements: Sequence[Measurement], host: Sequence[str], gpu: Sequence[str]) -> dict[Point, bool]:
+    """Return the verdicts on each number of rows by a machine that was fitted without it.
+
+    Parameters as for :func:`fitted`; at least two numbers of rows must have been measured.
+    """
+    found: dict[Point, bool] = {}
+    for rows in sorted({each.rows for each in measurements}):
+        others = fitted([each for each in measurements if each.rows != rows], host, gpu)
+        found |= verdicts([each for each in measurements if each.rows == rows], others, host, gpu)
+    return found
+
+
+def share_right(
+    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+) -> float:
+    """Return how many of the :func:`verdicts` are right, as a share of all.
+
+    Raises
+    ------
+    GpuguideError
+        If nothing can be compared.
+    """
+    right = verdicts(measurements, machine, host, gpu)
+    if not right:
+        raise GpuguideError("No operation was measured both on the host and on the GPU.")
+    return sum(right.values()) / len(right)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuguide.benchmarks.cross_entropy import profile
+from gpuguide.benchmarks.cross_entropy.profile import Kernel
+from gpuguide.hardware import device as devices
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import records, runner
+
+PROFILE = declarations.get("linear-cross-entropy-profile")
+
+
+def step(chunks: int, gap: float = 0.0) -> list[Kernel]:
+    """Return the kernels of a step: a fill, then for each chunk its logits, the loss, and both gradients."""
+    times = [("Memset (Device)", 1.0)]
+    times += [
+        ("nvjet_tst_128x256", 3.0),
+        ("liger_cross_entropy_kernel", 2.0),
+        ("sm90_xmma_gemm", 4.0),
+        ("nvjet", 5.0),
+    ] * chunks
+    found, now = [], 10.0
+    for name, seconds in times:
+        found.append(Kernel(name, now, seconds))
+        now += seconds + gap
+    return found
+
+
+def test_products_are_told_apart_by_their_order() -> None:
+    assert profile.kind_of_each(step(2)) == ["other", *["logits", "loss", "d_hidden", "d_head"] * 2]
+
+
+@pytest.mark.parametrize(("chunks", "gap"), [(1, 0.0), (3, 0.5)])
+def test_the_times_of_all_kinds_and_of_waiting_are_the_whole_step(chunks: int, gap: float) -> None:
+    found = profile.seconds_by_kind(step(chunks, gap))
+    assert found == pytest.approx(
+        {
+            "other": 1,
+            "logits": 3 * chunks,
+            "loss": 2 * chunks,
+            "d_hidden": 4 * chunks,
+            "d_head": 5 * chunks,
+            "waiting": 4 * chunks * gap,
+        }
+    )
+
+
+def test_kernels_that_cannot_be_told_apart_are_refused() -> None:
+    for wrong in (step(2)[:-1], step(0), [*step(1), Kernel("gemm", 99.0, 1.0)]):
+        with pytest.raises(ValueError, match="three to one were expected"):
+            profile.seconds_by_kind(wrong)
+
+
+def test_it_runs_on_a_fake_device(tmp_path: Path) -> None:
+    outcome = runner.run([PROFILE], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
+    (record,) = outcome.records
+    assert not records.read(record.path or Path()).stale
+    assert PROFILE.cases(devices.cpu()) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", list(PROFILE.contenders))
+def test_the_kinds_add_up_on_a_gpu(name: str) -> None:
+    device = devices.current()
+    if reason := declarations.not_here(PROFILE.contenders[name], device):
+        pytest.skip(reason)
+    work = PROFILE.contenders[name].build(device, {"tokens": 1024, "hidden": 256, "vocab": 8192, "chunk": 128})
+    assert work.check is not None
+    work.check()
+    found = work.further()
+    assert all(metric.samples and min(metric.samples) >= 0 for metric in found.values())
+    assert min(found["d_head_time"].samples) > 0
