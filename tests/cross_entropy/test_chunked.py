@@ -58,7 +58,16 @@ def test_the_gradient_from_above_is_multiplied_in(upstream: float) -> None:
         torch.testing.assert_close(ours, exact, rtol=1e-10, atol=1e-8)
 
 
-@pytest.mark.parametrize("given", [{"label_smoothing": 0.1}, {"z_loss": 1e-3}, {"reduction": "sum"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"label_smoothing": 0.1},
+        {"z_loss": 1e-3},
+        {"softcap": 2.0},
+        {"softcap": 2.0, "z_loss": 1e-3, "label_smoothing": 0.1},
+        {"reduction": "sum"},
+    ],
+)
 def test_settings_as_in_the_plain_loss(given: dict[str, object]) -> None:
     def plain(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return reference.cross_entropy(hidden @ head.t(), targets, **given)  # type: ignore[arg-type]
@@ -350,7 +359,7 @@ def test_no_tensor_of_all_logits_is_ever_made() -> None:
 
     hidden, head, targets = (each.detach() for each in problem())
     rooms = torch.empty_like(hidden), torch.empty_like(head)
-    settings = loop.Settings(VOCAB, reference.IGNORED, 0.0, 0.0, 32)
+    settings = loop.Settings(VOCAB, reference.IGNORED, 0.0, 0.0, 0.0, 32)
     gc.collect()
     with Largest() as largest:  # it does not see what an operator does, so the loop runs without one
         loop.losses_and_gradients(hidden, head, targets, None, settings, *rooms)
@@ -367,6 +376,8 @@ def test_no_tensor_of_all_logits_is_ever_made() -> None:
         ({"vocab_size": 1000}, "The target at .* it must lie between 0 and 999"),
         ({"reduction": "none"}, "The reduction is 'none'; it must be one of mean, sum"),
         ({"label_smoothing": 2.0}, "label_smoothing is 2.0"),
+        ({"softcap": -1.0}, "softcap is -1.0; it must be a finite number, zero"),
+        ({"softcap": float("inf")}, "softcap is inf"),
     ],
 )
 def test_settings_out_of_range_are_named(change: dict[str, object], message: str) -> None:

@@ -11,7 +11,13 @@ from interpreted import needs_triton, pieces_that_fit
 
 from gpuguide.cross_entropy import linear_cross_entropy, reference
 
-SETTINGS: list[dict[str, float]] = [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-2}]
+SETTINGS: list[dict[str, float]] = [
+    {},
+    {"label_smoothing": 0.1},
+    {"z_loss": 1e-2},
+    {"softcap": 5.0},
+    {"softcap": 5.0, "z_loss": 1e-2, "label_smoothing": 0.1},
+]
 SHAPES = [(9, 1003, 990), (3, 64, 64), (2, 1, 1), (2, 40000, 39999)]
 """Rows, columns, and how many of these stand for a token"""
 PLAIN = {"ignore_index": reference.IGNORED, "label_smoothing": 0.0, "z_loss": 0.0}

@@ -13,7 +13,14 @@ from torch.nn import functional
 from gpuguide import cross_entropy as package
 from gpuguide.cross_entropy import reference
 
-SETTINGS = [{}, {"label_smoothing": 0.1}, {"z_loss": 1e-2}, {"label_smoothing": 0.2, "z_loss": 1e-3}]
+SETTINGS = [
+    {},
+    {"label_smoothing": 0.1},
+    {"z_loss": 1e-2},
+    {"label_smoothing": 0.2, "z_loss": 1e-3},
+    {"softcap": 3.0},
+    {"softcap": 3.0, "label_smoothing": 0.2, "z_loss": 1e-3},
+]
 
 
 def problem(*shape: int, vocab: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,6 +33,8 @@ def problem(*shape: int, vocab: int, seed: int = 0) -> tuple[torch.Tensor, torch
 
 def pytorch(logits: torch.Tensor, targets: torch.Tensor, reduction: str, **given: float) -> torch.Tensor:
     z_loss = given.pop("z_loss", 0.0)
+    if cap := given.pop("softcap", 0.0):
+        logits = cap * torch.tanh(logits / cap)
     flat, wanted = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     losses = functional.cross_entropy(flat, wanted, reduction="none", **given)
     losses = losses + z_loss * flat.logsumexp(-1).square() * (wanted != reference.IGNORED)
@@ -120,6 +129,7 @@ def test_a_row_that_is_no_distribution_gives_nan(row: list[float]) -> None:
         ([0, 1], {"label_smoothing": -0.1}, "label_smoothing is -0.1"),
         ([0, 1], {"z_loss": -1.0}, "z_loss is -1.0; it must be a finite number, zero or above"),
         ([0, 1], {"z_loss": math.nan}, "z_loss is nan"),
+        ([0, 1], {"softcap": -30.0}, "softcap is -30.0; it must be a finite number, zero"),
         ([0, 1], {"reduction": "average"}, "The reduction is 'average'; it must be one of mean, sum, none"),
     ],
 )

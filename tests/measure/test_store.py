@@ -352,11 +352,11 @@ def test_an_import_that_would_lose_measured_cases_is_refused(tmp_path: Path, ove
     fewer = save(with_sizes(a_record(), 3, 5), tmp_path / "fewer")
     with pytest.raises(GpuguideError) as caught:
         store.import_records([tmp_path / "fewer"], overlay, publish=False)
-    there = overlay / store.PUBLISHED_DEVICE / "copy-size.json"
+    there = overlay / store.reference_device() / "copy-size.json"
     why = f"{fewer} was not taken in: it lacks 3 of the 4 cases measured in {there}."
     assert str(caught.value) == f"{why} Add --replace to take it all the same."
     assert len(records.read(there).cases) == 4
-    assert not (overlay / store.PUBLISHED_DEVICE / "ceilings.json").exists()  # nothing is copied unless all may be
+    assert not (overlay / store.reference_device() / "ceilings.json").exists()  # nothing is copied unless all may be
     store.import_records([fewer, other], overlay, publish=False, replacing=True)
     assert len(records.read(there).cases) == 2
 

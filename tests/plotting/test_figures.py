@@ -16,6 +16,12 @@ from gpuguide.measure import records, store
 from gpuguide.plotting import axes, figure, other_gpus
 
 
+@pytest.fixture(autouse=True)
+def reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The synthetic records are of the GPU that prose speaks of."""
+    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
+
+
 @pytest.fixture
 def record() -> records.Record:
     return synthetic.record("matmul-size", synthetic.cases_of("matmul-size"), synthetic.PUBLISHED)
@@ -110,7 +116,6 @@ def test_a_readers_own_record_is_dashed_and_named(
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Records of the reference GPU and of a processor."""
     monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
-    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
     for device in (synthetic.PUBLISHED, ("cpu", "A processor")):
         synthetic.write_all(tmp_path, device)
     return tmp_path

@@ -20,6 +20,8 @@ of it to zero before a loss scale from above can reach it. There the count waits
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import torch
 
 from gpuguide.cross_entropy import loop, operators
@@ -40,6 +42,7 @@ def linear_cross_entropy(
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float = 0.0,
     reduction: str = "mean",
     count: int | torch.Tensor | None = None,
     chunk: int | None = None,
@@ -60,7 +63,7 @@ def linear_cross_entropy(
     vocab_size : int, optional
         Tokens that exist, if the head has been padded with rows that stand for none. Those take no part in the loss,
         and their gradient is zero.
-    ignore_index, label_smoothing, z_loss, count
+    ignore_index, label_smoothing, z_loss, softcap, count
         As in :func:`gpuguide.cross_entropy.cross_entropy`.
     reduction : str
         ``mean`` or ``sum``. One loss a position cannot be had: the gradients of all positions are added up before it
@@ -84,7 +87,7 @@ def linear_cross_entropy(
         From the backward pass, if a second derivative is asked for, or it is run a second time.
     """
     hidden, head = _in_autocast_type(hidden), _in_autocast_type(head)
-    check_settings(label_smoothing, z_loss, reduction, "mean, sum")
+    check_settings(label_smoothing, z_loss, softcap, reduction, "mean, sum")
     _check_operands(hidden, head)
     vocab_size = _checked_vocab_size(vocab_size, head)
     check_shape_of_targets(targets, hidden.shape[:-1])
@@ -96,9 +99,8 @@ def linear_cross_entropy(
         scale = loop.one_over_count(targets, ignore_index, hidden, reduction, count)
     gradient_dtype = _checked_gradient_dtype(gradient_dtype, hidden.dtype)
     wanted = [operand.requires_grad and torch.is_grad_enabled() for operand in (hidden, head)]
-    return operators.differentiable(
-        hidden, head, targets, scale, vocab_size, ignore_index, label_smoothing, z_loss, chunk, gradient_dtype, *wanted
-    )
+    settings = loop.Settings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
+    return operators.differentiable(hidden, head, targets, scale, *astuple(settings), gradient_dtype, *wanted)
 
 
 def default_chunk(rows: int, element_size: int) -> int:

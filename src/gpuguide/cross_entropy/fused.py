@@ -20,6 +20,18 @@ LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
+def capped(x, softcap):
+    """Return ``softcap * tanh(x / softcap)`` in fp32."""
+    return softcap * (2 * tl.sigmoid(2 * x.to(tl.float32) / softcap) - 1)
+
+
+@triton.jit
+def derivative_of_capped(x, softcap):
+    """Return the derivative of :func:`capped` from what it returned."""
+    return 1 - (x / softcap) * (x / softcap)
+
+
+@triton.jit
 def loss_then_gradient_kernel(
     logits,  # (rows, padded), overwritten
     targets,  # (rows,)
@@ -35,10 +47,12 @@ def loss_then_gradient_kernel(
     ignore_index,
     label_smoothing,
     z_loss,
+    softcap,
     length,  # of a piece
     pieces,
     PADDED: tl.constexpr,  # whether there are columns that stand for no token
     SMOOTHED: tl.constexpr,
+    CAPPED: tl.constexpr,
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
@@ -58,6 +72,9 @@ def loss_then_gradient_kernel(
     target -= first
     has_target = counts & (target >= 0) & (target < length)
     of_target = tl.load(logits + target, mask=has_target, other=0.0).to(tl.float32)  # before it is overwritten
+    if CAPPED:
+        x = tl.where(inside, capped(x, softcap), -float("inf"))
+        of_target = capped(of_target, softcap)
     highest, total = highest_and_sum(x)
     if SMOOTHED:
         tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
@@ -67,6 +84,9 @@ def loss_then_gradient_kernel(
     gradient = power(converted_anew(x), highest) * of_powers
     if SMOOTHED:
         gradient -= factor * label_smoothing / vocab_size
+    if CAPPED:
+        gradient *= derivative_of_capped(x, softcap)
+    if SMOOTHED or CAPPED:
         gradient = tl.where(inside, gradient, 0.0)
     tl.store(logits + lane, tl.where(counts, gradient, 0.0), mask=stored)
 
@@ -76,6 +96,8 @@ def loss_then_gradient_kernel(
         at_target = power(of_target, highest) * of_powers - factor
         if SMOOTHED:
             at_target += factor * label_smoothing * (1 - 1 / vocab_size)
+        if CAPPED:
+            at_target *= derivative_of_capped(of_target, softcap)
         tl.store(logits + target, at_target)
         if SMOOTHED:
             slot = tl.arange(0, SLOTS)
@@ -130,6 +152,7 @@ def loss_then_gradient_(
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
+    softcap: float = 0.0,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
     """Write the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
@@ -144,7 +167,7 @@ def loss_then_gradient_(
         ``(rows,)``, fp32 zeros, for the result.
     scale : torch.Tensor
         One number.
-    vocab_size, ignore_index, label_smoothing, z_loss
+    vocab_size, ignore_index, label_smoothing, z_loss, softcap
         As in :func:`gpuguide.cross_entropy.linear_cross_entropy`.
     piece_bytes : int
         Of a row that a program takes.
@@ -169,8 +192,10 @@ def loss_then_gradient_(
         ignore_index,
         label_smoothing,
         z_loss,
+        softcap,
         PADDED=padded != vocab_size,
         SMOOTHED=smoothed,
+        CAPPED=softcap > 0,
         **cut.arguments(),
     )
 

@@ -35,6 +35,7 @@ class Settings:
     ignore_index: int
     label_smoothing: float
     z_loss: float
+    softcap: float
     chunk: int
 
 
@@ -172,7 +173,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _of_the_loss(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("ignore_index", "label_smoothing", "z_loss")}
+    return {name: getattr(settings, name) for name in ("ignore_index", "label_smoothing", "z_loss", "softcap")}
 
 
 def _store_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -32,13 +32,14 @@ def linear_cross_entropy(
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
+    softcap: float,
     chunk: int,
     gradient_dtype: torch.dtype,
     wants_hidden: bool,
     wants_head: bool,
 ) -> Results:
     """Return the loss, and those gradients that are wanted. See :mod:`gpuguide.cross_entropy.loop`."""
-    settings = loop.Settings(vocab_size, ignore_index, label_smoothing, z_loss, chunk)
+    settings = loop.Settings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
     d_hidden, d_head = (
         torch.empty(operand.shape if wanted else 0, dtype=gradient_dtype, device=operand.device)
         for operand, wanted in ((hidden, wants_hidden), (head, wants_head))
@@ -62,6 +63,7 @@ def _shapes(
     ignore_index: int,
     label_smoothing: float,
     z_loss: float,
+    softcap: float,
     chunk: int,
     gradient_dtype: torch.dtype,
     wants_hidden: bool,

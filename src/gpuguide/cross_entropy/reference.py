@@ -32,6 +32,7 @@ def cross_entropy(
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float = 0.0,
     reduction: str = "mean",
     count: int | torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -49,6 +50,9 @@ def cross_entropy(
         In [0, 1): the share of the target's weight that is spread evenly over the whole vocabulary.
     z_loss : float
         Weight of the squared ``lse``, which keeps logits from drifting. Zero or above.
+    softcap : float
+        Bound that logits come near and never exceed: ``softcap * tanh(logits / softcap)`` takes their place. Zero for
+        none, 30 in Gemma 2.
     reduction : str
         ``mean`` over the positions that count, ``sum``, or ``none``: one loss a position, zero where it does not count.
     count : int or torch.Tensor, optional
@@ -70,10 +74,12 @@ def cross_entropy(
     ----------
     C. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015, section 7 (smoothing).
     A. Chowdhery et al., "PaLM", 2022, section 5 (z-loss).
+    Gemma Team, "Gemma 2", 2024, section 2 (logit soft-capping).
     """
-    check_settings(label_smoothing, z_loss, reduction)
+    check_settings(label_smoothing, z_loss, softcap, reduction)
     check_targets(targets, logits.shape[:-1], logits.shape[-1], ignore_index)
-    losses = token_losses(logits, targets, ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss)
+    of_the_loss = {"label_smoothing": label_smoothing, "z_loss": z_loss, "softcap": softcap}
+    losses = token_losses(logits, targets, ignore_index=ignore_index, **of_the_loss)
     if reduction == "none":
         return losses
     return losses.sum() / divisor(targets, ignore_index, reduction, count)
@@ -86,9 +92,10 @@ def token_losses(
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Return the loss at each position, zero where the target is ignored. Parameters as :func:`cross_entropy`."""
-    wide = distributions.at_least_fp32(logits)
+    wide = capped(distributions.at_least_fp32(logits), softcap)
     lse = distributions.log_sum_exp(wide)
     counted = targets != ignore_index
     of_target = wide.gather(-1, targets.where(counted, 0).unsqueeze(-1)).squeeze(-1)
@@ -107,13 +114,15 @@ def logits_gradient(
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float = 0.0,
 ) -> torch.Tensor:
     """Return the derivative of each position's loss by its logits: ``softmax - onehot``, shape ``(..., vocab_size)``.
 
-    Smoothing spreads the one over the vocabulary. The z-loss adds ``2 * z_loss * lse`` times the softmax.
+    Smoothing spreads the one over the vocabulary. The z-loss adds ``2 * z_loss * lse`` times the softmax. A softcap
+    multiplies by its own derivative, ``1 - tanh²``.
     Parameters as :func:`cross_entropy`.
     """
-    wide = distributions.at_least_fp32(logits)
+    wide = capped(distributions.at_least_fp32(logits), softcap)
     counted = targets != ignore_index
     gradient = distributions.softmax(wide)
     if z_loss:
@@ -122,7 +131,14 @@ def logits_gradient(
         gradient = gradient - label_smoothing / logits.shape[-1]
     weight = torch.full_like(gradient[..., :1], 1 - label_smoothing)
     gradient = gradient.scatter_add(-1, targets.where(counted, 0).unsqueeze(-1), -weight)
+    if softcap:
+        gradient = gradient * (1 - (wide / softcap).square())
     return gradient.where(counted.unsqueeze(-1), 0.0)
+
+
+def capped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
+    """Return logits bent so that none exceeds a bound, or as they are if it is zero."""
+    return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
 def perplexity(loss: float) -> float:
@@ -166,12 +182,16 @@ def divisor(
     return count.reshape(()).clamp_min(1)
 
 
-def check_settings(label_smoothing: float, z_loss: float, reduction: str, reductions: str = "mean, sum, none") -> None:
+def check_settings(
+    label_smoothing: float, z_loss: float, softcap: float, reduction: str, reductions: str = "mean, sum, none"
+) -> None:
     """Raise a :class:`ValueError` if a setting is out of its range."""
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1.")
     if not (math.isfinite(z_loss) and z_loss >= 0):
         raise ValueError(f"z_loss is {z_loss}; it must be a finite number, zero or above.")
+    if not (math.isfinite(softcap) and softcap >= 0):
+        raise ValueError(f"softcap is {softcap}; it must be a finite number, zero (none) or above.")
     if reduction not in reductions.split(", "):
         raise ValueError(f"The reduction is {reduction!r}; it must be one of {reductions}.")
 

@@ -20,7 +20,7 @@ class Library:
     title: str
     """Its name in text"""
     module: str
-    """What is imported to see whether it works"""
+    """What is imported to see whether it works: the part that is called, where the top imports next to nothing"""
     packages: tuple[str, ...] = ()
     """What brings it, by the names that pip knows; the first is what a reader is told to install"""
     version: Callable[[], str | None] | None = None
@@ -73,10 +73,12 @@ KNOWN = {
     "numpy": Library("NumPy", "numpy", ("numpy",)),
     "cudnn": Library("cuDNN", "torch", version=cudnn_version),
     "cublas": Library("cuBLAS", "torch", version=cublas_version),
-    "liger-kernel": Library("Liger Kernel", "liger_kernel", ("liger-kernel", "liger-kernel-nightly")),
+    "liger-kernel": Library(
+        "Liger Kernel", "liger_kernel.transformers.functional", ("liger-kernel", "liger-kernel-nightly")
+    ),
     "transformers": Library("Transformers", "transformers", ("transformers",)),
     "flash-attn-4": Library("FlashAttention-4", "flash_attn.cute", ("flash-attn-4",)),
-    "quack-kernels": Library("QuACK", "quack", ("quack-kernels",)),
+    "quack-kernels": Library("QuACK", "quack.softmax", ("quack-kernels",)),
     "nvidia-cutlass-dsl": Library("CuTe DSL", "cutlass", ("nvidia-cutlass-dsl",)),
     "cut-cross-entropy": Library("Cut Cross-Entropy", "cut_cross_entropy", ("cut-cross-entropy",)),
     "pandas": Library("pandas", "pandas", ("pandas",)),

@@ -215,6 +215,36 @@ def test_a_method_sees_the_module_and_not_its_class(tmp_path: Path) -> None:
     assert "size" in {definition.name for definition in found}
 
 
+@pytest.mark.parametrize(
+    "registering",
+    [
+        "@torch.library.impl('a::run', 'cpu')",
+        "@torch.library.register_fake('a::run')",
+        "@operator.register_kernel('cuda')",
+        "@operator.register_vmap",
+        "@of_kind.register\n@another",
+        "@register_flop_formula(operator)",
+    ],
+)
+def test_a_function_that_is_registered_with_something_else_counts(tmp_path: Path, registering: str) -> None:
+    """Nobody names it: who calls the operator runs it."""
+    operator = "import torch\nfrom gpuguide.topic.plain import apart\n\noperator = torch.ops.a.run\n\n"
+    files = {
+        "topic/fused.py": "from gpuguide.topic import operators\n\ndef run(x):\n    return operators.operator(x)\n",
+        "topic/operators.py": f"{operator}{registering}\ndef _run(x):\n    return apart()\n",
+    }
+    found = digest.reached(write(tmp_path, {**FILES, **files}), "one")
+    assert {"operator", "_run", "apart"} <= {definition.name for definition in found}
+
+
+@pytest.mark.parametrize("decorator", ["@functools.cache", "@torch.no_grad()", "@triton.jit", "@implied"])
+def test_a_function_that_is_only_wrapped_does_not_count_unless_it_is_named(tmp_path: Path, decorator: str) -> None:
+    files = {"topic/fused.py": f"def run(x):\n    return x\n\n{decorator}\ndef other(x):\n    return x\n"}
+    found = digest.reached(write(tmp_path, {**FILES, **files}), "one")
+    names = {definition.name for definition in found if definition.module == "gpuguide.topic.fused"}
+    assert names == {"run"}
+
+
 def test_what_a_program_for_another_process_names_counts(tmp_path: Path) -> None:
     program = "from {__name__} import report; report(1)"
     files = {

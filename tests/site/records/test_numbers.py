@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import synthetic_records as synthetic
 from bs4 import BeautifulSoup
 from small_site import Project, start
+
+from gpuguide.measure import records, reference
+from gpuguide.site.records import numbers
 
 FAULTS = {
     "{measured}`copysize/copy:bandwidth`": "copy-size",
@@ -43,6 +48,18 @@ def test_every_fault_is_reported_with_its_line_by_every_build(project: Project) 
             reported = [text for text in build.output.splitlines() if f"index.md:{line}:" in text]
             assert reported, f"{role} is not reported at line {line}:\n{build.output}"
             assert message in reported[0]
+
+
+@pytest.mark.parametrize("turns", [[5] * 4, []], ids=["turns", "no turns"])
+def test_a_ratio_says_where_its_samples_are_not_paired_by_turns(turns: list[int]) -> None:
+    cases = [
+        replace(case, measured={"time": records.metric("s", case.measured["time"].samples, turns)})
+        for case in synthetic.cases_of("timing-mistakes")
+    ]
+    record = synthetic.record("timing-mistakes", cases, synthetic.PUBLISHED)
+    text = numbers.provenance(reference.ratio("timing-mistakes/zeros/right:time shape=square", record))
+    said = "samples are paired in their order, because the record does not say which turn a sample is of"
+    assert (said in text) == (not turns)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def kernels_of(problem: speed.Problem, loss: Loss) -> list[Kernel]:
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         problem.step(loss)
         torch.cuda.synchronize()
-    on_gpu = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    on_gpu = [event for event in profile.events() if event.device_type.name == "CUDA"]
     found = [
         Kernel(event.name, event.time_range.start * 1e-6, event.time_range.elapsed_us() * 1e-6) for event in on_gpu
     ]

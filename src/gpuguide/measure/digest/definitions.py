@@ -46,7 +46,8 @@ class Written:
 def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, str]:
     """Return ``start`` and every definition that it uses, directly or not, each with its text.
 
-    Statements that bind no name count as soon as anything of their module does. The harness is left out.
+    Statements that bind no name, and functions that are registered with something else, count as soon as anything of
+    their module does. The harness is left out.
     """
     found: dict[Definition, str] = {}
     waiting = list(start)
@@ -58,6 +59,7 @@ def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, str]:
             waiting += said.uses
             module = tree.module(definition.module)
             waiting += [Definition(module.name, f"[{number}]") for number in range(len(module.unnamed))]
+            waiting += [defining(tree, module.name, name) for name in module.registered]
     return found
 
 

@@ -36,6 +36,14 @@ class Module:
         named = {id(statement) for statement in self.defined.values()}
         return [statement for statement in self.statements if id(statement) not in named]
 
+    @property
+    def registered(self) -> list[str]:
+        """The functions that a decorator registers with something else, such as the kernels of an operator.
+
+        They are run without being named: by whoever calls the operator.
+        """
+        return [name for name, statement in self.defined.items() if any(map(_registers, _decorators(statement)))]
+
 
 @dataclass(frozen=True)
 class Place:
@@ -176,6 +184,17 @@ def is_docstring(statement: object) -> bool:
 def is_import(statement: object) -> bool:
     """Return whether a statement imports."""
     return isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def _decorators(statement: ast.stmt) -> list[ast.expr]:
+    return statement.decorator_list if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) else []
+
+
+def _registers(decorator: ast.expr) -> bool:
+    """Return whether a decorator's name says that it registers: ``torch.library.impl`` and all ``register…``."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name == "impl" or name.startswith("register")
 
 
 def _is_definition(statement: ast.stmt) -> bool:

@@ -142,8 +142,10 @@ def provenance(found: Measurement | Ratio) -> str:
     if s.p25 is not None and s.p75 is not None:
         low, high = _text(s.p25, found), _text(s.p75, found)
         spread = f"; half of the samples lie between {low} and {high}"
+    unpaired = found.unpaired if isinstance(found, Ratio) else ""
+    pairs = f"; samples are paired in their order, because {unpaired}" if unpaired else ""
     stale = "; stale: the code that measured this has changed since" if found.record.stale else ""
-    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}; {found.stamp}{stale}"
+    return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}{pairs}; {found.stamp}{stale}"
 
 
 def _text(value: float, found: Measurement | Ratio) -> str:
