@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend
 
 import gpuguide.attention as package
-from gpuguide.attention import attention, choose, flash, gpu, reference, sdpa
+from gpuguide.attention import attention, choice, choose, flash, gpu, reference, sdpa
 from gpuguide.attention.gpu import GPU
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -52,7 +52,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
     """Pretend that there is a GPU of some kind with some measurements. Tensors on it have shapes and no numbers."""
 
     def use(*rows: dict[str, object], **other: object) -> None:
-        found = replace(HOPPER, measured_on="NVIDIA H100 80GB HBM3" if rows else None, rows=rows, **other)
+        found = replace(HOPPER, measured_on="NVIDIA H100 80GB HBM3" if rows else None, cases=gpu.by_keys(rows), **other)
         monkeypatch.setattr(gpu, "_gpu_of", lambda index: found)
 
     use()
@@ -115,6 +115,29 @@ def test_the_fastest_of_the_nearest_measured_case_is_asked(use: Use, asked: list
     assert choose(*on_gpu(head_dim=64), causal=True).backend == "triton"
     with torch.no_grad():
         assert choose(*on_gpu(grad=True), causal=True).backend == "sdpa-efficient"
+
+
+def test_the_choice_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [row(["sdpa-cudnn"], seq_len=64), row(["gluon"], seq_len=1024), row(["triton"], head_dim=64)]
+    found = replace(HOPPER, measured_on=HOPPER.name, cases=gpu.by_keys(table))
+    monkeypatch.setattr(gpu, "_gpu_of", lambda index: found)
+
+    def chosen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        backend, _ = choice.decide_on(gpu.gpu_of(0), q, k, v, True, None)
+        return q.new_full((), choice.BACKENDS.index(backend))
+
+    compiled = torch.compile(chosen, fullgraph=True, backend="eager")
+    for length, heads, size, backend in (
+        (64, (4, 4), 128, "sdpa-cudnn"),
+        (100, (4, 2), 128, "sdpa-cudnn"),
+        (300, (4, 4), 128, "gluon"),
+        (5000, (6, 2), 128, "gluon"),
+        (300, (4, 4), 64, "triton"),
+        (300, (4, 4), 96, "sdpa"),
+    ):
+        with torch.no_grad():
+            index = compiled(*inputs(length, length, heads, torch.bfloat16, size))
+        assert choice.BACKENDS[int(index)] == backend
 
 
 def test_who_cannot_be_asked_is_passed_over(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +412,7 @@ def on_a_gpu(queries: int = 65, keys: int = 65, head_dim: int = 128, dtype: torc
 @pytest.mark.parametrize("head_dim", [64, 128, 96])
 @pytest.mark.parametrize("causal", [False, True])
 def test_compiled_on_a_gpu(backend: str | None, head_dim: int, causal: bool) -> None:
-    if head_dim == 96 and backend in package.choice.OURS:
+    if head_dim == 96 and backend in choice.OURS:
         backend = None  # a head that our kernels do not take is PyTorch's, compiled or not
     tensors = on_a_gpu(head_dim=head_dim)
 
@@ -414,6 +437,27 @@ def test_autocast_is_compiled_on_a_gpu(backend: str | None) -> None:
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
     torch.autograd.grad(found.float().sum(), tensors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "gluon", "triton", "sdpa"])
+def test_mapped_and_transformed_on_a_gpu(backend: str | None) -> None:
+    q, k, v = (tensor.detach() for tensor in on_a_gpu())
+    many = torch.stack([q, 2 * q, -q])
+
+    def function(q: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, causal=True, backend=backend)
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        return function(q).float().square().sum()
+
+    one_by_one = torch.stack([function(each) for each in many])
+    torch.testing.assert_close(torch.vmap(function)(many), one_by_one, rtol=2e-2, atol=2e-2)
+    leaf = q.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(q), wanted, rtol=4e-2, atol=4e-2)
+    mapped = torch.vmap(torch.func.grad(loss))(many)
+    torch.testing.assert_close(mapped[0], wanted, rtol=4e-2, atol=4e-2)
 
 
 @pytest.mark.gpu

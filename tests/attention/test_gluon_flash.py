@@ -30,9 +30,14 @@ def compiled(head_dim: int, causal: bool, schedule: object) -> Any:
     )
     types = {"queries": rows, "outputs": rows, "keys": columns, "values": columns, "lse": "*fp32", "scale": "fp32"}
     constants = {"CAUSAL": causal, "HEAD": head_dim, "ROWS": schedule.rows, "COLUMNS": schedule.columns}
-    constants |= {"STAGES": schedule.stages, "BESIDE": schedule.beside, "TURNS": schedule.turns}
+    constants |= {
+        "STAGES": schedule.stages,
+        "BESIDE": schedule.beside,
+        "TURNS": schedule.turns,
+        "GROUPS": schedule.groups,
+    }
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
-    options = {"num_warps": 4, "maxnreg": gluon_flash.REGISTERS}
+    options = {"num_warps": 4, "maxnreg": gluon_flash.REGISTERS[schedule.groups]}
     return triton.compile(
         GluonASTSource(function, signature, constants), target=GPUTarget("cuda", 90, 32), options=options
     )

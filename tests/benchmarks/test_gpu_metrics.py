@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from gpuguide.benchmarks import gpu_metrics
 from gpuguide.benchmarks.gpu_metrics import GPU_METRICS, SCENARIOS, Progress
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
+from gpuguide.hardware import monitor
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.trace import Trace
 from gpuguide.measure import records, runner, store, traces
@@ -120,6 +123,27 @@ def test_a_context_is_there_before_anybody_watches(
     assert contexts[0] == "cpu"
     (used,) = set(case.measured["memory_used"].samples)
     assert used == pytest.approx(2 * 2**30 + 2**29)
+
+
+@pytest.mark.parametrize("scenario", ["idle", "spin", "products"])
+def test_the_chips_counters_are_read_at_their_own_pace(
+    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch, scenario: str
+) -> None:
+    """However often all else is read: sooner the driver says zero. The first reading waits until there is one."""
+    looks: list[float] = []
+    look_at = driver.nvmlGpmSampleGet
+
+    def noted(gpu: int, look: SimpleNamespace) -> SimpleNamespace:
+        looks.append(time.perf_counter())
+        return look_at(gpu, look)
+
+    monkeypatch.setattr(driver, "nvmlGpmSampleGet", noted)
+    monkeypatch.setattr(gpu_metrics, "SECONDS", dict.fromkeys(gpu_metrics.SECONDS, 0.35))
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu())
+    assert case.measured["seconds"].summary.n > 2 * len(looks)
+    assert len(looks) >= 4
+    assert all(after - before > 0.999 * monitor.chip_counters.RENEWAL for before, after in itertools.pairwise(looks))
+    assert set(case.measured["sm_activity"].samples) == {0.2}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

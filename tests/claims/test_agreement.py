@@ -71,6 +71,13 @@ def test_what_the_row_computes_is_never_typed_and_no_declaration_helps() -> None
         assert "the row computes it" in fault
 
 
+@pytest.mark.parametrize("rate", ["7.5 GB/s", "312 TFLOP/s"])
+def test_a_rate_is_never_given(rate: str) -> None:
+    (fault,) = computed(f"It ran at {rate}.", given=(rate,))
+    assert fault == f"{rate} is given; take a rate from a record or a data sheet"
+    assert computed(f"It ran at {rate}, as they say.", claim=f"A GPU reaches {rate}.") == []
+
+
 def test_a_declaration_that_gives_nothing_is_found() -> None:
     assert computed("It is {2 * 3} of them.", given=("8",)) == ["'8' in 'given' gives no number that needs it"]
     assert computed("Of 2 and 3.", given=("2 and",)) == ["'2 and' in 'given' gives no number that needs it"]
@@ -191,3 +198,12 @@ def test_the_words_around_a_number_are_those_of_its_metric() -> None:
     assert "is a rate" in taken
     (reached,) = measured(f"It ran at {{{TIME}}}.", f"{TIME}.p25 > 0")
     assert "is a time" in reached
+
+
+def test_the_name_of_the_measured_gpu_comes_from_the_record() -> None:
+    for name, faults in (("an H100", 1), ("an RTX 4090", 1), ('{gpu("a short")}', 0), ("a GPU", 0)):
+        found = measured(f"On {name} it took {{{TIME}}}.", f"{TIME}.p25 > 0")
+        assert sum("is typed in a row that reads records" in fault for fault in found) == faults, found
+    assert computed("On an H100 it is {2 * 3}.") == []
+    sheet = "datasheet('h100-sxm', 'memory_bandwidth')"
+    assert measured(f"An H100 has {{{sheet}}}, a copy {{{COPY}}}.", f"{COPY}.p25 < {sheet}") == []

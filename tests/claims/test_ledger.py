@@ -482,10 +482,28 @@ def test_how_we_know_of_the_other_kinds(ledger: Ledger) -> None:
     assert "[A standard](https://example.org/standard), A body (not verified)" in text
 
 
+@pytest.mark.parametrize(
+    ("expression", "value", "tolerance", "shown"),
+    [
+        ("65520 / 1", "65520", "0", "65,520"),
+        ("2 / 3", "0.667", "0.005", "0.667"),
+        ("2 / 3", "0.666667", "1e-5", "0.66667"),
+        ("1 / 8", "0.125", "0", "0.125"),
+        ("[384, 1.25]", "[384, 1.25]", "1e-9", "384, 1.25"),
+    ],
+)
+def test_the_evidence_shows_the_digits_that_were_checked(
+    ledger: Ledger, expression: str, value: str, tolerance: str, shown: str
+) -> None:
+    row = replaced(COMPUTED, '"2**10"', f'"{expression}"').replace('unit = "B"\n', "")
+    (claim,) = claims.load(ledger(replaced(row, "value = 1024", f"value = {value}\ntolerance = {tolerance}")))
+    assert claims.how_we_know(claim) == f"Computed: `{expression}` = {shown}."
+
+
 def test_a_datasheet_figure_brings_its_source(ledger: Ledger) -> None:
     row = replaced(COMPUTED, '"2**10"', "\"datasheet('h100-sxm', 'memory_bandwidth')\"")
     (claim,) = claims.load(ledger(replaced(row, "value = 1024", "value = 3.35e12")))
-    assert "H100 Tensor Core GPU datasheet" in claims.how_we_know(claim)
+    assert "NVIDIA H100 SXM and PCIe" in claims.how_we_know(claim)
 
 
 @pytest.mark.parametrize(
@@ -496,11 +514,28 @@ def test_a_datasheet_figure_brings_its_source(ledger: Ledger) -> None:
         ("{quantity(8e6 / 16e9, 's')}", "500 µs"),
         ("{datasheet('h100-sxm', 'memory_bandwidth')}", "3.35 TB/s"),
         ("{round(2.6)}", "3"),
+        ("{65520 / 1}", "65,520"),
+        ("{65520.5 / 1}", "65500"),
+        ("{digits(65520.5 / 1, 6)}", "65520.5"),
+        ("{digits(1 / 3, 5)}", "0.33333"),
+        ("{digits(2 / 5, 5)}", "0.4"),
+        ("{digits(0.0003, 1)}", "0.0003"),
+        ("{digits(datasheet('a100-sxm-80gb', 'memory_bandwidth'), 4)}", "2.039 TB/s"),
+        ("{digits(quantity(163.25 * 1024, 'B'), 5)}", "163.25 KiB"),
     ],
 )
 def test_how_values_are_written(ledger: Ledger, braces: str, written: str) -> None:
     (claim,) = claims.load(ledger(replaced(COMPUTED, "{2**10}", braces)))
     assert claims.right(claim) == f"It is {written} bytes."
+
+
+def test_what_nobody_could_look_at_is_known_of_a_row_and_of_the_datasheet_figures_it_uses(ledger: Ledger) -> None:
+    computed, cited = claims.load(ledger(COMPUTED + CITED))
+    assert claims.unread(computed) == []
+    assert [source.publisher for source in claims.unread(cited)] == ["A body"]
+    row = replaced(COMPUTED, '"2**10"', "\"datasheet('rtx-5090', 'bf16_dense')\"")
+    (of_a_figure,) = claims.load(ledger(replaced(row, "value = 1024", "value = 209.5e12")))
+    assert [source.key for source in claims.unread(of_a_figure)] == ["rtx-blackwell-whitepaper"]
 
 
 def test_a_page_that_does_not_declare_the_benchmark_may_not_read_it(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import claims
+from gpuguide.attention import cost as attention_cost
 from gpuguide.costs import memory, presets
 
 needs_transformers = pytest.mark.skipif(
@@ -130,3 +135,125 @@ def test_a_ring_all_reduce_sends_what_the_row_says(nodes: int) -> None:
     assert np.allclose(held, total)
     assert steps / nodes == dict(zip((2, 4, 8, 64, 512), VALUES["ring-volume"], strict=True))[nodes]
     assert nodes != 8 or (steps, steps / nodes) == VALUES["ring-phases"]
+
+
+class CountedOperations(TorchDispatchMode):
+    """Counts the operations that reach a device, each of which is a kernel in eager mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_layer_normalisation_written_out_is_eight_operations_and_one_as_a_layer() -> None:
+    layer, inputs = nn.LayerNorm(768), torch.randn(4, 768)
+    with torch.no_grad(), CountedOperations() as written_out:
+        mean, variance = inputs.mean(-1, keepdim=True), inputs.var(-1, keepdim=True, correction=0)
+        normalised = (inputs - mean) / torch.sqrt(variance + layer.eps) * layer.weight + layer.bias
+    with torch.no_grad(), CountedOperations() as as_a_layer:
+        expected = layer(inputs)
+    torch.testing.assert_close(normalised, expected)
+    layers = VALUES["layernorm-eager-baseline"][0]
+    assert (written_out.count * layers, as_a_layer.count) == (VALUES["layernorm-eager-baseline"][1], 1)
+
+
+@needs_transformers
+def test_gpt2_has_as_many_layer_normalisations_as_the_row_says() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config())
+    assert sum(isinstance(layer, nn.LayerNorm) for layer in model.modules()) == VALUES["layernorm-eager-baseline"][0]
+
+
+def test_the_variance_that_divides_by_one_less() -> None:
+    inputs = torch.randn(768, dtype=torch.float64)
+    ratio = torch.sqrt(inputs.var(correction=0) / inputs.var())
+    assert ratio.item() == pytest.approx(VALUES["layernorm-var-unbiased"][0], rel=1e-8)
+
+
+def test_the_loss_of_logits_and_what_nll_loss_makes_of_them() -> None:
+    logits, target = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    (value,) = VALUES["ce-logsoftmax-nll"]
+    assert nn.CrossEntropyLoss()(logits, target).item() == pytest.approx(value, rel=1e-5)
+    assert nn.NLLLoss()(logits.log_softmax(-1), target).item() == pytest.approx(value, rel=1e-5)
+    assert nn.NLLLoss()(logits, target).item() == -2
+
+
+def test_token_ids_as_int16() -> None:
+    ids = np.arange(50257).astype(np.int16)
+    negative, last, share = VALUES["int16-token-overflow"]
+    assert ((ids < 0).sum(), ids[-1]) == (negative, last)
+    assert (ids < 0).mean() == pytest.approx(share, rel=1e-5)
+
+
+def test_how_many_numbers_a_vector_register_holds() -> None:
+    headers = Path(torch.__file__).parent / "include/ATen/cpu/vec"
+    names = ("vec128/vec128_float_neon.h", "vec256/vec256_float.h", "vec512/vec512_float.h")
+    if not all((headers / name).exists() for name in names):
+        pytest.skip("this build of PyTorch has no headers of its vectors")
+    sizes = [re.search(r"size\(\) \{\s*return (\d+);", (headers / name).read_text(encoding="utf-8")) for name in names]
+    assert [float(size[1]) for size in sizes if size] == list(VALUES["simd-4-per-clock"])
+
+
+def test_compilers_chunk_the_loss_only_when_asked() -> None:
+    """A row says that a compiled loss keeps the logits by default, and what can be asked for."""
+    from torch._inductor import config
+
+    if not hasattr(config, "auto_chunker") or not hasattr(nn.functional, "linear_cross_entropy"):
+        pytest.skip("the row is about PyTorch 2.13")
+    assert config.auto_chunker.enable is False
+
+
+@needs_transformers
+def test_labels_are_shifted_inside_and_view_wants_contiguous_logits() -> None:
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    logits, tokens = torch.randn(2, 5, 7), torch.randint(7, (2, 5))
+    shifted = nn.functional.cross_entropy(logits[:, :-1].reshape(-1, 7), tokens[:, 1:].reshape(-1))
+    assert ForCausalLMLoss(logits, tokens, vocab_size=7).item() == pytest.approx(shifted.item(), rel=1e-6)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        logits[:, :-1].view(-1, 7)
+
+
+def test_multinomial_refuses_three_dimensions() -> None:
+    row = next(row for row in claims.load() if row.id == "logits-multinomial-3d")
+    with pytest.raises(RuntimeError, match="prob_dist must be 1 or 2 dim") as refused:
+        torch.multinomial(torch.ones(2, 3, 4), 1)
+    assert str(refused.value).rstrip(".") in row.right
+
+
+def test_the_scaler_refuses_gradients_in_fp16() -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    scaler, descent = torch.amp.GradScaler("cpu"), torch.optim.SGD([weight], lr=1.0)
+    scaler.scale(weight.float().sum()).backward()
+    with pytest.raises(ValueError, match="unscale FP16 gradients"):
+        scaler.unscale_(descent)
+
+
+def test_cosine_decay_of_pytorch() -> None:
+    """It follows the row's formula, and climbs again where more steps are taken than it was made for."""
+    descent = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(descent, T_max=8, eta_min=1e-5)
+    rates = []
+    for _ in range(17):
+        rates.append(schedule.get_last_lr()[0])
+        descent.step()
+        schedule.step()
+    assert [rates[0], rates[4], rates[8]] == pytest.approx(VALUES["cosine-formula"])
+    assert [rates[8], rates[12], rates[16]] == pytest.approx(VALUES["cosine-wraps-after-total"])
+
+
+def test_a_causal_mask_is_a_fifth_kernel_and_two_more_moves() -> None:
+    plain, causal = (
+        attention_cost.naive_forward(attention_cost.problem(1, 1, 512, 64, causal=it)) for it in (False, True)
+    )
+    assert (len(plain), len(causal)) == (4, 5)
+    assert attention_cost.score_passes(plain) == VALUES["attention-4-kernels"][0]
+    assert attention_cost.score_passes(causal) == VALUES["attention-4-kernels"][0] + 2

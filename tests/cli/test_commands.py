@@ -15,7 +15,7 @@ from gpuguide import __version__, cli
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
 
-H100 = store.reference_device()
+OURS = store.reference_device()
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
 Run = Callable[..., tuple[int, str, str]]
 
@@ -94,9 +94,9 @@ def test_the_module_is_the_command() -> None:
         (["bench", "run", "copysize"], r"no benchmark named 'copysize'\. Did you mean copy-size"),
         (["bench", "run", "ceilings", "matmul"], "Did you mean matmul-size"),
         (["bench", "run", "--device", "gpus", "--quick"], r"no device named 'gpus'\. Did you mean gpu"),
-        (["bench", "compare", "nvidia-h100"], f"named 'nvidia-h100'.*Did you mean .*{H100}"),
+        (["bench", "compare", "nvidia-h100"], f"named 'nvidia-h100'.*Did you mean .*{OURS}"),
         (["records", "show", "ceiling"], r"no benchmark named 'ceiling'\. Did you mean ceilings"),
-        (["records", "show", "ceilings", "--device", "nvidia-h100"], f"Did you mean .*{H100}"),
+        (["records", "show", "ceilings", "--device", "nvidia-h100"], f"Did you mean .*{OURS}"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -105,7 +105,7 @@ def test_without_records_of_ones_own(gpuguide: Run, published: Path, overlay: Pa
 def test_more_devices_than_fit_beside_each_other_get_a_second_table(
     gpuguide: Run, published: Path, overlay: Path
 ) -> None:
-    for name in ("nvidia-l4", "nvidia-a100-sxm4-80gb", "nvidia-h200", "8x-nvidia-h200"):
+    for name in ("nvidia-l4", "nvidia-a100-sxm4-80gb", "nvidia-b200", "8x-nvidia-b200"):
         records.write(
             synthetic.record("ceilings", synthetic.cases_of("ceilings"), (name, name)),
             published / name / "ceilings.json",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuguide.measure import records, store
+from gpuguide.measure import records, reference_gpu, store
 
-H100 = store.reference_device()
+OURS = store.reference_device()
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
 Run = Callable[..., tuple[int, str, str]]
 
@@ -23,12 +23,12 @@ def mended(path: Path, change: Callable[[records.Record], records.Record]) -> No
     records.write(change(records.read(path)), path)
 
 
-def test_records_list_as_csv(gpuguide: Run) -> None:
+def test_records_list_as_csv(gpuguide: Run, fresh: Path) -> None:
     status, out, err = gpuguide("records", "list", "--format", "csv")
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == HEADER
     rows = list(csv.DictReader(io.StringIO(out)))
-    ours = [row for row in rows if row["device"] == H100]
+    ours = [row for row in rows if row["device"] == OURS]
     assert {row["benchmark"] for row in ours} >= {
         "ceilings",
         "copy-size",
@@ -36,7 +36,7 @@ def test_records_list_as_csv(gpuguide: Run) -> None:
         "transfer-size",
         "timing-mistakes",
     }
-    assert {row["stale"] for row in rows} == {"no"}
+    assert {row["stale"] for row in ours} == {"no"}
     assert {row["correct"] for row in rows} <= {"yes", "n/a"}
     for row in rows:
         case = json.loads(row["case"])
@@ -50,10 +50,10 @@ def test_records_list_as_csv(gpuguide: Run) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_records_list_as_a_table(gpuguide: Run) -> None:
+def test_records_list_as_a_table(gpuguide: Run, fresh: Path) -> None:
     status, out, _ = gpuguide("records", "list")
     assert status == 0
-    (line,) = [line for line in out.splitlines() if re.match(rf"{H100} +ceilings ", line)]
+    (line,) = [line for line in out.splitlines() if re.match(rf"{OURS} +ceilings ", line)]
     assert "12 of 12" in line
     assert line.rstrip().endswith("fresh")
 
@@ -88,9 +88,9 @@ def test_a_record_of_another_version_of_gpuguide_hinders_nothing(gpuguide: Run, 
 
 
 def test_records_show(gpuguide: Run) -> None:
-    status, out, err = gpuguide("records", "show", "copy-size", "--device", H100)
+    status, out, err = gpuguide("records", "show", "copy-size", "--device", OURS)
     assert (status, err) == (0, "")
-    assert out.startswith("copy-size on NVIDIA H100 80GB HBM3 · driver ")
+    assert out.startswith(f"copy-size on {reference_gpu.name()} · driver ")
     assert len(re.findall(r"copy +working_set=\d+ +time .*\n +bandwidth +[\d.]+ [GT]B/s", out)) == 18
 
 
@@ -156,17 +156,17 @@ def test_records_show_of_what_nobody_measured(gpuguide: Run, monkeypatch: pytest
     assert "gpuguide bench run ceilings" in err
 
 
-def test_records_verify_of_everything(gpuguide: Run) -> None:
+def test_records_verify_of_everything(gpuguide: Run, fresh: Path) -> None:
     status, out, err = gpuguide("records", "verify")
     assert status == 0
     assert err == f"{len(store.published_records())} records, 0 damaged or stale.\n"
-    assert f"{H100}/ceilings: good" in out
+    assert f"{OURS}/ceilings: good" in out
 
 
-def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp_path: Path) -> None:
+def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp_path: Path, fresh: Path) -> None:
     folder = tmp_path / "copy"
-    shutil.copytree(store.published_folder() / H100, folder / H100)
-    edited, cut = folder / H100 / "ceilings.json", folder / H100 / "copy-size.json"
+    shutil.copytree(fresh / OURS, folder / OURS)
+    edited, cut = folder / OURS / "ceilings.json", folder / OURS / "copy-size.json"
     edited.write_text(edited.read_text().replace('"seed": 0', '"seed": 1'))
     cut.write_text(cut.read_text()[:5000])
     status, out, err = gpuguide("records", "verify", folder)
@@ -174,15 +174,15 @@ def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp
     assert f"{edited} is damaged at checksum" in err
     assert re.search(rf"{re.escape(str(cut))} is damaged at line \d+, column \d+", err)
     assert "2 damaged or stale." in err
-    assert f"{H100}/matmul-size: good" in out
+    assert f"{OURS}/matmul-size: good" in out
     assert gpuguide("records", "verify", edited)[0] == 1
-    assert gpuguide("records", "verify", folder / H100 / "matmul-size.json")[0] == 0
+    assert gpuguide("records", "verify", folder / OURS / "matmul-size.json")[0] == 0
 
 
-def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, tmp_path: Path) -> None:
+def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, tmp_path: Path, fresh: Path) -> None:
     """A check of nothing does not pass."""
-    shutil.copytree(store.published_folder() / H100, tmp_path / H100)
-    status, _, err = gpuguide("records", "verify", tmp_path / H100)
+    shutil.copytree(fresh / OURS, tmp_path / OURS)
+    status, _, err = gpuguide("records", "verify", tmp_path / OURS)
     assert status == 0
     assert not err.startswith("0 records")
     (tmp_path / "empty").mkdir()
@@ -192,10 +192,10 @@ def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, t
 
 
 def test_records_verify_works_inside_a_devices_folder(
-    gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpuguide: Run, tmp_path: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(store.published_folder() / H100, tmp_path / H100)
-    monkeypatch.chdir(tmp_path / H100)
+    shutil.copytree(fresh / OURS, tmp_path / OURS)
+    monkeypatch.chdir(tmp_path / OURS)
     assert gpuguide("records", "verify", "ceilings.json")[0] == 0
 
 

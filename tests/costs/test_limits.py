@@ -11,7 +11,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.hardware import machines as printed_machines
 from gpuguide.hardware.machines import Ceiling, Machine
-from gpuguide.measure import machines, store
+from gpuguide.measure import machines, reference_gpu, store
 
 LLAMA = presets.get("llama-3.1-8b").shape
 ROUND = Machine(
@@ -85,11 +85,11 @@ def test_the_slower_ceiling_decides(operation: limits.Operation, time: float, bo
 def test_a_small_operation_is_bound_by_its_launch_where_that_is_measured() -> None:
     small = limits.matmul(16, 16, 16)
     assert limits.limit(small, ROUND).bound == "memory"
-    h100 = machines.machine("h100-sxm")
-    found = limits.limit(small, h100)
+    ours = machines.machine(reference_gpu.sheet().id)
+    found = limits.limit(small, ours)
     assert found.bound == "launch"
-    assert h100.launch
-    assert h100.launch.value < found.time < 1.01 * h100.launch.value
+    assert ours.launch
+    assert ours.launch.value < found.time < 1.01 * ours.launch.value
 
 
 @given(size=st.integers(1, 2**16), gpu=st.sampled_from(list(datasheet.load())))
@@ -105,11 +105,11 @@ def test_no_time_is_under_either_floor(size: int, gpu: str) -> None:
 
 
 def test_ceilings_are_measured_where_there_is_a_record_and_say_so() -> None:
-    h100 = machines.machine("h100-sxm")
+    ours = machines.machine(reference_gpu.sheet().id)
     record = store.published("ceilings")
-    assert {ceiling.origin for ceiling in h100.arithmetic.values()} == {"measured"}
-    assert h100.bandwidth["memory"].value == record.case("copy").metrics["bandwidth"].summary.median
-    assert (h100.bandwidth["link"].origin, h100.bandwidth["host"].origin) == ("datasheet", "measured")
+    assert {ceiling.origin for ceiling in ours.arithmetic.values()} == {"measured"}
+    assert ours.bandwidth["memory"].value == record.case("copy").metrics["bandwidth"].summary.median
+    assert (ours.bandwidth["link"].origin, ours.bandwidth["host"].origin) == ("datasheet", "measured")
     a100 = machines.machine("a100-sxm-80gb")
     assert {ceiling.origin for ceiling in (*a100.arithmetic.values(), *a100.bandwidth.values())} == {"datasheet"}
     assert a100.launch is None
@@ -127,10 +127,10 @@ def test_printed_ceilings_are_those_of_the_datasheet() -> None:
 
 def test_measured_products_take_their_floor_and_large_ones_little_more() -> None:
     """The ceiling is that of a product which draws all the power allowed; others were up to 7 % faster."""
-    h100 = machines.machine("h100-sxm")
+    ours = machines.machine(reference_gpu.sheet().id)
     for case in store.published("matmul-size").cases:
         size = int(case.keys["size"])
-        found = limits.limit(limits.matmul(size, size, size, case.contender.removeprefix("matmul-")), h100)
+        found = limits.limit(limits.matmul(size, size, size, case.contender.removeprefix("matmul-")), ours)
         share = found.time / case.metrics["time"].summary.median
         assert share <= 1.08
         if size >= 2048:
@@ -138,12 +138,12 @@ def test_measured_products_take_their_floor_and_large_ones_little_more() -> None
 
 
 def test_measured_heads_take_their_floor() -> None:
-    h100 = machines.machine("h100-sxm")
+    ours = machines.machine(reference_gpu.sheet().id)
     for case in store.published("lm-head").cases:
         tokens, hidden, vocab = (int(case.keys[name]) for name in ("tokens", "hidden", "vocab"))
         if vocab % 64:
             continue
-        share = limits.limit(limits.matmul(tokens, hidden, vocab), h100).time / case.metrics["time"].summary.median
+        share = limits.limit(limits.matmul(tokens, hidden, vocab), ours).time / case.metrics["time"].summary.median
         assert 0.75 <= share <= 1.08
 
 

@@ -114,7 +114,10 @@ def test_an_unknown_column_is_named_with_the_near_ones() -> None:
         data.frame(10, columns=("valeu",))
 
 
-@pytest.mark.parametrize(("name", "extra"), [("cudf.nothing", "dataframes"), ("cudf_polars", "cuda12 or cuda13")])
+@pytest.mark.parametrize(("name", "extra"), [("pandas.nothing", "dataframes"), ("cudf_polars", "cuda12 or cuda13")])
 def test_a_library_that_is_not_here_is_named_with_its_extra(name: str, extra: str) -> None:
-    with pytest.raises(GpuguideError, match=rf"^{name} cannot be imported .*; it comes with the extra {extra}\.$"):
+    command = rf"pip install 'gpuguide\[{extra.split()[-1]}\]'\.$"
+    with pytest.raises(
+        GpuguideError, match=rf"^{name} cannot be imported .*; it comes with the extra {extra}: {command}"
+    ):
         libraries.library(name)

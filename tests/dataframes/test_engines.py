@@ -274,7 +274,7 @@ def test_an_old_gpu_and_a_missing_cudf_are_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "cudf", None)
     reason = cudf_frames.why_not_here()
     assert reason is not None
-    assert reason.endswith("it comes with the extra cuda12 or cuda13")
+    assert "it comes with the extra cuda12 or cuda13: pip install 'gpuguide[cuda13]'" in reason
 
 
 def test_a_cudf_that_fails_while_it_is_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_a_cudf_that_fails_while_it_is_imported_is_told(monkeypatch: pytest.Monk
     monkeypatch.setattr("gpuguide.dataframes.libraries.importlib.import_module", fails)
     assert cudf_frames.why_not_here() == (
         'cudf cannot be imported (Failure finding "libnvJitLink.so.13": No such file); '
-        "it comes with the extra cuda12 or cuda13"
+        "it comes with the extra cuda12 or cuda13: pip install 'gpuguide[cuda13]'"
     )
 
 
@@ -304,7 +304,9 @@ def test_pandas_under_the_accelerator_is_not_pandas(monkeypatch: pytest.MonkeyPa
 
 def test_a_missing_library_of_the_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None if name == "polars" else object())
-    assert engines.engines()["polars"] == "polars is not installed; it comes with the extra dataframes"
+    assert engines.engines()["polars"] == (
+        "polars is not installed; it comes with the extra dataframes: pip install 'gpuguide[dataframes]'"
+    )
     assert engines.engines()["duckdb"] is None
 
 

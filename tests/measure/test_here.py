@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuguide.errors import UnknownName
-from gpuguide.measure import reference
+from gpuguide.measure import reference, reference_gpu
 from gpuguide.measure.here import here
 
 COPY = "ceilings/copy:bandwidth"
@@ -17,7 +17,7 @@ def test_both_values_with_their_devices(monkeypatch: pytest.MonkeyPatch) -> None
     found = here(COPY)
     assert found.yours is not None
     published = reference.measurement(COPY)
-    assert str(found).startswith(f"published {published.text} on NVIDIA H100 80GB HBM3 / yours ")
+    assert str(found).startswith(f"published {published.text} on {reference_gpu.name()} / yours ")
     assert str(found).endswith(f" on {found.where}")
     assert found.yours.unit == published.metric.unit
 
@@ -37,7 +37,7 @@ def test_without_a_gpu_the_published_value_and_what_is_missing(monkeypatch: pyte
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = here(LAUNCH)
     assert found.yours is None
-    assert str(found).startswith(f"published {reference.measurement(LAUNCH).text} on NVIDIA H100 80GB HBM3 / yours: ")
+    assert str(found).startswith(f"published {reference.measurement(LAUNCH).text} on {reference_gpu.name()} / yours: ")
     assert "PyTorch sees no CUDA GPU here" in str(found)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,12 @@ NAMES = {
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Make a device of this name the reference GPU."""
     monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
-    monkeypatch.setattr(store, "reference_device", lambda: "a-gpu")
 
     def published(name: str, *, stale: bool = False) -> records.Record:
-        made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), ("a-gpu", name), stale=stale)
-        return records.write(made, tmp_path / "a-gpu" / "copy-size.json")
+        device = re.sub("[^a-z0-9]+", "-", name.lower())
+        monkeypatch.setattr(store, "reference_device", lambda: device)
+        made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), (device, name), stale=stale)
+        return records.write(made, tmp_path / device / "copy-size.json")
 
     return published
 
@@ -52,7 +54,7 @@ def test_the_datasheet_of_the_reference_gpu(publish) -> None:
     assert reference_gpu.sheet("h100-sxm").id == "h100-sxm"
     assert (reference_gpu.word("architecture"), reference_gpu.word("board")) == ("Hopper", "SXM5")
     publish("NVIDIA Tomorrow 1")
-    with pytest.raises(GpuguideError, match=r"Tomorrow 1, is not in the table of GPUs\. Add it"):
+    with pytest.raises(GpuguideError, match=r"nvidia-tomorrow-1, is not in the table of GPUs\. Add it"):
         reference_gpu.sheet()
 
 

@@ -6,20 +6,18 @@ The order of speed comes from measurements. ``choices.json`` beside this file ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from gpuguide.attention import sdpa
 from gpuguide.attention.checks import check, name_of
 from gpuguide.attention.faults import gradients_asked, why_not_cudnn
-from gpuguide.attention.gpu import GPU, Row, gpu_of
+from gpuguide.attention.gpu import GPU, Measured, gpu_of
 from gpuguide.attention.layout import is_addressable
 
 BACKENDS = ("gluon", "triton", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa")
-"""Who can compute: our kernels, with the forward pass's schedule written by hand or by Triton;
+"""Who can compute. Our kernels, with the forward pass's schedule written by hand or by Triton;
 :func:`torch.nn.functional.scaled_dot_product_attention` with one of its kernels (``sdpa-flash`` is FlashAttention-2),
 or with whichever it takes itself"""
 OURS = ("gluon", "triton")
@@ -43,8 +41,8 @@ class Choice:
     reason: str
     """A sentence"""
     notes: tuple[str, ...] = ()
-    """What costs time or memory beside the computation, a sentence each: what is converted or copied, what is left out
-    because its results are wrong, and where a slower way is taken"""
+    """Sentences on what costs time or memory beside the computation, such as what is converted or copied, on what is
+    left out because its results are wrong, and on where a slower way is taken"""
 
 
 def choose(
@@ -70,22 +68,27 @@ def decide(
     """Return the backend and the reason."""
     if not q.is_cuda:
         return "sdpa", f"The tensors are on {q.device.type}, and our kernel runs on NVIDIA GPUs."
-    gpu = gpu_of(q.device.index)
-    why_not, why_unmeasured = why_not_ours(gpu, q, k, mask), why_not_measured(gpu, q, k, mask)
+    return decide_on(gpu_of(q.device.index), q, k, v, causal, mask)
+
+
+def decide_on(
+    gpu: GPU, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, mask: torch.Tensor | None
+) -> tuple[str, str]:
+    """Return the backend and the reason, on a GPU."""
+    why_not = why_not_ours(gpu, q, k, mask)
+    measured = nearest(gpu, q, k, v, causal)
+    why_unmeasured = why_left_to_pytorch(q, k, mask) or why_not_measured(gpu, q, measured)
     needs_mask = causal and 1 < q.shape[2] < k.shape[2]
-    if why_unmeasured is not None:
-        if needs_mask and why_not is None:
-            return "triton", f"{why_unmeasured} {LAST_SEES_LAST}"
-        return "sdpa", f"{why_unmeasured} PyTorch chooses among its own kernels."
-    keys = {"pass": "forward-backward" if gradients_asked(q, k, v) else "forward", "head_dim": q.shape[3]}
-    row = nearest(gpu.rows, {**keys, "causal": causal}, k.shape[2], q.shape[1] != k.shape[1])
-    usable = [backend for backend in row["order"] if is_usable(backend, gpu, why_not)]
     if needs_mask and why_not is None:
-        return next(backend for backend in usable if backend in OURS), LAST_SEES_LAST
+        ours = [backend for backend in measured.order if backend in OURS and is_usable(backend, gpu, None)]
+        return (ours[0] if ours else "triton"), LAST_SEES_LAST
+    if why_unmeasured is not None:
+        return "sdpa", f"{why_unmeasured} PyTorch chooses among its own kernels."
+    usable = [backend for backend in measured.order if is_usable(backend, gpu, why_not)]
     if not usable:
         return "sdpa", "Nobody who was measured can be asked here. PyTorch chooses among its own kernels."
-    case = f"{keys['pass']}, heads of {row['head_dim']}, {row['seq_len']} keys, {'causal' if causal else 'no mask'}"
-    return usable[0], f"The fastest of those usable here in the nearest case measured on {gpu.measured_on}: {case}."
+    reason = f"The fastest of those usable here in the nearest case measured on {gpu.measured_on}: {measured.what}."
+    return usable[0], reason
 
 
 def is_usable(backend: str, gpu: GPU, why_not_ours: str | None) -> bool:
@@ -97,43 +100,51 @@ def is_usable(backend: str, gpu: GPU, why_not_ours: str | None) -> bool:
     return sdpa.is_enabled(backend)
 
 
-def why_not_measured(gpu: GPU, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
-    """Return a sentence on why no measurement says who is fastest, or nothing if one does."""
+def why_left_to_pytorch(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
+    """Return a sentence on why a call is none of those that were measured and that our kernel takes, or nothing."""
     if mask is not None:
         return "There is a mask, and our kernel knows none but the causal one."
     if q.dtype not in (torch.bfloat16, torch.float16):
         return f"The tensors are {name_of(q.dtype)}, and our kernel takes bfloat16 and float16."
     if q.numel() == 0 or k.numel() == 0:
         return "There is nothing to compute: a tensor is empty."
-    if not gpu.rows:
+    return None
+
+
+def why_not_measured(gpu: GPU, q: torch.Tensor, measured: Measured) -> str | None:
+    """Return a sentence on why no measurement says who is fastest, or nothing if one does."""
+    if gpu.measured_on is None:
         return f"No GPU of the generation of {gpu.name} was measured."
-    if all(row["head_dim"] != q.shape[3] for row in gpu.rows):
+    if not measured.order:
         return f"Heads of {q.shape[3]} were not measured."
     if q.shape[2] == 1:
         return "A single query was not measured."
     return None
 
 
-def nearest(rows: Sequence[Row], keys: Mapping[str, Any], length: int, shares_heads: bool) -> Row:
-    """Return the row whose number of keys is nearest, as a ratio; of shared heads if such were measured."""
-    alike = [row for row in rows if all(row[name] == value for name, value in keys.items())]
-    grouped = [row for row in alike if (row["heads"] != row["kv_heads"]) == shares_heads]
-    found, *others = grouped or alike
-    for row in others:
-        here, there = found["seq_len"], row["seq_len"]
-        if (length * length > here * there) == (here < there) and here != there:
-            found = row
-    return found
+def nearest(gpu: GPU, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Measured:
+    """Return the measured case whose number of keys is nearest, as a ratio; with shared heads if such were measured.
+
+    Its order is empty if there is none.
+    """
+    gradients, head_dim, length, shares = gradients_asked(q, k, v), q.shape[3], k.shape[2], sdpa.shares_heads(q, k)
+    for shares_heads in (shares, not shares):
+        found = None
+        for case in gpu.cases:  # from few keys to many
+            if case.head_dim != head_dim or (case.gradients, case.causal) != (gradients, causal):
+                continue
+            if case.shares_heads == shares_heads and (found is None or length * length > found.keys * case.keys):
+                found = case
+        if found is not None:
+            return found
+    return Measured("", False, False, False, 0, 0, ())
 
 
 def why_not_ours(gpu: GPU, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
     """Return a sentence on what our kernel lacks for this, or nothing if it takes it."""
-    if mask is not None:
-        return "There is a mask, and our kernel knows none but the causal one."
-    if q.dtype not in (torch.bfloat16, torch.float16):
-        return f"The tensors are {name_of(q.dtype)}, and our kernel takes bfloat16 and float16."
-    if q.numel() == 0 or k.numel() == 0:
-        return "There is nothing to compute: a tensor is empty."
+    why_not = why_left_to_pytorch(q, k, mask)
+    if why_not is not None:
+        return why_not
     if not gpu.has_triton:
         return "Triton, which our kernel is written in, is not installed."
     if gpu.capability < OLDEST:

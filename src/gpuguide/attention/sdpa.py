@@ -109,11 +109,17 @@ def order_of(first: str, alone: bool = False) -> list[SDPBackend] | None:
     if alone:
         return [KERNELS[first]]
     others = [KERNELS[name] for name in KERNELS if name != first and is_enabled(name)]
-    return [KERNELS[first], *others, *([SDPBackend.MATH] if allowed.math_sdp_enabled() else [])]
+    return [KERNELS[first], *others, *([SDPBackend.MATH] if is_enabled("math") else [])]
 
 
+@torch.compiler.assume_constant_result
 def is_enabled(kernel: str) -> bool:
-    """Return whether PyTorch may use a kernel, as ``torch.backends.cuda.enable_cudnn_sdp`` and its like say."""
+    """Return whether PyTorch may use a kernel, as ``torch.backends.cuda.enable_cudnn_sdp`` and its like say.
+
+    A compiled function keeps what was so when it was compiled.
+    """
+    if kernel == "math":
+        return allowed.math_sdp_enabled()
     if kernel == "sdpa-cudnn":
         return allowed.cudnn_sdp_enabled()
     return allowed.flash_sdp_enabled() if kernel == "sdpa-flash" else allowed.mem_efficient_sdp_enabled()

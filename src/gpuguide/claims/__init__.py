@@ -24,7 +24,7 @@ from __future__ import annotations
 from gpuguide.claims.checking import check
 from gpuguide.claims.claim import Claim, Outcome
 from gpuguide.claims.reading import LEDGER, LedgerError, by_topic, files, load, topics
-from gpuguide.claims.wording import how_we_know, right
+from gpuguide.claims.wording import how_we_know, right, unread
 
 __all__ = [
     "LEDGER",
@@ -38,4 +38,5 @@ __all__ = [
     "load",
     "right",
     "topics",
+    "unread",
 ]

@@ -1,12 +1,15 @@
 """Whether a row's sentence and its evidence name the same quantities, as far as a program can see it.
 
-Four rules, none with exceptions:
+Five rules, none with exceptions:
 
 - A number that is typed in ``right`` stands in the row's evidence too, or in the claim, or is declared in ``given``:
-  a version, a product's name, a premise, what a source says. What the row computes is never typed.
+  a version, a product's name, a premise, what a source says. What the row computes is never typed, and a rate is never
+  given: it comes from a record or a data sheet.
 - A unit behind a rendered number is the unit of that number, to the prefix, and stands there once.
 - What a measured row shows is what its predicate tests, and what it tests it shows.
 - The words around a measured number are those of its metric: only a time is taken, only a time is "as long".
+- A row that shows a measurement takes the name of the GPU from the record, ``{gpu("short")}``. It names another GPU
+  where it reads that one's data sheet.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.dimension import BINARY, DECIMAL, PLAIN, UNIT, UNITS, Dimension, Unit
 from gpuguide.claims.evaluation import evaluate
 from gpuguide.claims.expression import Measured, Quantity
-from gpuguide.measure import reference
+from gpuguide.hardware import datasheet
+from gpuguide.measure import reference, reference_gpu
 
 NUMBER = re.compile(
     r"(?<![\w.,])(?<![A-Za-z]-)(?!(?:8|16|32|64|128)[- ]bits?\b)"
@@ -60,7 +64,7 @@ def disagreements(claim: Claim) -> list[str]:
     """
     if claim.expression:
         dimension.of(claim.parsed(claim.expression))
-    return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim)]
+    return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim), *_gpus(claim)]
 
 
 # --- numbers that are typed ------------------------------------------------------------------------------
@@ -74,6 +78,7 @@ class _Typed:
     start: int
     values: tuple[float, ...]
     """What it may mean, with the unit behind it and without"""
+    unit: Unit | None
 
 
 def _numbers(sentence: str) -> Iterator[_Typed]:
@@ -82,7 +87,7 @@ def _numbers(sentence: str) -> Iterator[_Typed]:
         factors = [1.0, *_LETTERS.get(match[2] or "", ())]
         unit = _unit_at(sentence, match.end())
         factors += [unit.factor] if unit else []
-        yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors))
+        yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors), unit)
 
 
 def _typed(claim: Claim) -> Iterator[str]:
@@ -99,6 +104,8 @@ def _typed(claim: Claim) -> Iterator[str]:
         unused -= set(given)
         if _among(number, [abs(value) for value in values]) and len(number.text) > 1:
             yield f"{number.text!r} is typed in 'right', and the row computes it; write the expression in braces"
+        elif given and number.unit and ("s", -1) in (number.unit.dimension or ()):
+            yield f"{number.text} {number.unit.name} is given; take a rate from a record or a data sheet"
         elif not given:
             yield (
                 f"{number.text!r} is typed in 'right' and stands neither in the row's evidence nor in the claim; "
@@ -241,3 +248,22 @@ def _words(claim: Claim) -> Iterator[str]:
         for metric in (reference.parse(text)[3] for text in ratios if said):
             if said and metric not in _SAID_OF[said[1]]:
                 yield f"{match[0]} is a ratio of {metric}, and {said[1]!r} is said of {' and '.join(_SAID_OF[said[1]])}"
+
+
+def _gpus(claim: Claim) -> Iterator[str]:
+    """Yield the names of GPUs that are typed in a row that reads records, though it reads no data sheet of theirs."""
+    sheets = {arguments[0] for name, arguments in claim.lookups if name == "datasheet"}
+    sentence = BRACES.sub("", claim.right)
+    for name, ids in _gpu_names().items() if claim.benchmarks else ():
+        typed = re.search(rf"\b{re.escape(name)}\b", sentence)
+        if typed and not ids & sheets and name not in claim.claim and not any(name in text for text in claim.given):
+            yield f'{name!r} is typed in a row that reads records; write {{gpu("short")}} or {{gpu("a short")}}'
+
+
+def _gpu_names() -> dict[str, set[str]]:
+    """Return each name that people use for a GPU of the table, with the ids of what it stands for."""
+    found: dict[str, set[str]] = {}
+    for gpu in datasheet.load().values():
+        for alias in (gpu.name, *gpu.aliases):
+            found.setdefault(reference_gpu.short_name(alias), set()).add(gpu.id)
+    return found

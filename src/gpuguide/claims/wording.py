@@ -43,14 +43,23 @@ def how_we_know(claim: Claim) -> str:
     stamps = dict.fromkeys(reading.stamp for reading in readings(claim.lookups))
     if stamps:
         parts.append(f"Measured on: {'; '.join(stamps)}.")
-    sources = [*_datasheets(claim), *claim.sources]
+    sources = _sources(claim)
     if sources:
         listed = "; ".join(
-            f"[{source.title}]({source.url}), {source.publisher} ({looked_at(source)})"
-            for source in {source.url: source for source in sources}.values()
+            f"[{source.title}]({source.url}), {source.publisher} ({looked_at(source)})" for source in sources
         )
         parts.append(f"{'Source' if len(sources) == 1 else 'Sources'}: {listed}.")
     return " ".join(parts)
+
+
+def unread(claim: Claim) -> list[Source]:
+    """Return the documents that a row rests on and that nobody could look at, those of datasheet figures too."""
+    return [source for source in _sources(claim) if not source.verified]
+
+
+def _sources(claim: Claim) -> list[Source]:
+    """Return what a row rests on beside records and arithmetic, each document once."""
+    return list({source.url: source for source in [*_datasheets(claim), *claim.sources]}.values())
 
 
 def _datasheets(claim: Claim) -> list[Source]:

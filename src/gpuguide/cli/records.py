@@ -14,7 +14,7 @@ from gpuguide.cli.screen import err, listing, say, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records as record_files
-from gpuguide.measure import side_by_side, store
+from gpuguide.measure import reference_gpu, side_by_side, store
 from gpuguide.measure.records import Record, describe_keys
 from gpuguide.measure.units import format_quantity
 
@@ -149,7 +149,7 @@ def records_verify(
         failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
         # A published record of another GPU than the reference is drawn as old as it is, and nothing else rests on it.
         allowed = not paths and not store.is_mine(record) and not store.is_quotable(record)
-        notes = ["stale: the code has changed since"] * record.stale + [
+        notes = [reference_gpu.age(record) if allowed else "stale: the code has changed since"] * record.stale + [
             f"{case.contender} ({describe_keys(case.keys)}): {case.status}, {case.reason}" for case in failed
         ]
         wrong += record.stale and not allowed

@@ -34,12 +34,16 @@ def machine(gpu_id: str) -> Machine:
 
 
 def record_of(gpu_id: str) -> Record | None:
-    """Return the published record of a GPU's ceilings, if there is one."""
+    """Return the published record of a GPU's ceilings, if there is one that may be quoted.
+
+    A stale one of another GPU than the reference may not: its printed ceilings say more.
+    """
     for path in sorted(store.published_folder().glob(f"*/{BENCHMARK}.json")):
         store.check_declared(BENCHMARK)
         record = store.load(path)
         gpu = datasheet.find(record.device_name)
-        if gpu is not None and gpu.id == gpu_id:
+        usable = store.kind(record.device) == record.device and (store.is_quotable(record) or not record.stale)
+        if gpu is not None and gpu.id == gpu_id and usable:
             return record
     return None
 

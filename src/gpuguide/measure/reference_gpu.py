@@ -73,9 +73,10 @@ def sheet(gpu_id: str = ID) -> Gpu:
     """
     if gpu_id != ID:
         return datasheet.get(gpu_id)
-    found = datasheet.find(name())
+    device = store.reference_device()
+    found = datasheet.find(device)  # which compares names as slugs are made of them
     if found is None:
-        raise GpuguideError(f"The reference GPU, {name()}, is not in the table of GPUs. Add it to datasheet.toml.")
+        raise GpuguideError(f"The reference GPU, {device}, is not in the table of GPUs. Add it to datasheet.toml.")
     return found
 
 

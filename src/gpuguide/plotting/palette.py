@@ -109,7 +109,7 @@ CONTENDERS = {
     "liger": Style("violet", "v", "Liger"),
     "liger-equal-memory": Style("violet", "<", "Liger, equal memory"),
     "cut-cross-entropy": Style("ochre", "P", "Cut cross-entropy (Apple)"),
-    "cut-cross-entropy-exact": Style("grey", "X", "Cut cross-entropy, exact"),
+    "cut-cross-entropy-exact": Style("ochre", "p", "Cut cross-entropy, exact"),
     "quack": Style("pink", "D", "QuACK"),
     "gpuguide-eager": Style("ochre", "P"),
     "transformers": Style("pink", "D"),

@@ -329,7 +329,7 @@ def test_nothing_is_copied_on_the_gpu() -> None:
     """From the staged bytes to cuDF's frame, and from there to the kernel."""
     columns = transfer.to_device(data.frame(10**6, columns=("key", "value")))
     frame = transfer.to_cudf(columns)
-    found = DenseKeys(data.KEYS)._columns(frame)
+    found = DenseKeys(data.KEYS)._columns(frame["key"], frame["value"])
     assert [tensor.data_ptr() for tensor in found] == [column.data.data_ptr() for column in columns]
     assert [tensor.dtype for tensor in found] == [torch.int32, torch.float64]
 

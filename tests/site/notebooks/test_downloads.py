@@ -231,17 +231,38 @@ def test_an_installed_library_is_left_alone(environment: Environment, tmp_path: 
 @pytest.mark.slow
 def test_a_missing_wheel_is_named(tmp_path: Path) -> None:
     bare = clean_environment.make(tmp_path / "environment")
-    done = bare.run("-c", opening_cells.install("gpuguide-1.0-py3-none-any.whl", None, []), folder=tmp_path)
+    done = bare.run("-c", opening_cells.install("gpuguide-1.0-py3-none-any.whl", None, {}), folder=tmp_path)
     assert done.returncode != 0
     assert "gpuguide is not installed. Put gpuguide-1.0-py3-none-any.whl, which is in the zip, beside" in done.stderr
 
 
 def test_the_site_is_asked_where_the_zip_is_not() -> None:
     wheel, address = "gpuguide-1.0-py3-none-any.whl", "https://example.org/notebooks/gpuguide-1.0-py3-none-any.whl"
-    source = opening_cells.install(wheel, address, ["peers", "cuda13"])
+    source = opening_cells.install(wheel, address, {"peers": ["peft>=0.14"], "cuda13": ["cudf-cu13>=25.10"]})
     compile(source, "cell", "exec")
     assert f'address = found[0].as_uri() if found else "{address}"' in source
     assert 'f"gpuguide[peers,cuda13] @ {address}"' in source
+
+
+@pytest.mark.slow
+def test_missing_extras_are_installed_and_where_that_fails_the_command_is_given(
+    environment: Environment, tmp_path: Path
+) -> None:
+    """gpuguide is here, and one of two packages that the page needs is not; there is no network."""
+    extras = {"some": ["numpy>=1.26", "surely-no-such-package>=3"]}
+    source = opening_cells.install("gpuguide-1.0-py3-none-any.whl", None, extras)
+    done = environment.run("-c", source, folder=tmp_path)
+    assert done.returncode != 0
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("RuntimeError: pip could not install what this needs. Try it in a terminal: ")
+    assert said.endswith("-m pip install --quiet 'surely-no-such-package>=3'")
+    nothing = opening_cells.install("gpuguide-1.0-py3-none-any.whl", None, {"some": ["numpy>=1.26"]})
+    assert environment.run("-c", nothing, folder=tmp_path).returncode == 0
+
+
+def test_what_an_extra_brings_stands_in_the_project(repository: Path) -> None:
+    found = opening_cells.requirements(repository, ["dataframes"])
+    assert [text.split(">=")[0] for text in found["dataframes"]] == ["duckdb", "pandas", "polars", "pyarrow"]
 
 
 @pytest.mark.slow

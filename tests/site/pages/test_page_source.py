@@ -7,7 +7,7 @@ import pytest
 from gpuguide.errors import GpuguideError
 from gpuguide.site.look import mathematics
 from gpuguide.site.pages import page_source
-from gpuguide.site.records.cost_card import duration
+from gpuguide.site.records.cost_card import costs, duration
 
 SOURCE = """---
 gpuguide:
@@ -52,6 +52,15 @@ def test_a_page_tells_what_it_reads_and_runs() -> None:
     assert "x = 1" in page.code
     for absent in ("not_a_cell", "pip", "tags", "mystnb"):
         assert absent not in page.code
+
+
+def test_extras_stand_in_the_cost_card_and_those_for_a_gpu_as_a_choice() -> None:
+    page = page_source.read("---\ngpuguide: {extras: [dataframes], gpu-extras: [cuda12, cuda13]}\n---\n")
+    assert (page.extras, page.gpu_extras) == (("dataframes",), ("cuda12", "cuda13"))
+    card = costs(page, [])
+    assert card["Extras to install"] == "gpuguide[dataframes]"
+    assert card["Extras to measure a GPU"] == "gpuguide[cuda12] or gpuguide[cuda13]"
+    assert "Extras to measure a GPU" not in costs(page_source.read(SOURCE), [])
 
 
 def test_a_page_without_front_matter_runs_nothing() -> None:

@@ -80,21 +80,19 @@ class DenseKeys(CuDF):
         return self._grouped(frame, above=THRESHOLD)
 
     def _grouped(self, frame: Any, above: float | None) -> Any:
-        keys, values = self._columns(frame)
+        key, value = frame["key"], frame["value"]
+        keys, values = self._columns(key, value)
         totals = dense_group_by(keys, values, self.groups, above, check=False)
-        without_key = int(frame["key"].null_count)
-        if above is not None or not frame["value"].null_count:
+        without_key = int(key.null_count)
+        if above is not None or not value.null_count:
             return Groups(totals, totals.count > 0, without_key) if without_key else totals
         has_rows = torch.zeros(self.groups, dtype=torch.bool, device=keys.device)
         has_rows[keys[(keys >= 0) & (keys < self.groups)].long()] = True
         return Groups(totals, has_rows, without_key)
 
-    def _columns(self, frame: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _columns(self, key: Any, value: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values as tensors, which share the frame's memory unless something is missing in it."""
-        keys = frame["key"]
-        if keys.null_count:
-            keys = keys.fillna(-1)
-        return self._tensor(keys), self._tensor(frame["value"])
+        return self._tensor(key.fillna(-1) if key.null_count else key), self._tensor(value)
 
     def _tensor(self, series: Any) -> torch.Tensor:
         """Return a column as a tensor. Missing floats become NaN: cuDF's ``values`` do that, and pandas' are so."""

@@ -137,7 +137,8 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     )
     took = f"{executed_in(app.env, docname)} on a CPU to run it." if not page.not_run else f"not known: {page.not_run}."
     known = {"Time": took, **facts(pieces, page, doctree)}
-    install = opening_cells.install(WHEEL, addresses.wheel(), page.extras)
+    extras = opening_cells.requirements(Path(app.confdir), page.extras) if page.extras else {}
+    install = opening_cells.install(WHEEL, addresses.wheel(), extras)
 
     def with_opening(outputs: str) -> Any:
         summary = opening_cells.summary(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nbformat import v4
+from packaging.requirements import Requirement
 
 import gpuguide
 
 INSTALL = """\
-# Installs gpuguide, unless it is here. PyTorch and the other libraries that it needs come with it.
+# Installs {what}.
+# PyTorch and the other libraries that gpuguide needs come with it.
 import importlib.util
 
+wanted = []
 if importlib.util.find_spec("gpuguide") is None:
-    import subprocess
-    import sys
     from pathlib import Path
 
     wheel = "{wheel}"
@@ -23,8 +26,16 @@ if importlib.util.find_spec("gpuguide") is None:
     folders = [Path.cwd(), Path.cwd().parent, script.parent]  # where the zip puts the wheel
     found = [folder / wheel for folder in folders if (folder / wheel).is_file()]
 {elsewhere}
-    command = [sys.executable, "-m", "pip", "install", "--quiet", f"gpuguide{extras} @ {{address}}"]
-    subprocess.run(command, check=True)
+    wanted = [f"gpuguide{extras} @ {{address}}"]
+{further}if wanted:
+    import shlex
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *wanted]
+    if subprocess.run(command).returncode != 0:
+        message = "pip could not install what this needs. Try it in a terminal: "
+        raise RuntimeError(message + shlex.join(command))
     importlib.invalidate_caches()"""
 FROM_SITE = '''\
     address = found[0].as_uri() if found else "{address}"'''
@@ -33,6 +44,20 @@ FROM_ZIP_ONLY = """\
         message = f"gpuguide is not installed. Put {wheel}, which is in the zip, beside this file."
         raise FileNotFoundError(message)
     address = found[0].as_uri()"""
+FURTHER = """\
+else:
+    from importlib import metadata
+
+    def is_missing(package):
+        try:
+            metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return True
+        return False
+
+    needed = {needed}
+    wanted = [text for package, text in needed.items() if is_missing(package)]
+"""
 
 
 def summary(heading: str, purpose: str, facts: Mapping[str, str | Sequence[str]]) -> str:
@@ -53,8 +78,8 @@ def summary(heading: str, purpose: str, facts: Mapping[str, str | Sequence[str]]
     return "\n\n".join([heading, purpose, "\n".join(lines)])
 
 
-def install(wheel: str, address: str | None, extras: Sequence[str]) -> str:
-    """Return the second cell, which installs the library where it is missing.
+def install(wheel: str, address: str | None, extras: Mapping[str, Sequence[str]]) -> str:
+    """Return the second cell, which installs the library and the page's extras where they are missing.
 
     Parameters
     ----------
@@ -62,11 +87,36 @@ def install(wheel: str, address: str | None, extras: Sequence[str]) -> str:
         The wheel's file name. Beside the notebook, or one folder up, it is found without a network.
     address : str or None
         Where the site offers the wheel, if it is known where the site is.
-    extras : sequence of str
-        Extras that the page needs.
+    extras : mapping of str to sequence of str
+        The extras that the page needs, and what pip calls for in each; see :func:`requirements`.
     """
     elsewhere = FROM_SITE.format(address=address) if address else FROM_ZIP_ONLY
-    return INSTALL.format(wheel=wheel, elsewhere=elsewhere, extras=f"[{','.join(extras)}]" if extras else "")
+    needed = {Requirement(text).name: text for texts in extras.values() for text in texts}
+    return INSTALL.format(
+        what=f"gpuguide{' and what this needs beside it, unless they are' if needed else ', unless it is'} here",
+        wheel=wheel,
+        elsewhere=elsewhere,
+        extras=f"[{','.join(extras)}]" if extras else "",
+        further=FURTHER.format(needed=_mapping(needed)) if needed else "",
+    )
+
+
+def requirements(project: Path, extras: Sequence[str]) -> dict[str, list[str]]:
+    """Return what each of some extras brings, as ``pyproject.toml`` in the folder ``project`` says.
+
+    Raises
+    ------
+    KeyError
+        If there is no such extra.
+    """
+    with (project / "pyproject.toml").open("rb") as file:
+        known = tomllib.load(file)["project"]["optional-dependencies"]
+    return {extra: known[extra] for extra in extras}
+
+
+def _mapping(needed: Mapping[str, str]) -> str:
+    lines = [f"        {package!r}: {text!r},\n".replace("'", '"') for package, text in needed.items()]
+    return "{\n" + "".join(lines) + "    }"
 
 
 def cells(summary: str, install: str) -> list[Any]:

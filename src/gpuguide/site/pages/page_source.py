@@ -15,7 +15,7 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 _CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _CELL_OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _DISPLAY_NAME = re.compile(r"^(  display_name: .*)$", re.MULTILINE)
-_KNOWN = {"topics", "benchmarks", "extras", "downloads", "not-run"}
+_KNOWN = {"topics", "benchmarks", "extras", "gpu-extras", "downloads", "not-run"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Page:
     """The records that it may read"""
     extras: tuple[str, ...] = ()
     """The optional dependencies that it needs"""
+    gpu_extras: tuple[str, ...] = ()
+    """Those of which a machine with a GPU needs one besides, to run the cells that measure it"""
     downloads: str = "nothing"
     """What running it fetches from elsewhere, in words"""
     not_run: str = ""
@@ -101,6 +103,7 @@ def read(source: str) -> Page:
         topics=_names(own, "topics"),
         benchmarks=_names(own, "benchmarks"),
         extras=_names(own, "extras"),
+        gpu_extras=_names(own, "gpu-extras"),
         downloads=str(own.get("downloads", "nothing")),
         not_run=str(own.get("not-run", "")),
         code="\n".join(_code(cell) for cell in _CODE_CELL.findall(source)),

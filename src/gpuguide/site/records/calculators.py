@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide.costs import limits, memory, presets
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.machines import FORMATS, Ceiling, Machine
-from gpuguide.measure import digest, machines, store
+from gpuguide.measure import digest, machines, reference_gpu, store
 from gpuguide.measure.units import format_quantity, significant
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -32,7 +32,7 @@ SCRIPTS = {
 }
 """Scripts of each calculator, in the order in which they build on each other"""
 
-MODEL, GPU = "llama-3.1-8b", "h100-sxm"
+MODEL = "llama-3.1-8b"
 """What a calculator shows at first"""
 SETUP = memory.Setup(batch=1, seq_len=4096)
 SHAPE_LABELS = {
@@ -158,7 +158,7 @@ class WillItFit(_Calculator):
 
     def example(self) -> list[Node]:
         """Return the memory of the first example as a table, and the call that computes it."""
-        preset, gpu = presets.get(MODEL), datasheet.get(GPU)
+        preset, gpu = presets.get(MODEL), reference_gpu.sheet()
         prediction = memory.predict(preset.shape, SETUP)
         total, capacity = prediction.total, gpu.figures["memory"].value
         words = {"fits": "fits", "tight": "is tight", "too large": "does not fit"}[memory.judge(total, capacity)]
@@ -194,7 +194,7 @@ class WhatIsTheLimit(_Calculator):
     def example(self) -> list[Node]:
         """Return the limit of one operation as a table, and the call that computes it."""
         values = EXAMPLES["matmul"]
-        machine = machines.machine(GPU)
+        machine = machines.machine(reference_gpu.sheet().id)
         found = limits.limit(limits.matmul(**values), machine)
         size = values["rows"]
         lead = nodes.paragraph(
@@ -218,7 +218,7 @@ class WhatIsTheLimit(_Calculator):
             python_call(
                 "from gpuguide.costs import limits\nfrom gpuguide.measure import machines\n\n"
                 f"operation = limits.matmul({words})\n"
-                f'limits.limit(operation, machines.machine("{GPU}")).time'
+                f'limits.limit(operation, machines.machine("{machine.id}")).time'
             ),
         ]
 
@@ -260,7 +260,7 @@ def fit_data() -> dict[str, Any]:
             {"id": gpu.id, "name": gpu.name.removeprefix("NVIDIA "), "memory": gpu.figures["memory"].value}
             for gpu in datasheet.load().values()
         ],
-        "first": {"model": MODEL, "gpu": GPU},
+        "first": {"model": MODEL, "gpu": reference_gpu.sheet().id},
         "setup": asdict(SETUP),
         "setup_defaults": asdict(memory.Setup()),
         "shape_defaults": defaults,
@@ -276,7 +276,7 @@ def limit_data() -> dict[str, Any]:
         "limits": limit_constants(),
         "models": [model_data(preset) for preset in presets.load().values()],
         "machines": [machine_data(machines.machine(gpu)) for gpu in datasheet.load()],
-        "first": {"operation": "matmul", "gpu": GPU},
+        "first": {"operation": "matmul", "gpu": reference_gpu.sheet().id},
         "operations": OPERATIONS,
         "fields": {name: list(values) for name, values in EXAMPLES.items()},
         "examples": EXAMPLES,

@@ -12,6 +12,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError, unknown
+from gpuguide.hardware.sources import NOT_VERIFIED
 from gpuguide.measure import digest, store
 from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, watching
@@ -88,6 +89,8 @@ class _Ledger(SphinxDirective):
         for name in claim.benchmarks:
             watching.note_record(self.env, store.published(name))
         heard = nodes.paragraph("", "", nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict), classes=["gg-heard"])
+        if ledger.unread(claim):
+            heard += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
         block = nodes.container("", heard, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
         block += self.parse_text_to_nodes(worded(ledger.right, claim))
         known = self.parse_text_to_nodes(worded(ledger.how_we_know, claim))
@@ -189,15 +192,28 @@ def chosen(name: str) -> list[ledger.Claim]:
 def overview(claims: list[ledger.Claim]) -> list[Node]:
     """Return how many claims there are and how they are checked, and a table of the verdicts."""
     kinds = Counter(claim.kind for claim in claims)
-    unread = {source.key for claim in claims for source in claim.sources if not source.verified}
     text = (
         f"{counted(len(claims), 'claim')}: {kinds['computed']} are checked by a computation, "
         f"{kinds['measured']} against our measurements, {kinds['cited']} rest on sources alone. "
-        f"Of the sources that are named, {len(unread)} could not be looked at, and are marked so."
     )
     verdicts = Counter(claim.verdict for claim in claims)
     rows: list[list[Cell]] = [[verdict(name), str(verdicts[name]), MEANINGS[name]] for name in VERDICTS]
-    return [nodes.paragraph("", text), table(["verdict", "claims", "it means"], rows)]
+    return [
+        nodes.paragraph("", "", nodes.Text(text), *unread(claims)),
+        table(["verdict", "claims", "it means"], rows),
+    ]
+
+
+def unread(claims: list[ledger.Claim]) -> list[Node]:
+    """Return, as a sentence with a link to each, which claims name a source that nobody could look at."""
+    found = [claim for claim in claims if ledger.unread(claim)]
+    if not found:
+        return [nodes.Text("Every source that is named was looked at.")]
+    listed: list[Node] = [nodes.Text(f"{counted(len(found), 'claim')} with a source that is {NOT_VERIFIED}: ")]
+    for number, claim in enumerate(found):
+        listed += [nodes.Text(", ")] * (number > 0)
+        listed.append(nodes.reference("", claim.id, refid=f"claim-{claim.id}"))
+    return [*listed, nodes.Text(".")]
 
 
 def verdict(name: str) -> nodes.inline:

@@ -69,6 +69,8 @@ def costs(page: page_source.Page, records: Sequence[Record]) -> dict[str, str]:
         found["Peak GPU memory"] = format_bytes(memory)
     if page.extras:
         found["Extras to install"] = f"gpuguide[{','.join(page.extras)}]"
+    if page.gpu_extras:
+        found["Extras to measure a GPU"] = " or ".join(f"gpuguide[{extra}]" for extra in page.gpu_extras)
     found["Downloads"] = page.downloads
     return found
 

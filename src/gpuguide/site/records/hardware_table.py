@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.sources import Source
+from gpuguide.hardware.sources import NOT_VERIFIED, Source
 from gpuguide.measure import digest, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.units import format_quantity, significant
@@ -110,9 +110,10 @@ class Sources(SphinxDirective):
 
 
 def cited(source: Source) -> nodes.paragraph:
-    """Return the link to a document, its publisher, and whether we looked at it."""
+    """Return the link to a document, its publisher, whether we looked at it, and what it is a copy of."""
     link = nodes.reference("", source.title, refuri=source.url)
-    return nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({source.seen})"))
+    looked = "; ".join(text for text in (source.seen, source.note) if text)
+    return nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({looked})"))
 
 
 class MeasuredHardware(SphinxDirective):
@@ -172,15 +173,25 @@ def source_numbers() -> dict[str, int]:
     return {key: number for number, key in enumerate(datasheet.sources(), start=1)}
 
 
+def source_of(figure: datasheet.Figure) -> Source:
+    """Return the document that a figure comes from."""
+    return datasheet.sources()[figure.source]
+
+
 def written(key: str, figure: datasheet.Figure) -> str:
-    """Write a figure with its unit. Vendors print memory in decimal GB."""
-    return f"{figure.value / 1e9:g} GB" if key == "memory" else format_quantity(figure.value, figure.unit)
+    """Write a figure with its unit. Vendors print memory in decimal GB, and counts are whole."""
+    if key == "memory":
+        return f"{figure.value / 1e9:g} GB"
+    return f"{figure.value:,.0f}" if figure.unit == "1" else format_quantity(figure.value, figure.unit)
 
 
 def _value(key: str, figure: datasheet.Figure, numbers: dict[str, int]) -> list[nodes.Node]:
-    """Return a value with its source's number, and its note to point at."""
+    """Return a value with its source's number, which says where nobody opened the source, and its note to point at."""
     shown: nodes.Node = nodes.Text(written(key, figure))
     if figure.note:
         shown = nodes.abbreviation("", shown.astext(), explanation=figure.note)
-    number = nodes.reference("", f"[{numbers[figure.source]}]", refid=f"source-{figure.source}", classes=["gg-source"])
+    mark = (
+        f"[{numbers[figure.source]}]" if source_of(figure).verified else f"[{numbers[figure.source]}, {NOT_VERIFIED}]"
+    )
+    number = nodes.reference("", mark, refid=f"source-{figure.source}", classes=["gg-source"])
     return [shown, nodes.Text(" "), number]

@@ -143,10 +143,10 @@ class Status(SphinxDirective):
             devices = len({record.device for record in records})
             stale = [record for record in records if record.stale]
             old = sum(map(store.is_quotable, stale))
-            lines = [
-                f"{counted(len(records), 'record')} on {counted(devices, 'device')}. Text speaks of those of "
-                f"{reference_gpu.name()}; {f'{old} of these are stale' if old else 'none of these is stale'}."
-            ]
+            lines = [f"{counted(len(records), 'record')} on {counted(devices, 'device')}."]
+            if records:
+                state = f"{old} stale" if old else "none of them stale"
+                lines[0] += f" Text speaks of those of {reference_gpu.name()} and of a processor, {state}."
             if others := len(stale) - old:
                 lines.append(f"{counted(others, 'record')} of other devices, measured with earlier code.")
             outcomes = ledger.check()
