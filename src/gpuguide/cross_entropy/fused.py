@@ -14,6 +14,7 @@ import triton.language as tl
 
 from gpuguide.softmax.fused import (
     Cut,
+    at_most,
     converted_anew,
     exchanged,
     highest_and_sum,
@@ -28,6 +29,8 @@ PIECE_BYTES = 16384
 """Of a row that one program takes: less than a softmax's, since a program does more with it and needs registers"""
 WARP_BYTES = 4096
 """Of a piece for each warp, for the same reason"""
+REGISTERS = 64
+"""Of a thread, so that eight programs of 128 threads share a multiprocessor. Smoothing and a cap of logits need more."""
 LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 
@@ -207,6 +210,7 @@ def loss_then_gradient_(
         SMOOTHED=smoothed,
         CAPPED=softcap > 0,
         **cut.arguments(),
+        **({} if softcap or smoothed else at_most(REGISTERS)),
     )
 
 

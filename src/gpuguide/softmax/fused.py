@@ -36,8 +36,8 @@ PIECE_BYTES = 32768
 """Of a row that one program takes. Enough of these are under way on a multiprocessor to keep its memory busy."""
 WARP_BYTES = 8192
 """Of a piece for each warp: 256 bytes a thread"""
-SOFTMAX_REGISTERS = 128
-"""Of a thread. With as many, four programs of 128 threads share the 65,536 registers of a multiprocessor."""
+SOFTMAX_REGISTERS = 112
+"""Of a thread. With 128 or fewer, four programs of 128 threads share the 65,536 registers of a multiprocessor."""
 SUM_REGISTERS = 96
 """The same for a log-sum-exp, which needs fewer: five programs"""
 SMALLEST_BLOCK = 1024
@@ -45,7 +45,7 @@ FEWEST_SLOTS = 32
 """A warp looks at as many words at once, so that a kernel for fewer pieces would not be faster"""
 LOG2_E = tl.constexpr(1.4426950408889634)
 CAN_HIDE = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
-"""Whether the instruction of :func:`converted_anew` exists"""
+"""Whether the instructions of :func:`converted_anew` and :func:`pause` exist"""
 
 
 @triton.jit
@@ -110,6 +110,15 @@ def out_of_words(words):
 
 
 @triton.jit
+def pause():
+    """Let 200 ns pass: who looks again at once keeps the cache busy, which others need."""
+    if CAN_HIDE:
+        tl.inline_asm_elementwise(
+            "nanosleep.u32 200; mov.u32 $0, 0;", "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
 def exchanged(word, words, piece, pieces, SLOTS: tl.constexpr):
     """Give the other programs of a row a word, wait for theirs, and return all: ``(SLOTS,)``, ones where no piece is.
 
@@ -119,6 +128,7 @@ def exchanged(word, words, piece, pieces, SLOTS: tl.constexpr):
     slot = tl.arange(0, SLOTS)
     found = tl.load(words + slot, mask=slot < pieces, other=1, volatile=True)
     while tl.min((found != 0).to(tl.int32), 0) == 0:
+        pause()
         found = tl.load(words + slot, mask=slot < pieces, other=1, volatile=True)
     return found
 
