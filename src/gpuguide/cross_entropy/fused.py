@@ -30,7 +30,7 @@ PIECE_BYTES = 16384
 WARP_BYTES = 4096
 """Of a piece for each warp, for the same reason"""
 REGISTERS = 64
-"""Of a thread, so that eight programs of 128 threads share a multiprocessor. Smoothing and a cap of logits need more."""
+"""Of a thread, so that a multiprocessor has room for eight programs. Smoothing and a cap of logits need more."""
 LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 
