@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuguide import cli
-from gpuguide.measure import runner
+from gpuguide.measure import digest, records, runner, store
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -44,3 +45,16 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "rtx-4090")
     monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     return "nvidia-geforce-rtx-4090"
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Publish the reference GPU's records, each as if today's code had measured it."""
+    folder = tmp_path / "published"
+    for record in store.published_records():
+        if store.is_reference(record):
+            code = digest.benchmark_digest(record.benchmark)
+            today = replace(record, code_digest=code, harness_version=records.HARNESS_VERSION)
+            records.write(today, folder / record.device / f"{record.benchmark}.json")
+    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    return folder

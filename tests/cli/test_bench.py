@@ -17,7 +17,7 @@ OURS = store.reference_device()
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_bench_list_names_every_benchmark_and_where_it_was_measured(gpuguide: Run) -> None:
+def test_bench_list_names_every_benchmark_and_where_it_was_measured(gpuguide: Run, fresh: Path) -> None:
     status, out, err = gpuguide("bench", "list")
     assert (status, err) == (0, "")
     for name in ("ceilings", "copy-size", "matmul-size", "transfer-size", "timing-mistakes"):

@@ -23,7 +23,7 @@ def mended(path: Path, change: Callable[[records.Record], records.Record]) -> No
     records.write(change(records.read(path)), path)
 
 
-def test_records_list_as_csv(gpuguide: Run) -> None:
+def test_records_list_as_csv(gpuguide: Run, fresh: Path) -> None:
     status, out, err = gpuguide("records", "list", "--format", "csv")
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == HEADER
@@ -50,7 +50,7 @@ def test_records_list_as_csv(gpuguide: Run) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_records_list_as_a_table(gpuguide: Run) -> None:
+def test_records_list_as_a_table(gpuguide: Run, fresh: Path) -> None:
     status, out, _ = gpuguide("records", "list")
     assert status == 0
     (line,) = [line for line in out.splitlines() if re.match(rf"{OURS} +ceilings ", line)]
@@ -156,16 +156,16 @@ def test_records_show_of_what_nobody_measured(gpuguide: Run, monkeypatch: pytest
     assert "gpuguide bench run ceilings" in err
 
 
-def test_records_verify_of_everything(gpuguide: Run) -> None:
+def test_records_verify_of_everything(gpuguide: Run, fresh: Path) -> None:
     status, out, err = gpuguide("records", "verify")
     assert status == 0
     assert err == f"{len(store.published_records())} records, 0 damaged or stale.\n"
     assert f"{OURS}/ceilings: good" in out
 
 
-def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp_path: Path) -> None:
+def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp_path: Path, fresh: Path) -> None:
     folder = tmp_path / "copy"
-    shutil.copytree(store.published_folder() / OURS, folder / OURS)
+    shutil.copytree(fresh / OURS, folder / OURS)
     edited, cut = folder / OURS / "ceilings.json", folder / OURS / "copy-size.json"
     edited.write_text(edited.read_text().replace('"seed": 0', '"seed": 1'))
     cut.write_text(cut.read_text()[:5000])
@@ -179,9 +179,9 @@ def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp
     assert gpuguide("records", "verify", folder / OURS / "matmul-size.json")[0] == 0
 
 
-def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, tmp_path: Path) -> None:
+def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, tmp_path: Path, fresh: Path) -> None:
     """A check of nothing does not pass."""
-    shutil.copytree(store.published_folder() / OURS, tmp_path / OURS)
+    shutil.copytree(fresh / OURS, tmp_path / OURS)
     status, _, err = gpuguide("records", "verify", tmp_path / OURS)
     assert status == 0
     assert not err.startswith("0 records")
@@ -192,9 +192,9 @@ def test_records_verify_of_a_devices_folder_and_of_an_empty_one(gpuguide: Run, t
 
 
 def test_records_verify_works_inside_a_devices_folder(
-    gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpuguide: Run, tmp_path: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(store.published_folder() / OURS, tmp_path / OURS)
+    shutil.copytree(fresh / OURS, tmp_path / OURS)
     monkeypatch.chdir(tmp_path / OURS)
     assert gpuguide("records", "verify", "ceilings.json")[0] == 0
 

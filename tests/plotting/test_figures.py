@@ -321,3 +321,22 @@ def test_a_curve_that_does_not_exist_is_named(record: records.Record) -> None:
 )
 def test_ticks_carry_units_and_no_idle_zeros(value: float, unit: str, text: str) -> None:
     assert axes.tick(value, unit) == text
+
+
+@pytest.mark.parametrize("names", [["fp8", "bf16", "fp16", "tf32", "fp32"], ["FlashAttention-4", "ours, Triton"] * 3])
+def test_no_legend_is_cut_off(names: list[str]) -> None:
+    seen = []
+
+    def draw(canvas, theme):
+        ax = canvas.subplots()
+        for place, name in enumerate(names):
+            ax.plot([1, 2], [1e12 + place, 1e15], label=f"{name} {place}" if names.count(name) > 1 else name)
+        plotting.log_axis(ax.yaxis, "FLOP/s", "throughput")
+        plotting.legend(ax)
+        canvas.draw_without_rendering()
+        seen.append((ax.get_legend().get_window_extent(), canvas.bbox))
+
+    plotting.show(draw, alt="Lines.", caption="Lines.")
+    for legend, whole in seen:
+        assert whole.x0 <= legend.x0
+        assert legend.x1 <= whole.x1

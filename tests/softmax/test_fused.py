@@ -143,7 +143,8 @@ def test_pieces_cover_a_row_and_begin_where_wide_loads_may() -> None:
                 assert cut.length % 64 == 0
                 assert cut.length <= cut.block
                 assert cut.block & (cut.block - 1) == 0
-                assert cut.pieces <= cut.slots < 2 * cut.pieces
+                assert cut.slots == 1 if cut.pieces == 1 else cut.slots >= cut.pieces
+                assert cut.slots & (cut.slots - 1) == 0
                 assert 1 <= cut.warps <= 32
 
 

@@ -85,8 +85,27 @@ def flash_attention_with_log_sum_exp(
 
 # --- the operators ---------------------------------------------------------------------------------------
 
+LIBRARY = torch.library.Library("gpuguide", "FRAGMENT")
 
-@torch.library.custom_op("gpuguide::flash_attention", mutates_args=())
+
+def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make an operator of a function that computes on a CPU and on a GPU, and return it in the function's place.
+
+    :func:`torch.library.custom_op` does the same and checks more, and each call takes the host several times as long.
+    """
+
+    def made(function: Callable[..., Any]) -> Callable[..., Any]:
+        schema = torch.library.infer_schema(function, mutates_args=())
+        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for device in ("CPU", "CUDA"):
+            LIBRARY.impl(name, function, device)
+        found: Callable[..., Any] = getattr(torch.ops.gpuguide, name).default
+        return found
+
+    return made
+
+
+@operator("flash_attention")
 def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,7 +123,7 @@ def forward(
         return triton_flash.forward(q, k, v, causal, scale)
 
 
-@torch.library.custom_op("gpuguide::flash_delta", mutates_args=())
+@operator("flash_delta")
 def delta_of(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
     """Return the sum of output times its gradient, for each query."""
     if not kernels_run(out):
@@ -115,7 +134,7 @@ def delta_of(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
         return triton_flash.delta_of(out, d_out)
 
 
-@torch.library.custom_op("gpuguide::flash_queries", mutates_args=())
+@operator("flash_queries")
 def gradient_of_queries(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -136,7 +155,7 @@ def gradient_of_queries(
         return triton_flash.gradient_of_queries(q, k, v, d_out, lse, delta, causal, scale)
 
 
-@torch.library.custom_op("gpuguide::flash_keys", mutates_args=())
+@operator("flash_keys")
 def gradients_of_keys(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -188,24 +207,24 @@ def recomputed(
 # --- shapes, for fake tensors ----------------------------------------------------------------------------
 
 
-@forward.register_fake
+@torch.library.register_fake("gpuguide::flash_attention")
 def _forward_shapes(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return room_like(q), q.new_empty(q.shape[:3], dtype=accumulator(q))
 
 
-@delta_of.register_fake
+@torch.library.register_fake("gpuguide::flash_delta")
 def _delta_shape(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
     return out.new_empty(out.shape[:3], dtype=accumulator(out))
 
 
-@gradient_of_queries.register_fake
+@torch.library.register_fake("gpuguide::flash_queries")
 def _queries_shape(q: torch.Tensor, *rest: Any) -> torch.Tensor:
     return room_like(q)
 
 
-@gradients_of_keys.register_fake
+@torch.library.register_fake("gpuguide::flash_keys")
 def _keys_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return room_like(k), room_like(v)
 
@@ -286,13 +305,15 @@ def gradients(
     return d_q, d_k, d_v
 
 
-forward.register_autograd(FlashAttention.backward, setup_context=FlashAttention.setup_context)
+torch.library.register_autograd(
+    "gpuguide::flash_attention", FlashAttention.backward, setup_context=FlashAttention.setup_context
+)
 
 
 # --- torch.vmap ------------------------------------------------------------------------------------------
 
 
-def over_batches(operator: Callable[..., Any]) -> Callable[..., Any]:
+def over_batches(called: Callable[..., Any]) -> Callable[..., Any]:
     """Return how an operator is mapped over one more dimension: as a part of the batch.
 
     A tensor without that dimension is repeated.
@@ -303,7 +324,7 @@ def over_batches(operator: Callable[..., Any]) -> Callable[..., Any]:
             into_batch(each, dim, info.batch_size) if isinstance(each, torch.Tensor) else each
             for each, dim in zip(given, in_dims, strict=True)
         ]
-        found = operator(*folded)
+        found = called(*folded)
         if isinstance(found, torch.Tensor):
             return out_of_batch(found, info.batch_size), 0
         return tuple(out_of_batch(each, info.batch_size) for each in found), tuple(0 for _ in found)
@@ -322,5 +343,7 @@ def out_of_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     return tensor.unflatten(0, (size, tensor.shape[0] // size))
 
 
-for _operator in (forward, delta_of, gradient_of_queries, gradients_of_keys):
-    _operator.register_vmap(over_batches(_operator))
+torch.library.register_vmap("gpuguide::flash_attention", over_batches(forward))
+torch.library.register_vmap("gpuguide::flash_delta", over_batches(delta_of))
+torch.library.register_vmap("gpuguide::flash_queries", over_batches(gradient_of_queries))
+torch.library.register_vmap("gpuguide::flash_keys", over_batches(gradients_of_keys))

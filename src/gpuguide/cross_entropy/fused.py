@@ -12,10 +12,22 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.softmax.fused import Cut, converted_anew, highest_and_sum, next_piece, power, shared_with_row
+from gpuguide.softmax.fused import (
+    Cut,
+    converted_anew,
+    exchanged,
+    highest_and_sum,
+    in_one_word,
+    next_piece,
+    out_of_words,
+    power,
+    shared_with_row,
+)
 
 PIECE_BYTES = 16384
 """Of a row that one program takes: less than a softmax's, since a program does more with it and needs registers"""
+WARP_BYTES = 4096
+"""Of a piece for each warp, for the same reason"""
 LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 
@@ -37,10 +49,8 @@ def loss_then_gradient_kernel(
     targets,  # (rows,)
     losses,  # (rows,), fp32, zeros: written where the target counts
     scale,  # one number: what gradients are multiplied by
-    numbers,  # (rows, 2, pieces), fp32
-    sums,  # (rows, pieces), fp32: of the logits themselves, for smoothing
-    started,  # one int32, zero: programs so far
-    arrived,  # (rows,), int32, zero: pieces whose numbers are there
+    words,  # (1 + rows * pieces,), int64, zero: programs so far, then highest and sum of each piece
+    sums,  # (rows, pieces), int64, zero: a word of each piece with the sum of the logits themselves, for smoothing
     row_stride,
     vocab_size,  # columns that stand for a token
     padded_size,  # all columns
@@ -57,7 +67,7 @@ def loss_then_gradient_kernel(
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
     """Take one piece of one row: its share of the loss, and its gradient in the place of its logits."""
-    row, piece = next_piece(started, pieces, SLOTS)
+    row, piece = next_piece(words, pieces, SLOTS)
     first = piece * length
     logits += row * row_stride + first
     lane = tl.arange(0, BLOCK)
@@ -77,8 +87,12 @@ def loss_then_gradient_kernel(
         of_target = capped(of_target, softcap)
     highest, total = highest_and_sum(x)
     if SMOOTHED:
-        tl.store(sums + row * pieces + piece, tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0))
-    highest, total = shared_with_row(highest, total, numbers + row * 2 * pieces, arrived + row, piece, pieces, SLOTS)
+        of_row = tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0)
+        if SLOTS > 1:
+            found = exchanged(in_one_word(1.0, of_row), sums + row * pieces, piece, pieces, SLOTS)
+            _, parts = out_of_words(found)
+            of_row = tl.sum(tl.where(tl.arange(0, SLOTS) < pieces, parts, 0.0), 0)
+    highest, total = shared_with_row(highest, total, words, row, piece, pieces, SLOTS)
     lse = highest + tl.log(total)
     of_powers = factor * (1 + 2 * z_loss * lse) / total
     gradient = power(converted_anew(x), highest) * of_powers
@@ -100,9 +114,7 @@ def loss_then_gradient_kernel(
             at_target *= derivative_of_capped(of_target, softcap)
         tl.store(logits + target, at_target)
         if SMOOTHED:
-            slot = tl.arange(0, SLOTS)
-            part = tl.load(sums + row * pieces + slot, mask=slot < pieces, other=0.0, cache_modifier=".cg")
-            loss = (1 - label_smoothing) * loss + label_smoothing * (lse - tl.sum(part, 0) / vocab_size)
+            loss = (1 - label_smoothing) * loss + label_smoothing * (lse - of_row / vocab_size)
         tl.store(losses + row, loss + z_loss * lse * lse)
 
 
@@ -173,19 +185,17 @@ def loss_then_gradient_(
         Of a row that a program takes.
     """
     rows, padded = logits.shape
-    cut = Cut.of(padded, logits.element_size(), piece_bytes)
+    cut = Cut.of(padded, logits.element_size(), piece_bytes, WARP_BYTES)
     cut.check_room(logits.device)
     smoothed = label_smoothing > 0
-    counters = torch.zeros(1 + rows, dtype=torch.int32, device=logits.device)
+    words = cut.words(rows, logits.device)
     loss_then_gradient_kernel[(rows * cut.pieces,)](
         logits,
         targets,
         losses,
         scale,
-        cut.numbers(rows, logits.device),
-        torch.empty(rows, cut.pieces, dtype=torch.float32, device=logits.device) if smoothed else losses,
-        counters,
-        counters[1:],
+        words,
+        torch.zeros_like(words) if smoothed else words,
         logits.stride(0),
         vocab_size,
         padded,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
@@ -282,9 +283,8 @@ def legend(ax: Axes) -> int:
     entries: dict[str, Artist] = {}
     for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
         entries.setdefault(name, handle)  # the reference GPU's line stands for a contender, not another's
-    beside = 124  # points: the names of the ticks and of the axis left of the legend, and the margins
-    points = ax.get_figure(root=True).get_figwidth() * 72 - beside  # type: ignore[union-attr]
-    columns = _columns(list(entries), points)
+    points = ax.get_figure(root=True).get_figwidth() * 72 - BESIDE_LEGEND  # type: ignore[union-attr]
+    columns = legend_columns(list(entries), points)
     ax.legend(
         entries.values(),
         entries,
@@ -298,15 +298,31 @@ def legend(ax: Axes) -> int:
     return -(-len(entries) // columns)
 
 
-def _columns(names: Sequence[str], points: float) -> int:
-    """Return the most columns in which a legend fits a width; matplotlib fills one column after the other."""
+BESIDE_LEGEND = 110
+"""Points that the names of the ticks and of the axis take left of a legend, with the margins"""
+
+
+def legend_columns(names: Sequence[str], points: float) -> int:
+    """Return into how many columns the entries of a legend go if all columns together are to be that wide at most.
+
+    A legend fills its columns one after another, and each is as wide as its widest entry.
+    """
+    widths = [entry_width(name) for name in names]
     for columns in range(len(names), 1, -1):
-        rows, longer = divmod(len(names), columns)
-        ends = list(itertools.accumulate([rows + 1] * longer + [rows] * (columns - longer), initial=0))
-        widths = [46 + 6.4 * max(map(len, names[start:end])) for start, end in itertools.pairwise(ends)]
-        if sum(widths) <= points:
+        if sum(max(column) for column in np.array_split(widths, columns)) <= points:
             return columns
     return 1
+
+
+def entry_width(name: str) -> float:
+    """Return the points that an entry of a legend takes: a line, its name and the distances."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=rcParams["legend.fontsize"])
+    width, _, _ = text_to_path.get_text_width_height_descent(name, font, False)
+    return float(width) + 4.4 * font.get_size_in_points()
 
 
 def device_label(record: Record) -> str:

@@ -270,7 +270,7 @@ def _race(
         bits_of(settings.temperature),
         SLOTS=cut.slots,
         BLOCK=cut.block,
-        num_warps=min(32, 2 * cut.warps),  # random numbers take registers
+        num_warps=min(32, 4 * cut.warps),  # random numbers take registers
     )
     return tokens, torch.full((count,), torch.finfo(torch.float32).min, device=rows.device)
 

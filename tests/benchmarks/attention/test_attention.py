@@ -96,7 +96,7 @@ def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
     unmasked = "the naive formula does the same work without a mask as with one"
     assert found == {
         ("sdpa-efficient", "this backend has no grouped-query attention"): 4,
-        ("flex", compiled): 40,
+        ("flex", compiled): 44,
         ("naive", "the naive formula is measured where every head has keys of its own"): 4,
         ("naive", unmasked): 24,
         ("naive", "needs 102"): 1,

@@ -14,8 +14,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
 
 COMPILED_SEQ_LENS = (1024, 8192)
-FLEX_SEQ_LENS = (512, 2048, 8192)
-GPT2_HEADS = 12
+FLEX_SEQ_LENS = (2048, 8192)
 
 
 def ours(device: Device, keys: Keys) -> Attend:
@@ -119,7 +118,7 @@ def from_hopper_on(device: Device, keys: Keys) -> str | None:
 
 def flex_cases_only(device: Device, keys: Keys) -> str | None:
     """Say no to most shapes, because each is compiled anew, and to what needs no mask."""
-    if keys["causal"] and keys["seq_len"] in FLEX_SEQ_LENS and keys["heads"] != GPT2_HEADS:
+    if keys["causal"] and keys["seq_len"] in FLEX_SEQ_LENS:
         return None
     return (
         f"is compiled anew for each shape, and is measured at lengths {listed(FLEX_SEQ_LENS)} with a causal mask only"

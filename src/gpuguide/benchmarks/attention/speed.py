@@ -2,7 +2,7 @@
 
 Not every contender is measured on every case. The naive formula does the same work with and without a causal mask, so
 it is measured with one. What is compiled anew for each shape takes some seconds every time, and is measured at a few
-lengths.
+lengths. ``sdpa-flash`` is FlashAttention-2, as PyTorch holds it.
 """
 
 from __future__ import annotations

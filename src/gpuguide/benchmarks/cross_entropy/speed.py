@@ -29,8 +29,9 @@ SHAPES = (
 """The heads of GPT-2 with a small and with a large batch, of Llama 3 8B, and of Gemma 2 2B, less its cap of logits"""
 CHUNKED = (SHAPES[1], SHAPES[2], SHAPES[3])
 """Shapes that are measured with every chunk from that on which Liger chooses"""
-ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 2e-2}
-"""Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too."""
+ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 4e-2}
+"""Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too, and some
+losses leave small ones out: how large the error is stands beside each time."""
 ROWS_CHECKED_AT_ONCE = 1024
 
 

@@ -20,7 +20,9 @@ READ_ME = """\
 - `*.py`: the same as Python scripts, with cells that VS Code, Spyder and PyCharm know.
 - `{wheel}`: the library that they use, with its measurements.
 
-Install the library, and Jupyter if you have none. PyTorch comes with it; nothing is fetched if you have PyTorch.
+Install the library, and Jupyter if you have none. PyTorch comes with it; nothing is fetched if you have PyTorch. Where
+there is no NVIDIA GPU, its CPU build is enough and much smaller: install that first, as PyTorch's installation page
+says.
 
 ```sh
 python -m pip install {wheel} jupyterlab
@@ -28,7 +30,8 @@ python -m jupyter lab
 ```
 
 You may leave the wheel out of the first line: the second cell of each notebook installs it from this folder if it is
-missing. Any computer will do. With an NVIDIA GPU some cells measure it and show the result beside the published one.
+missing, and whatever else the notebook needs. Any computer will do. With an NVIDIA GPU some cells measure it and show
+the result beside the published one.
 
 {site}The code is under the MIT licence, text and figures under CC BY 4.0.
 """
