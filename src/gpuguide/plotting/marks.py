@@ -134,7 +134,7 @@ def name_devices(ax: Axes, records: Sequence[Record]) -> None:
     """Put the devices into the legend, if there is more than one or the only one is stale.
 
     Where only another published GPU stands behind a fresh reference, it alone is named, which saves a line of the
-    legend: the caption names both.
+    legend: the stamps name both.
     """
     first, *rest = records
     only_others = rest and all(map(other_gpus.is_other, rest)) and not first.stale
