@@ -440,6 +440,27 @@ def test_autocast_is_compiled_on_a_gpu(backend: str | None) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("backend", [None, "gluon", "triton", "sdpa"])
+def test_mapped_and_transformed_on_a_gpu(backend: str | None) -> None:
+    q, k, v = (tensor.detach() for tensor in on_a_gpu())
+    many = torch.stack([q, 2 * q, -q])
+
+    def function(q: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, causal=True, backend=backend)
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        return function(q).float().square().sum()
+
+    one_by_one = torch.stack([function(each) for each in many])
+    torch.testing.assert_close(torch.vmap(function)(many), one_by_one, rtol=2e-2, atol=2e-2)
+    leaf = q.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(q), wanted, rtol=4e-2, atol=4e-2)
+    mapped = torch.vmap(torch.func.grad(loss))(many)
+    torch.testing.assert_close(mapped[0], wanted, rtol=4e-2, atol=4e-2)
+
+
+@pytest.mark.gpu
 def test_choices_on_a_gpu_say_who_takes_what() -> None:
     assert choose(*on_a_gpu(), causal=True).backend in package.BACKENDS
     left = choose(*on_a_gpu(head_dim=96), causal=True)

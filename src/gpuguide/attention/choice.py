@@ -77,7 +77,7 @@ def decide_on(
     """Return the backend and the reason, on a GPU."""
     why_not = why_not_ours(gpu, q, k, mask)
     measured = nearest(gpu, q, k, v, causal)
-    why_unmeasured = why_not_16_bit(q, k, mask) or why_not_measured(gpu, q, measured)
+    why_unmeasured = why_left_to_pytorch(q, k, mask) or why_not_measured(gpu, q, measured)
     needs_mask = causal and 1 < q.shape[2] < k.shape[2]
     if needs_mask and why_not is None:
         ours = [backend for backend in measured.order if backend in OURS and is_usable(backend, gpu, None)]
@@ -100,7 +100,7 @@ def is_usable(backend: str, gpu: GPU, why_not_ours: str | None) -> bool:
     return sdpa.is_enabled(backend)
 
 
-def why_not_16_bit(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
+def why_left_to_pytorch(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
     """Return a sentence on why a call is none of those that were measured and that our kernel takes, or nothing."""
     if mask is not None:
         return "There is a mask, and our kernel knows none but the causal one."
@@ -142,7 +142,7 @@ def nearest(gpu: GPU, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal:
 
 def why_not_ours(gpu: GPU, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> str | None:
     """Return a sentence on what our kernel lacks for this, or nothing if it takes it."""
-    why_not = why_not_16_bit(q, k, mask)
+    why_not = why_left_to_pytorch(q, k, mask)
     if why_not is not None:
         return why_not
     if not gpu.has_triton:

@@ -47,7 +47,7 @@ def compiled_in_chunks(device: Device, keys: Keys) -> Loss:
     By itself it cuts only products that are more than eight times what they read, and into eight parts. Here it cuts
     every one. Nothing is forgotten before, which would be the other compiled loss of the case.
     """
-    options = {"auto_chunker.enable": True, "auto_chunker.amplify_ratio_threshold": 0}
+    options: dict[str, Any] = {"auto_chunker.enable": True, "auto_chunker.amplify_ratio_threshold": 0}
     return torch.compile(whole, dynamic=False, options=options)
 
 
