@@ -29,9 +29,10 @@ SHAPES = (
 """The heads of GPT-2 with a small and with a large batch, of Llama 3 8B, and of Gemma 2 2B, less its cap of logits"""
 CHUNKED = (SHAPES[1], SHAPES[2], SHAPES[3])
 """Shapes that are measured with every chunk from that on which Liger chooses"""
-ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 4e-2}
-"""Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too, and some
-losses leave small ones out: how large the error is stands beside each time."""
+ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 2e-2}
+"""Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too."""
+ACCEPTED_OF_AN_APPROXIMATION = {"loss": 1e-3, "gradient": 4e-2}
+"""The same of a loss that leaves small gradients out on purpose: its error stands beside its time"""
 ROWS_CHECKED_AT_ONCE = 1024
 
 
@@ -67,7 +68,7 @@ class Problem:
 # --- work ------------------------------------------------------------------------------------------------
 
 
-def work(prepare: Preparation, device: Device, keys: Keys) -> Work:
+def work(prepare: Preparation, device: Device, keys: Keys, accepted: Mapping[str, float] = ACCEPTED_ERROR) -> Work:
     """Compute a loss with its gradients."""
     tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
     if device.backend == "fake":
@@ -82,7 +83,7 @@ def work(prepare: Preparation, device: Device, keys: Keys) -> Work:
 
     def check() -> None:
         errors.update(errors_of(problem, loss))
-        refuse(errors)
+        refuse(errors, accepted)
 
     def further() -> Mapping[str, Metric]:
         memory = records.metric("B", [extra_memory(problem, loss)])
@@ -133,12 +134,12 @@ def errors_of(problem: Problem, loss: Loss) -> dict[str, float]:
     return errors
 
 
-def refuse(errors: Mapping[str, float]) -> None:
+def refuse(errors: Mapping[str, float], accepted: Mapping[str, float] = ACCEPTED_ERROR) -> None:
     """Raise an :class:`AssertionError` if an error is larger than accepted."""
-    for name, accepted in ACCEPTED_ERROR.items():
+    for name, largest in accepted.items():
         error = errors[name]
-        assert error <= accepted, (
-            f"the relative error of the {name} is {error:.1e}, and at most {accepted:.0e} is accepted"
+        assert error <= largest, (
+            f"the relative error of the {name} is {error:.1e}, and at most {largest:.0e} is accepted"
         )
 
 
@@ -157,9 +158,10 @@ def contender(
     prepare: Preparation,
     *called: str,
     leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    accepted: Mapping[str, float] = ACCEPTED_ERROR,
 ) -> Contender:
     """Return a loss as a contender, with the libraries that it calls."""
-    return Contender(lambda device, keys: work(prepare, device, keys), BF16, leaves_out, called)
+    return Contender(lambda device, keys: work(prepare, device, keys, accepted), BF16, leaves_out, called)
 
 
 LINEAR_CROSS_ENTROPY = Benchmark(
@@ -173,7 +175,7 @@ LINEAR_CROSS_ENTROPY = Benchmark(
         "torch-compile-chunked": contender(losses.compiled_in_chunks, leaves_out=losses.no_chunker),
         "torch-linear-cross-entropy": contender(losses.torchs_own, leaves_out=losses.no_loss_of_torchs_own),
         "liger": contender(losses.liger, "liger-kernel"),
-        "cut-cross-entropy": contender(losses.cut, "cut-cross-entropy"),
+        "cut-cross-entropy": contender(losses.cut, "cut-cross-entropy", accepted=ACCEPTED_OF_AN_APPROXIMATION),
         "cut-cross-entropy-exact": contender(losses.cut_exact, "cut-cross-entropy"),
     },
     cases=lambda device: SHAPES if device.is_gpu else [],
