@@ -378,6 +378,15 @@ def test_strided_inputs() -> None:
     torch.testing.assert_close(attention(q, k, v, causal=True), reference.attention(q, k, v, causal=True))
 
 
+def skip_without_what_it_needs(backend: str | None) -> None:
+    """Skip where the GPU is too old for our kernels, or of another generation than the schedule by hand is for."""
+    capability = torch.cuda.get_device_capability()
+    if backend in choice.OURS and capability < choice.OLDEST:
+        pytest.skip("our kernels are for GPUs of compute capability 9.0 and newer")
+    if backend == "gluon" and capability[0] != choice.BY_HAND_GENERATION:
+        pytest.skip("the schedule by hand is for GPUs of compute capability 9")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("backend", "head_dim"), [(None, 64), (None, 128), ("triton", 64), ("gluon", 128), ("sdpa", 64)]
@@ -385,6 +394,7 @@ def test_strided_inputs() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("queries", "keys"), [(65, 65), (1, 70), (33, 70), (70, 33), (5, 0)])
 def test_on_a_gpu(queries: int, keys: int, dtype: torch.dtype, backend: str | None, head_dim: int) -> None:
+    skip_without_what_it_needs(backend)
     tensors = tuple(tensor.detach().cuda() for tensor in inputs(queries, keys, dtype=dtype, head_dim=head_dim))
     mask = torch.rand(queries, keys, generator=torch.Generator().manual_seed(2)).cuda() < 0.6
     mask[0] = False  # a query that sees no key
@@ -412,6 +422,7 @@ def on_a_gpu(queries: int = 65, keys: int = 65, head_dim: int = 128, dtype: torc
 @pytest.mark.parametrize("head_dim", [64, 128, 96])
 @pytest.mark.parametrize("causal", [False, True])
 def test_compiled_on_a_gpu(backend: str | None, head_dim: int, causal: bool) -> None:
+    skip_without_what_it_needs(backend)
     if head_dim == 96 and backend in choice.OURS:
         backend = None  # a head that our kernels do not take is PyTorch's, compiled or not
     tensors = on_a_gpu(head_dim=head_dim)
@@ -430,6 +441,7 @@ def test_compiled_on_a_gpu(backend: str | None, head_dim: int, causal: bool) -> 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", [None, "gluon"])
 def test_autocast_is_compiled_on_a_gpu(backend: str | None) -> None:
+    skip_without_what_it_needs(backend)
     tensors = on_a_gpu(dtype=torch.float32)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         wanted = attention(*tensors, causal=True, backend=backend)
@@ -442,6 +454,7 @@ def test_autocast_is_compiled_on_a_gpu(backend: str | None) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", [None, "gluon", "triton", "sdpa"])
 def test_mapped_and_transformed_on_a_gpu(backend: str | None) -> None:
+    skip_without_what_it_needs(backend)
     q, k, v = (tensor.detach() for tensor in on_a_gpu())
     many = torch.stack([q, 2 * q, -q])
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gpuguide.benchmarks import sampling as benchmarks
-from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -195,8 +194,8 @@ def test_our_sampler_has_a_seed_for_each_row() -> None:
     assert len(set(sample(torch.zeros(64, 5003), torch.tensor(0)).tolist())) > 50
 
 
-def test_without_transformers_its_contender_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers.generation", None)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(GpuguideError, match=r"^transformers is not installed; it comes with the extra peers\.$"):
-        benchmarks.with_transformers(devices.cpu(), 8, benchmarks.USUAL)
+def test_contenders_name_the_libraries_that_they_call() -> None:
+    """Without one of them the harness skips the contender, with the command that installs it."""
+    for benchmark in BOTH:
+        assert benchmark.contenders["transformers"].libraries == ("transformers",)
+        assert not benchmark.contenders["gpuguide"].libraries

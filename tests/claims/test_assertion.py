@@ -53,6 +53,18 @@ def test_what_is_no_assertion_is_refused(text: str, says: str) -> None:
         assertion.check(assertion.read(text))
 
 
+def test_no_assertion_rests_on_another_gpu(tmp_path: Path) -> None:
+    synthetic.write_all(tmp_path, synthetic.OTHER)
+    for device, says in (("nvidia-h200", "NVIDIA H200 is drawn in figures only"), ("cpu", None)):
+        synthetic.write_all(tmp_path, ("cpu", "A processor"))
+        found = assertion.read(f"fast | measurement('ceilings/copy:bandwidth device={device}').p25 > 1e9")
+        if says is None:
+            assert assertion.check(found)[0].record.device == "cpu"
+        else:
+            with pytest.raises(GpuguideError, match=says):
+                assertion.check(found)
+
+
 def test_the_ledger_names_the_gpu() -> None:
     assert expression.evaluate("gpu('a short')") == "an H100"
     assert expression.evaluate("datasheet('reference', 'sms')") == 132

@@ -143,8 +143,15 @@ def test_gradients_for_several_gradients_from_above_at_once(device: str) -> None
 
 def test_a_forward_mode_is_refused() -> None:
     hidden, head, targets = problem()
+
+    def derivative() -> torch.Tensor:
+        return torch.func.jvp(lambda hidden: ours(hidden, head, targets), (hidden,), (hidden,))[1]
+
     with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(lambda hidden: ours(hidden, head, targets), (hidden,), (hidden,))
+        derivative()
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"jvp|Observed exception"):
+        torch.compile(derivative)()
 
 
 @on_each_device

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from gpuguide.softmax import log_sum_exp, operators, softmax
+from gpuguide.softmax import log_sum_exp, softmax
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -25,9 +25,10 @@ def rows_on(device: str, *shape: int, dtype: torch.dtype = torch.float64) -> tor
 
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("operator", [operators.softmax, operators.log_sum_exp], ids=["softmax", "log_sum_exp"])
-def test_the_operators_keep_pytorchs_rules(operator: object, dtype: torch.dtype, device: str) -> None:
+@pytest.mark.parametrize("name", ["softmax", "log_sum_exp"])
+def test_the_operators_keep_pytorchs_rules(name: str, dtype: torch.dtype, device: str) -> None:
     """Schema, autograd, fake tensors, and ahead-of-time compilation with shapes that change."""
+    operator = getattr(torch.ops.gpuguide, name).default
     for rows in (rows_on(device, 2, 3, 50, dtype=dtype), rows_on(device, 50, 4, dtype=dtype).t()):
         torch.library.opcheck(operator, (rows,))
         torch.library.opcheck(operator, (rows.clone().requires_grad_(),))
@@ -75,6 +76,7 @@ def test_under_torch_func(ours: Function, theirs: Function, device: str) -> None
             torch.func.jacfwd(function)(rows),
             torch.func.hessian(total)(rows),
             torch.func.jvp(function, (rows,), (rows.sin(),))[1],
+            torch.vmap(lambda row, by: torch.func.jvp(function, (row,), (by,))[1])(rows, rows.sin()),
             torch.vmap(function, in_dims=1)(rows),
             torch.vmap(torch.vmap(function, in_dims=1), in_dims=2)(rows_on(device, 2, 3, 4)),
         ]
@@ -99,6 +101,19 @@ def test_compiled_without_a_break(ours: Function, theirs: Function, device: str)
     torch.testing.assert_close(gradient(compiled), gradient(lambda rows: theirs(rows * 2) + 1))
     with torch.no_grad():
         torch.testing.assert_close(compiled(rows), theirs(rows * 2) + 1)
+
+
+@each
+def test_a_forward_mode_is_right_or_refused_under_the_compiler(ours: Function, theirs: Function) -> None:
+    rows = rows_on("cpu", 3, 5)
+
+    def derivative(function: Function) -> torch.Tensor:
+        return torch.func.jvp(function, (rows,), (rows.sin(),))[1]
+
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(lambda: derivative(ours))(), derivative(theirs))
+    with pytest.raises(Exception, match=r"Observed exception|no forward mode"):
+        torch.compile(lambda: derivative(ours), fullgraph=True)()
 
 
 @each

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from gpuguide.benchmarks.inputs import calls_on, random_logits
-from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -53,10 +52,8 @@ def ours(device: Device, batch: int, settings: Settings) -> Sample:
 
 def with_transformers(device: Device, batch: int, settings: Settings) -> Sample:
     """Return the sampling of ``generate``: the library's processors one after the other, softmax, and multinomial."""
-    try:
-        from transformers.generation import logits_process
-    except ImportError as error:
-        raise GpuguideError("transformers is not installed; it comes with the extra peers.") from error
+    from transformers.generation import logits_process
+
     warpers: Any = logits_process.LogitsProcessorList([logits_process.TemperatureLogitsWarper(settings.temperature)])
     if settings.top_k > 0:
         warpers.append(logits_process.TopKLogitsWarper(settings.top_k))
@@ -126,9 +123,11 @@ def check(sample: Sample, logits: torch.Tensor, settings: Settings) -> None:
         step.add_(1)
 
 
-def contender(prepare: Preparation, *, graph: bool) -> Contender:
-    """Return a contender, whose sampler is made when a case is set up."""
-    return Contender(lambda device, keys: work(prepare, device, keys, graph=graph), frozenset({"gpu"}))
+def contender(prepare: Preparation, *called: str, graph: bool) -> Contender:
+    """Return a contender, whose sampler is made when a case is set up, with the libraries that it calls."""
+    return Contender(
+        lambda device, keys: work(prepare, device, keys, graph=graph), frozenset({"gpu"}), libraries=called
+    )
 
 
 CASES: list[Keys] = [
@@ -151,7 +150,7 @@ SAMPLE_TOKEN = Benchmark(
     contenders={
         "gpuguide": contender(ours, graph=True),
         "gpuguide-eager": contender(ours, graph=False),
-        "transformers": contender(with_transformers, graph=False),
+        "transformers": contender(with_transformers, "transformers", graph=False),
         "torch-topk": contender(with_torch, graph=False),
         "torch-topk-graph": contender(with_torch, graph=True),
     },
@@ -180,7 +179,7 @@ SAMPLE_TOKEN_SETTINGS = Benchmark(
     question="What does it cost to draw tokens when no top-k leaves few of them first?",
     contenders={
         "gpuguide": contender(ours, graph=True),
-        "transformers": contender(with_transformers, graph=False),
+        "transformers": contender(with_transformers, "transformers", graph=False),
         "torch-graph": contender(with_torch, graph=True),
     },
     cases=cases_of_settings,

@@ -136,14 +136,14 @@ def _gpu(form: str) -> str:
 def _measurement(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
-    found = reader.measurement(reference)
+    found = reader.quotable(reader.measurement(reference))
     return Measured(reference, found.text, found.metric.unit, found.summary, found.record, found.run, found.stamp)
 
 
 def _ratio(reference: str) -> Measured:
     from gpuguide.measure import reference as reader
 
-    found = reader.ratio(reference)
+    found = reader.quotable(reader.ratio(reference))
     return Measured(reference, found.text, "1", found.summary, found.record, found.run, found.stamp)
 
 

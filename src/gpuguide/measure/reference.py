@@ -11,9 +11,10 @@ import itertools
 import re
 import statistics
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.measure import records, store
+from gpuguide.measure import records, reference_gpu, store
 from gpuguide.measure.records import Case, Key, Metric, Record, Run, Summary
 from gpuguide.measure.units import format_quantity, significant
 
@@ -109,6 +110,9 @@ class Ratio:
         return significant(self.value)
 
 
+Found = TypeVar("Found", Measurement, Ratio)
+
+
 def measurement(reference: str) -> Measurement:
     """Return the measurement that ``benchmark/contender:metric key=value …`` names.
 
@@ -164,6 +168,22 @@ def ratio(reference: str, record: Record | None = None) -> Ratio:
         raise GpuguideError(f"{reference!r}: a sample of {other} is zero, so no ratio is given.") from None
     summary = replace(records.summarise(ratios), n=min(one.summary.n, another.summary.n))
     return Ratio(record, above, below, name, summary, unpaired)
+
+
+def quotable(found: Found) -> Found:
+    """Return a measurement or a ratio that text may speak of.
+
+    Raises
+    ------
+    GpuguideError
+        If it is neither of the reference GPU nor of a processor.
+    """
+    if not store.is_quotable(found.record):
+        raise GpuguideError(
+            f"text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
+            f"{found.record.device_name} is drawn in figures only."
+        )
+    return found
 
 
 def why_unpaired(one: Metric, another: Metric) -> str:

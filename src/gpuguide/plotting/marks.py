@@ -131,9 +131,15 @@ def stroke(record: Record, *, line: bool = True) -> dict[str, Any]:
 
 
 def name_devices(ax: Axes, records: Sequence[Record]) -> None:
-    """Put the devices into the legend, if there is more than one or the only one is stale."""
-    if len(records) > 1 or records[0].stale:
-        for record in records:
+    """Put the devices into the legend, if there is more than one or the only one is stale.
+
+    Where only another published GPU stands behind a fresh reference, it alone is named, which saves a line of the
+    legend: the stamps name both.
+    """
+    first, *rest = records
+    only_others = rest and all(map(other_gpus.is_other, rest)) and not first.stale
+    if rest or first.stale:
+        for record in rest if only_others else records:
             ax.plot([], [], color=palette.current().text, marker="o", label=device_label(record), **stroke(record))
 
 

@@ -35,7 +35,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
         on this GPU.
     """
     plain.check_shape(logits)
-    return operators.differentiable_softmax(logits)
+    return operators.softmax(logits)
 
 
 def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     ``+inf`` gives that.
     """
     plain.check_shape(logits)
-    return operators.differentiable_log_sum_exp(logits)
+    return operators.log_sum_exp(logits)
 
 
 def log_sum_exp_bytes(rows: int, vocab: int, element_size: float) -> float:

@@ -69,7 +69,7 @@ def next_piece(words, pieces, SLOTS: tl.constexpr):
     number = tl.program_id(0).to(tl.int64)  # an offset may exceed 32 bits
     if SLOTS > 1:
         number = tl.atomic_add(words, 1, sem="relaxed")
-    return number // pieces, number % pieces
+    return number // pieces, (number % pieces).to(tl.int32)
 
 
 @triton.jit

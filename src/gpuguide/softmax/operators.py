@@ -1,8 +1,11 @@
 """Softmax and log-sum-exp as operators of PyTorch: ``gpuguide::softmax`` and ``gpuguide::log_sum_exp``.
 
 An operator is what the rest of PyTorch knows a kernel by. ``torch.compile`` puts it into its graph without looking
-inside, a fake tensor gets the shape of its result, autograd its gradient, and ``torch.vmap`` makes a mapped dimension
-one more that leads. Going through PyTorch's dispatcher costs the host some ten microseconds a call.
+inside, a fake tensor gets the shape of its result, and ``torch.vmap`` makes a mapped dimension one more that leads.
+Autograd functions around the operators give them derivatives, in both modes and for ``torch.func``.
+
+They are registered by hand, without :func:`torch.library.custom_op`, which costs the host some thirty microseconds a
+call, as much as a short softmax takes the GPU.
 """
 
 from __future__ import annotations
@@ -10,14 +13,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from gpuguide import kernels
 from gpuguide import logits as plain
 
+EVERYWHERE = ("cpu", "cuda")
 
-@torch.library.custom_op("gpuguide::softmax", mutates_args=())
-def softmax(logits: torch.Tensor) -> torch.Tensor:
-    """Return the probabilities of each row."""
+for _name in ("softmax", "log_sum_exp"):
+    torch.library.define(f"gpuguide::{_name}", "(Tensor logits) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+@torch.library.impl("gpuguide::softmax", EVERYWHERE)
+def _softmax(logits: torch.Tensor) -> torch.Tensor:
     if not kernels.take(logits):
         return plain.softmax(logits).contiguous()
     from gpuguide.softmax import fused
@@ -26,9 +34,8 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
         return fused.softmax(logits)
 
 
-@torch.library.custom_op("gpuguide::log_sum_exp", mutates_args=())
-def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
-    """Return the log-sum-exp of each row."""
+@torch.library.impl("gpuguide::log_sum_exp", EVERYWHERE)
+def _log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     if not kernels.take(logits):
         return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
     from gpuguide.softmax import fused
@@ -40,54 +47,38 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 # --- shapes, for fake tensors ----------------------------------------------------------------------------
 
 
-@softmax.register_fake
+@torch.library.register_fake("gpuguide::softmax")
 def _softmax_shape(logits: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
-@log_sum_exp.register_fake
+@torch.library.register_fake("gpuguide::log_sum_exp")
 def _log_sum_exp_shape(logits: torch.Tensor) -> torch.Tensor:
     return logits.new_empty(logits.shape[:-1], dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-# --- gradients -------------------------------------------------------------------------------------------
-# To autograd and torch.compile an operator can tell its gradient. torch.func asks only autograd functions for theirs,
-# so there is one around each; torch.compile in its turn refuses functions with a forward mode.
+# --- torch.vmap ------------------------------------------------------------------------------------------
 
 
-def differentiable_softmax(logits: torch.Tensor) -> torch.Tensor:
-    """Return the probabilities, in the form that whoever asks can differentiate."""
-    result: torch.Tensor = (_Softmax.apply if _is_function_wanted() else softmax)(logits)
-    return result
+@torch.library.register_vmap("gpuguide::softmax")
+def _softmax_mapped(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return torch.ops.gpuguide.softmax(logits.movedim(in_dims[0], 0)), 0
 
 
-def differentiable_log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
-    """Return the log-sum-exp, in the form that whoever asks can differentiate."""
-    result: torch.Tensor = (_LogSumExp.apply if _is_function_wanted() else log_sum_exp)(logits)
-    return result
+@torch.library.register_vmap("gpuguide::log_sum_exp")
+def _log_sum_exp_mapped(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return torch.ops.gpuguide.log_sum_exp(logits.movedim(in_dims[0], 0)), 0
 
 
-def _is_function_wanted() -> bool:
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-def times_derivatives(probabilities: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return ``p * (v - sum(p * v))``, by the kernel that PyTorch has for its own softmax.
-
-    The derivatives of a softmax are a symmetric matrix, so this serves both modes.
-    """
-    result: torch.Tensor = torch.ops.aten._softmax_backward_data(values, probabilities, -1, probabilities.dtype)
-    return result
+# --- derivatives, which can be differentiated in turn ----------------------------------------------------
 
 
 class _Softmax(torch.autograd.Function):
-    """The operator with its derivatives, which can be differentiated in turn."""
-
     generate_vmap_rule = True
 
     @staticmethod
     def forward(logits: torch.Tensor) -> torch.Tensor:
-        return softmax(logits)
+        return torch.ops.gpuguide.softmax(logits)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
@@ -106,13 +97,11 @@ class _Softmax(torch.autograd.Function):
 
 
 class _LogSumExp(torch.autograd.Function):
-    """The operator with its derivatives: they are the softmax."""
-
     generate_vmap_rule = True
 
     @staticmethod
     def forward(logits: torch.Tensor) -> torch.Tensor:
-        return log_sum_exp(logits)
+        return torch.ops.gpuguide.log_sum_exp(logits)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
@@ -122,26 +111,60 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
         (logits,) = ctx.saved_tensors
-        return (differentiable_softmax(logits) * upstream.unsqueeze(-1)).to(logits.dtype)
+        return (softmax(logits) * upstream.unsqueeze(-1)).to(logits.dtype)
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
         (logits,) = ctx.saved_tensors
-        return (differentiable_softmax(logits) * plain.at_least_fp32(tangent)).sum(dim=-1)
+        return (softmax(logits) * plain.at_least_fp32(tangent)).sum(dim=-1)
 
 
-for _operator, _function in ((softmax, _Softmax), (log_sum_exp, _LogSumExp)):
-    _operator.register_autograd(_function.backward, setup_context=_function.setup_context)
+for _name, _function in (("softmax", _Softmax), ("log_sum_exp", _LogSumExp)):  # for torch.compile
+    torch.library.register_autograd(f"gpuguide::{_name}", _function.backward, setup_context=_function.setup_context)
 
 
-# --- torch.vmap ------------------------------------------------------------------------------------------
+def times_derivatives(probabilities: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return ``p * (v - sum(p * v))``, by the kernel that PyTorch has for its own softmax.
+
+    The derivatives of a softmax are a symmetric matrix, so this serves both modes.
+    """
+    result: torch.Tensor = torch.ops.aten._softmax_backward_data(values, probabilities, -1, probabilities.dtype)
+    return result
 
 
-@softmax.register_vmap
-def _softmax_mapped(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
-    return softmax(logits.movedim(in_dims[0], 0)), 0
+def softmax(logits: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities of each row, in the form that whoever asks can differentiate."""
+    if not is_differentiated(logits):
+        result: torch.Tensor = torch.ops.gpuguide.softmax(logits)
+    else:
+        result = _Softmax.apply(logits)
+    return result
 
 
-@log_sum_exp.register_vmap
-def _log_sum_exp_mapped(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
-    return log_sum_exp(logits.movedim(in_dims[0], 0)), 0
+def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
+    """Return the log-sum-exp of each row, in the form that whoever asks can differentiate."""
+    if not is_differentiated(logits):
+        result: torch.Tensor = torch.ops.gpuguide.log_sum_exp(logits)
+    else:
+        result = _LogSumExp.apply(logits)
+    return result
+
+
+def is_differentiated(tensor: torch.Tensor) -> bool:
+    """Return whether anybody wants derivatives of an autograd function by a tensor, in either mode."""
+    if torch.compiler.is_compiling():
+        refuse_forward_mode()
+        return False  # it asks the operator itself
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return True
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def refuse_forward_mode() -> None:
+    """Raise a :class:`NotImplementedError` where ``torch.compile`` traces a forward mode.
+
+    It would take an operator for a constant and its derivative for zero. Without ``fullgraph`` it then leaves the
+    function uncompiled, which is right.
+    """
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError("Operators have no forward mode under torch.compile: call this one outside of it.")

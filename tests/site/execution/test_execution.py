@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import synthetic_records as synthetic
 from small_site import Project, cell, start
 
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import store
 from gpuguide.site.execution import declared_records
+from gpuguide.site.pages import page_source
 
 
 @pytest.fixture
@@ -124,6 +128,24 @@ def test_undeclared_records_are_found_in_the_source() -> None:
         ("read('copy-size/copy:bandwidth')", "copy-size"),
         ("read('copy-size')", "copy-size"),
     ]
+
+
+def test_a_page_of_which_only_another_gpu_has_a_record_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(store, "reference_device", lambda: "nvidia-b200")
+    page = page_source.Page(executed=True, benchmarks=("copy-size",))
+    for devices, says in (
+        ([], "published. Measure"),
+        ([synthetic.OTHER], "published of nvidia-b200, only of nvidia-h200."),
+    ):
+        for device in devices:
+            synthetic.write_all(tmp_path, device)
+        with pytest.raises(GpuguideError, match=says):
+            declared_records.check_published(page)
+    synthetic.write_all(tmp_path, ("2x-nvidia-b200", "NVIDIA B200"))
+    declared_records.check_published(page)
 
 
 def test_a_front_matter_that_no_one_reads_stops_the_build(project: Project) -> None:

@@ -109,7 +109,7 @@ def test_the_first_cell_says_what_one_wants_to_know(site: Project, plain: Build)
     assert first.startswith("# 00-halves\n\nYou will halve a number.\n\n- **Time:** ")
     for part in (
         "- **Hardware:** any computer; one cell measures the machine that runs the notebook",
-        "- **On an H100 80GB HBM3:** ",
+        "- **On an H100:** ",
         "- **Measured numbers:**\n  - NVIDIA H100 80GB HBM3 · driver",
         "- **Outputs:** 1 figure and 2 printed results, as they came out when the site was built.",
     ):

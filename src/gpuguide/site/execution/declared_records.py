@@ -28,15 +28,18 @@ def check(path: Path, source: str) -> None:
 
 
 def check_published(page: page_source.Page) -> None:
-    """Raise if a page declares a benchmark that does not exist, or of which no record is published."""
+    """Raise if a page declares a benchmark that does not exist, or of which no record is there to speak of."""
     known = digest.benchmark_modules()
     for name in page.benchmarks:
         if name not in known:
             raise unknown("benchmark", name, known)
-        if not any(store.published_folder().glob(f"*/{name}.json")):
+        held = sorted(path.parent.name for path in store.published_folder().glob(f"*/{name}.json"))
+        if not {store.kind(device) for device in held} & {store.reference_device(), store.CPU}:
+            where = f" of {store.reference_device()}, only of {', '.join(held)}" if held else ""
             raise GpuguideError(
-                f"The page declares {name!r}, of which no record is published. Measure it with 'gpuguide bench run "
-                f"{name} --out DIR' and 'gpuguide records import --publish DIR', or remove it from the front matter."
+                f"The page declares {name!r}, of which no record is published{where}. Measure it with 'gpuguide "
+                f"bench run {name} --out DIR' and 'gpuguide records import --publish DIR', or remove it from the "
+                "front matter."
             )
 
 

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxRole
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
-from gpuguide.measure import reference, reference_gpu, store
+from gpuguide.measure import reference, reference_gpu
 from gpuguide.measure.reference import Measurement, Ratio
 from gpuguide.measure.units import format_quantity, significant
 from gpuguide.site.execution import faults, watching
@@ -74,11 +74,6 @@ class _Reference(SphinxRole):
         with faults.reporting(self.get_location()):
             try:
                 found = self.look_up()
-                if not store.is_quotable(found.record):
-                    raise GpuguideError(
-                        f"text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
-                        f"{found.record.device_name} is drawn in figures only."
-                    )
             except GpuguideError as error:
                 raise GpuguideError(f"{{{self.name}}}`{self.text}`: {error}") from error
         if found is None:
@@ -96,7 +91,7 @@ class Measured(_Reference):
 
     def look_up(self) -> Measurement:
         """Return the one case that the role's text names."""
-        return reference.measurement(self.text)
+        return reference.quotable(reference.measurement(self.text))
 
 
 class RatioOf(_Reference):
@@ -104,7 +99,7 @@ class RatioOf(_Reference):
 
     def look_up(self) -> Ratio:
         """Return the ratio that the role's text names."""
-        return reference.ratio(self.text)
+        return reference.quotable(reference.ratio(self.text))
 
 
 class Datasheet(SphinxRole):
