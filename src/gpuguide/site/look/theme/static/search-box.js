@@ -155,11 +155,12 @@ function nearly(word, asked) {
 }
 
 // A name that is what was asked for counts most, then one that begins with it, then words of the name, then others.
-// Who writes an underscore means a name in code.
+// Who writes an underscore means a name in code, and who writes a space does not: that name begins with it at most.
 function score(entry, query, asked, together, fits) {
   const best = (list, word) => list.reduce((most, each) => Math.max(most, fits(each, word)), 0);
   const values = asked.map((word) => Math.max(best(entry.words, word), 0.4 * best(entry.rest, word)));
-  const whole = together.length >= 2 && entry.joined.some((name) => name === together);
+  const speaks = query.trim().includes(" ") && KIND_BONUS[entry.kind] === 0;
+  const whole = !speaks && together.length >= 2 && entry.joined.some((name) => name === together);
   const start = together.length >= 3 && entry.joined.some((name) => name.startsWith(together));
   const all = start || values.every((value) => value > 0);
   if (!all && !values.some((value, index) => value >= 0.5 && asked[index].length >= 3)) return { all, score: 0 };
