@@ -26,6 +26,7 @@ from gpuguide.attention import reference
 from gpuguide.attention.faults import gradients_asked
 from gpuguide.attention.layout import room_like
 from gpuguide.kernels.context import device_of
+from gpuguide.logits import at_least_fp32
 
 __all__ = ["flash_attention", "flash_attention_with_log_sum_exp"]
 
@@ -145,7 +146,7 @@ def forward(
 def delta_of(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
     """Return the sum of output times its gradient, for each query."""
     if not kernels_run(out):
-        return (out.to(accumulator(out)) * d_out).sum(-1)
+        return (at_least_fp32(out) * d_out).sum(-1)
     from gpuguide.attention import triton_flash
 
     with device_of(out):
@@ -201,11 +202,6 @@ def kernels_run(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def accumulator(tensor: torch.Tensor) -> torch.dtype:
-    """Return the format of sums."""
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
 def recomputed(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -229,12 +225,17 @@ def recomputed(
 def _forward_shapes(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return room_like(q), q.new_empty(q.shape[:3], dtype=accumulator(q))
+    return room_like(q), one_for_each_query(q)
 
 
 @torch.library.register_fake("gpuguide::flash_delta")
 def _delta_shape(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
-    return out.new_empty(out.shape[:3], dtype=accumulator(out))
+    return one_for_each_query(out)
+
+
+def one_for_each_query(q: torch.Tensor) -> torch.Tensor:
+    """Return room for a sum of each query."""
+    return q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
 @torch.library.register_fake("gpuguide::flash_queries")
