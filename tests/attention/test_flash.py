@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from gpuguide.attention import flash, reference
 from gpuguide.attention.flash import flash_attention, flash_attention_with_log_sum_exp
@@ -182,6 +183,26 @@ def test_functions_of_functions(device: str) -> None:
     mapped = torch.vmap(torch.func.grad(loss), in_dims=(0, None, None))(many, k, v)
     close(mapped[0], wanted[0])
     close(mapped[1], torch.func.grad(loss)(many[1], k, v))
+
+
+def test_a_gradient_of_what_is_mapped() -> None:
+    q, k, v = (tensor.detach() for tensor in draw("cpu"))
+    many = torch.stack([q, 2 * q])
+
+    def loss(many: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(causal, (0, None, None))(many, k, v).square().sum()
+
+    leaf = many.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(sum(causal(each, k, v).square().sum() for each in leaf), leaf)
+    close(torch.func.grad(loss)(many), wanted)
+
+
+def test_forward_mode_is_refused_and_not_taken_for_zero() -> None:
+    q, k, v = (tensor.detach() for tensor in draw("cpu"))
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(lambda q: causal(q, k, v), (q,), (q,))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        causal(forward_ad.make_dual(q, q), k, v)
 
 
 def test_what_was_expanded_is_not_copied_whole() -> None:
