@@ -308,6 +308,10 @@ def test_cudnn_is_not_asked_where_it_is_known_to_be_wrong(use: Use, monkeypatch:
     for order in (None, sdpa.order_of("sdpa-cudnn"), sdpa.order_of("sdpa-flash")):
         sdpa.asked(*tensors, mask, False, 1.0, order)
         assert set(calls.pop()) == safe
+    with monkeypatch.context() as disabling:
+        disabling.setattr(sdpa, "is_enabled", lambda kernel: kernel != "sdpa-flash")
+        sdpa.asked(*tensors, mask, False, 1.0, None)
+        assert set(calls.pop()) == safe - {SDPBackend.FLASH_ATTENTION}, "somebody has disabled it"
     for keys, grad, facts in ((640, True, {}), (704, False, {}), (704, True, {"cudnn": 92600})):
         use(**facts)
         tensors, mask = masked(keys, grad)

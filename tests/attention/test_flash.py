@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from gpuguide.attention import flash, reference
 from gpuguide.attention.flash import flash_attention, flash_attention_with_log_sum_exp
@@ -183,6 +185,26 @@ def test_functions_of_functions(device: str) -> None:
     close(mapped[1], torch.func.grad(loss)(many[1], k, v))
 
 
+def test_a_gradient_of_what_is_mapped() -> None:
+    q, k, v = (tensor.detach() for tensor in draw("cpu"))
+    many = torch.stack([q, 2 * q])
+
+    def loss(many: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(causal, (0, None, None))(many, k, v).square().sum()
+
+    leaf = many.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(sum(causal(each, k, v).square().sum() for each in leaf), leaf)
+    close(torch.func.grad(loss)(many), wanted)
+
+
+def test_forward_mode_is_refused_and_not_taken_for_zero() -> None:
+    q, k, v = (tensor.detach() for tensor in draw("cpu"))
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(lambda q: causal(q, k, v), (q,), (q,))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        causal(forward_ad.make_dual(q, q), k, v)
+
+
 def test_what_was_expanded_is_not_copied_whole() -> None:
     from gpuguide.attention.layout import addressable, is_addressable
 
@@ -194,3 +216,31 @@ def test_what_was_expanded_is_not_copied_whole() -> None:
         assert found.stride()[:2] == (given.stride(0) and found.stride(0), 0)
     assert addressable(row.expand(2, 3, 4, 16)).untyped_storage().nbytes() == row.nbytes
     assert is_addressable(row.expand(2, 3, 4, 16))
+
+
+# --- threads ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["flash_attention", "by hand", "flash_delta", "flash_queries", "flash_keys"])
+def test_an_operator_may_be_the_first_that_a_thread_does_on_a_gpu(name: str) -> None:
+    """Compiled and with memory at hand, it makes no call that would give the thread a context in passing."""
+    if name == "by hand" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("the schedule by hand is for compute capability 9")
+    q, k, v = (tensor.detach() for tensor in draw("cuda"))
+    out, lse = flash.forward(q, k, v, True, 0.3, False)
+    delta = flash.delta_of(out, out)
+    backward = (q, k, v, out, lse, delta, True, 0.3)
+    calls: dict[str, Callable[[], Any]] = {
+        "flash_attention": lambda: flash.forward(q, k, v, True, 0.3, False),
+        "by hand": lambda: flash.forward(q, k, v, True, 0.3, True),
+        "flash_delta": lambda: flash.delta_of(out, out),
+        "flash_queries": lambda: flash.gradient_of_queries(*backward),
+        "flash_keys": lambda: flash.gradients_of_keys(*backward),
+    }
+    call = calls[name]
+    wanted = call()
+    call()  # leaves memory to the allocator
+    with ThreadPoolExecutor(1) as new_thread:
+        found = new_thread.submit(call).result()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)

@@ -14,7 +14,7 @@ from gpuguide.attention import sdpa
 from gpuguide.attention.checks import check, name_of
 from gpuguide.attention.faults import gradients_asked, why_not_cudnn
 from gpuguide.attention.gpu import GPU, Measured, gpu_of
-from gpuguide.attention.layout import is_addressable
+from gpuguide.attention.layout import HEAD_SIZES, is_addressable
 
 BACKENDS = ("gluon", "triton", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa")
 """Who can compute. Our kernels, with the forward pass's schedule written by hand or by Triton;
@@ -26,8 +26,6 @@ OLDEST = (9, 0)
 is right, but the library's are faster."""
 BY_HAND_GENERATION = 9
 """The major compute capability whose instructions the schedule by hand is written in"""
-HEAD_SIZES = (32, 64, 128)
-"""What our kernels take"""
 LAST_SEES_LAST = "The last query sees the last key, for which PyTorch would need a mask and our kernel does not."
 COPIED = "the copy engine needs the numbers of a row side by side, and rows at multiples of 16 bytes from each other."
 ALL_SCORES = "None of PyTorch's kernels takes it but the formula, with all scores in memory."

@@ -14,14 +14,19 @@ scores in memory, unless Triton interprets its kernels (``TRITON_INTERPRET=1``):
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from gpuguide.attention import reference
+from gpuguide.attention.faults import gradients_asked
 from gpuguide.attention.layout import room_like
+from gpuguide.kernels.context import device_of
+from gpuguide.logits import at_least_fp32
 
 __all__ = ["flash_attention", "flash_attention_with_log_sum_exp"]
 
@@ -79,8 +84,22 @@ def flash_attention_with_log_sum_exp(
     factor = reference.scale_or_default(scale, q.shape[-1])
     if factor <= 0:  # the kernels take the highest score before they scale it, and hide keys by -inf
         q, factor = (-q, -factor) if factor else (q * 0, 1.0)
-    result: tuple[torch.Tensor, torch.Tensor] = FlashAttention.apply(q, k, v, causal, factor, by_hand)
+    called = FlashAttention.apply if is_transformed(q, k, v) else forward
+    result: tuple[torch.Tensor, torch.Tensor] = called(q, k, v, causal, factor, by_hand)
     return result
+
+
+def is_transformed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Return whether anybody may want more than the result: derivatives, a transform or a graph.
+
+    Without, the operator is called by itself, which costs the host less than an autograd function.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or gradients_asked(q, k, v)
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
 
 
 # --- the operators ---------------------------------------------------------------------------------------
@@ -113,7 +132,7 @@ def forward(
     if not kernels_run(q):
         out, lse = reference.attention_with_log_sum_exp(q, k, v, causal=causal, scale=scale)
         return room_like(q).copy_(out), lse
-    with torch.cuda.device_of(q):
+    with device_of(q):
         if by_hand:
             from gpuguide.attention import gluon_flash
 
@@ -127,10 +146,10 @@ def forward(
 def delta_of(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
     """Return the sum of output times its gradient, for each query."""
     if not kernels_run(out):
-        return (out.to(accumulator(out)) * d_out).sum(-1)
+        return (at_least_fp32(out) * d_out).sum(-1)
     from gpuguide.attention import triton_flash
 
-    with torch.cuda.device_of(out):
+    with device_of(out):
         return triton_flash.delta_of(out, d_out)
 
 
@@ -151,7 +170,7 @@ def gradient_of_queries(
         return room_like(q).copy_(scale * d_scores @ reference.for_each_head(k, q.shape[1]).to(d_scores.dtype))
     from gpuguide.attention import triton_flash
 
-    with torch.cuda.device_of(q):
+    with device_of(q):
         return triton_flash.gradient_of_queries(q, k, v, d_out, lse, delta, causal, scale)
 
 
@@ -174,18 +193,13 @@ def gradients_of_keys(
         return room_like(k).copy_(d_k), room_like(v).copy_(d_v)
     from gpuguide.attention import triton_flash
 
-    with torch.cuda.device_of(q):
+    with device_of(q):
         return triton_flash.gradients_of_keys(q, k, v, d_out, lse, delta, causal, scale)
 
 
 def kernels_run(tensor: torch.Tensor) -> bool:
     """Return whether the kernels run where a tensor is: on a GPU, or interpreted."""
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def accumulator(tensor: torch.Tensor) -> torch.dtype:
-    """Return the format of sums."""
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def recomputed(
@@ -211,12 +225,17 @@ def recomputed(
 def _forward_shapes(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return room_like(q), q.new_empty(q.shape[:3], dtype=accumulator(q))
+    return room_like(q), one_for_each_query(q)
 
 
 @torch.library.register_fake("gpuguide::flash_delta")
 def _delta_shape(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
-    return out.new_empty(out.shape[:3], dtype=accumulator(out))
+    return one_for_each_query(out)
+
+
+def one_for_each_query(q: torch.Tensor) -> torch.Tensor:
+    """Return room for a sum of each query."""
+    return q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
 @torch.library.register_fake("gpuguide::flash_queries")
@@ -256,6 +275,10 @@ class FlashAttention(torch.autograd.Function):
         given = (*ctx.saved_tensors, *upstream, ctx.causal, ctx.scale, of_queries, of_keys or of_values)
         found = Gradients.apply(*given) if torch.is_grad_enabled() else gradients(*given)
         return (*found, None, None, None)
+
+
+# PyTorch binds the arguments of every call to the signature, and finds one that is written down several times as fast.
+FlashAttention.forward.__signature__ = inspect.signature(FlashAttention.forward)  # type: ignore[attr-defined]
 
 
 class Gradients(torch.autograd.Function):

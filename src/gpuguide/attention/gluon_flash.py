@@ -10,7 +10,8 @@ kinds of work go on at the same time.
 - Weights beside products. The product of the scores of the next tile is started before that of the weights and values
   of this one. When the scores are there, their weights are computed, while the second product runs.
 - Two groups of four warps, each with a tile of queries, beside each other: while one computes weights, products of the
-  other run. A schedule can make them take turns at that; on an H100 it gained nothing, and by default they do not.
+  other run. They give the tensor cores their products in turn, so that it stays so. Three groups were tried with heads
+  of 64, and were slower.
 
 What is computed, the masks, and what a row sees are as in :mod:`gpuguide.attention.triton_flash`. Only the order
 differs: keys come from the last to the first, so that the tiles with a mask stand at the beginning.
@@ -20,6 +21,7 @@ Source: J. Shah et al., "FlashAttention-3", 2024, https://arxiv.org/abs/2407.086
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from gpuguide.attention import triton_flash
-from gpuguide.attention.layout import room_like
+from gpuguide.attention.layout import addressable, room_like
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -53,15 +55,13 @@ class Schedule:
     """Tiles of keys and of values that have room at a time"""
     beside: bool = True
     """Whether weights are computed beside the second product, or the assembler may put its wait before them"""
-    turns: bool = False
+    turns: bool = True
     """Whether the groups give the tensor cores their products in turn"""
-    groups: int = 2
-    """Groups of four warps that compute, each a tile of queries of its own: two, or three of heads up to 64"""
 
 
-REGISTERS = {2: 168, 3: 128}
-"""Of a thread on average, by the number of groups: 65536 for all warps, and the one that loads has the share of four.
-It leaves all but 24, and those that compute take 240, or 160 of three groups."""
+AS_SHIPPED = Schedule()
+REGISTERS = 168
+"""Of a thread, on average: 65536 for 12 warps. Those that compute take 240, the one that loads leaves all but 24."""
 
 
 @gluon.jit
@@ -80,17 +80,16 @@ def place(number, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def load(work, STAGES: gl.constexpr, GROUPS: gl.constexpr):
-    """Bring the queries of all groups, then keys and values, from the last tile to the first."""
-    descriptors, rooms, full, free, batch, head, kv_head, first_row, tiles = work
+def load(descriptors, rooms, full, free, batch, head, kv_head, first_row, tiles, STAGES: gl.constexpr):
+    """Bring the queries of both groups, then keys and values, from the last tile to the first."""
     queries, keys, values = descriptors
     q, k, v = rooms
     q_full, k_full, v_full = full
     k_free, v_free = free
     ROWS: gl.constexpr = queries.block_shape[2]
     COLUMNS: gl.constexpr = keys.block_shape[2]
-    mbarrier.expect(q_full, GROUPS * queries.block_type.nbytes)
-    for group in gl.static_range(GROUPS):
+    mbarrier.expect(q_full, 2 * queries.block_type.nbytes)
+    for group in gl.static_range(2):
         tma.async_copy_global_to_shared(queries, [batch, head, first_row + group * ROWS, 0], q_full, q.index(group))
     for number in range(tiles):
         stage, phase = place(number, STAGES)
@@ -134,7 +133,7 @@ def before_any_wait(numbers):
 
 @gluon.jit
 def absorb(
-    state, rooms, full, free, turn, next_turn, row, begin, end, tiles, key_length, reach, scale,
+    state, rooms, full, free, turn, other_turn, row, begin, end, tiles, key_length, reach, scale,
     MASKED: gl.constexpr, FIRST: gl.constexpr, BESIDE: gl.constexpr, TURNS: gl.constexpr,
     COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -155,7 +154,7 @@ def absorb(
         mbarrier.wait(v_full.index(stage_before), phase_before)
         out = warpgroup_mma(weights, v.index(stage_before), out, is_async=True)
         if TURNS:
-            mbarrier.arrive(next_turn)
+            mbarrier.arrive(other_turn)
         scores = warpgroup_mma_wait(1, deps=(scores,))  # all but the last one that was started
         mbarrier.arrive(k_free.index(stage))
         first = (tiles - 1 - number) * COLUMNS
@@ -171,22 +170,18 @@ def absorb(
 
 @gluon.jit
 def compute(
-    work, queries, turns, first_row, GROUP: gl.constexpr, BESIDE: gl.constexpr, TURNS: gl.constexpr,
-    COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    outputs, lse, rooms, full, free, turn, other_turn, batch, head, of_head, first_row, masked, tiles,
+    query_length, key_length, reach, scale,
+    FIRST: gl.constexpr, BESIDE: gl.constexpr, TURNS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Compute the outputs of one tile of queries, as the group with a number."""
-    outputs, lse, shared, full, free, batch, head, of_head, masked, tiles, query_length, key_length, reach, scale = work
-    k, v = shared
-    q = queries.index(GROUP)
-    turn, next_turn = turns.index(GROUP), turns.index((GROUP + 1) % GROUPS)
-    rooms = q, k, v
+    """Compute the outputs of one tile of queries, as one of the two groups."""
+    q, k, v = rooms
     q_full, k_full, v_full = full
     k_free, _ = free
     ROWS: gl.constexpr = outputs.block_shape[2]
     HEAD: gl.constexpr = outputs.block_shape[3]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
-    first_row += GROUP * ROWS
     row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
     highest = gl.full([ROWS], -float("inf"), gl.float32, gl.SliceLayout(1, SCORES))
     total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, SCORES))
@@ -200,12 +195,12 @@ def compute(
     weights = gl.convert_layout(powers.to(k.dtype), gl.DotOperandLayout(0, OUT, 2))
     state = weights, highest, total, gl.zeros([ROWS, HEAD], gl.float32, OUT)
     state = absorb(
-        state, rooms, full, free, turn, next_turn, row, 1, masked, tiles, key_length, reach, scale,
-        True, GROUP == 0, BESIDE, TURNS, COLUMNS, STAGES,
+        state, rooms, full, free, turn, other_turn, row, 1, masked, tiles, key_length, reach, scale,
+        True, FIRST, BESIDE, TURNS, COLUMNS, STAGES,
     )  # fmt: skip
     weights, highest, total, out = absorb(
-        state, rooms, full, free, turn, next_turn, row, masked, tiles, tiles, key_length, reach, scale,
-        False, GROUP == 0, BESIDE, TURNS, COLUMNS, STAGES,
+        state, rooms, full, free, turn, other_turn, row, masked, tiles, tiles, key_length, reach, scale,
+        False, FIRST, BESIDE, TURNS, COLUMNS, STAGES,
     )  # fmt: skip
     stage, phase = place(tiles - 1, STAGES)
     mbarrier.wait(v_full.index(stage), phase)
@@ -224,81 +219,73 @@ def forward_kernel(
     lse,  # (batch, heads, query_length), fp32
     scale, heads, group, query_length, key_length,
     CAUSAL: gl.constexpr, BESIDE: gl.constexpr, TURNS: gl.constexpr,
-    ROWS: gl.constexpr, COLUMNS: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    ROWS: gl.constexpr, COLUMNS: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Compute the outputs of a tile of queries for each group; the same tiles of keys and values are loaded for all."""
-    blocks = gl.cdiv(query_length, GROUPS * ROWS)
+    """Compute the outputs of two tiles of queries, for which the same tiles of keys and values are loaded."""
+    blocks = gl.cdiv(query_length, 2 * ROWS)
     block, head = gl.program_id(0) % blocks, gl.program_id(0) // blocks
     if CAUSAL:
         block = blocks - 1 - block  # the longest rows first, so that the short ones fill the gaps at the end
     of_head = head.to(gl.int64) * query_length
-    batch, head, first_row = head // heads, head % heads, block * GROUPS * ROWS
+    batch, head, first_row = head // heads, head % heads, block * 2 * ROWS
     end, unmasked, reach = key_length, key_length // COLUMNS, key_length
     if CAUSAL:
         reach -= query_length
-        end = gl.minimum(end, gl.maximum(first_row + GROUPS * ROWS + reach, 1))
+        end = gl.minimum(end, gl.maximum(first_row + 2 * ROWS + reach, 1))
         unmasked = gl.minimum(key_length, gl.maximum(first_row + 1 + reach, 0)) // COLUMNS
     tiles = gl.cdiv(end, COLUMNS)
     masked = gl.maximum(tiles - unmasked, 1)
 
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([COLUMNS, HEAD], queries.dtype)
-    q = gl.allocate_shared_memory(queries.dtype, [GROUPS, ROWS, HEAD], LAYOUT)
+    q = gl.allocate_shared_memory(queries.dtype, [2, ROWS, HEAD], LAYOUT)
     k = gl.allocate_shared_memory(queries.dtype, [STAGES, COLUMNS, HEAD], LAYOUT)
     v = gl.allocate_shared_memory(queries.dtype, [STAGES, COLUMNS, HEAD], LAYOUT)
     full = barriers(1, 1).index(0), barriers(STAGES, 1), barriers(STAGES, 1)
-    free = barriers(STAGES, GROUPS), barriers(STAGES, GROUPS)  # all groups must be done with a tile
-    turns = barriers(GROUPS, 1)
+    free = barriers(STAGES, 2), barriers(STAGES, 2)  # both groups must be done with a tile
+    turns = barriers(2, 1)
     in_units, kv_head = scale * LOG2_E, head // group
-    same = (
-        outputs, lse, (k, v), full, free, batch, head, of_head,
-        masked, tiles, query_length, key_length, reach, in_units,
+    gl.warp_specialize(
+        [
+            (compute, (
+                outputs, lse, (q.index(0), k, v), full, free, turns.index(0), turns.index(1), batch, head, of_head,
+                first_row, masked, tiles, query_length, key_length, reach, in_units, 1, BESIDE, TURNS, COLUMNS, STAGES,
+            )),
+            (compute, (
+                outputs, lse, (q.index(1), k, v), full, free, turns.index(1), turns.index(0), batch, head, of_head,
+                first_row + ROWS, masked, tiles, query_length, key_length, reach, in_units, 0, BESIDE, TURNS, COLUMNS,
+                STAGES,
+            )),
+            (load, (
+                (queries, keys, values), (q, k, v), full, free, batch, head, kv_head, first_row, tiles, STAGES,
+            )),
+        ],
+        [4, 1],
+        [240, 24],
     )  # fmt: skip
-    loads = (queries, keys, values), (q, k, v), full, free, batch, head, kv_head, first_row, tiles
-    if GROUPS == 3:
-        gl.warp_specialize(
-            [
-                (compute, (same, q, turns, first_row, 0, BESIDE, TURNS, COLUMNS, STAGES, GROUPS)),
-                (compute, (same, q, turns, first_row, 1, BESIDE, TURNS, COLUMNS, STAGES, GROUPS)),
-                (compute, (same, q, turns, first_row, 2, BESIDE, TURNS, COLUMNS, STAGES, GROUPS)),
-                (load, (loads, STAGES, GROUPS)),
-            ],
-            [4, 4, 1],
-            [160, 160, 24],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (compute, (same, q, turns, first_row, 0, BESIDE, TURNS, COLUMNS, STAGES, GROUPS)),
-                (compute, (same, q, turns, first_row, 1, BESIDE, TURNS, COLUMNS, STAGES, GROUPS)),
-                (load, (loads, STAGES, GROUPS)),
-            ],
-            [4, 1],
-            [240, 24],
-        )
 
 
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, schedule: Schedule | None = None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, schedule: Schedule = AS_SHIPPED
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output, and the log-sum-exp of each query's scores, ``(batch, heads, queries)`` in fp32."""
-    schedule = schedule or Schedule()
     out = room_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    forward_kernel[(triton_flash.programs(q, schedule.groups * schedule.rows),)](
+    forward_kernel[(triton_flash.programs(q, 2 * schedule.rows),)](
         tiles(q, schedule.rows), tiles(k, schedule.columns), tiles(v, schedule.columns), tiles(out, schedule.rows), lse,
         **triton_flash.problem(q, k, causal, scale), ROWS=schedule.rows, COLUMNS=schedule.columns,
-        STAGES=schedule.stages, BESIDE=schedule.beside, TURNS=schedule.turns, GROUPS=schedule.groups,
-        num_warps=4, maxnreg=REGISTERS[schedule.groups],
+        STAGES=schedule.stages, BESIDE=schedule.beside, TURNS=schedule.turns, num_warps=4, maxnreg=REGISTERS,
     )  # fmt: skip
     return out, lse
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
     """Return a descriptor that reads and writes ``rows`` rows of one head at a time, as Triton's does."""
-    made = triton_flash.tiles(tensor, rows)
-    return TensorDescriptor(made.base, made.shape, made.strides, made.block_shape, layout_of(tensor))
+    tensor, head_dim = addressable(tensor), tensor.shape[-1]
+    layout = layout_of(head_dim, tensor.element_size())
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, head_dim], layout)
 
 
-def layout_of(tensor: torch.Tensor) -> gl.NVMMASharedLayout:
+@functools.cache
+def layout_of(head_dim: int, element_size: int) -> gl.NVMMASharedLayout:
     """Return how a tile lies in shared memory: in the order in which the tensor cores read it."""
-    return gl.NVMMASharedLayout(min(128, tensor.shape[-1] * tensor.element_size()), 8 * tensor.element_size(), rank=4)
+    return gl.NVMMASharedLayout(min(128, head_dim * element_size), 8 * element_size, rank=4)

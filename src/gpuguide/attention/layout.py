@@ -1,9 +1,10 @@
-"""How a tensor lies in memory, and whether the copy engine (TMA) of a GPU can address it."""
+"""What tensors our kernels take: how they lie in memory, and whether a GPU's copy engine (TMA) can address them."""
 
 from __future__ import annotations
 
 import torch
 
+HEAD_SIZES = (32, 64, 128)
 ALIGNMENT = 16
 """Bytes of which an address and the distances between rows must be multiples"""
 

@@ -92,7 +92,7 @@ def asked(
     """Call PyTorch's function, with its kernels asked in some order and without the one that would be wrong."""
     grouped = shares_heads(q, k)
     if why_not_cudnn(q, k, v, masked=mask is not None) is not None:
-        order = [kernel for kernel in order or order_of("sdpa-flash") or () if kernel != KERNELS["sdpa-cudnn"]]
+        order = [kernel for kernel in order or enabled() if kernel != KERNELS["sdpa-cudnn"]]
     if order is None:
         return functional.scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=grouped)
     with sdpa_kernel(order, set_priority=True):
@@ -108,8 +108,13 @@ def order_of(first: str, alone: bool = False) -> list[SDPBackend] | None:
         return None
     if alone:
         return [KERNELS[first]]
-    others = [KERNELS[name] for name in KERNELS if name != first and is_enabled(name)]
-    return [KERNELS[first], *others, *([SDPBackend.MATH] if is_enabled("math") else [])]
+    return [KERNELS[first], *(kernel for kernel in enabled() if kernel != KERNELS[first])]
+
+
+def enabled() -> list[SDPBackend]:
+    """Return those of PyTorch's kernels that it may use, the formula last."""
+    kernels = [KERNELS[name] for name in KERNELS if is_enabled(name)]
+    return [*kernels, SDPBackend.MATH] if is_enabled("math") else kernels
 
 
 @torch.compiler.assume_constant_result

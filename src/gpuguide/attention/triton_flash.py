@@ -19,12 +19,10 @@ from gpuguide.attention.flash_kernels import (
     delta_kernel,
     forward_kernel,
 )
-from gpuguide.attention.layout import addressable, room_like
+from gpuguide.attention.layout import HEAD_SIZES, addressable, room_like
 from gpuguide.kernels.interpreter import accept_new_numpy
 
 accept_new_numpy()
-
-HEAD_SIZES = (32, 64, 128)
 
 
 @dataclass(frozen=True)

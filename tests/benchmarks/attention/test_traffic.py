@@ -29,6 +29,13 @@ def test_the_cases_are_a_short_and_a_long_sequence() -> None:
     assert TRAFFIC.cases(devices.cpu()) == []
 
 
+def test_what_moves_no_scores_is_watched_at_one_length() -> None:
+    device = devices.fake("h100-sxm")
+    for name, contender in TRAFFIC.contenders.items():
+        watched = [keys["seq_len"] for keys in TRAFFIC.cases(device) if not contender.leaves_out(device, keys)]
+        assert watched == ([1024, 8192] if name == "naive" else [8192])
+
+
 @pytest.mark.usefixtures("five_calls")
 def test_calls_are_told_apart_and_their_times_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
@@ -70,9 +77,10 @@ def test_without_the_profiler_it_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_formula_moves_its_scores_and_tiles_do_not() -> None:
     if counters.profiler() is None:
         pytest.skip("Nsight Compute is not installed")
-    cases = {case.contender: case for case in runner.measure_case(TRAFFIC, KEYS, devices.current())}
+    long = TRAFFIC.cases(devices.current())[-1]
+    cases = {case.contender: case for case in runner.measure_case(TRAFFIC, long, devices.current())}
     assert not {name: case.reason for name, case in cases.items() if case.status == "failed"}
-    scores, once = 2 * 16 * 16 * 1024**2, 4 * 2 * 16384 * 2048
+    scores, once = 2 * 2 * 16 * 8192**2, 4 * 2 * 16384 * 2048
     naive, tiles = (cases[name].metrics for name in ("naive", "gpuguide-triton"))
     assert naive["read"].summary.median > 2 * scores
     assert naive["written"].summary.median > 2 * scores

@@ -9,12 +9,14 @@ import torch
 from torch.nn import functional
 
 from gpuguide.attention import reference
-from gpuguide.benchmarks.attention.problem import Attend, shape
+from gpuguide.benchmarks.attention.problem import WIDTH, Attend, shape
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
 
-COMPILED_SEQ_LENS = (1024, 8192)
+EFFICIENT_SEQ_LENS = (2048, 8192)
 FLEX_SEQ_LENS = (2048, 8192)
+COMPILED_SEQ_LENS = {"forward": (1024, 8192), "forward-backward": (1024,)}
+ANEW = "is compiled anew for each shape"
 
 
 def ours(device: Device, keys: Keys) -> Attend:
@@ -74,8 +76,8 @@ def flex(device: Device, keys: Keys) -> Attend:
     (seq_len,) = shape(keys, "seq_len")
     mask = create_block_mask(is_visible, None, None, seq_len, seq_len, device=device.torch_device)
     torch.compiler.reset()
-    attend, grouped = torch.compile(flex_attention, dynamic=False), is_grouped(keys)
-    return lambda q, k, v: attend(q, k, v, block_mask=mask, enable_gqa=grouped)
+    attend = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: attend(q, k, v, block_mask=mask)
 
 
 def naive(device: Device, keys: Keys) -> Attend:
@@ -97,6 +99,12 @@ def is_grouped(keys: Keys) -> bool:
     return keys["heads"] != keys["kv_heads"]
 
 
+def is_of_a_model(keys: Keys) -> bool:
+    """Return whether a case has a model's heads, and not those that all lengths are measured with."""
+    heads, head_dim = shape(keys, "heads", "head_dim")
+    return heads * head_dim != WIDTH or is_grouped(keys)
+
+
 def hopper_only(device: Device, keys: Keys) -> str | None:
     """Say no to other generations of GPUs."""
     if device.capability and device.capability[0] == 9:
@@ -104,33 +112,37 @@ def hopper_only(device: Device, keys: Keys) -> str | None:
     return "this schedule is written in instructions that only GPUs of compute capability 9 have"
 
 
-def ungrouped_only(device: Device, keys: Keys) -> str | None:
-    """Say no to heads that share keys."""
-    return "this backend has no grouped-query attention" if is_grouped(keys) else None
+def efficient_cases_only(device: Device, keys: Keys) -> str | None:
+    """Say no to heads that share keys, and to most lengths: it is there for what the other backends do not take."""
+    if is_grouped(keys):
+        return "this backend has no grouped-query attention"
+    return only_at(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
 
 
-def from_hopper_on(device: Device, keys: Keys) -> str | None:
-    """Say no to older generations of GPUs."""
-    if device.capability and device.capability >= (9, 0):
-        return None
-    return "this library has kernels for compute capability 9.0 and newer"
+def fa4_cases_only(device: Device, keys: Keys) -> str | None:
+    """Say no to older generations of GPUs, and to what needs no mask."""
+    if not device.capability or device.capability < (9, 0):
+        return "this library has kernels for compute capability 9.0 and newer"
+    return None if keys["causal"] else "takes seconds to compile, and is measured with a causal mask only"
 
 
 def flex_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to most shapes, because each is compiled anew, and to what needs no mask."""
-    if keys["causal"] and keys["seq_len"] in FLEX_SEQ_LENS:
-        return None
-    return (
-        f"is compiled anew for each shape, and is measured at lengths {listed(FLEX_SEQ_LENS)} with a causal mask only"
-    )
+    """Say no to gradients, and to most shapes, because each is compiled anew."""
+    if keys["pass"] != "forward":
+        return f"{ANEW}, and is measured forward only"
+    return only_at(FLEX_SEQ_LENS, keys, ANEW)
 
 
 def compiled_cases_only(device: Device, keys: Keys) -> str | None:
     """Say no to most shapes, because each is compiled anew."""
-    if keys["causal"] and keys["seq_len"] in COMPILED_SEQ_LENS and not is_grouped(keys):
+    return only_at(COMPILED_SEQ_LENS[str(keys["pass"])], keys, ANEW)
+
+
+def only_at(lengths: Sequence[int], keys: Keys, because: str) -> str | None:
+    """Say no to all but causal attention at some lengths, and to models' shapes."""
+    if keys["causal"] and keys["seq_len"] in lengths and not is_of_a_model(keys):
         return None
-    lengths = listed(COMPILED_SEQ_LENS)
-    return f"is compiled anew for each shape, and is measured at lengths {lengths} with a causal mask only"
+    return f"{because}, and is measured with a causal mask at {listed(lengths)} tokens only"
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -139,4 +151,5 @@ def listed(numbers: Sequence[int]) -> str:
     >>> listed((512, 2048, 8192))
     '512, 2048 and 8192'
     """
-    return " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])])
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last

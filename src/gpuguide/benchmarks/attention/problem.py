@@ -10,6 +10,10 @@ import torch
 from gpuguide.attention import cost
 from gpuguide.measure.benchmark import Keys
 
+TOKENS = 16384
+"""In all sequences of a batch together"""
+WIDTH = 2048
+"""Heads times their size"""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ELEMENT_SIZE = 2
 """Bytes of a number in both formats"""

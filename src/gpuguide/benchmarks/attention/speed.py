@@ -1,8 +1,8 @@
 """Attention: one layer's softmax(QKᵀ)V, forward and with its gradients.
 
 Not every contender is measured on every case. The naive formula does the same work with and without a causal mask, so
-it is measured with one. What is compiled anew for each shape takes some seconds every time, and is measured at a few
-lengths. ``sdpa-flash`` is FlashAttention-2, as PyTorch holds it.
+it is measured with one. What is compiled anew for each shape takes some seconds every time, and is measured at one or
+two lengths; so is what PyTorch has a faster kernel for. ``sdpa-flash`` is FlashAttention-2, as PyTorch holds it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import torch
 
 from gpuguide.benchmarks.attention.contenders import (
     compiled_cases_only,
+    efficient_cases_only,
     fa4,
+    fa4_cases_only,
     flex,
     flex_cases_only,
-    from_hopper_on,
     hopper_only,
-    is_grouped,
+    is_of_a_model,
     library,
     naive,
     naive_compiled,
     ours,
     ours_by_hand,
-    ungrouped_only,
 )
 from gpuguide.benchmarks.attention.problem import (
     CHECKED_ROWS_AT_ONCE,
     ELEMENT_SIZE,
+    TOKENS,
+    WIDTH,
     Attend,
     Problem,
     Tensors,
@@ -42,10 +44,8 @@ from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, beyond_memory, powers_of_two
 from gpuguide.measure.records import Metric, Rate
 
-TOKENS = 16384
-WIDTH = 2048
-"""Heads times their size"""
-SEQ_LENS = powers_of_two(512, 16384)
+SEQ_LENS = {True: powers_of_two(512, 16384), False: (1024, 8192)}
+"""By whether there is a causal mask: without one there is less to see"""
 PASSES = ("forward", "forward-backward")
 NAIVE_MATRICES = {"forward": 3, "forward-backward": 6}
 """How many matrices of the scores' size the naive formula holds at its highest"""
@@ -110,8 +110,8 @@ def bytes_needed(keys: Keys) -> float:
 
 def naive_cases_only(device: Device, keys: Keys, among: int = 1) -> str | None:
     """Say no where the mask would change nothing, and where the scores of ``among`` contenders do not fit."""
-    if is_grouped(keys):
-        return "the naive formula is measured where every head has keys of its own"
+    if is_of_a_model(keys):
+        return "the naive formula is measured with the heads that all lengths are measured with"
     if not keys["causal"]:
         return "the naive formula does the same work without a mask as with one, and is measured with it"
     batch, heads, seq_len = shape(keys, "batch", "heads", "seq_len")
@@ -134,7 +134,7 @@ def cases(device: Device) -> Sequence[Keys]:
         | {"heads": WIDTH // head_dim, "kv_heads": WIDTH // head_dim}
         for head_dim in (64, 128)
         for causal in (False, True)
-        for seq_len in SEQ_LENS
+        for seq_len in SEQ_LENS[causal]
     ]
     gpt2 = [
         {"head_dim": 64, "seq_len": seq_len, "causal": True, "batch": 64, "heads": 12, "kv_heads": 12}
@@ -171,11 +171,11 @@ ATTENTION = Benchmark(
         "gpuguide-gluon": contender(ours_by_hand, TENSOR_CORES, hopper_only),
         "sdpa-flash": contender(library("FLASH_ATTENTION"), AMPERE),
         "sdpa-cudnn": contender(library("CUDNN_ATTENTION"), AMPERE, libraries=("cudnn",)),
-        "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, ungrouped_only),
+        "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, efficient_cases_only),
         "fa4": Contender(
             lambda device, keys: work(fa4, device, keys, positions_first=True),
             TENSOR_CORES,
-            from_hopper_on,
+            fa4_cases_only,
             ("flash-attn-4", "nvidia-cutlass-dsl"),
         ),
         "flex": contender(flex, TENSOR_CORES, flex_cases_only),

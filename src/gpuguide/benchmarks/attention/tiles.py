@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from gpuguide.benchmarks.attention.contenders import hopper_only
-from gpuguide.benchmarks.attention.problem import Problem, Tensors, attention_flops, check_errors, relative_errors
-from gpuguide.benchmarks.attention.speed import ATTENTION, TENSOR_CORES, TOKENS, WIDTH, bytes_needed
+from gpuguide.benchmarks.attention.problem import (
+    TOKENS,
+    WIDTH,
+    Problem,
+    Tensors,
+    attention_flops,
+    check_errors,
+    relative_errors,
+)
+from gpuguide.benchmarks.attention.speed import ATTENTION, TENSOR_CORES, bytes_needed
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
@@ -16,7 +24,6 @@ from gpuguide.measure.records import Rate
 Changes = Mapping[str, Any]
 """Fields of a kernel's launch or schedule and their values, where they differ from those as shipped"""
 TILES: Mapping[str, Changes] = {
-    "64x32": {"rows": 64, "columns": 32, "warps": 4},
     "64x64": {"rows": 64, "columns": 64, "warps": 4},
     "64x128": {"rows": 64, "columns": 128, "warps": 4},
     "128x64": {"rows": 128, "columns": 64, "warps": 8},
@@ -30,8 +37,8 @@ VARIANTS: Mapping[str, Mapping[str, Changes]] = {
     "forward-by-hand": {
         "as-shipped": {},
         "weights-after-products": {"beside": False},
-        "turns": {"turns": True},
-        "turns-alone": {"beside": False, "turns": True},
+        "without-turns": {"turns": False},
+        "neither": {"beside": False, "turns": False},
         "columns-64": {"columns": 64},
         "stages-1": {"stages": 1},
         "stages-3": {"stages": 3},
@@ -53,7 +60,7 @@ def tiles_work(device: Device, keys: Keys) -> Work:
     if kernel == "forward-by-hand":
         from gpuguide.attention import gluon_flash
 
-        schedule = replace(gluon_flash.Schedule(), **changes)
+        schedule = replace(gluon_flash.AS_SHIPPED, **changes)
         return finished(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
     launch = replace(triton_flash.launch_of(kernel, problem.q), **changes)
     if kernel == "forward":
