@@ -65,12 +65,12 @@ def test_no_load_may_be_moved_or_dropped() -> None:
 
 def test_a_pytorch_that_cannot_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cuda, "_compile_kernel", raising=False)
-    with pytest.raises(GpuguideError, match=r"cannot compile CUDA C; install 2\.9 or newer\.$"):
+    with pytest.raises(GpuguideError, match=r"has no torch\.cuda\._compile_kernel.*install one from 2\.9 to 2\.13\.$"):
         memory_hierarchy.kernel("read_again", "l1")
 
 
 def test_without_a_toolkit_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(source: str, name: str) -> None:
+    def fails(kernel_source: str, kernel_name: str) -> None:
         raise OSError("CUDA_HOME environment variable is not set.")
 
     monkeypatch.setattr(torch.cuda, "_compile_kernel", fails, raising=False)

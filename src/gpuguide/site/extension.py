@@ -20,7 +20,7 @@ from gpuguide.site.finding import (
     search_entries,
     sitemap,
 )
-from gpuguide.site.look import assets, attribute_texts, mathematics, stylesheet
+from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, stylesheet
 from gpuguide.site.notebooks import downloads
 from gpuguide.site.pages import addresses, folds, skipped_cells
 from gpuguide.site.records import (
@@ -51,6 +51,7 @@ PARTS = (
     calculators,
     claims_table,
     code_links,
+    code_spans,
     cost_card,
     descriptions,
     downloads,

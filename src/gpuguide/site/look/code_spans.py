@@ -1,0 +1,54 @@
+"""Highlighted code without the marks of what looks like any other text, a quarter of a page's size.
+
+Pygments marks every name, bracket and space. Where neither scheme's style gives these another look than the code
+around them has, the mark is taken off.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
+from pygments.styles import get_style_by_name
+from pygments.token import STANDARD_TYPES, Text
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+_BLOCK = re.compile(r'(<div class="highlight"><pre>)(.*?)(</pre>)', re.DOTALL)
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.connect("html-page-context", take_off)
+
+
+def take_off(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Take the needless marks off the blocks of code of a page that is about to be written."""
+    if "body" in context:
+        options = app.config.html_theme_options
+        plain = looking_like_text(options["pygments_light_style"], options["pygments_dark_style"])
+        context["body"] = without_marks(context["body"], plain)
+
+
+@functools.cache
+def looking_like_text(*styles: str) -> frozenset[str]:
+    """Return the classes of what has the colour and the weight of plain code in every one of these styles."""
+    found = set(STANDARD_TYPES.values()) - {""}
+    for name in styles:
+        style = get_style_by_name(name)
+        plain = style.style_for_token(Text)
+        found &= {short for token, short in STANDARD_TYPES.items() if style.style_for_token(token) == plain}
+    return frozenset(found)
+
+
+def without_marks(page: str, plain: frozenset[str]) -> str:
+    """Return HTML whose blocks of code have no marks of these classes.
+
+    >>> block = '<div class="highlight"><pre><span class="n">x</span><span class="mi">1</span></pre>'
+    >>> without_marks(block, frozenset({"n"}))
+    '<div class="highlight"><pre>x<span class="mi">1</span></pre>'
+    """
+    mark = re.compile(rf'<span class="(?:{"|".join(sorted(plain))})">([^<]*)</span>')
+    return _BLOCK.sub(lambda block: block[1] + mark.sub(r"\1", block[2]) + block[3], page)
