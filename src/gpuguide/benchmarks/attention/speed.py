@@ -44,7 +44,7 @@ from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, beyond_memory, powers_of_two
 from gpuguide.measure.records import Metric, Rate
 
-SEQ_LENS = {True: powers_of_two(512, 16384), False: (1024, 8192)}
+SEQ_LENS = {True: powers_of_two(512, 16384), False: (512, 8192)}
 """By whether there is a causal mask: without one there is less to see"""
 PASSES = ("forward", "forward-backward")
 NAIVE_MATRICES = {"forward": 3, "forward-backward": 6}
