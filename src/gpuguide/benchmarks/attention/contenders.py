@@ -14,7 +14,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
 
 EFFICIENT_SEQ_LENS = (2048, 8192)
-FLEX_SEQ_LENS = (2048, 8192)
+FLEX_SEQ_LENS = {"forward": (2048, 8192), "forward-backward": (8192,)}
 COMPILED_SEQ_LENS = {"forward": (1024, 8192), "forward-backward": (1024,)}
 ANEW = "is compiled anew for each shape"
 
@@ -120,17 +120,15 @@ def efficient_cases_only(device: Device, keys: Keys) -> str | None:
 
 
 def fa4_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to older generations of GPUs, and to what needs no mask."""
-    if not device.capability or device.capability < (9, 0):
-        return "this library has kernels for compute capability 9.0 and newer"
-    return None if keys["causal"] else "takes seconds to compile, and is measured with a causal mask only"
+    """Say no to older generations of GPUs."""
+    if device.capability and device.capability >= (9, 0):
+        return None
+    return "this library has kernels for compute capability 9.0 and newer"
 
 
 def flex_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to gradients, and to most shapes, because each is compiled anew."""
-    if keys["pass"] != "forward":
-        return f"{ANEW}, and is measured forward only"
-    return only_at(FLEX_SEQ_LENS, keys, ANEW)
+    """Say no to most shapes, because each is compiled anew."""
+    return only_at(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
 def compiled_cases_only(device: Device, keys: Keys) -> str | None:
