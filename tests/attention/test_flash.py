@@ -205,6 +205,14 @@ def test_forward_mode_is_refused_and_not_taken_for_zero() -> None:
         causal(forward_ad.make_dual(q, q), k, v)
 
 
+def test_forward_mode_under_a_compiler_is_refused_and_not_taken_for_zero() -> None:
+    q, k, v = (tensor.detach() for tensor in draw("cpu"))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda q: torch.func.jvp(lambda q: causal(q, k, v), (q,), (q,))[1])
+    with pytest.raises(NotImplementedError, match="jvp"):
+        compiled(q)
+
+
 def test_what_was_expanded_is_not_copied_whole() -> None:
     from gpuguide.attention.layout import addressable, is_addressable
 

@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from gpuguide.attention import reference
 from gpuguide.attention.faults import gradients_asked
 from gpuguide.attention.layout import room_like
+from gpuguide.kernels import forward_mode
 from gpuguide.kernels.context import device_of
 from gpuguide.logits import at_least_fp32
 
@@ -84,6 +85,7 @@ def flash_attention_with_log_sum_exp(
     factor = reference.scale_or_default(scale, q.shape[-1])
     if factor <= 0:  # the kernels take the highest score before they scale it, and hide keys by -inf
         q, factor = (-q, -factor) if factor else (q * 0, 1.0)
+    forward_mode.refuse_compiled()
     called = FlashAttention.apply if is_transformed(q, k, v) else forward
     result: tuple[torch.Tensor, torch.Tensor] = called(q, k, v, causal, factor, by_hand)
     return result

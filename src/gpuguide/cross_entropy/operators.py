@@ -17,7 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 from gpuguide import kernels
 from gpuguide.costs import roofline
 from gpuguide.cross_entropy import loop
-from gpuguide.softmax.operators import refuse_forward_mode
+from gpuguide.kernels import forward_mode
 
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """The loss, the gradients of hidden states and head (empty where not wanted), and what the sum was multiplied by"""
@@ -177,7 +177,7 @@ linear_cross_entropy.register_autograd(_LinearCrossEntropy.backward, setup_conte
 def differentiable(*inputs: Any) -> torch.Tensor:
     """Return the loss, in the form that whoever asks can differentiate."""
     if torch.compiler.is_compiling():
-        refuse_forward_mode()
+        forward_mode.refuse_compiled()
         return linear_cross_entropy(*inputs)[0]
     loss: torch.Tensor = _LinearCrossEntropy.apply(*inputs)[0]
     return loss

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from gpuguide import kernels
 from gpuguide import logits as plain
+from gpuguide.kernels import forward_mode
 
 EVERYWHERE = ("cpu", "cuda")
 
@@ -153,18 +154,8 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 def is_differentiated(tensor: torch.Tensor) -> bool:
     """Return whether anybody wants derivatives of an autograd function by a tensor, in either mode."""
     if torch.compiler.is_compiling():
-        refuse_forward_mode()
+        forward_mode.refuse_compiled()
         return False  # it asks the operator itself
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     return forward_ad.unpack_dual(tensor).tangent is not None
-
-
-def refuse_forward_mode() -> None:
-    """Raise a :class:`NotImplementedError` where ``torch.compile`` traces a forward mode.
-
-    It would take an operator for a constant and its derivative for zero. Without ``fullgraph`` it then leaves the
-    function uncompiled, which is right.
-    """
-    if forward_ad._current_level >= 0:
-        raise NotImplementedError("Operators have no forward mode under torch.compile: call this one outside of it.")
