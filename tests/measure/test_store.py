@@ -198,6 +198,18 @@ def test_what_needs_several_gpus_is_found_with_the_fewest(
         store.published("copy-size", "4x")
 
 
+def test_what_only_another_gpu_has_says_which_one_and_how_to_measure_it(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-h200"')
+    save(a_record("ceilings", device="nvidia-h200"), published)
+    save(a_record(device="nvidia-h100"), published)
+    with pytest.raises(
+        GpuguideError, match=r"on nvidia-h200, only on nvidia-h100\. Measure it with 'gpuguide bench run"
+    ):
+        store.published("copy-size")
+
+
 def test_a_setting_without_records_says_which_there_are(
     published: Path, save: Save, setting: Callable[[str], None]
 ) -> None:

@@ -193,7 +193,16 @@ def published(benchmark: str, device: str | None = None) -> Record:
         check_reference()
     elif wanted[0] not in _devices():
         raise unknown("device with published records", wanted[0], _devices())
-    raise GpuguideError(f"There is no published record of {benchmark!r} on {wanted[0]}.")
+    raise GpuguideError(
+        f"There is no published record of {benchmark!r} on {only_of(benchmark, wanted[0])}. Measure it with "
+        f"'gpuguide bench run {benchmark} --out DIR' and 'gpuguide records import --publish DIR'."
+    )
+
+
+def only_of(benchmark: str, device: str) -> str:
+    """Return a device without a published record of a benchmark, and which ones have one: ``a, only on b``."""
+    held = [other for other in _devices() if (published_folder() / other / f"{benchmark}.json").exists()]
+    return f"{device}, only on {', '.join(held)}" if held else device
 
 
 def mine(benchmark: str) -> list[Record]:
