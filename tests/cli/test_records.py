@@ -207,7 +207,7 @@ def test_records_verify_finds_what_is_stale(gpuguide: Run, tmp_path: Path) -> No
     status, out, err = gpuguide("records", "verify", tmp_path)
     assert status == 1
     assert "cpu/ceilings: stale" in out
-    assert err == "1 records, 1 damaged or stale.\n"
+    assert err == "1 record, 1 damaged or stale.\n"
 
 
 def test_records_import_into_ones_own(gpuguide: Run, overlay: Path, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def records_verify(
         ]
         wrong += record.stale and not allowed
         say(f"{record.device}/{record.benchmark}: {'; '.join(notes) or 'good'}")
-    err.print(f"{len(files)} records, {wrong} damaged or stale.")
+    err.print(f"{len(files)} record{'s' * (len(files) != 1)}, {wrong} damaged or stale.")
     if wrong:
         raise typer.Exit(1)
 
