@@ -89,6 +89,8 @@ KNOWN = {
     "rmm": Library("RMM", "rmm", ("rmm-cu13", "rmm-cu12", "rmm")),
 }
 """Every library that a benchmark may name, by the name that records use"""
+PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy")
+"""Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
 """What every run names, whatever its contenders are"""
 OF_CUDA = ("cudnn", "cublas")
