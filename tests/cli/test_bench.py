@@ -41,7 +41,7 @@ def test_bench_run_measures_stores_and_goes_on(gpuguide: Run, fake_gpu: str, ove
     assert status == 0
     assert "0 cases measured; 3 were measured before (--again measures them anew)." in err
     status, _, err = gpuguide("bench", "run", "ceilings", "--again")
-    assert "1 cases measured." in err
+    assert "1 case measured." in err
 
 
 def test_bench_run_stops_at_the_time_limit_and_says_how_to_go_on(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
@@ -64,7 +64,7 @@ def test_bench_run_quick_stores_nothing(gpuguide: Run, fake_gpu: str, overlay: P
     status, _, err = gpuguide("bench", "run", "copy-size", "--quick")
     assert status == 0
     assert "records go to" not in err
-    assert "1 cases measured." in err
+    assert "1 case measured." in err
     assert not overlay.exists()
 
 

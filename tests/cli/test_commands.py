@@ -108,6 +108,13 @@ def test_an_unknown_name_lists_the_near_ones(gpuguide: Run, words: list[str], sa
     assert re.search(says, err)
 
 
+def test_a_setting_without_records_is_said_once(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "reference_device", lambda: "nvidia-b200")
+    status, out, err = gpuguide("claims", "check")
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r"gpuguide: .* 'nvidia-b200', of which there are no published records\. .*\n", err)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

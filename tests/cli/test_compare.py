@@ -50,6 +50,14 @@ def test_ones_own_cases_come_with_the_published_value_and_the_ratio(
     assert out.endswith("as the device on its left\n")
 
 
+def test_a_processor_stands_beside_a_processor(gpuguide: Run, published: Path, overlay: Path) -> None:
+    synthetic.write_all(overlay, CPU, slower=60.0)
+    _, out, _ = gpuguide("bench", "compare", "--benchmark", "ceilings")
+    (line,) = [line for line in rows(out, "ceilings") if line.startswith("copy ")]
+    assert line.rstrip().endswith("0.50×")
+    assert store.reference_device()[:10] not in out
+
+
 def test_what_only_others_measured_is_left_out(gpuguide: Run, published: Path, overlay: Path) -> None:
     """A GPU with little memory has other sizes: they stand there, with a dash where nobody published them."""
     small = [Case({"working_set": 12345}, "copy", 0, "ok", measured={"time": records.metric("s", [1e-3] * 5)})]

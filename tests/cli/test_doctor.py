@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import libraries
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -27,3 +30,17 @@ def test_doctor_fails_where_something_required_is_missing(gpuguide: Run, monkeyp
     status, out, _ = gpuguide("doctor")
     assert status == 1
     assert "needed by everything" in out
+
+
+def test_doctor_says_which_peers_are_here(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"liger-kernel": "0.8.5"}
+    monkeypatch.setattr(libraries, "installed", lambda packages: next(map(here.get, packages), None))
+    _, out, _ = gpuguide("doctor")
+    assert re.search(r"yes +liger-kernel +0\.8\.5", out)
+    assert re.search(r"no +quack-kernels +not installed: .*pip install quack-kernels", out)
+
+
+def test_every_peer_is_called_by_a_contender() -> None:
+    benchmarks = map(declarations.get, declarations.names())
+    called = {name for each in benchmarks for contender in each.contenders.values() for name in contender.libraries}
+    assert set(libraries.PEERS) <= called

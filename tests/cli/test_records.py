@@ -91,7 +91,7 @@ def test_records_show(gpuguide: Run) -> None:
     status, out, err = gpuguide("records", "show", "copy-size", "--device", OURS)
     assert (status, err) == (0, "")
     assert out.startswith(f"copy-size on {reference_gpu.name()} · driver ")
-    assert len(re.findall(r"copy +working_set=\d+ +time .*\n +bandwidth +[\d.]+ [GT]B/s", out)) == 18
+    assert len(re.findall(r"\nworking_set=\d+\ncopy +time .*\n +bandwidth +[\d.]+ [GT]B/s", out)) == 18
 
 
 def test_records_show_of_every_device_and_of_ones_own(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
@@ -207,7 +207,7 @@ def test_records_verify_finds_what_is_stale(gpuguide: Run, tmp_path: Path) -> No
     status, out, err = gpuguide("records", "verify", tmp_path)
     assert status == 1
     assert "cpu/ceilings: stale" in out
-    assert err == "1 records, 1 damaged or stale.\n"
+    assert err == "1 record, 1 damaged or stale.\n"
 
 
 def test_records_import_into_ones_own(gpuguide: Run, overlay: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def a_run(commit: str) -> Run:
         driver="580.1",
         cuda="13.0",
         python="3.12.3",
-        versions={},
+        versions={"torch": "2.11.0"},
         host_cpu="A processor",
         host_cores=16,
         before=Readings(),

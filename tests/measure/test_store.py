@@ -198,6 +198,18 @@ def test_what_needs_several_gpus_is_found_with_the_fewest(
         store.published("copy-size", "4x")
 
 
+def test_what_only_another_gpu_has_says_which_one_and_how_to_measure_it(
+    published: Path, save: Save, setting: Callable[[str], None]
+) -> None:
+    setting('device = "nvidia-h200"')
+    save(a_record("ceilings", device="nvidia-h200"), published)
+    save(a_record(device="nvidia-h100"), published)
+    with pytest.raises(
+        GpuguideError, match=r"on nvidia-h200, only on nvidia-h100\. Measure it with 'gpuguide bench run"
+    ):
+        store.published("copy-size")
+
+
 def test_a_setting_without_records_says_which_there_are(
     published: Path, save: Save, setting: Callable[[str], None]
 ) -> None:
@@ -212,18 +224,31 @@ def test_a_setting_without_records_says_which_there_are(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("device = ", "names no reference GPU"),
-        ("gpu = 'x'", "names no reference GPU"),
-        ("device = 3", "names 3. Name one device"),
-        ("device = '2x-nvidia-h200'", "without a number of devices"),
-        ("device = '../x'", "Name one device"),
+        (b"device = ", "is not TOML"),
+        (b"device = '\xff'", "is not TOML"),
+        (b"", "names no reference GPU"),
+        (b"gpu = 'x'", "names no reference GPU"),
+        (b"device = 'nvidia-h200'\nprose = 'nvidia-h100'", "sets prose, which nothing reads"),
+        (b"device = 'cpu'", "names a processor"),
+        (b"device = 3", "names 3. Name one device"),
+        (b"device = '2x-nvidia-h200'", "names '2x-nvidia-h200'. Name one device"),
+        (b"device = '../x'", "names '../x'. Name one device"),
     ],
 )
-def test_a_setting_that_names_no_device(setting: Callable[[str], None], text: str, says: str) -> None:
-    setting(text)
-    with pytest.raises(GpuguideError, match=r"reference\.toml names") as caught:
+def test_a_setting_that_names_no_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, says: str
+) -> None:
+    path = tmp_path / "reference.toml"
+    path.write_bytes(text)
+    monkeypatch.setattr(store, "reference_file", lambda: path)
+    with pytest.raises(GpuguideError, match=rf"reference\.toml {says}"):
         store.reference_device()
-    assert says in str(caught.value)
+
+
+def test_a_setting_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "reference_file", lambda: tmp_path / "reference.toml")
+    with pytest.raises(GpuguideError, match=r'reference\.toml cannot be read: No such file .* device = "nvidia-h200"'):
+        store.reference_device()
 
 
 def test_a_page_reads_what_it_declares_and_nothing_else(

@@ -19,8 +19,6 @@ PEERS = {
         "cut-cross-entropy",
         "torch-linear-cross-entropy",
         "torch-compile-chunked",
-        "liger-equal-memory",
-        "gpuguide-equal-memory",
     ],
     "softmax": ["quack"],
 }

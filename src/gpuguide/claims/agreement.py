@@ -1,6 +1,6 @@
 """Whether a row's sentence and its evidence name the same quantities, as far as a program can see it.
 
-Five rules, none with exceptions:
+Five rules:
 
 - A number that is typed in ``right`` stands in the row's evidence too, or in the claim, or is declared in ``given``:
   a version, a product's name, a premise, what a source says. What the row computes is never typed, and a rate is never

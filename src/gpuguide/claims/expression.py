@@ -198,7 +198,7 @@ def parse(text: str, extra: frozenset[str] = frozenset()) -> ast.expr:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"{text!r} is not an expression ({error}).") from None
+        raise ExpressionError(f"{text!r} is not an expression ({getattr(error, 'msg', error)}).") from None
     _check(tree, frozenset(FUNCTIONS) | extra, frozenset(_CONSTANTS))
     return tree
 

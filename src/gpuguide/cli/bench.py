@@ -86,7 +86,7 @@ def bench_run(
         report=show,
         say=lambda text: err.print(text, markup=False),
     )
-    parts = [f"{outcome.measured} cases measured"]
+    parts = [f"{outcome.measured} case{'s' * (outcome.measured != 1)} measured"]
     if outcome.already_fresh:
         parts.append(f"{outcome.already_fresh} were measured before (--again measures them anew)")
     if outcome.not_reached:

@@ -30,7 +30,9 @@ def claims_check(
     Example: gpuguide claims check
     """
     from gpuguide import claims as ledger
+    from gpuguide.measure import store
 
+    store.check_reference()  # said once, and not by every row that was measured
     outcomes = ledger.check(ledger.load())
     wrong = [outcome for outcome in outcomes if not outcome.ok]
     if format is ClaimsFormat.json:

@@ -36,7 +36,8 @@ def compare(
 ) -> None:
     """Show what you measured, beside the published values.
 
-    Beside your values stand those of the reference GPU, or of the published devices that you name.
+    Beside your values stand those of the reference GPU, beside a processor's those of ours, or those of the published
+    devices that you name.
 
     Example: gpuguide bench compare --benchmark ceilings
     """
@@ -54,13 +55,23 @@ def compare(
             "You have measured nothing yet. 'gpuguide bench run' does; "
             "'gpuguide bench compare --published' shows what others measured."
         )
-    beside = wanted_theirs or [record for record in theirs if store.is_reference(record)]
-    for record in wanted_own:
-        show_own(record, [other for other in beside if other.benchmark == record.benchmark])
-    if wanted_own and beside:
+    pairs = [
+        (mine, [other for other in wanted_theirs or usual(mine, theirs) if other.benchmark == mine.benchmark])
+        for mine in wanted_own
+    ]
+    for record, beside in pairs:
+        show_own(record, beside)
+    if any(beside for _, beside in pairs):
         say("speed: how many times as fast yours is as the device on its left")
     if published or not wanted_own:
         show_published(wanted_theirs or theirs)
+
+
+def usual(own: Record, published: Iterable[Record]) -> list[Record]:
+    """Return what a record is compared with if nobody says: a processor's with ours, a GPU's with the reference's."""
+    if own.device == store.CPU:
+        return [record for record in published if record.device == store.CPU]
+    return [record for record in published if store.is_reference(record)]
 
 
 def in_order(records: Iterable[Record], names: Sequence[str] | None) -> list[Record]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from gpuguide.cli.screen import listing, show
-from gpuguide.measure import store
+from gpuguide.hardware import doctor as examination
+from gpuguide.hardware.doctor import Finding
+from gpuguide.measure import libraries, store
 
 
 def doctor() -> None:
@@ -13,9 +15,7 @@ def doctor() -> None:
 
     Example: gpuguide doctor
     """
-    from gpuguide.hardware import doctor as examination
-
-    findings = [*examination.examine(), examination.records_folder(store.overlay_folder())]
+    findings = [*examination.examine(), *peers(), examination.records_folder(store.overlay_folder())]
     table = listing("here", "name", "detail", whole=("here", "name"), head=False)
     for finding in findings:
         mark = {True: "yes", False: "no"}[finding.present]
@@ -23,3 +23,16 @@ def doctor() -> None:
     show(table)
     if not all(finding.present for finding in findings if finding.required):
         raise typer.Exit(1)
+
+
+def peers() -> list[Finding]:
+    """Look for the libraries that benchmarks compare with, without importing them."""
+    found = {name: libraries.installed(libraries.get(name).packages) for name in libraries.PEERS}
+    return [
+        Finding(
+            name,
+            version is not None,
+            version or f"not installed: benchmarks compare with it; pip install {name}",
+        )
+        for name, version in found.items()
+    ]

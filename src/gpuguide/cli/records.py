@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from gpuguide.cli import compare
-from gpuguide.cli.screen import err, listing, say, show
+from gpuguide.cli.screen import err, listing, say, show, width
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records as record_files
@@ -20,7 +23,7 @@ from gpuguide.measure.units import format_quantity
 
 NUMBERS = ("median", "p25", "p75", "n", "within\nturns", "between\nturns")
 app = typer.Typer(
-    help="Records: list, show, verify, import, rebase.\n\nExample: gpuguide records list", no_args_is_help=True
+    help="Records: list, show, verify, import, rebase, choices.\n\nExample: gpuguide records list", no_args_is_help=True
 )
 
 
@@ -98,20 +101,48 @@ def show_record(record: Record) -> None:
     same, differ = side_by_side.split_keys(record.cases)
     if same:
         say(f"all cases: {describe_keys(same)}")
-    table = listing("contender", *["case"] * bool(differ), "metric", *NUMBERS, whole=("metric", *NUMBERS))
-    for case in record.cases:
-        words = [case.contender, *compare.keys_text(case, differ)]
-        for name, metric in case.metrics.items():
-            s = metric.summary
-            spread = ["" if q is None else format_quantity(q, metric.unit) for q in (s.median, s.p25, s.p75)]
-            turns = ["" if share is None else percent(share) for share in (metric.within_turns, metric.between_turns)]
-            table.add_row(*words, name, *spread, str(s.n), *turns)
-            words = [""] * len(words)  # said once for all metrics of a case
-    show(table)
+    show_measurements(record, differ)
     for case in record.cases:
         if case.status != "ok":
             keys_of_case = f" ({describe_keys(case.keys)})" if case.keys else ""
             say(f"{case.contender}{keys_of_case}: {case.status}, {case.reason}")
+
+
+def show_measurements(record: Record, differ: Sequence[str]) -> None:
+    """Print the measurements of each case below its keys, the contenders under each other."""
+    cases: dict[str, list[list[str]]] = {}
+    for case in record.cases:
+        for name, metric in case.metrics.items():
+            s = metric.summary
+            spread = ["" if q is None else format_quantity(q, metric.unit) for q in (s.median, s.p25, s.p75)]
+            turns = ["" if share is None else percent(share) for share in (metric.within_turns, metric.between_turns)]
+            rows = cases.setdefault(" ".join(compare.keys_text(case, differ)), [])
+            said = any(row[0] == case.contender for row in rows)
+            rows.append(["" if said else case.contender, name, *spread, str(s.n), *turns])
+    heads = ["contender", "metric", *NUMBERS]
+    widths = [max(map(len, cells)) for cells in zip(*chain(*cases.values()), map(longest_word, heads), strict=True)]
+    widths[0] = max(8, min(widths[0], width() - sum(widths[1:]) - 2 * len(widths[1:])))
+
+    def table(head: bool) -> Table:
+        """Return an empty table whose columns stand where those of the others stand."""
+        found = listing(*heads, whole=heads[1:], head=head)
+        for column, columns in zip(found.columns, widths, strict=True):
+            column.width = columns
+        return found
+
+    show(table(head=True))
+    for keys, rows in cases.items():
+        if differ:
+            say(keys)
+        measured = table(head=False)
+        for row in rows:
+            measured.add_row(*row)
+        show(measured)
+
+
+def longest_word(head: str) -> str:
+    """Return the longest line of a column's head."""
+    return max(head.splitlines(), key=len)
 
 
 def percent(share: float) -> str:
@@ -154,7 +185,7 @@ def records_verify(
         ]
         wrong += record.stale and not allowed
         say(f"{record.device}/{record.benchmark}: {'; '.join(notes) or 'good'}")
-    err.print(f"{len(files)} records, {wrong} damaged or stale.")
+    err.print(f"{len(files)} record{'s' * (len(files) != 1)}, {wrong} damaged or stale.")
     if wrong:
         raise typer.Exit(1)
 

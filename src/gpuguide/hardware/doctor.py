@@ -16,7 +16,7 @@ from typing import Any
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.monitor import BoardState, read_board, read_driver
-from gpuguide.hardware.processor import processor_name
+from gpuguide.hardware.processor import cores_available, processor_name
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def python() -> Finding:
 
 def processor() -> Finding:
     """Look at the host's processor, and at how many of its cores this process may use."""
-    cores = os.cpu_count() or 1
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    cores, mine = os.cpu_count() or 1, cores_available()
     usable = f"{cores} cores" if mine == cores else f"{mine} of {cores} cores for this process"
     return Finding("Processor", True, f"{processor_name()}, {usable}")
 

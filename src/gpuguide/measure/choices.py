@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
 from gpuguide.measure.digest import PACKAGE_FOLDER
@@ -24,23 +25,37 @@ def tables() -> list[Path]:
 
 
 def from_records(table: Path) -> str:
-    """Return what a table should hold, by the published records of its benchmark."""
+    """Return what a table should hold, by the published records of its benchmark on single GPUs.
+
+    Raises
+    ------
+    GpuguideError
+        If a GPU that was measured is not in the table of GPUs, which knows its compute capability.
+    """
     asked = json.loads(table.read_text(encoding="utf-8"))
-    named = [record for record in store.published_records() if record.benchmark == asked["benchmark"]]
-    devices = {record.runs[-1].device_name: record for record in named if record.runs[-1].device_name}
-    return as_text({**asked, "devices": {name: of_device(record, asked) for name, record in devices.items()}})
+    named = {
+        record.device_name: record
+        for record in store.published_records()
+        if record.benchmark == asked["benchmark"] and record.device == store.kind(record.device) != store.CPU
+    }
+    return as_text({**asked, "devices": {name: of_device(record, asked) for name, record in named.items()}})
 
 
 def of_device(record: Record, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compute capability of a record's device, and the order of speed in each case."""
-    capability = datasheet.get(record.runs[-1].device_name).capability
+    gpu = datasheet.find(record.device_name)
+    if gpu is None:
+        raise GpuguideError(
+            f"{record.device_name}, of which {record.path} is a record, is not in the table of GPUs, which tells its "
+            "compute capability. Add it to datasheet.toml."
+        )
     times: dict[str, dict[str, float]] = {}
     for case in record.cases:
         if case.status == "ok" and case.contender in asked["contenders"]:
             of_case = times.setdefault(json.dumps(dict(case.keys)), {})
             of_case[asked["contenders"][case.contender]] = case.metrics["time"].summary.median
     cases = [{**json.loads(keys), "order": sorted(found, key=found.__getitem__)} for keys, found in times.items()]
-    return {"capability": list(capability), "cases": cases}
+    return {"capability": list(gpu.capability), "cases": cases}
 
 
 def as_text(table: Mapping[str, Any]) -> str:

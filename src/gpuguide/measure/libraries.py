@@ -86,11 +86,11 @@ KNOWN = {
     "duckdb": Library("DuckDB", "duckdb", ("duckdb",)),
     "pyarrow": Library("PyArrow", "pyarrow", ("pyarrow",)),
     "cudf": Library("cuDF", "cudf", ("cudf-cu13", "cudf-cu12", "cudf")),
-    "cudf-polars": Library("cuDF's engine for Polars", "cudf_polars", ("cudf-polars-cu13", "cudf-polars-cu12")),
     "rmm": Library("RMM", "rmm", ("rmm-cu13", "rmm-cu12", "rmm")),
-    "cupy": Library("CuPy", "cupy", ("cupy-cuda13x", "cupy-cuda12x", "cupy")),
 }
 """Every library that a benchmark may name, by the name that records use"""
+PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy")
+"""Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
 """What every run names, whatever its contenders are"""
 OF_CUDA = ("cudnn", "cublas")

@@ -180,8 +180,8 @@ def quotable(found: Found) -> Found:
     """
     if not store.is_quotable(found.record):
         raise GpuguideError(
-            f"text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
-            f"{found.record.device_name} is drawn in figures only."
+            f"Text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
+            f"{found.record.device_name} is drawn in figures only. Leave 'device={found.record.device}' out."
         )
     return found
 

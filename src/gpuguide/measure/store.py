@@ -19,6 +19,7 @@ from gpuguide.measure.records import Record
 
 CPU = "cpu"
 """The slug of every processor"""
+_SETTING = 'Write one line: device = "nvidia-h200".'
 OVERLAY_VARIABLE = "GPUGUIDE_RECORDS"
 DECLARED_VARIABLE = "GPUGUIDE_DECLARED"
 """While the site is built: the benchmarks that the page declares in its front matter, separated by commas"""
@@ -78,18 +79,30 @@ def reference_device() -> str:
         If the setting does not name one device.
     """
     path = reference_file()
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise GpuguideError(f"{path} cannot be read: {error.strerror}. {_SETTING}") from error
     return _reference_device(path, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=2)
 def _reference_device(path: Path, modified: int, size: int) -> str:
     try:
-        device = tomllib.loads(path.read_text(encoding="utf-8"))["device"]
-    except (tomllib.TOMLDecodeError, KeyError) as error:
-        raise GpuguideError(f'{path} names no reference GPU ({error}). Write: device = "nvidia-h200".') from error
+        setting = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GpuguideError(f"{path} is not TOML ({error}). {_SETTING}") from error
+    if "device" not in setting:
+        raise GpuguideError(f"{path} names no reference GPU. {_SETTING}")
+    if further := sorted(setting.keys() - {"device"}):
+        raise GpuguideError(
+            f"{path} sets {', '.join(further)}, which nothing reads. {_SETTING} Nothing else belongs here."
+        )
+    device = setting["device"]
     if not isinstance(device, str) or device != kind(device) or not re.fullmatch(r"[a-z0-9-]+", device):
         raise GpuguideError(f"{path} names {device!r}. Name one device by its folder, without a number of devices.")
+    if device == CPU:
+        raise GpuguideError(f"{path} names a processor. The GPU of the prose is a GPU. {_SETTING}")
     return device
 
 
@@ -180,7 +193,16 @@ def published(benchmark: str, device: str | None = None) -> Record:
         check_reference()
     elif wanted[0] not in _devices():
         raise unknown("device with published records", wanted[0], _devices())
-    raise GpuguideError(f"There is no published record of {benchmark!r} on {wanted[0]}.")
+    raise GpuguideError(
+        f"There is no published record of {benchmark!r} on {only_of(benchmark, wanted[0])}. Measure it with "
+        f"'gpuguide bench run {benchmark} --out DIR' and 'gpuguide records import --publish DIR'."
+    )
+
+
+def only_of(benchmark: str, device: str) -> str:
+    """Return a device without a published record of a benchmark, and which ones have one: ``a, only on b``."""
+    held = [other for other in _devices() if (published_folder() / other / f"{benchmark}.json").exists()]
+    return f"{device}, only on {', '.join(held)}" if held else device
 
 
 def mine(benchmark: str) -> list[Record]:

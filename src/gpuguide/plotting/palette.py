@@ -105,9 +105,7 @@ CONTENDERS = {
     "torch-compile-chunked": Style("orange", "X", "torch.compile, chunked"),
     "torch-linear-cross-entropy": Style("sky", "h", "PyTorch's linear cross-entropy"),
     "gpuguide": Style("green", "^"),
-    "gpuguide-equal-memory": Style("green", ">", "gpuguide, equal memory"),
     "liger": Style("violet", "v", "Liger"),
-    "liger-equal-memory": Style("violet", "<", "Liger, equal memory"),
     "cut-cross-entropy": Style("ochre", "P", "Cut cross-entropy (Apple)"),
     "cut-cross-entropy-exact": Style("ochre", "p", "Cut cross-entropy, exact"),
     "quack": Style("pink", "D", "QuACK"),
@@ -148,7 +146,8 @@ CONTENDERS = {
     "gpuguide-staged": Style("green", "^"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
-unless one is a setting of the other, whose name its own begins with: ``liger-equal-memory`` is ``liger``."""
+unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is
+``torch-compile``."""
 
 _current: ContextVar[Theme] = ContextVar("theme", default=PRINT)
 

@@ -74,8 +74,6 @@ PANELS = {
 }
 """The questions that :func:`trace` can answer"""
 USUAL = ("utilisation", "power", "clock", "temperature")
-HEIGHT = 1.7
-"""Inches of a panel, for the size of a figure"""
 LEGEND_ROW = 18
 """Points"""
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))

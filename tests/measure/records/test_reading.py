@@ -194,6 +194,7 @@ PARTICULAR: list[Damage] = [
     ("run out of range", "cases[0].run", put((*FIRST, "run"), 2)),
     ("negative run", "cases[0].run", put((*FIRST, "run"), -1)),
     ("a version that is not there", "runs[0].versions", take_out(("runs", 0, "versions", "cudnn"))),
+    ("no version of PyTorch", "runs[0].versions", take_out(("runs", 0, "versions", "torch"))),
     ("no versions at all", "runs[0].versions", put(("runs", 0, "versions"), {})),
     ("less than no cores", "runs[0].host_cores_available", put(("runs", 0, "host_cores_available"), -1)),
     ("a turn too many", "cases[0].metrics.time.turns", put((*TIME, "turns"), [1, 3, 1])),

@@ -31,7 +31,7 @@ runs = st.builds(
     driver=optional_words,
     cuda=optional_words,
     python=words,
-    versions=st.dictionaries(words, words, max_size=3),
+    versions=st.dictionaries(words, words, max_size=3).map(lambda found: {**found, "torch": "2.11.0"}),
     host_cpu=words,
     host_cores=st.integers(1, 1000),
     before=readings,

@@ -263,6 +263,13 @@ def test_another_processor_begins_a_record_of_its_own(
     assert "the record is of A processor, and this is Another processor" in said[0]
 
 
+def test_a_benchmark_without_a_case_for_the_device_says_so(measure: Any, scripted: Any) -> None:
+    for options in ({"quick": True}, {}):
+        said: list[str] = []
+        assert measure(scripted(sizes=()).benchmark, say=said.append, **options).measured == 0
+        assert said == ["scripted: no case is meant for A processor."]
+
+
 def test_the_time_limit_stops_between_cases_and_the_next_run_goes_on(
     measure: Any, scripted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts_of: Any
 ) -> None:

@@ -137,8 +137,8 @@ def test_a_page_of_which_only_another_gpu_has_a_record_is_named(
     monkeypatch.setattr(store, "reference_device", lambda: "nvidia-b200")
     page = page_source.Page(executed=True, benchmarks=("copy-size",))
     for devices, says in (
-        ([], "published. Measure"),
-        ([synthetic.OTHER], "published of nvidia-b200, only of nvidia-h200."),
+        ([], "published on nvidia-b200. Measure"),
+        ([synthetic.OTHER], "published on nvidia-b200, only on nvidia-h200."),
     ):
         for device in devices:
             synthetic.write_all(tmp_path, device)

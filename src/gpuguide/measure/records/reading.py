@@ -120,7 +120,9 @@ class _Reader(Fields):
             if identity in seen:
                 raise self.fail(f"cases[{index}]", f"it repeats cases[{seen[identity]}]")
             seen[identity] = index
-        for index in range(len(record.runs)):
+        for index, run in enumerate(record.runs):
+            if self.version >= SINCE["libraries"] and not run.simulated and "torch" not in run.versions:
+                raise self.fail(f"runs[{index}].versions", "every run names torch, and it is not there")
             if all(case.run != index for case in record.cases):
                 raise self.fail(f"runs[{index}]", "no case was measured in it")
 

@@ -148,6 +148,8 @@ class _Plan:
 
 def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool, again: bool) -> _Plan:
     everything = tuple(benchmark.cases(device))
+    if not everything:
+        return _Plan(benchmark, None, (), 0, notes=(f"{benchmark.name}: no case is meant for {device.name}.",))
     if quick:
         return _Plan(benchmark, None, everything[:1], 0)
     path = record_path(folder, device, benchmark) if folder is not None else None

@@ -33,13 +33,12 @@ def check_published(page: page_source.Page) -> None:
     for name in page.benchmarks:
         if name not in known:
             raise unknown("benchmark", name, known)
-        held = sorted(path.parent.name for path in store.published_folder().glob(f"*/{name}.json"))
+        held = [path.parent.name for path in store.published_folder().glob(f"*/{name}.json")]
         if not {store.kind(device) for device in held} & {store.reference_device(), store.CPU}:
-            where = f" of {store.reference_device()}, only of {', '.join(held)}" if held else ""
             raise GpuguideError(
-                f"The page declares {name!r}, of which no record is published{where}. Measure it with 'gpuguide "
-                f"bench run {name} --out DIR' and 'gpuguide records import --publish DIR', or remove it from the "
-                "front matter."
+                f"The page declares {name!r}, of which no record is published on "
+                f"{store.only_of(name, store.reference_device())}. Measure it with 'gpuguide bench run {name} --out "
+                "DIR' and 'gpuguide records import --publish DIR', or remove it from the front matter."
             )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.errors import SphinxError
 from sphinx.util.docutils import ReferenceRole, SphinxRole
 
 from gpuguide.claims import assertion
@@ -33,8 +34,10 @@ def connect(app: Sphinx) -> None:
 def check_reference(app: Sphinx) -> None:
     """Stop the build if the reference GPU has no records although others have."""
     if store.published_records():
-        with faults.naming(store.reference_file()):
+        try:
             store.check_reference()
+        except GpuguideError as error:
+            raise SphinxError(str(error)) from error
 
 
 class GpuWord(SphinxRole):
