@@ -16,6 +16,7 @@ from pygments.token import STANDARD_TYPES, Text
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
+SCHEMES = ("light", "dark")
 _BLOCK = re.compile(r'(<div class="highlight"><pre>)(.*?)(</pre>)', re.DOTALL)
 
 
@@ -26,10 +27,10 @@ def connect(app: Sphinx) -> None:
 
 def take_off(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Take the needless marks off the blocks of code of a page that is about to be written."""
-    if "body" in context:
-        options = app.config.html_theme_options
-        plain = looking_like_text(options["pygments_light_style"], options["pygments_dark_style"])
-        context["body"] = without_marks(context["body"], plain)
+    options = app.config.html_theme_options
+    styles = [options[f"pygments_{scheme}_style"] for scheme in SCHEMES if f"pygments_{scheme}_style" in options]
+    if "body" in context and len(styles) == len(SCHEMES):
+        context["body"] = without_marks(context["body"], looking_like_text(*styles))
 
 
 @functools.cache
