@@ -41,10 +41,8 @@ def linear_cross_entropy(
 ) -> Results:
     """Return the loss, and those gradients that are wanted. See :mod:`gpuguide.cross_entropy.loop`."""
     settings = loop.Settings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
-    d_hidden, d_head = (
-        torch.empty(operand.shape if wanted else 0, dtype=gradient_dtype, device=operand.device)
-        for operand, wanted in ((hidden, wants_hidden), (head, wants_head))
-    )
+    d_hidden = room_for_gradient(hidden, gradient_dtype, wants_hidden)
+    d_head = room_for_gradient(head, gradient_dtype, wants_head)
     with torch.cuda.device_of(hidden):
         if not (wants_hidden or wants_head):
             loss, used = loop.losses_alone(hidden, head, targets, scale, settings)
@@ -52,6 +50,11 @@ def linear_cross_entropy(
             rooms = d_hidden if wants_hidden else None, d_head if wants_head else None
             loss, used = loop.losses_and_gradients(hidden, head, targets, scale, settings, *rooms)
     return loss, d_hidden, d_head, used
+
+
+def room_for_gradient(operand: torch.Tensor, dtype: torch.dtype, wanted: bool) -> torch.Tensor:
+    """Return room for an operand's gradient, empty where nobody wants it: an operator returns tensors alone."""
+    return torch.empty(operand.shape if wanted else 0, dtype=dtype, device=operand.device)
 
 
 @linear_cross_entropy.register_fake
@@ -70,10 +73,8 @@ def _shapes(
     wants_hidden: bool,
     wants_head: bool,
 ) -> Results:
-    d_hidden, d_head = (
-        torch.empty(operand.shape if wanted else 0, dtype=gradient_dtype, device=operand.device)
-        for operand, wanted in ((hidden, wants_hidden), (head, wants_head))
-    )
+    d_hidden = room_for_gradient(hidden, gradient_dtype, wants_hidden)
+    d_head = room_for_gradient(head, gradient_dtype, wants_head)
     loss, used = (hidden.new_empty((), dtype=loop.wide(hidden.dtype)) for _ in range(2))
     return loss, d_hidden, d_head, used
 

@@ -134,11 +134,6 @@ def only_once(device: Device, keys: Keys) -> str | None:
     return not_installed("cudf", device)
 
 
-def plan_here(device: Device, keys: Keys) -> str | None:
-    """Say no where Polars is not installed."""
-    return not_installed("polars-lazy", device)
-
-
 DATAFRAME_MISTAKES = Benchmark(
     name="dataframe-mistakes",
     title="Operations on dataframes, timed wrongly",
@@ -146,7 +141,7 @@ DATAFRAME_MISTAKES = Benchmark(
     contenders={
         "right": with_cudf(right),
         "no-synchronize": with_cudf(no_synchronize),
-        "not-collected": Contender(not_collected, ON_GPU, plan_here, ("polars", "pyarrow")),
+        "not-collected": Contender(not_collected, ON_GPU, libraries=("polars", "pyarrow")),
         "cold-start": Contender(cold_start, ON_GPU, only_once, CUDF),
     },
     cases=lambda device: (
