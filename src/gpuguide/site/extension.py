@@ -12,6 +12,7 @@ from gpuguide.measure import digest
 from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, page_digests, running, watching
 from gpuguide.site.finding import (
+    change_feed,
     code_links,
     descriptions,
     glossary_links,
@@ -20,7 +21,7 @@ from gpuguide.site.finding import (
     search_entries,
     sitemap,
 )
-from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, stylesheet
+from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
 from gpuguide.site.pages import addresses, folds, skipped_cells
 from gpuguide.site.records import (
@@ -49,6 +50,7 @@ PARTS = (
     attribute_texts,
     benchmark_list,
     calculators,
+    change_feed,
     claims_table,
     code_links,
     code_spans,
@@ -73,6 +75,7 @@ PARTS = (
     search_entries,
     sitemap,
     skipped_cells,
+    social_preview,
     status,
     stylesheet,
     watching,

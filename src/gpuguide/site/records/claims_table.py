@@ -161,6 +161,8 @@ class AllClaims(_Ledger):
     def block(self, claim: ledger.Claim) -> nodes.container:
         """Return the claim with its own address, and where it is taught."""
         block = super().block(claim)
+        domain = cast("StandardDomain", self.env.get_domain("std"))
+        domain.note_hyperlink_target(block["ids"][0], self.env.docname, block["ids"][0], claim.claim)
         address = nodes.reference("", "#", refid=block["ids"][0], reftitle="Link to this claim", classes=["headerlink"])
         block[0] += address
         for code in list(block.findall(nodes.literal)):
