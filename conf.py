@@ -74,7 +74,6 @@ pygments_style = "a11y-high-contrast-light"
 html_theme_options = {
     "logo": {"text": "gpuguide"},
     "navbar_end": ["theme-switcher"],
-    "article_header_end": ["downloads"],
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "article_footer_items": ["repository-links"],
     "footer_start": ["copyright"],
