@@ -357,18 +357,21 @@ def test_search_finds_a_page(browser: Any, address: str) -> None:
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_the_address_of_a_claim_opens_its_topic(browser: Any, address: str, scripts: bool) -> None:
+def test_the_address_of_a_claim_opens_it(browser: Any, address: str, scripts: bool) -> None:
     with View(browser, address, "docs/claims.html", width=390, java_script_enabled=scripts) as view:
-        assert not view.page.locator(".gg-claim").first.is_visible()
-        assert view.page.locator("section[id^=topic-]").count() >= 20
+        assert view.page.locator(".gg-claim summary").first.is_visible()
+        assert not view.page.locator(".gg-evidence").first.is_visible()
+        view.page.locator("#gg-filter-outdated").check()
+        assert not view.page.locator(".gg-is-true:visible, .gg-is-false:visible").count()
+        assert view.page.locator(".gg-is-outdated:visible").count() > 1
     name = "docs/claims.html#claim-bf16-digits"
     with View(browser, address, name, width=390, java_script_enabled=scripts) as view:
-        assert view.page.locator("#claim-bf16-digits .gg-heard").is_visible()
-        how = view.page.locator("#claim-bf16-digits .gg-how p").first
-        assert how.is_hidden()
-        view.page.locator("#claim-bf16-digits .gg-how summary").first.click()
-        assert how.is_visible()
-        assert not view.page.locator("#claim-lora-speed-2-3x").is_visible()
+        assert view.page.locator("#claim-bf16-digits .gg-how").is_visible()
+        assert view.page.locator("details.gg-claim[open]").count() == 1
+        if scripts:
+            view.page.locator("#gg-filter-outdated").check()
+            view.page.evaluate("location.hash = '#claim-lora-speed-2-3x'")
+            view.page.locator("#claim-lora-speed-2-3x").wait_for()
 
 
 def test_the_search_dialog_opens_with_the_keyboard(browser: Any, address: str) -> None:

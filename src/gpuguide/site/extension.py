@@ -23,7 +23,7 @@ from gpuguide.site.finding import (
 )
 from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, folds, skipped_cells
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, skipped_cells
 from gpuguide.site.records import (
     benchmark_list,
     calculators,
@@ -46,10 +46,12 @@ if TYPE_CHECKING:
 
 PARTS = (
     addresses,
+    asides,
     assets,
     attribute_texts,
     benchmark_list,
     calculators,
+    cell_folds,
     change_feed,
     claims_table,
     code_links,

@@ -99,7 +99,8 @@ def drawn(reading: Reading, title: str) -> Figure:
     ax.plot([70, 98, 150], [112, 66, 66], color=BUSY, linewidth=7, solid_capstyle="round", solid_joinstyle="round")
     ax.plot([132], [92], "o", color=TEXT, markersize=13)
     ax.text(172, 90, title, color=TEXT, fontsize=26, fontweight="bold", va="center")
-    rows = ((f"{100 * reading.utilisation:.0f} % utilisation", reading.utilisation, BUSY), ("no arithmetic at all", 0.0, DONE))
+    busy = f"{100 * reading.utilisation:.0f} % utilisation"
+    rows = ((busy, reading.utilisation, BUSY), ("no arithmetic at all", 0.0, DONE))
     for (words, share, colour), top in zip(rows, (190, 330), strict=True):
         ax.text(70, top, words, color=colour, fontsize=44, fontweight="bold", va="center")
         ax.add_patch(Rectangle((70, top + 48), 1060, 22, color="#2a323d"))

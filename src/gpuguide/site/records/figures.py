@@ -1,4 +1,4 @@
-"""Figures on the site: the light and the dark SVG of one cell, with alt text, caption and stamp."""
+"""Figures and tables of results on the site: two SVGs with alt text, caption and stamp, and real tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
 from gpuguide.plotting.figure import MIME
+from gpuguide.plotting.tables import TABLE_MIME
+from gpuguide.site.pages.tables import table
 
 if TYPE_CHECKING:
     from myst_nb.core.render import MimeData, NbElementRenderer
@@ -22,13 +24,15 @@ def connect(app: Sphinx) -> None:
 
 
 class FigureRenderer:
-    """Renders the bundle of :func:`gpuguide.plotting.show`; MyST-NB finds it by its entry point."""
+    """Renders the bundles of :mod:`gpuguide.plotting`; MyST-NB finds it by its entry point."""
 
-    mime_priority_overrides = (("*", MIME, 1),)
+    mime_priority_overrides = (("*", MIME, 1), ("*", TABLE_MIME, 1))
 
     @staticmethod
     def handle_mime(renderer: NbElementRenderer, data: MimeData, inline: bool) -> list[nodes.Element] | None:
-        """Return the figure, or ``None`` for any other kind of output."""
+        """Return the figure or the table, or ``None`` for any other kind of output."""
+        if data.mime_type == TABLE_MIME:
+            return [results(data.content)]
         if data.mime_type != MIME:
             return None
 
@@ -66,8 +70,21 @@ def figure_node(uris: dict[str, str], content: dict[str, Any]) -> nodes.figure:
     return figure
 
 
+def results(content: dict[str, Any]) -> nodes.table:
+    """Return the table of :func:`gpuguide.plotting.show_table`: its first column names the rows."""
+    made = table(content["header"], content["rows"], classes=["gg-results"])
+    for row in made.findall(nodes.row):
+        for entry, right in zip(row.children, content["numeric"], strict=True):
+            assert isinstance(entry, nodes.entry)
+            entry["classes"] += ["gg-right"] * right
+    next(iter(made.findall(nodes.colspec)))["stub"] = 1
+    if content["caption"]:
+        made.insert(0, nodes.title("", content["caption"]))
+    return made
+
+
 class OnlyTheFigure(SphinxTransform):
-    """Drop the PNG that a figure carries for Jupyter, which would else be copied to the site unseen."""
+    """Drop what a figure or a table carries for Jupyter, which would else be copied to the site unseen."""
 
     default_priority = 100
 
@@ -76,6 +93,6 @@ class OnlyTheFigure(SphinxTransform):
         for bundle in list(self.document.findall(nodes.container)):
             if bundle.get("nb_element") != "mime_bundle":
                 continue
-            ours = [child for child in bundle.children if child.get("mime_type") == MIME]
+            ours = [child for child in bundle.children if child.get("mime_type") in (MIME, TABLE_MIME)]
             if ours:
                 bundle.children = ours
