@@ -83,9 +83,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     body = (
         "You will copy.\n\n```{claims} 00-copies\n```\n\n"
         "A card promises {datasheet}`h100-sxm memory_bandwidth`, say {given}`40 µs`.\n\n"
-        + cell("1")
-        + "\n"
-        + cell("2", "skip-execution")
+        "See {claim}`how fast copies are <copies-are-fast>`.\n\n" + cell("1") + "\n" + cell("2", "skip-execution")
     )
     made.page("tutorials/00-copies", body, benchmarks="copy-size")
     made.page("tutorials/01-gone", "You will divide.\n\n" + cell("1 / 0"), benchmarks="ceilings")
@@ -157,6 +155,15 @@ def test_a_tutorial_leads_to_all_claims(project: Project) -> None:
     assert link is not None
     assert link["href"] == "../docs/claims.html#topic-speed"
     assert words(link.find_parent("p")) == "All claims on this subject, each with its evidence: How fast ."
+
+
+@pytest.mark.slow
+def test_a_link_to_a_claim_leads_to_it(project: Project) -> None:
+    links = page(project, "tutorials/00-copies").select("p a")
+    assert [link["href"] for link in links if link.text == "how fast copies are"] == [
+        "../docs/claims.html#claim-copies-are-fast"
+    ]
+    assert page(project, "docs/claims").find(id="claim-copies-are-fast") is not None
 
 
 @pytest.mark.slow

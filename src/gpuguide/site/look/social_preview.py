@@ -39,26 +39,35 @@ class Reading:
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
+    app.connect("builder-inited", find)
     app.connect("html-page-context", add)
     app.connect("build-finished", write)
+
+
+def find(app: Sphinx) -> None:
+    """Read once what all pages tell."""
+    vars(app)["gpuguide_preview"] = read()
 
 
 def add(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Give the template the addresses that the tags need whole, where the site's address is known."""
     addresses = Addresses.of(app.config)
-    if addresses.base and doctree is not None:
-        context["shared"] = {
-            "page": addresses.page(app.builder.get_target_uri(pagename)),
+    if not addresses.base or doctree is None:
+        return
+    context["shared"] = {"page": addresses.page(app.builder.get_target_uri(pagename))}
+    if vars(app)["gpuguide_preview"]:
+        context["shared"] |= {
             "picture": addresses.page(FILE),
             "width": SIZE[0],
             "height": SIZE[1],
-            "text": f"{app.config.html_title}: what a GPU reports while one thread reads a clock, and what it computes",
+            "text": "What a GPU reports while one thread reads a clock, and what it computes",
         }
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
     """Draw the picture, unless it is there and would be the same."""
-    if exception is not None or app.builder.format != "html" or not (reading := read()):
+    reading: Reading | None = vars(app)["gpuguide_preview"]
+    if exception is not None or app.builder.format != "html" or reading is None:
         return
     source = digest.module_path("gpuguide.site.look.social_preview").read_bytes()
     made_from = hashlib.sha256(f"{reading} {app.config.html_title}".encode() + source).hexdigest()
