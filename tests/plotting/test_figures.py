@@ -59,6 +59,7 @@ def test_on_the_site_a_figure_is_drawn_for_both_schemes_and_widths_with_real_tex
     shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
     bundle, _ = shown._repr_mimebundle_()
     content = bundle[figure.MIME]
+    assert (content["name"], content["interactive"]) == ("", {})
     assert set(content["svg"]) == {"light", "dark", "light-narrow", "dark-narrow"}
     for svg in content["svg"].values():
         texts = set(re.findall(r"<text[^>]*>([^<]+)</text>", svg))

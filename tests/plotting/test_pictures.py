@@ -26,7 +26,7 @@ def test_a_drawing_has_all_renditions_a_name_and_a_table(picture: Callable[[], p
     shown = picture()
     assert shown.svg is not None
     assert set(shown.svg) == {"light", "dark", "light-narrow", "dark-narrow"}
-    assert shown.name
+    assert shown.name == picture.__name__.replace("_", "-")
     assert shown.csv
     assert text_boxes.too_small(shown.svg["light-narrow"]) == []
     assert max(map(len, shown.svg.values())) < 25_000

@@ -290,7 +290,7 @@ def printed(view: View) -> None:
 
 
 LAST = """() => [...document.querySelectorAll("article :is(h1, h2, p, li, td, dd)")]
-    .filter(element => element.checkVisibility() && element.innerText.trim()).map(element => element.innerText).at(-1)"""
+    .filter(element => element.checkVisibility() && element.innerText.trim()).at(-1).innerText"""
 HEADINGS = """() => [...document.querySelectorAll("article :is(h1, h2, h3)")]
     .filter(heading => heading.checkVisibility()).map(heading => heading.innerText)"""
 TORN = """() => [...document.querySelectorAll("article pre, article .highlight, article table")]

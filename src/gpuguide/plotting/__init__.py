@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
+from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
@@ -44,6 +45,8 @@ __all__ = [
     "name_devices",
     "published_and_mine",
     "roofline",
+    "roofline_to_try",
+    "sampling_to_try",
     "show",
     "show_table",
     "stamp",

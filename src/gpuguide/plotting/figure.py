@@ -99,9 +99,9 @@ def show(
     GpuguideError
         If ``alt`` or ``caption`` is empty, or, on the site, a text of the figure is cut off.
     """
-    for name, value in (("alt", alt), ("caption", caption)):
-        if not value.strip():
-            raise GpuguideError(f"A figure needs its {name} text: pass {name}='…' to plotting.show.")
+    for kind, words in (("alt", alt), ("caption", caption)):
+        if not words.strip():
+            raise GpuguideError(f"A figure needs its {kind} text: pass {kind}='…' to plotting.show.")
     with noting() as drawn:
         svg: dict[str, str] | None = None
         table = ""

@@ -22,6 +22,8 @@ MOST_NAMES = 5
 """Of more series a legend tells the names: so many names do not stand at their lines"""
 ROOM_FOR_NAMES = 5.5
 """Inches of a figure's width from which on names may stand beside the lines"""
+SPAN = 0.25
+"""Share of the axes' width that a line leads across, if it is one to name"""
 BESIDE_LEGEND = 110
 """Points that the names of the ticks and of the axis take left of a legend, with the margins"""
 ROW = 14.0
@@ -37,8 +39,9 @@ def note_bound(ax: Axes, value: float) -> None:
 
 
 def wants_legend(ax: Axes) -> None:
-    """Note that the series of ``ax`` are to be named, when all of them are there."""
+    """Note that the series of ``ax`` are to be named when all of them are there, unless its legend is gone by then."""
     _with_legend.add(ax)
+    draw_legend(ax, named(ax))
 
 
 def finish(figure: Canvas) -> None:
@@ -56,7 +59,7 @@ def finish(figure: Canvas) -> None:
             axis.set_tick_params(labelsize=max(SMALLEST, size))
     for ax in [ax for ax in figure.axes if ax in _bounds]:
         keep_room_above(ax, _bounds[ax])
-    for ax in [ax for ax in figure.axes if ax in _with_legend]:
+    for ax in [ax for ax in figure.axes if ax in _with_legend and ax.get_legend()]:
         name_series(ax)
 
 
@@ -76,13 +79,15 @@ def keep_room_above(ax: Axes, bound: float) -> None:
 
 def name_series(ax: Axes) -> None:
     """Name up to five lines where they end; what is no line, and all where there is no room, gets a legend."""
-    entries = named(ax)
     lines = lines_to_name(ax)
-    if not lines:
-        draw_legend(ax, entries)
-        return
-    draw_legend(ax, {name: handle for name, handle in entries.items() if name not in lines})
-    name_at_ends(ax, lines)
+    others = {name: handle for name, handle in named(ax).items() if name not in lines}
+    figure: Any = ax.get_figure(root=True)
+    if figure.get_figwidth() < ROOM_FOR_NAMES:  # what a long legend takes is added, and not taken from the axes
+        rows = -(-len(others) // columns_of(ax, others)) if others else 0
+        figure.set_figheight(figure.get_figheight() + max(0, rows - 2) * ROW / 72)
+    draw_legend(ax, others)
+    if lines:
+        name_at_ends(ax, lines)
 
 
 def named(ax: Axes) -> dict[str, Artist]:
@@ -99,15 +104,19 @@ def lines_to_name(ax: Axes) -> dict[str, Line2D]:
 
     found = {name: handle for name, handle in named(ax).items() if isinstance(handle, Line2D) and _is_curve(ax, handle)}
     place = ax.get_subplotspec()
-    alone = place is None or place.get_gridspec().ncols == 1
-    wide = ax.get_figure(root=True).get_figwidth() >= ROOM_FOR_NAMES  # type: ignore[union-attr]
-    return found if alone and wide and len(found) <= MOST_NAMES else {}
+    room = place is None or place.get_gridspec().ncols == 1
+    room &= ax.get_aspect() == "auto"
+    room &= ax.get_figure(root=True).get_figwidth() >= ROOM_FOR_NAMES  # type: ignore[union-attr]
+    return found if room and len(found) <= MOST_NAMES else {}
 
 
 def _is_curve(ax: Axes, line: Line2D) -> bool:
-    """Return whether a line leads from point to point, and is no bound across the axes and no bare marker."""
+    """Return whether a line leads across the axes from point to point, and is no bound and no mark beside others."""
     points = np.asarray(line.get_xydata())
-    return len(points) > 1 and line.get_linestyle() != "None" and line.get_transform() == ax.transData
+    if len(points) < 2 or line.get_linestyle() == "None" or line.get_transform() != ax.transData:
+        return False
+    start, end = ax.transAxes.inverted().transform(ax.transData.transform([points[0], points[-1]]))[:, 0]
+    return bool(abs(end - start) > SPAN)
 
 
 def name_at_ends(ax: Axes, lines: dict[str, Line2D]) -> None:
@@ -177,17 +186,12 @@ def draw_legend(ax: Axes, entries: dict[str, Artist]) -> None:
         if ax.get_legend():
             ax.get_legend().remove()  # type: ignore[union-attr]
         return
-    columns = columns_of(ax, entries)
-    rows = -(-len(entries) // columns)
-    figure: Any = ax.get_figure(root=True)
-    if figure.get_figwidth() < ROOM_FOR_NAMES:  # what a long legend takes is added, and not taken from the axes
-        figure.set_figheight(figure.get_figheight() + max(0, rows - 2) * ROW / 72)
     ax.legend(
         entries.values(),
         entries,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=columns,
+        ncols=columns_of(ax, entries),
         borderaxespad=0.2,
         handlelength=2.2,
         columnspacing=1.4,

@@ -6,12 +6,15 @@ them through.
 
 from __future__ import annotations
 
+import ast
+import functools
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuguide.measure import digest
 from gpuguide.site.pages import markdown_source, page_source
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ GENERATED = ("claims", "cost-card", "your-records", "toctree", "glossary")
 """Directives whose content, if they have any, is no text of the page"""
 WORDS_THEMSELVES = ("holds", "given", "gpu")
 """Roles whose content is what they show; others show a number with its unit"""
-_TO_LOOK_AT = re.compile(r"^[^\n#]*\b(?:show|show_table|drawing)\(|^drawings\.\w+\(", re.MULTILINE)
+_CALLED = re.compile(r"^(?:plotting\.|pictures\.)?(\w+)\(", re.MULTILINE)
 _SHOWN_FILES = ("image", "figure")
 
 
@@ -43,7 +46,7 @@ class Part:
     words: int = 0
     code_lines: int = 0
     shown: str = ""
-    """``figure``, ``table`` or ``formula`` if it is to be looked at"""
+    """``drawing``, ``figure``, ``table`` or ``formula`` if it is to be looked at"""
     text: str = ""
 
 
@@ -135,11 +138,24 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[Part]:
 
 def thing_to_look_at(code: str) -> str:
     """Return what kind of thing a cell shows: ``drawing``, ``figure``, ``table`` or nothing."""
-    if not _TO_LOOK_AT.search(code):
-        return ""
-    if "show_table(" in code:
-        return "table"
-    return "drawing" if "drawing" in code else "figure"
+    called = set(_CALLED.findall(code))
+    if called & set(drawn_by_one_call()) or ({"show"} <= called and "drawings." in code):
+        return "drawing"
+    return "figure" if "show" in called else "table" if "show_table" in called else ""
+
+
+def code_of_drawings(code: str) -> str:
+    """Return the source of the drawings that cells call, which names the records that they read."""
+    known = drawn_by_one_call()
+    return "\n".join(known[name] for name in dict.fromkeys(_CALLED.findall(code)) if name in known)
+
+
+@functools.cache
+def drawn_by_one_call() -> dict[str, str]:
+    """Return the functions of :mod:`gpuguide.plotting.pictures` that are a drawing each: name to source."""
+    text = (digest.PACKAGE_FOLDER / "plotting" / "pictures.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return {each.name: ast.get_source_segment(text, each) or "" for each in functions if not each.name.startswith("_")}
 
 
 def said(token: Token) -> str:
