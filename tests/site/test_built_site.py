@@ -69,6 +69,23 @@ def test_every_record_is_offered_in_three_formats() -> None:
             assert (SITE / "records" / record.device / f"{record.benchmark}.{kind}").is_file()
 
 
+def test_the_api_reference_leads_to_the_source_and_the_source_back() -> None:
+    """Where a package passes a name on, and where it does not."""
+    described = {
+        "logits": ("gpuguide.logits.softmax", "gpuguide/logits/probabilities", "softmax"),
+        "costs": ("gpuguide.costs.memory.training.Step", "gpuguide/costs/memory/training", "Step"),
+    }
+    for name, (full, module, inside) in described.items():
+        term = parsed(SITE / "docs" / "api" / f"{name}.html").find(id=full)
+        assert term is not None, full
+        links = [str(link["href"]) for link in term.select("a[href]")]  # type: ignore[union-attr]
+        assert f"../../_modules/{module}.html#{inside}" in links
+        source = parsed(SITE / "_modules" / f"{module}.html").find(id=inside)
+        back = source.select_one("a.viewcode-back") if source else None  # type: ignore[union-attr]
+        assert back is not None
+        assert str(back["href"]).endswith(f"docs/api/{name}.html#{full}")
+
+
 def test_an_attribute_is_described_as_it_was_written() -> None:
     """What stands before a colon is no type: those are in the signature."""
     described = parsed(SITE / "docs" / "api" / "costs.html").find(id="gpuguide.systems.ceilings.ELEMENT_SIZE")

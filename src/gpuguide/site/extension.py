@@ -20,6 +20,7 @@ from gpuguide.site.finding import (
     repository_links,
     search_entries,
     sitemap,
+    source_pages,
 )
 from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
@@ -78,6 +79,7 @@ PARTS = (
     sitemap,
     skipped_cells,
     social_preview,
+    source_pages,
     status,
     stylesheet,
     watching,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -53,7 +53,7 @@ class LearningPath(SphinxDirective):
     With ``:whole:``, its first sentence too, and how long it runs.
     """
 
-    option_spec = {"whole": directives.flag}  # noqa: RUF012 (docutils wants a plain class attribute)
+    option_spec: ClassVar = {"whole": directives.flag}
 
     def run(self) -> list[Node]:
         """Return what will be replaced by the list."""
@@ -91,18 +91,17 @@ def in_parts(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterato
         yield nodes.section("", heading, made, ids=[f"part-{name}"], classes=["gg-part"]) if part.title else made
 
 
-def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> Iterator[nodes.Node]:
-    """Yield a page's line, which leads to it; and its sentence, with how long a tutorial runs."""
+def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
+    """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
     uri = app.builder.get_relative_uri(docname, page)
-    link = nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)
-    runs = page.startswith("tutorials/")
-    number = [nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])] if runs else []
-    minutes = [time(f" {minutes_to_read(app.env, page)} min")] if runs else []
-    yield nodes.paragraph("", "", *number, link, *minutes)
-    if whole:
-        sentence = nodes.Text(first_sentence(app.env.get_doctree(page)))
-        seconds = [time(f" Runs in {executed_in(app.env, page)} on a CPU.")] if runs else []
-        yield nodes.paragraph("", "", sentence, *seconds)
+    line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
+    sentence: list[nodes.Node] = [nodes.Text(first_sentence(app.env.get_doctree(page)))]
+    if page.startswith("tutorials/"):
+        number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
+        line = [number, *line, time(f" {minutes_to_read(app.env, page)} min")]
+        sentence.append(time(f" Runs in {executed_in(app.env, page)} on a CPU."))
+    shown = [line, sentence] if whole else [line]
+    return [nodes.paragraph("", "", *parts) for parts in shown]
 
 
 def first_sentence(doctree: nodes.document) -> str:
