@@ -11,6 +11,7 @@ import functools
 import io
 import re
 import threading
+import unicodedata
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -309,8 +310,8 @@ def in_whole(view: View) -> None:
 
 
 def close(text: str) -> str:
-    """Return a text without spaces and the marks of links, which a PDF has in other places."""
-    return re.sub(r"[\s#\xad]+", "", text)
+    """Return a text without spaces, hyphens and the marks of links, which a PDF has in other places, and ligatures."""
+    return re.sub(r"[\s#\xad-]+", "", unicodedata.normalize("NFKC", text))
 
 
 # --- that what is wrong would be found -----------------------------------------------------------------------

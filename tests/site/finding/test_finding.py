@@ -24,7 +24,7 @@ ADDRESS = "https://example.org/guide/"
 MORE = f"""
 extensions += ["sphinx.ext.autodoc"]
 include_patterns = ["*.md", "docs/**.md", "tutorials/**.md"]
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath"]
 html_baseurl = "{ADDRESS}"
 """
 INDEX = """

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 FOLDER = "_modules/"
+LIST = f"{FOLDER}index"
+"""The page that names all modules"""
 EVENT = "viewcode-follow-imported"
 _BACK = re.compile(r'(<div class="viewcode-block" id="([^"]+)">\s*<a class="viewcode-back" href=")[^"]*"')
 
@@ -25,6 +27,7 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.connect("config-inited", wait_for_names)
     app.connect("html-page-context", lead_back)
+    app.connect("html-page-context", flatten)
 
 
 def wait_for_names(app: Sphinx, config: object) -> None:
@@ -51,3 +54,10 @@ def lead_back(app: Sphinx, pagename: str, templatename: str, context: dict[str, 
             return f'{found[1]}{app.builder.get_relative_uri(pagename, page)}#{anchor}"'
 
         context["body"] = _BACK.sub(address, context["body"])
+
+
+def flatten(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Make one list of all modules: viewcode puts lists directly into lists, which screen readers cannot follow."""
+    if pagename == LIST:
+        title, _, items = context["body"].partition("<ul>")
+        context["body"] = f"{title}<ul>{re.sub('</?ul>', '', items)}</ul>"
