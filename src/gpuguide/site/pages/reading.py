@@ -141,19 +141,21 @@ def thing_to_look_at(code: str) -> str:
     called = set(_CALLED.findall(code))
     if called & set(drawn_by_one_call()) or ({"show"} <= called and "drawings." in code):
         return "drawing"
-    return "figure" if "show" in called else "table" if "show_table" in called else ""
+    if called & {"show", *drawn_by_one_call("interactive")}:
+        return "figure"
+    return "table" if "show_table" in called else ""
 
 
 def code_of_drawings(code: str) -> str:
     """Return the source of the drawings that cells call, which names the records that they read."""
-    known = drawn_by_one_call()
+    known = {**drawn_by_one_call("interactive"), **drawn_by_one_call()}
     return "\n".join(known[name] for name in dict.fromkeys(_CALLED.findall(code)) if name in known)
 
 
 @functools.cache
-def drawn_by_one_call() -> dict[str, str]:
-    """Return the functions of :mod:`gpuguide.plotting.pictures` that are a drawing each: name to source."""
-    text = (digest.PACKAGE_FOLDER / "plotting" / "pictures.py").read_text(encoding="utf-8")
+def drawn_by_one_call(module: str = "pictures") -> dict[str, str]:
+    """Return the functions of a module of :mod:`gpuguide.plotting` that show something each: name to source."""
+    text = (digest.PACKAGE_FOLDER / "plotting" / f"{module}.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return {each.name: ast.get_source_segment(text, each) or "" for each in functions if not each.name.startswith("_")}
 
