@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest
-from gpuguide.site.pages import markdown_source, page_source
+from gpuguide.site.pages import library_code, markdown_source, page_source
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -128,6 +128,9 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[Part]:
     elif name in ("question", "folded"):
         title = token.info.partition("}")[2] if name == "folded" else content.strip().partition("\n\n")[0]
         yield from _parts(title.strip(), below, place)
+    elif name == "library-code":
+        _, code = library_code.source_of(token.info.partition("}")[2].strip())
+        yield Part(line, place.section, code_lines=_lines(code))
     elif name.startswith(_SHOWN_FILES):
         yield Part(line, place.section, shown="figure")
     elif not name:
