@@ -438,13 +438,17 @@ def test_the_data_of_a_figure_are_its_points_in_si_units(record: records.Record)
 
 
 def test_the_data_of_bars_and_maps_bear_the_names_of_the_ticks() -> None:
+    from matplotlib.figure import Figure as Canvas
+
     def draw(canvas, theme):
         bars, cells = canvas.subplots(2)
         bars.barh([0, 1], [3.0, 4.0])
         bars.set_yticks([0, 1], ["three", "four"])
         cells.imshow([[1, 2], [3, 4]])
 
-    rows = data.drawn_by(draw, (5, 4))
+    figure = Canvas()
+    draw(figure, plotting.LIGHT)
+    rows = list(data.rows_of(figure))
     assert [(row["x"], row["y"]) for row in rows[:2]] == [(3.0, "three"), (4.0, "four")]
     assert [(row["x"], row["y"], row["value"]) for row in rows[2:]] == [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 1, 4)]
 
