@@ -83,7 +83,7 @@ def smaller(text: str) -> str:
     text = re.sub(r"<!DOCTYPE.*?>\n?", "", text, flags=re.DOTALL)
     text = re.sub(r" ?\n(?=[MLQCHVz\"])", " ", text)
     text = re.sub(r"\n\s+(?=<)", "\n", text)
-    return re.sub(r"(\d\.\d\d)\d+", r"\1", text)
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), text)  # and never of its words
 
 
 def settings(theme: palette.Theme) -> Any:
