@@ -11,7 +11,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.hardware import machines as printed_machines
 from gpuguide.hardware.machines import Ceiling, Machine
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.measure import machines, reference, reference_gpu, store
 
 LLAMA = presets.get("llama-3.1-8b").shape
 ROUND = Machine(
@@ -125,26 +125,38 @@ def test_printed_ceilings_are_those_of_the_datasheet() -> None:
         )
 
 
+def at_most_its_floor() -> float:
+    """How many times as fast as its floor a product may be.
+
+    A ceiling is the rate of a product that draws all the power allowed, which holds its clock down. One that draws less
+    runs at a higher clock and is faster, but no more so than a product of zeros, which draws the least.
+    """
+    return reference.ratio("timing-mistakes/zeros/right:throughput shape=square").summary.median
+
+
 def test_measured_products_take_their_floor_and_large_ones_little_more() -> None:
-    """The ceiling is that of a product which draws all the power allowed; others were up to 7 % faster."""
+    """FP8 is the last to come near its ceiling: its arithmetic is over soonest."""
     ours = machines.machine(reference_gpu.sheet().id)
     for case in store.published("matmul-size").cases:
         size = int(case.keys["size"])
         found = limits.limit(limits.matmul(size, size, size, case.contender.removeprefix("matmul-")), ours)
         share = found.time / case.metrics["time"].summary.median
-        assert share <= 1.08
-        if size >= 2048:
-            assert share >= 0.85
+        assert share <= at_most_its_floor()
+        if size >= 4096 or (size == 2048 and case.contender != "matmul-fp8"):
+            assert share >= 0.8
 
 
 def test_measured_heads_take_their_floor() -> None:
+    """Where arithmetic and memory take equally long, neither hides behind the other; elsewhere little is lost."""
     ours = machines.machine(reference_gpu.sheet().id)
     for case in store.published("lm-head").cases:
         tokens, hidden, vocab = (int(case.keys[name]) for name in ("tokens", "hidden", "vocab"))
         if vocab % 64:
             continue
-        share = limits.limit(limits.matmul(tokens, hidden, vocab), ours).time / case.metrics["time"].summary.median
-        assert 0.75 <= share <= 1.08
+        found = limits.limit(limits.matmul(tokens, hidden, vocab), ours)
+        share = found.time / case.metrics["time"].summary.median
+        by_both = 0.5 < found.arithmetic_time / found.moving_time < 2.5
+        assert (0.65 if by_both else 0.8) <= share <= at_most_its_floor()
 
 
 # --- bad input -------------------------------------------------------------------------------------------
