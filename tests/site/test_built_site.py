@@ -7,11 +7,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
 
 from gpuguide.plotting import text_boxes
+from gpuguide.site.checks.page_lint.not_yet_rewritten import is_rewritten
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
+REWRITTEN = [page for page in sorted(SITE.glob("tutorials/[0-9]*.html")) if is_rewritten(page)]
 PAGES = [page for page in sorted(SITE.glob("**/*.html")) if "_static" not in page.parts]
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built; run `make site`, or `make test`, which does")
@@ -78,6 +80,22 @@ def test_every_figure_has_an_address_of_its_own_words_and_a_drawing_for_a_phone(
             sources = [str(source["srcset"]) for source in figure.select("picture > source")]
             assert len(sources) == 2
             assert all((page.parent / source).is_file() for source in sources)
+
+
+@pytest.mark.parametrize("page", REWRITTEN, ids=names)
+def test_a_rewritten_page_is_in_the_form(page: Path) -> None:
+    """What the lint counts in the source, counted in what is shown: figures' captions, stamps and claims included."""
+    article = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select_one("article.bd-article")
+    assert article is not None
+    sections = [str(section.get("id")) for section in article.select("section > section")]
+    assert sections[0] == "in-short"
+    for fold in article.select("details"):
+        follower = fold.find_next_sibling() or (fold.parent and fold.parent.find_next_sibling())
+        inner = follower.find() if isinstance(follower, Tag) and "cell" in (follower.get("class") or []) else None
+        assert not any(isinstance(each, Tag) and each.name == "details" for each in (follower, inner)), fold
+    for unseen in article.select("details, .highlight, table, math, script, .headerlink, #exercises, #further-reading"):
+        unseen.decompose()
+    assert len(article.get_text(" ").split()) <= 3000
 
 
 def test_no_unfinished_page_is_published() -> None:
