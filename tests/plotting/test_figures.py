@@ -356,6 +356,18 @@ def test_up_to_five_lines_bear_their_names_and_more_have_a_legend(names: list[st
 
 
 @pytest.mark.usefixtures("site_build")
+def test_a_legend_of_all_panels_fits_into_the_figure() -> None:
+    def draw(canvas, theme):
+        left, _ = canvas.subplots(1, 2)
+        lines = [left.plot([1, 2], [place, 2])[0] for place in range(4)]
+        canvas.legend(lines, [f"a name of some length {n}" for n in range(4)], loc="outside upper left", ncols=4)
+
+    shown = plotting.show(draw, alt="Lines.", caption="Lines.")
+    assert shown.svg is not None
+    assert "a name of some length 3" in shown.svg["light-narrow"]
+
+
+@pytest.mark.usefixtures("site_build")
 def test_names_at_lines_that_end_at_one_height_do_not_cover_each_other() -> None:
     def draw(canvas, theme):
         ax = canvas.subplots()
@@ -388,11 +400,14 @@ def test_no_text_is_smaller_than_ten_pixels_on_a_phone() -> None:
         ax.set_xlabel("tiny", fontsize=5)
         ax.tick_params(labelsize=4)
         ax.annotate("small", (10, 1.5), fontsize=6)
+        ax.annotate("0.00012", (100, 1.5))
 
     shown = plotting.show(draw, alt="Words.", caption="Words.")
     assert shown.svg is not None
     assert text_boxes.too_small(shown.svg["light-narrow"]) == []
-    assert {"tiny", "small", "1000"} <= {box.text for box in text_boxes.text_boxes(shown.svg["light-narrow"])}
+    assert {"tiny", "small", "1000", "0.00012"} <= {
+        box.text for box in text_boxes.text_boxes(shown.svg["light-narrow"])
+    }
 
 
 SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 200 100"><g transform="translate(10 20)">
@@ -438,13 +453,17 @@ def test_the_data_of_a_figure_are_its_points_in_si_units(record: records.Record)
 
 
 def test_the_data_of_bars_and_maps_bear_the_names_of_the_ticks() -> None:
+    from matplotlib.figure import Figure as Canvas
+
     def draw(canvas, theme):
         bars, cells = canvas.subplots(2)
         bars.barh([0, 1], [3.0, 4.0])
         bars.set_yticks([0, 1], ["three", "four"])
         cells.imshow([[1, 2], [3, 4]])
 
-    rows = data.drawn_by(draw, (5, 4))
+    figure = Canvas()
+    draw(figure, plotting.LIGHT)
+    rows = list(data.rows_of(figure))
     assert [(row["x"], row["y"]) for row in rows[:2]] == [(3.0, "three"), (4.0, "four")]
     assert [(row["x"], row["y"], row["value"]) for row in rows[2:]] == [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 1, 4)]
 

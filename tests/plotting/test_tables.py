@@ -37,6 +37,12 @@ def test_text_and_markdown_are_those_of_a_well_known_library() -> None:
 def test_a_column_of_numbers_is_aligned_to_the_right() -> None:
     assert MADE.numeric == (False, True, True)
     assert Table(("a", "b"), (("x", ""), ("y", ""))).numeric == (False, False)
+
+
+def test_what_only_the_site_reads_is_made_for_the_site_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUGUIDE_SITE_BUILD", raising=False)
+    assert set(MADE._repr_mimebundle_()) == {"text/markdown", "text/plain"}
+    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
     assert MADE._repr_mimebundle_()[TABLE_MIME]["numeric"] == (False, True, True)
 
 

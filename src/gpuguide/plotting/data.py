@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gpuguide.plotting import palette
 from gpuguide.plotting.axes import unit_of
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
-
-    from gpuguide.plotting.renditions import Draw, Size
 
 Row = Mapping[str, Any]
 COLUMNS = ("panel", "series", "device", "x_name", "x", "x_unit", "y_name", "y", "y_unit", "y_p25", "y_p75", "value")
@@ -47,20 +44,8 @@ def as_csv(rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def drawn_by(draw: Draw, size: Size) -> list[Row]:
+def rows_of(figure: Canvas) -> Iterator[Row]:
     """Return what is drawn: the points of lines, the ends of bars, the cells of maps."""
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
-
-    from gpuguide.plotting.renditions import settings
-
-    with matplotlib.rc_context(settings(palette.LIGHT)), palette.using(palette.LIGHT):
-        figure = Canvas(figsize=size)
-        draw(figure, palette.LIGHT)
-    return list(_rows(figure))
-
-
-def _rows(figure: Canvas) -> Iterator[Row]:
     for place, ax in enumerate(figure.axes):
         panel = (ax.get_title(loc="left") or ax.get_title() or ax.get_ylabel() or str(place + 1)).replace("\n", " ")
         axes = {"panel": panel if len(figure.axes) > 1 else ""}

@@ -106,11 +106,12 @@ def show(
         svg: dict[str, str] | None = None
         table = ""
         if os.environ.get("GPUGUIDE_SITE_BUILD"):
-            svg = {}
-            for width, inches in (("", size), ("-narrow", narrow or renditions.narrowed(size))):
-                svg[f"light{width}"] = light = renditions.svg(draw, palette.LIGHT, inches)
-                svg[f"dark{width}"] = palette.in_dark(light)
-            table = data.as_csv(rows or data.drawn_by(draw, size))
+            found: list[data.Row] = []
+            wide = renditions.svg(draw, palette.LIGHT, size, found)
+            phone = renditions.svg(draw, palette.LIGHT, narrow or renditions.narrowed(size))
+            svg = {"light": wide, "light-narrow": phone}
+            svg |= {name.replace("light", "dark"): palette.in_dark(text) for name, text in svg.items()}
+            table = data.as_csv(rows or found)
         png = renditions.png(draw, size)
     if svg and not any(store.is_mine(each.record) for each in drawn):  # a reader's GPU may have a name of any length
         refuse_cut_off(svg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
+    from matplotlib.text import Annotation
 
 SMALLEST = 10.0
 """Points: no letter of a figure is smaller"""
@@ -24,23 +25,28 @@ ROOM_FOR_NAMES = 5.5
 """Inches of a figure's width from which on names may stand beside the lines"""
 SPAN = 0.25
 """Share of the axes' width that a line leads across, if it is one to name"""
+EARLY = 0.8
+"""Share of the axes' width: a line that ends before it has its name right there, and not beside the axes"""
+LONG = 24
+"""Letters of a name that is written smaller"""
 BESIDE_LEGEND = 110
 """Points that the names of the ticks and of the axis take left of a legend, with the margins"""
 ROW = 14.0
 """Points from one name to the next"""
 
-_with_legend: WeakSet[Axes] = WeakSet()
-_bounds: WeakKeyDictionary[Axes, float] = WeakKeyDictionary()
+_with_legend: WeakKeyDictionary[Axes, bool] = WeakKeyDictionary()
+"""Whether lines may bear their names where they end"""
+_bounds: WeakKeyDictionary[Axes, list[tuple[float, Annotation]]] = WeakKeyDictionary()
 
 
-def note_bound(ax: Axes, value: float) -> None:
+def note_bound(ax: Axes, value: float, name: Annotation) -> None:
     """Note a bound whose name stands above its line."""
-    _bounds[ax] = max(value, _bounds.get(ax, value))
+    _bounds.setdefault(ax, []).append((value, name))
 
 
-def wants_legend(ax: Axes) -> None:
+def wants_legend(ax: Axes, at_lines: bool) -> None:
     """Note that the series of ``ax`` are to be named when all of them are there, unless its legend is gone by then."""
-    _with_legend.add(ax)
+    _with_legend[ax] = at_lines
     draw_legend(ax, named(ax))
 
 
@@ -58,9 +64,13 @@ def finish(figure: Canvas) -> None:
             size = min((tick.label1.get_fontsize() for tick in axis.majorTicks), default=SMALLEST)
             axis.set_tick_params(labelsize=max(SMALLEST, size))
     for ax in [ax for ax in figure.axes if ax in _bounds]:
-        keep_room_above(ax, _bounds[ax])
+        keep_room_above(ax, max(value for value, _ in _bounds[ax]))
+        for _, name in _bounds[ax]:
+            move_from_curves(ax, name)
     for ax in [ax for ax in figure.axes if ax in _with_legend and ax.get_legend()]:
         name_series(ax)
+    if figure.legends:
+        fit_legends(figure)
 
 
 def keep_room_above(ax: Axes, bound: float) -> None:
@@ -72,6 +82,32 @@ def keep_room_above(ax: Axes, bound: float) -> None:
     low, high, at = scale.transform(np.array([*ax.get_ylim(), bound]))
     if low < at <= high and (high - at) / (high - low) < share:
         ax.set_ylim(top=float(scale.inverted().transform((at - share * low) / (1 - share))))
+
+
+def move_from_curves(ax: Axes, name: Annotation) -> None:
+    """Put the name of a bound at the other end of its line if fewer curves run through it there."""
+    figure: Any = ax.get_figure(root=True)
+    figure.draw_without_rendering()
+    box = name.get_window_extent()
+    axes = ax.get_window_extent()
+    mirrored = box.translated(axes.x0 + axes.x1 - box.x0 - box.x1, 0)
+    points = np.concatenate([_path_of(ax, line) for line in ax.lines if line.get_transform() == ax.transData] or [[]])
+    here, there = (int(found.count_contains(points)) if len(points) else 0 for found in (box, mirrored))
+    if there < here:
+        to_the_end = name.get_horizontalalignment() == "left"
+        name.set_horizontalalignment("right" if to_the_end else "left")
+        name.xy = (0.99 if to_the_end else 0.01, name.xy[1])
+
+
+def _path_of(ax: Axes, line: Line2D) -> np.ndarray:
+    """Return places all along a line, in pixels."""
+    corners = ax.transData.transform(np.asarray(line.get_xydata(), dtype=float))
+    corners = corners[np.isfinite(corners).all(axis=1)]
+    if len(corners) < 2 or line.get_linestyle() == "None":
+        return corners
+    places = np.linspace(0, len(corners) - 1, 20 * len(corners))
+    at = np.arange(len(corners))
+    return np.column_stack([np.interp(places, at, corners[:, side]) for side in (0, 1)])
 
 
 # --- names -----------------------------------------------------------------------------------------------
@@ -105,7 +141,7 @@ def lines_to_name(ax: Axes) -> dict[str, Line2D]:
     found = {name: handle for name, handle in named(ax).items() if isinstance(handle, Line2D) and _is_curve(ax, handle)}
     place = ax.get_subplotspec()
     room = place is None or place.get_gridspec().ncols == 1
-    room &= ax.get_aspect() == "auto"
+    room &= ax.get_aspect() == "auto" and _with_legend.get(ax, True)
     room &= ax.get_figure(root=True).get_figwidth() >= ROOM_FOR_NAMES  # type: ignore[union-attr]
     return found if room and len(found) <= MOST_NAMES else {}
 
@@ -127,18 +163,14 @@ def name_at_ends(ax: Axes, lines: dict[str, Line2D]) -> None:
     figure.draw_without_rendering()  # limits and heights are final only then
     height = ax.bbox.height * 72 / figure.dpi
     ends = {name: _end(ax, line) for name, line in lines.items()}
+    for name in [name for name, (x, _) in ends.items() if x < EARLY]:
+        ax.annotate(name, ends.pop(name), (8, 0), xycoords=ax.transAxes, textcoords="offset points", va="center")
     order = sorted(ends, key=lambda name: ends[name][1])
     heights = apart([ends[name][1] * height for name in order], ROW, height)
     beside = ax.transAxes + ScaledTranslation(14 / 72, 0, figure.dpi_scale_trans)
     for name, at in zip(order, heights, strict=True):
-        stroke = {
-            "arrowstyle": "-",
-            "color": lines[name].get_color(),
-            "linewidth": 1.2,
-            "shrinkA": 1,
-            "shrinkB": 4,
-            "relpos": (0, 0.5),
-        }
+        colour = lines[name].get_color()
+        stroke = {"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
         ax.annotate(
             name,
             ends[name],
@@ -146,7 +178,7 @@ def name_at_ends(ax: Axes, lines: dict[str, Line2D]) -> None:
             xycoords=ax.transAxes,
             textcoords=beside,
             va="center",
-            fontsize="small" if len(name) > 24 else None,
+            fontsize="small" if len(name) > LONG else None,
             arrowprops=stroke,
             annotation_clip=False,
         )
@@ -196,6 +228,16 @@ def draw_legend(ax: Axes, entries: dict[str, Artist]) -> None:
         handlelength=2.2,
         columnspacing=1.4,
     )
+
+
+def fit_legends(figure: Canvas) -> None:
+    """Give a legend that all panels share fewer columns where it is wider than the figure."""
+    figure.draw_without_rendering()
+    for legend in [each for each in figure.legends if each.get_window_extent().width > figure.bbox.width]:
+        handles, names = legend.legend_handles, [text.get_text() for text in legend.get_texts()]
+        legend.remove()
+        columns = legend_columns(names, figure.get_figwidth() * 72 - 20)
+        figure.legend([each for each in handles if each], names, loc="outside upper left", ncols=columns)
 
 
 def legend_rows(ax: Axes) -> int:

@@ -200,13 +200,12 @@ def _bar(record: Record, colour: str) -> dict[str, Any]:
 def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False, at_end: bool = False) -> None:
     """Draw a horizontal bound with its name on it; ``faint`` for what is a datasheet's and not measured.
 
-    The name stands at the beginning of the horizontal axis, or at its end.
+    The name stands at the beginning of the horizontal axis, or at its end, and at the other where curves run through.
     """
-    finishing.note_bound(ax, value)
     theme = palette.current()
     colour = theme.faint if faint else theme.ceiling
     ax.axhline(value, color=colour, linestyle=":" if faint else (0, (6, 2)), linewidth=1.5, zorder=1)
-    ax.annotate(
+    name = ax.annotate(
         label,
         (0.99 if at_end else 0.01, value),
         (0, 3),
@@ -216,6 +215,7 @@ def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False, at_end: 
         color=theme.text,
         fontsize="small",
     )
+    finishing.note_bound(ax, value, name)
 
 
 def roofline(
@@ -271,15 +271,22 @@ def roofline(
     ax.set_yscale("log")
 
 
-def legend(ax: Axes) -> int:
+def legend(ax: Axes, *, at_lines: bool = True) -> int:
     """Name the series when the figure is finished: up to five lines where they end, others in a legend above.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Whose series are named.
+    at_lines : bool
+        False where lines end in one place, as those of a watched GPU do: the legend then names all.
 
     Returns
     -------
     int
         The number of rows of the legend, for a title above it.
     """
-    finishing.wants_legend(ax)
+    finishing.wants_legend(ax, at_lines)
     return finishing.legend_rows(ax)
 
 

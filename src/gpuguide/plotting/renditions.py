@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpuguide.plotting import finishing, palette
+from gpuguide.plotting import data, finishing, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -33,24 +33,26 @@ def is_narrow(figure: Canvas) -> bool:
     return figure.get_figwidth() < (WIDE + NARROW) / 2 - 0.5
 
 
-def draw_on_canvas(draw: Draw, theme: palette.Theme, size: Size) -> Canvas:
-    """Return the finished figure; the settings of :func:`settings` must hold."""
+def draw_on_canvas(draw: Draw, theme: palette.Theme, size: Size, rows: list[data.Row] | None = None) -> Canvas:
+    """Return the finished figure; the settings of :func:`settings` must hold. What is drawn is added to ``rows``."""
     from matplotlib.figure import Figure as Canvas
 
     figure = Canvas(figsize=size, layout="constrained")
     with palette.using(theme):
         draw(figure, theme)
+        if rows is not None:
+            rows.extend(data.rows_of(figure))
         finishing.finish(figure)
     return figure
 
 
-def svg(draw: Draw, theme: palette.Theme, size: Size) -> str:
-    """Return the figure as SVG with real text; the same input gives the same bytes."""
+def svg(draw: Draw, theme: palette.Theme, size: Size, rows: list[data.Row] | None = None) -> str:
+    """Return the figure as SVG with real text; the same input gives the same bytes. ``rows`` get what is drawn."""
     import matplotlib
 
     with matplotlib.rc_context(settings(theme)):
         text = io.StringIO()
-        figure = draw_on_canvas(draw, theme, size)
+        figure = draw_on_canvas(draw, theme, size, rows)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return smaller(in_the_fonts_of_the_page(text.getvalue()))
 
@@ -81,7 +83,7 @@ def smaller(text: str) -> str:
     text = re.sub(r"<!DOCTYPE.*?>\n?", "", text, flags=re.DOTALL)
     text = re.sub(r" ?\n(?=[MLQCHVz\"])", " ", text)
     text = re.sub(r"\n\s+(?=<)", "\n", text)
-    return re.sub(r"(\d\.\d\d)\d+", r"\1", text)
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), text)  # and never of its words
 
 
 def settings(theme: palette.Theme) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -48,8 +49,11 @@ class Table:
         return "\n".join([*([f"**{self.caption}**\n"] if self.caption else []), *written])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        content = {"header": self.header, "rows": self.rows, "numeric": self.numeric, "caption": self.caption}
-        return {TABLE_MIME: content, "text/markdown": self.markdown(), "text/plain": str(self)}
+        bundle: dict[str, Any] = {"text/markdown": self.markdown(), "text/plain": str(self)}
+        if os.environ.get("GPUGUIDE_SITE_BUILD"):
+            names = ("header", "rows", "numeric", "caption")
+            bundle[TABLE_MIME] = {name: getattr(self, name) for name in names}
+        return bundle
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> None:

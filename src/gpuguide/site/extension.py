@@ -24,7 +24,7 @@ from gpuguide.site.finding import (
 )
 from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, asides, cell_folds, folds, skipped_cells
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, skipped_cells
 from gpuguide.site.records import (
     benchmark_list,
     calculators,
@@ -66,6 +66,7 @@ PARTS = (
     glossary_links,
     hardware_table,
     landing,
+    library_code,
     lighthouse_table,
     mathematics,
     not_found,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup, Tag
 from small_site import Project, cell, start
+
+from gpuguide.costs import roofline
+from gpuguide.errors import GpuguideError
+from gpuguide.site.pages import library_code
 
 DRAW = """from gpuguide import plotting
 
@@ -61,6 +67,9 @@ What does `third` hold?
 
 The number {{given}}`four`.
 :::
+
+```{{library-code}} gpuguide.costs.roofline.ridge
+```
 
 ## Exercises
 
@@ -148,6 +157,27 @@ def test_a_takeaway_and_a_question_stand_apart(page: BeautifulSoup) -> None:
     assert question.p.get_text() == "Question. What does third hold?"
     assert question.summary is not None
     assert question.summary.get_text() == "Show the answer"
+
+
+@pytest.mark.slow
+def test_a_function_of_the_library_stands_on_the_page_in_whole(site: Project, page: BeautifulSoup) -> None:
+    source = inspect.getsource(roofline.ridge).strip()
+    assert source in [block.get_text().strip() for block in page.select("div.highlight pre")]
+    notebook = (site.html / "notebooks" / "00-folds.ipynb").read_text(encoding="utf-8")
+    assert json.dumps(f"```python\n{source}\n```")[1:-1] in "".join(
+        json.dumps("".join(each["source"]))[1:-1] for each in json.loads(notebook)["cells"]
+    )
+
+
+def test_library_code_is_found_by_the_face_of_its_package_and_with_its_decorators() -> None:
+    path, code = library_code.source_of("gpuguide.softmax.softmax")
+    assert path.parent.name == "softmax"
+    assert "def softmax(" in code
+    _, code = library_code.source_of("gpuguide.costs.memory.Prediction")
+    assert code.startswith("@dataclass")
+    for wrong in ("gpuguide.softmax.softmx", "gpuguide.softmax", "torch.mm"):
+        with pytest.raises(GpuguideError, match=f"no function or class '{wrong}'"):
+            library_code.source_of(wrong)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest
-from gpuguide.site.pages import markdown_source, page_source
+from gpuguide.site.pages import library_code, markdown_source, page_source
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -128,6 +128,9 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[Part]:
     elif name in ("question", "folded"):
         title = token.info.partition("}")[2] if name == "folded" else content.strip().partition("\n\n")[0]
         yield from _parts(title.strip(), below, place)
+    elif name == "library-code":
+        _, code = library_code.source_of(token.info.partition("}")[2].strip())
+        yield Part(line, place.section, code_lines=_lines(code))
     elif name.startswith(_SHOWN_FILES):
         yield Part(line, place.section, shown="figure")
     elif not name:
@@ -141,19 +144,21 @@ def thing_to_look_at(code: str) -> str:
     called = set(_CALLED.findall(code))
     if called & set(drawn_by_one_call()) or ({"show"} <= called and "drawings." in code):
         return "drawing"
-    return "figure" if "show" in called else "table" if "show_table" in called else ""
+    if called & {"show", *drawn_by_one_call("interactive")}:
+        return "figure"
+    return "table" if "show_table" in called else ""
 
 
 def code_of_drawings(code: str) -> str:
     """Return the source of the drawings that cells call, which names the records that they read."""
-    known = drawn_by_one_call()
+    known = {**drawn_by_one_call("interactive"), **drawn_by_one_call()}
     return "\n".join(known[name] for name in dict.fromkeys(_CALLED.findall(code)) if name in known)
 
 
 @functools.cache
-def drawn_by_one_call() -> dict[str, str]:
-    """Return the functions of :mod:`gpuguide.plotting.pictures` that are a drawing each: name to source."""
-    text = (digest.PACKAGE_FOLDER / "plotting" / "pictures.py").read_text(encoding="utf-8")
+def drawn_by_one_call(module: str = "pictures") -> dict[str, str]:
+    """Return the functions of a module of :mod:`gpuguide.plotting` that show something each: name to source."""
+    text = (digest.PACKAGE_FOLDER / "plotting" / f"{module}.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     return {each.name: ast.get_source_segment(text, each) or "" for each in functions if not each.name.startswith("_")}
 

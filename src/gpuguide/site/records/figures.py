@@ -175,16 +175,22 @@ class AddressesOfFigures(SphinxTransform):
 
     def add_links(self, figure: nodes.figure, address: str) -> None:
         """Let a figure end with a link to itself and, if it has any, to its data."""
-        links: list[nodes.Node] = [nodes.reference("", "Link to this figure", refuri=f"#{address}", internal=True)]
+        links: list[nodes.Node] = link("Link to this figure", f"#{address}", figure)
         if figure["gg_csv"]:
             docname = self.env.docname
             table = f"{TABLES}/{docname.rpartition('/')[2]}/{address}.csv"
             tables_of(self.env).setdefault(docname, {})[table] = figure["gg_csv"]
-            uri = "../" * docname.count("/") + table
-            links += [nodes.Text(" · "), nodes.reference("", "Data of this figure (CSV)", refuri=uri, internal=True)]
+            links += [nodes.Text(" · "), *link("Its data (CSV)", "../" * docname.count("/") + table, figure)]
         legend = next(figure.findall(nodes.legend))
         legend += nodes.paragraph("", "", *links, classes=["gg-figure-links"])
         del figure["gg_csv"], figure["gg_name"]
+
+
+def link(words: str, uri: str, figure: nodes.figure) -> list[nodes.Node]:
+    """Return a link whose text tells those who hear only the links of a page which figure it is of."""
+    title = next(node.astext() for node in figure.findall(nodes.inline) if "gg-figure-title" in node["classes"])
+    heard = nodes.inline("", f": {title}", classes=["visually-hidden"])
+    return [nodes.reference("", "", nodes.Text(words), heard, refuri=uri, internal=True)]
 
 
 def section_of(figure: nodes.figure) -> str:

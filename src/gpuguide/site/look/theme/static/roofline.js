@@ -28,8 +28,8 @@
     let toIntensity = () => intensity;
 
     function draw() {
-      const [width, height] = place.clientWidth < 520 ? [340, 300] : [640, 380];  // text keeps its size on a phone
-      const [left, low, high, right] = [width < 520 ? 74 : 84, height - 44, 14, width - 16];
+      const [width, height] = place.clientWidth < 520 ? [340, 320] : [640, 380];  // text keeps its size on a phone
+      const [left, low, high, right] = [92, height - 44, 14, width - 48];
       const log = Math.log10;
       const x = (value) => left + (log(value / least) / log(most / least)) * (right - left);
       const y = (value) => low - (log(value / bottom) / log(top / bottom)) * (low - high);
@@ -48,7 +48,8 @@
       const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "gg-roofline", role: "img" });
       picture.setAttribute("aria-label", `Roofline of ${known.device} in ${chosen}, which bends at ${significant(bend)} `
         + "operations a byte.");
-      for (let power = Math.ceil(log(least)); power <= log(most); power += 1) {
+      const every = width < 520 ? 2 : 1;
+      for (let power = Math.ceil(log(least)); power <= log(most); power += every) {
         picture.append(line([[10 ** power, bottom], [10 ** power, top]], "gg-grid"),
           text(x(10 ** power), low + 18, String(10 ** power)));
       }
@@ -56,11 +57,13 @@
         picture.append(line([[least, 10 ** power], [most, 10 ** power]], "gg-grid"),
           text(left - 8, y(10 ** power) + 4, scaled(10 ** power, "FLOP/s").replace(".00", "").replace(".0", ""), "end"));
       }
-      for (const roof of known.roofs) {
+      let lowest = 0;  // names of roofs that lie close keep apart
+      for (const roof of [...known.roofs].sort((one, other) => other.rate - one.rate)) {
         const ridge = roof.rate / known.bandwidth;
         const kind = roof.name === chosen ? "gg-roof" : "gg-roof gg-roof-other";
+        lowest = Math.max(y(roof.rate) + 4, lowest + 15);
         picture.append(line([[least, least * known.bandwidth], [ridge, roof.rate], [most, roof.rate]], kind),
-          text(right, y(roof.rate) - 5, roof.name, "end"));
+          text(right + 6, lowest, roof.name, "start"));
       }
       for (const point of known.points.filter(({ format }) => format === chosen)) {
         picture.append(svg("circle", { class: "gg-measured-point", cx: x(point.intensity).toFixed(1),

@@ -51,7 +51,8 @@ gpuguide.sampling = (logits, { temperature, top_k, top_p, min_p }) => {
     const reset = element("button", { type: "button", class: "gg-apply" }, "The model’s own distribution");
     form.append(reset);
     const summary = element("p", { class: "gg-try-answer", role: "status" });
-    const rows = [...names, `${logits.length - names.length} others`].map((name, at) => {
+    const others = logits.length - names.length;
+    const rows = [...names, ...(others ? [`${others} others`] : [])].map((name, at) => {
       const bar = element("span", { class: "gg-share" });
       const ghost = element("span", { class: "gg-share gg-share-own" });
       const value = element("td", {});
