@@ -20,12 +20,14 @@ extensions = [
     "myst_nb",  # pages are Markdown, and their cells run
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",  # the API reference leads to the source of what it describes
     "sphinx_copybutton",
 ]
 
 # Where the site and its repository are, if that is known. Without the first, notebooks have links to other sites only,
-# and are installed from the zip, and the links of the page for a wrong address begin at the root of the host; without
-# the second, no link opens a notebook in Colab, and pages have no links to edit them and to report a problem.
+# and are installed from the zip, the links of the page for a wrong address begin at the root of the host, and pages
+# name no picture to those who share them; without the second, no link opens a notebook in Colab, and pages have no
+# links to edit them and to report a problem.
 html_baseurl = os.environ.get("GPUGUIDE_SITE", "")
 gpuguide_repository = os.environ.get("GPUGUIDE_REPOSITORY", "")
 
@@ -74,11 +76,10 @@ pygments_style = "a11y-high-contrast-light"
 html_theme_options = {
     "logo": {"text": "gpuguide"},
     "navbar_end": ["theme-switcher"],
-    "article_header_end": ["downloads"],
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "article_footer_items": ["repository-links"],
     "footer_start": ["copyright"],
-    "footer_end": [],
+    "footer_end": ["version"],
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "pygments_light_style": "a11y-high-contrast-light",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import synthetic_records as synthetic
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import records, store
-from gpuguide.plotting import axes, figure, other_gpus
+from gpuguide.plotting import axes, data, figure, finishing, other_gpus, renditions, text_boxes
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +55,12 @@ def test_in_jupyter_a_figure_is_a_png_with_alt_text(record: records.Record, monk
 
 
 @pytest.mark.usefixtures("site_build")
-def test_on_the_site_a_figure_is_two_drawings_with_real_text(record: records.Record) -> None:
+def test_on_the_site_a_figure_is_drawn_for_both_schemes_and_widths_with_real_text(record: records.Record) -> None:
     shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
     bundle, _ = shown._repr_mimebundle_()
     content = bundle[figure.MIME]
-    assert set(content["svg"]) == {"light", "dark"}
+    assert (content["name"], content["interactive"]) == ("", {})
+    assert set(content["svg"]) == {"light", "dark", "light-narrow", "dark-narrow"}
     for svg in content["svg"].values():
         texts = set(re.findall(r"<text[^>]*>([^<]+)</text>", svg))
         assert {"matmul-bf16", "measured ceiling", "throughput", "100 TFLOP/s", "1024"} <= texts
@@ -69,7 +73,7 @@ def test_on_the_site_a_figure_is_two_drawings_with_real_text(record: records.Rec
 @pytest.mark.usefixtures("site_build")
 def test_recoloured_for_the_dark_scheme_a_figure_is_as_if_drawn_in_it(record: records.Record) -> None:
     shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
-    drawn = figure._svg(drawing(record), plotting.DARK, (5.8, 3.7))
+    drawn = renditions.svg(drawing(record), plotting.DARK, (renditions.WIDE, 4.1))
     assert shown.svg is not None
     assert with_numbered_ids(shown.svg["dark"]) == with_numbered_ids(drawn)
 
@@ -317,26 +321,157 @@ def test_a_curve_that_does_not_exist_is_named(record: records.Record) -> None:
         (0, "s", "0"),
         (100, "1", "100"),
         (0.1, "1", "0.1"),
+        (0.001, "1", "0.001"),
     ],
 )
 def test_ticks_carry_units_and_no_idle_zeros(value: float, unit: str, text: str) -> None:
     assert axes.tick(value, unit) == text
 
 
-@pytest.mark.parametrize("names", [["fp8", "bf16", "fp16", "tf32", "fp32"], ["FlashAttention-4", "ours, Triton"] * 3])
-def test_no_legend_is_cut_off(names: list[str]) -> None:
-    seen = []
+LINES = [["fp8", "bf16", "fp16", "tf32", "fp32"], [f"{name} {n}" for n in range(3) for name in ("cuDNN", "Triton")]]
+
+
+@pytest.mark.usefixtures("site_build")
+@pytest.mark.parametrize("names", LINES)
+def test_up_to_five_lines_bear_their_names_and_more_have_a_legend(names: list[str]) -> None:
+    legends = []
 
     def draw(canvas, theme):
         ax = canvas.subplots()
         for place, name in enumerate(names):
-            ax.plot([1, 2], [1e12 + place, 1e15], label=f"{name} {place}" if names.count(name) > 1 else name)
+            ax.plot([1, 2], [1e12 + place, 1e15 + 1e12 * place], label=name)
         plotting.log_axis(ax.yaxis, "FLOP/s", "throughput")
         plotting.legend(ax)
-        canvas.draw_without_rendering()
-        seen.append((ax.get_legend().get_window_extent(), canvas.bbox))
+        legends.append((canvas.get_figwidth() > 5, ax))
 
-    plotting.show(draw, alt="Lines.", caption="Lines.")
-    for legend, whole in seen:
-        assert whole.x0 <= legend.x0
-        assert legend.x1 <= whole.x1
+    shown = plotting.show(draw, alt="Lines.", caption="Lines.")
+    assert {(wide, ax.get_legend() is None) for wide, ax in legends if ax.texts or ax.get_legend()} == {
+        (True, len(names) == 5),
+        (False, False),
+    }
+    assert shown.svg is not None
+    for svg in shown.svg.values():
+        assert set(names) <= {box.text for box in text_boxes.text_boxes(svg)}
+        assert text_boxes.cut_off(svg) == []
+
+
+@pytest.mark.usefixtures("site_build")
+def test_a_legend_of_all_panels_fits_into_the_figure() -> None:
+    def draw(canvas, theme):
+        left, _ = canvas.subplots(1, 2)
+        lines = [left.plot([1, 2], [place, 2])[0] for place in range(4)]
+        canvas.legend(lines, [f"a name of some length {n}" for n in range(4)], loc="outside upper left", ncols=4)
+
+    shown = plotting.show(draw, alt="Lines.", caption="Lines.")
+    assert shown.svg is not None
+    assert "a name of some length 3" in shown.svg["light-narrow"]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_names_at_lines_that_end_at_one_height_do_not_cover_each_other() -> None:
+    def draw(canvas, theme):
+        ax = canvas.subplots()
+        for name in ("first", "second", "third"):
+            ax.plot([1, 2], [1, 2], label=name)
+        plotting.legend(ax)
+
+    shown = plotting.show(draw, alt="Lines.", caption="Lines.")
+    assert shown.svg is not None
+    boxes = [box for box in text_boxes.text_boxes(shown.svg["light"]) if box.text in ("first", "second", "third")]
+    first, second, third = sorted(boxes, key=lambda box: box.top)
+    assert first.bottom < second.top
+    assert second.bottom < third.top
+
+
+@pytest.mark.usefixtures("site_build")
+def test_text_that_does_not_lie_within_the_figure_is_refused() -> None:
+    def draw(canvas, theme):
+        canvas.text(0.99, 0.5, "this goes over the edge")
+
+    with pytest.raises(GpuguideError, match="'this goes over the edge' is cut off"):
+        plotting.show(draw, alt="Words.", caption="Words.")
+
+
+@pytest.mark.usefixtures("site_build")
+def test_no_text_is_smaller_than_ten_pixels_on_a_phone() -> None:
+    def draw(canvas, theme):
+        ax = canvas.subplots()
+        ax.semilogx([1, 1000], [1, 2], label="a line")  # whose ticks would have tiny exponents
+        ax.set_xlabel("tiny", fontsize=5)
+        ax.tick_params(labelsize=4)
+        ax.annotate("small", (10, 1.5), fontsize=6)
+        ax.annotate("0.00012", (100, 1.5))
+
+    shown = plotting.show(draw, alt="Words.", caption="Words.")
+    assert shown.svg is not None
+    assert text_boxes.too_small(shown.svg["light-narrow"]) == []
+    assert {"tiny", "small", "1000", "0.00012"} <= {
+        box.text for box in text_boxes.text_boxes(shown.svg["light-narrow"])
+    }
+
+
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 200 100"><g transform="translate(10 20)">
+<text style="font-size: 10px; text-anchor: {anchor}" x="{x}" y="0"{turn}>over the edge</text></g></svg>"""
+
+
+@pytest.mark.parametrize(
+    ("anchor", "x", "turn", "lies_within"),
+    [
+        ("start", 0, "", True),
+        ("start", 150, "", False),
+        ("end", 150, "", True),
+        ("middle", 0, "", False),
+        ("start", 100, ' transform="rotate(90 110 20)"', True),
+        ("start", 100, ' transform="rotate(-90 110 20)"', False),
+    ],
+)
+def test_where_the_text_of_an_svg_stands(anchor: str, x: int, turn: str, lies_within: bool) -> None:
+    svg = SVG.format(anchor=anchor, x=x, turn=turn)
+    assert (text_boxes.cut_off(svg) == []) == lies_within
+    assert text_boxes.too_small(svg, screen=200) == []
+    assert text_boxes.too_small(svg, screen=190) == ["over the edge"]
+
+
+@pytest.mark.usefixtures("site_build")
+def test_the_fonts_are_those_of_the_page(record: records.Record) -> None:
+    shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
+    assert shown.svg is not None
+    assert set(re.findall(r"font-family: ([^;\"]*)", shown.svg["light"])) == {"system-ui, sans-serif"}
+
+
+@pytest.mark.usefixtures("site_build")
+def test_the_data_of_a_figure_are_its_points_in_si_units(record: records.Record) -> None:
+    shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
+    rows = list(csv.DictReader(io.StringIO(shown.csv)))
+    cases = [case for case in record.cases if case.contender in ("matmul-bf16", "matmul-fp32")]
+    assert {(row["series"], float(row["x"]), float(row["y"])) for row in rows} == {
+        (case.contender, float(case.keys["size"]), float(f"{case.metrics['throughput'].summary.median:.6g}"))
+        for case in cases
+    }
+    assert {(row["x_name"], row["x_unit"], row["y_unit"]) for row in rows} == {("rows and columns", "count", "FLOP/s")}
+    assert all(float(row["y_p25"]) <= float(row["y"]) <= float(row["y_p75"]) for row in rows)
+
+
+def test_the_data_of_bars_and_maps_bear_the_names_of_the_ticks() -> None:
+    from matplotlib.figure import Figure as Canvas
+
+    def draw(canvas, theme):
+        bars, cells = canvas.subplots(2)
+        bars.barh([0, 1], [3.0, 4.0])
+        bars.set_yticks([0, 1], ["three", "four"])
+        cells.imshow([[1, 2], [3, 4]])
+
+    figure = Canvas()
+    draw(figure, plotting.LIGHT)
+    rows = list(data.rows_of(figure))
+    assert [(row["x"], row["y"]) for row in rows[:2]] == [(3.0, "three"), (4.0, "four")]
+    assert [(row["x"], row["y"], row["value"]) for row in rows[2:]] == [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 1, 4)]
+
+
+@pytest.mark.parametrize("wanted", [[], [5.0], [10.0, 11.0, 50.0], [99.0, 99.5, 100.0], [0.0, 50.0, 51.0, 52.0]])
+def test_heights_are_moved_apart_in_their_order(wanted: list[float]) -> None:
+    found = finishing.apart(wanted, 14.0, 100.0)
+    assert all(upper - lower >= 13.999 for lower, upper in pairwise(found))
+    assert all(height <= 100.0 for height in found)
+    if all(upper - lower >= 14.0 for lower, upper in pairwise(wanted)):
+        assert found == wanted

@@ -7,9 +7,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
+
+from gpuguide.plotting import text_boxes
+from gpuguide.site.checks.page_lint.not_yet_rewritten import is_rewritten
 
 SITE = Path(__file__).parents[2] / "_build" / "html"
+REWRITTEN = [page for page in sorted(SITE.glob("tutorials/[0-9]*.html")) if is_rewritten(page)]
 PAGES = [page for page in sorted(SITE.glob("**/*.html")) if "_static" not in page.parts]
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built; run `make site`, or `make test`, which does")
@@ -55,6 +59,45 @@ def test_every_image_has_a_text(page: Path) -> None:
         assert not str(image["alt"]).lower().endswith((".png", ".svg", ".jpg")), "a file name is no alternative text"
 
 
+FIGURES = sorted((SITE / "_images").glob("*.svg"))
+PHONE, WINDOW = 334, 519
+"""Pixels that a figure has on a screen of 360 pixels, and in the smallest window that shows the wide drawing"""
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda path: path.stem[:8])
+def test_the_text_of_every_figure_lies_within_it_and_can_be_read(figure: Path) -> None:
+    svg = figure.read_text(encoding="utf-8")
+    assert text_boxes.cut_off(svg) == []
+    on_a_phone = text_boxes.view_box(svg)[0] < PHONE
+    assert text_boxes.too_small(svg, screen=PHONE if on_a_phone else WINDOW) == []
+
+
+def test_every_figure_has_an_address_of_its_own_words_and_a_drawing_for_a_phone() -> None:
+    for page in PAGES:
+        for figure in parsed(page).select("figure.gg-figure"):
+            assert str(figure["id"]).startswith("fig-"), page
+            assert figure.select_one("figcaption .gg-figure-title")
+            sources = [str(source["srcset"]) for source in figure.select("picture > source")]
+            assert len(sources) == 2
+            assert all((page.parent / source).is_file() for source in sources)
+
+
+@pytest.mark.parametrize("page", REWRITTEN, ids=names)
+def test_a_rewritten_page_is_in_the_form(page: Path) -> None:
+    """What the lint counts in the source, counted in what is shown: figures' captions, stamps and claims included."""
+    article = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select_one("article.bd-article")
+    assert article is not None
+    sections = [str(section.get("id")) for section in article.select("section > section")]
+    assert sections[0] == "in-short"
+    for fold in article.select("details"):
+        follower = fold.find_next_sibling() or (fold.parent and fold.parent.find_next_sibling())
+        inner = follower.find() if isinstance(follower, Tag) and "cell" in (follower.get("class") or []) else None
+        assert not any(isinstance(each, Tag) and each.name == "details" for each in (follower, inner)), fold
+    for unseen in article.select("details, .highlight, table, math, script, .headerlink, #exercises, #further-reading"):
+        unseen.decompose()
+    assert len(article.get_text(" ").split()) <= 3000
+
+
 def test_no_unfinished_page_is_published() -> None:
     assert (SITE / "index.html").is_file()
     for page in PAGES:
@@ -67,6 +110,23 @@ def test_every_record_is_offered_in_three_formats() -> None:
     for record in store.published_records():
         for kind in ("json", "csv", "arrow"):
             assert (SITE / "records" / record.device / f"{record.benchmark}.{kind}").is_file()
+
+
+def test_the_api_reference_leads_to_the_source_and_the_source_back() -> None:
+    """Where a package passes a name on, and where it does not."""
+    described = {
+        "logits": ("gpuguide.logits.softmax", "gpuguide/logits/probabilities", "softmax"),
+        "costs": ("gpuguide.costs.memory.training.Step", "gpuguide/costs/memory/training", "Step"),
+    }
+    for name, (full, module, inside) in described.items():
+        term = parsed(SITE / "docs" / "api" / f"{name}.html").find(id=full)
+        assert term is not None, full
+        links = [str(link["href"]) for link in term.select("a[href]")]  # type: ignore[union-attr]
+        assert f"../../_modules/{module}.html#{inside}" in links
+        source = parsed(SITE / "_modules" / f"{module}.html").find(id=inside)
+        back = source.select_one("a.viewcode-back") if source else None  # type: ignore[union-attr]
+        assert back is not None
+        assert str(back["href"]).endswith(f"docs/api/{name}.html#{full}")
 
 
 def test_an_attribute_is_described_as_it_was_written() -> None:

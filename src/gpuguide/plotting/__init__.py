@@ -1,4 +1,4 @@
-"""Figures from records, in the site's light and dark schemes, and as PNG everywhere else.
+"""Figures from records, in the site's light and dark schemes, and as PNG everywhere else; results as tables.
 
 >>> from gpuguide import plotting
 >>> def draw(figure, theme):
@@ -15,8 +15,12 @@ from __future__ import annotations
 
 from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
+from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
+from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.renditions import is_narrow
+from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
 __all__ = [
@@ -27,19 +31,26 @@ __all__ = [
     "Panel",
     "Theme",
     "bars",
+    "causal_tiles",
     "ceiling",
     "colour",
     "curves",
     "device_label",
+    "is_narrow",
     "label",
     "legend",
     "linear_axis",
     "log_axis",
+    "memories_of_a_gpu",
     "name_devices",
     "published_and_mine",
     "roofline",
+    "roofline_to_try",
+    "sampling_to_try",
     "show",
+    "show_table",
     "stamp",
+    "stream_and_queue",
     "stroke",
     "trace",
     "trace_panel",

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from gpuguide.measure.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
+
+FEW_TICKS = 5.5
+"""Inches of a figure's width below which fewer ticks stand beside each other"""
+
+_units: WeakKeyDictionary[Axis, str] = WeakKeyDictionary()
+
+
+def unit_of(axis: Axis) -> str:
+    """Return the SI unit of an axis, as far as it was named."""
+    return _units.get(axis, "")
 
 
 def log_axis(axis: Axis, unit: str, label: str) -> None:
@@ -29,10 +40,12 @@ def log_axis(axis: Axis, unit: str, label: str) -> None:
     base = 2 if unit in ("B", "count") else 10
     scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
     scale("log", base=base)
-    axis.set_major_locator(LogLocator(base=base, numticks=7))
+    side_by_side = axis is axis.axes.xaxis and axis.axes.get_figure(root=True).get_figwidth() < FEW_TICKS  # type: ignore[union-attr]
+    axis.set_major_locator(LogLocator(base=base, numticks=5 if side_by_side else 7))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
     axis.set_label_text(label)
+    _units[axis] = unit
 
 
 def linear_axis(axis: Axis, unit: str, label: str) -> None:
@@ -43,10 +56,20 @@ def linear_axis(axis: Axis, unit: str, label: str) -> None:
     axis.set_major_locator(MaxNLocator(nbins=3 if horizontal else 5, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
     axis.set_label_text(label)
+    _units[axis] = unit
     if horizontal:
         axis.axes.set_xlim(left=0)
     else:
         axis.axes.set_ylim(bottom=0)
+
+
+def readable_ticks(axis: Axis) -> None:
+    """Write the ticks of a logarithmic axis in words where its author named no unit: raised exponents are tiny."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
+
+    if axis.get_scale() == "log" and isinstance(axis.get_major_formatter(), LogFormatter):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, "1")))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def tick(value: float, unit: str) -> str:
@@ -59,6 +82,8 @@ def tick(value: float, unit: str) -> str:
         return "0"
     if unit == "count":
         return f"{value:g}" if value < 1 else f"{round(value)}"
+    if unit == "1":
+        return f"{value:g}" if value < 1e5 else f"{value:,.0f}"
     number, _, rest = format_quantity(value, unit).partition(" ")
     if "." in number and math.isfinite(float(number)):
         number = number.rstrip("0").rstrip(".")

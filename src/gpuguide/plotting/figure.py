@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import base64
-import io
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.side_by_side import case_like
-from gpuguide.plotting import other_gpus, palette
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from gpuguide.plotting import data, other_gpus, palette, renditions
+from gpuguide.plotting.renditions import Draw, Size
+from gpuguide.plotting.text_boxes import cut_off
 
 MIME = "application/vnd.gpuguide.figure+json"
 """The media type of the bundle that :class:`gpuguide.site.records.figures.FigureRenderer` turns into HTML"""
-
-Draw = Callable[["Canvas", palette.Theme], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,14 @@ class Figure:
     stamps: tuple[str, ...]
     png: bytes
     svg: dict[str, str] | None = None
-    """Scheme to SVG text; only while the site is built"""
+    """Scheme and width (``light``, ``dark``, ``light-narrow``, ``dark-narrow``) to SVG text; only while the site is
+    built"""
+    name: str = ""
+    """What its address on the page ends with; by default its section's"""
+    csv: str = ""
+    """What is drawn, as a table; only while the site is built"""
+    interactive: Mapping[str, Any] = field(default_factory=dict)
+    """What a script of the site needs to let readers try it: ``kind``, and the data of that kind"""
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle: dict[str, Any] = {
@@ -41,8 +44,15 @@ class Figure:
             "text/plain": "\n".join([self.alt, self.caption, *self.stamps]),
         }
         if self.svg is not None:
-            content = {"svg": self.svg, "alt": self.alt, "caption": self.caption, "stamps": list(self.stamps)}
-            bundle[MIME] = content
+            bundle[MIME] = {
+                "svg": self.svg,
+                "alt": self.alt,
+                "caption": self.caption,
+                "stamps": list(self.stamps),
+                "name": self.name,
+                "csv": self.csv,
+                "interactive": dict(self.interactive),
+            }
         return bundle, {"image/png": {"alt": self.alt}}
 
 
@@ -52,7 +62,11 @@ def show(
     alt: str,
     caption: str,
     records: Sequence[Record] = (),
-    size: tuple[float, float] = (5.8, 3.7),
+    size: Size = (renditions.WIDE, 4.1),
+    narrow: Size | None = None,
+    name: str = "",
+    rows: Sequence[Mapping[str, Any]] = (),
+    interactive: Mapping[str, Any] | None = None,
 ) -> Figure:
     """Draw a figure and return it; as the last line of a cell it is displayed.
 
@@ -64,34 +78,62 @@ def show(
     alt : str
         What a reader who cannot see the figure needs to know: what is plotted, and what it shows.
     caption : str
-        One or two sentences under the figure.
+        One or two sentences under the figure. The first is its title, in lists and in the search.
     records : sequence of Record
         Where the numbers come from, for the stamp. Records drawn by :func:`gpuguide.plotting.curves` and
         :func:`gpuguide.plotting.bars` are added without being named here.
     size : tuple of float
-        Width and height in inches. The default keeps the text readable on a phone.
+        Width and height in inches where there is room, and in notebooks.
+    narrow : tuple of float, optional
+        The same on a phone: by default less wide and about as high. Panels that stand beside each other elsewhere
+        go below each other there (:func:`gpuguide.plotting.is_narrow`), and need more height.
+    name : str
+        What the figure's address on the page ends with; by default its section's.
+    rows : sequence of mapping
+        The numbers of a drawing, for its table; those of curves, bars and points are found without.
+    interactive : mapping, optional
+        What a script of the site needs to let readers try it (:mod:`gpuguide.plotting.interactive`).
 
     Raises
     ------
     GpuguideError
-        If ``alt`` or ``caption`` is empty.
+        If ``alt`` or ``caption`` is empty, or, on the site, a text of the figure is cut off.
     """
-    for name, value in (("alt", alt), ("caption", caption)):
-        if not value.strip():
-            raise GpuguideError(f"A figure needs its {name} text: pass {name}='…' to plotting.show.")
+    for kind, words in (("alt", alt), ("caption", caption)):
+        if not words.strip():
+            raise GpuguideError(f"A figure needs its {kind} text: pass {kind}='…' to plotting.show.")
     with noting() as drawn:
         svg: dict[str, str] | None = None
+        table = ""
         if os.environ.get("GPUGUIDE_SITE_BUILD"):
-            light = _svg(draw, palette.LIGHT, size)
-            svg = {"light": light, "dark": palette.in_dark(light)}
-        png = _png(draw, size)
+            found: list[data.Row] = []
+            wide = renditions.svg(draw, palette.LIGHT, size, found)
+            phone = renditions.svg(draw, palette.LIGHT, narrow or renditions.narrowed(size))
+            svg = {"light": wide, "light-narrow": phone}
+            svg |= {name.replace("light", "dark"): palette.in_dark(text) for name, text in svg.items()}
+            table = data.as_csv(rows or found)
+        png = renditions.png(draw, size)
+    if svg and not any(store.is_mine(each.record) for each in drawn):  # a reader's GPU may have a name of any length
+        refuse_cut_off(svg)
     others = other_gpus.sentences(each.record for each in drawn)
     own = _own_devices(each.record for each in drawn)
     mine = f"Dashed and hollow: the same, measured by you on {own}." if own else ""
     alt = " ".join(filter(None, (alt.strip(), others, mine)))
     caption = " ".join(filter(None, (caption.strip(), others)))
     named = [Drawn(record, ()) for record in records if not any(record == each.record for each in drawn)]
-    return Figure(alt, caption, tuple(_stamps([*named, *drawn])), png, svg)
+    stamps = tuple(_stamps([*named, *drawn]))
+    return Figure(alt, caption, stamps, png, svg, name, table, interactive or {})
+
+
+def refuse_cut_off(svg: Mapping[str, str]) -> None:
+    """Raise where a text does not lie within the figure."""
+    for rendition in ("light", "light-narrow"):
+        if outside := cut_off(svg[rendition]):
+            where = "on a phone" if rendition.endswith("narrow") else "where there is room"
+            raise GpuguideError(
+                f"The text {outside[0]!r} is cut off at the edge of the figure, as drawn {where}. "
+                "Shorten it, or give the figure another size (size=…, narrow=…)."
+            )
 
 
 def stamp(records: Iterable[Record]) -> list[str]:
@@ -185,71 +227,3 @@ def mine_of(published: Record) -> list[Record]:
 def _own_devices(records: Iterable[Record]) -> str:
     """Return the names of the reader's own devices that a figure draws."""
     return " and ".join(dict.fromkeys(record.device_name for record in records if store.is_mine(record)))
-
-
-# --- renditions ------------------------------------------------------------------------------------------
-
-
-def _draw(draw: Draw, theme: palette.Theme, size: tuple[float, float]) -> Canvas:
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=size, layout="constrained")
-    with palette.using(theme):
-        draw(figure, theme)
-    return figure
-
-
-def _settings(theme: palette.Theme) -> Any:
-    return {
-        "font.family": "sans-serif",
-        "font.size": 12,
-        "axes.titlesize": 13,
-        "axes.titlelocation": "left",
-        "axes.labelsize": 12,
-        "xtick.labelsize": 11,
-        "ytick.labelsize": 11,
-        "legend.fontsize": 11,
-        "legend.frameon": False,
-        "lines.linewidth": 2,
-        "lines.markersize": 6,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.ymargin": 0.1,  # room for the name of a ceiling
-        "grid.color": theme.grid,
-        "grid.linewidth": 0.8,
-        "axes.edgecolor": theme.faint,
-        "xtick.color": theme.faint,
-        "ytick.color": theme.faint,
-        "text.color": theme.text,
-        "axes.labelcolor": theme.text,
-        "xtick.labelcolor": theme.text,
-        "ytick.labelcolor": theme.text,
-        "axes.facecolor": "none",
-        "figure.facecolor": "none",
-        "svg.fonttype": "none",
-        "svg.hashsalt": "gpuguide",
-    }
-
-
-def _svg(draw: Draw, theme: palette.Theme, size: tuple[float, float]) -> str:
-    """Return the figure as SVG with real text; the same input gives the same bytes."""
-    import matplotlib
-
-    with matplotlib.rc_context(_settings(theme)):
-        text = io.StringIO()
-        figure = _draw(draw, theme, size)
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return text.getvalue().replace("'DejaVu Sans', ", "")
-
-
-def _png(draw: Draw, size: tuple[float, float]) -> bytes:
-    """Return the figure as PNG on white, at twice the usual resolution."""
-    import matplotlib
-
-    with matplotlib.rc_context(_settings(palette.PRINT)):
-        image = io.BytesIO()
-        figure = _draw(draw, palette.PRINT, size)
-        figure.savefig(image, format="png", dpi=144, facecolor="white", metadata={"Software": None})
-    return image.getvalue()

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Case, Key, Record, Summary
 from gpuguide.measure.units import format_quantity
-from gpuguide.plotting import other_gpus, palette
+from gpuguide.plotting import data, finishing, other_gpus, palette
 from gpuguide.plotting.figure import mine_of, note
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 
@@ -34,7 +31,7 @@ def curves(
 
     Where the reader has measured the same benchmark, their curve is drawn over it: dashed, with hollow markers,
     named by its device. Another published GPU is drawn behind it, thin and without a band; of which contenders, says
-    :mod:`gpuguide.plotting.other_gpus`. More than one name gives a legend.
+    :mod:`gpuguide.plotting.other_gpus`. More than one name is written as :func:`legend` does.
 
     Parameters
     ----------
@@ -81,9 +78,10 @@ def curves(
             xs, summaries = zip(*found[contender], strict=True)
             label = (labels or {}).get(contender, palette.label(contender))
             medians = [summary.median for summary in summaries]
-            ax.plot(xs, medians, color=colour, marker=style.marker, label=label, **stroke(record))
+            (line,) = ax.plot(xs, medians, color=colour, marker=style.marker, label=label, **stroke(record))
+            low, high = zip(*map(_band, summaries), strict=True)
+            data.note_band(line, low, high, "" if record is published else device_label(record))
             if not other_gpus.is_other(record):
-                low, high = zip(*map(_band, summaries), strict=True)
                 ax.fill_between(xs, low, high, color=colour, alpha=0.25, linewidth=0)
     name_devices(ax, drawn)
     if len(ax.get_legend_handles_labels()[1]) > 1:
@@ -202,12 +200,12 @@ def _bar(record: Record, colour: str) -> dict[str, Any]:
 def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False, at_end: bool = False) -> None:
     """Draw a horizontal bound with its name on it; ``faint`` for what is a datasheet's and not measured.
 
-    The name stands at the beginning of the horizontal axis, or at its end.
+    The name stands at the beginning of the horizontal axis, or at its end, and at the other where curves run through.
     """
     theme = palette.current()
     colour = theme.faint if faint else theme.ceiling
     ax.axhline(value, color=colour, linestyle=":" if faint else (0, (6, 2)), linewidth=1.5, zorder=1)
-    ax.annotate(
+    name = ax.annotate(
         label,
         (0.99 if at_end else 0.01, value),
         (0, 3),
@@ -217,6 +215,7 @@ def ceiling(ax: Axes, value: float, label: str, *, faint: bool = False, at_end: 
         color=theme.text,
         fontsize="small",
     )
+    finishing.note_bound(ax, value, name)
 
 
 def roofline(
@@ -272,57 +271,23 @@ def roofline(
     ax.set_yscale("log")
 
 
-def legend(ax: Axes) -> int:
-    """Put the legend above the axes, where it covers no data: each name once, in as many columns as fit.
+def legend(ax: Axes, *, at_lines: bool = True) -> int:
+    """Name the series when the figure is finished: up to five lines where they end, others in a legend above.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Whose series are named.
+    at_lines : bool
+        False where lines end in one place, as those of a watched GPU do: the legend then names all.
 
     Returns
     -------
     int
-        The number of rows, for a title above it.
+        The number of rows of the legend, for a title above it.
     """
-    entries: dict[str, Artist] = {}
-    for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
-        entries.setdefault(name, handle)  # the reference GPU's line stands for a contender, not another's
-    points = ax.get_figure(root=True).get_figwidth() * 72 - BESIDE_LEGEND  # type: ignore[union-attr]
-    columns = legend_columns(list(entries), points)
-    ax.legend(
-        entries.values(),
-        entries,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=columns,
-        borderaxespad=0.2,
-        handlelength=2.2,
-        columnspacing=1.4,
-    )
-    return -(-len(entries) // columns)
-
-
-BESIDE_LEGEND = 110
-"""Points that the names of the ticks and of the axis take left of a legend, with the margins"""
-
-
-def legend_columns(names: Sequence[str], points: float) -> int:
-    """Return into how many columns the entries of a legend go if all columns together are to be that wide at most.
-
-    A legend fills its columns one after another, and each is as wide as its widest entry.
-    """
-    widths = [entry_width(name) for name in names]
-    for columns in range(len(names), 1, -1):
-        if sum(max(column) for column in np.array_split(widths, columns)) <= points:
-            return columns
-    return 1
-
-
-def entry_width(name: str) -> float:
-    """Return the points that an entry of a legend takes: a line, its name and the distances."""
-    from matplotlib import rcParams
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(size=rcParams["legend.fontsize"])
-    width, _, _ = text_to_path.get_text_width_height_descent(name, font, False)
-    return float(width) + 4.4 * font.get_size_in_points()
+    finishing.wants_legend(ax, at_lines)
+    return finishing.legend_rows(ax)
 
 
 def device_label(record: Record) -> str:

@@ -133,7 +133,7 @@ def trace_panel(ax: Axes, source: Trace | Record | str, panel: str, *, contender
         if others:
             ax.plot([], [], color=palette.current().text, marker="o", label=label, **look)
     _bounded(ax, first, chosen)
-    rows = legend(ax) if len(ax.get_legend_handles_labels()[1]) > 1 else 0
+    rows = legend(ax, at_lines=False) if len(ax.get_legend_handles_labels()[1]) > 1 else 0
     ax.set_title(chosen.question, pad=6 + LEGEND_ROW * rows)
 
 

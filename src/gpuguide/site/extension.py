@@ -12,6 +12,7 @@ from gpuguide.measure import digest
 from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, page_digests, running, watching
 from gpuguide.site.finding import (
+    change_feed,
     code_links,
     descriptions,
     glossary_links,
@@ -19,10 +20,11 @@ from gpuguide.site.finding import (
     repository_links,
     search_entries,
     sitemap,
+    source_pages,
 )
-from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, stylesheet
+from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, folds, skipped_cells
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, skipped_cells
 from gpuguide.site.records import (
     benchmark_list,
     calculators,
@@ -45,10 +47,13 @@ if TYPE_CHECKING:
 
 PARTS = (
     addresses,
+    asides,
     assets,
     attribute_texts,
     benchmark_list,
     calculators,
+    cell_folds,
+    change_feed,
     claims_table,
     code_links,
     code_spans,
@@ -61,6 +66,7 @@ PARTS = (
     glossary_links,
     hardware_table,
     landing,
+    library_code,
     lighthouse_table,
     mathematics,
     not_found,
@@ -73,6 +79,8 @@ PARTS = (
     search_entries,
     sitemap,
     skipped_cells,
+    social_preview,
+    source_pages,
     status,
     stylesheet,
     watching,

@@ -12,6 +12,7 @@ import pytest
 from small_site import cell
 
 from gpuguide.site.checks import page_lint
+from gpuguide.site.checks.page_lint import not_yet_rewritten
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = (ROOT / "tutorials" / "template.md").read_text(encoding="utf-8")
@@ -45,6 +46,15 @@ def swapped(first: str, second: str) -> Callable[[str], str]:
     """Return what lets two headings change places."""
     return lambda page: page.replace(first, "##").replace(second, first).replace("##\n", f"{second}\n")
 
+
+def with_words(count: int) -> Callable[[str], str]:
+    """Return what puts a long paragraph into a section that teaches."""
+    return without("Starting a *kernel*", "word " * count + "starting a *kernel*")
+
+
+SHOWN = ":show: eager-waits launch-overhead-5-20us fewer-launches-speedup"
+CLAIMS = f"```{{claims}} launches\n{SHOWN}\n```\n"
+TABLE = TEMPLATE[TEMPLATE.index("| bytes of both") : TEMPLATE.index("```{code-cell} ipython3\n:tags: [snippet]")]
 
 BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     # rule: what breaks it, and the text of the line that is named
@@ -128,26 +138,22 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "front-matter": [
         (without("  name: python3", "  name: python"), "kernelspec:"),
         (without("kernelspec:", "author: me\nkernelspec:"), "author: me"),
-        (without("gpuguide:\n  topics: [ceilings, launches]\n  benchmarks: [ceilings, copy-size]\n"), "---"),
+        (lambda page: re.sub(r"gpuguide:\n(  .*\n){2}", "", page), "---"),
     ],
     "topics": [
         (without("  topics: [ceilings, launches]\n"), "gpuguide:"),
         (without("[ceilings, launches]", "[ceilings, lunches]"), "  topics:"),
     ],
     "benchmarks": [
-        (without("copy-size]", "copy-size, softmax]"), "  benchmarks:"),
-        (without("copy-size]", "copy-size, copysize]"), "  benchmarks:"),
+        (without("memory-latency]", "memory-latency, softmax]"), "  benchmarks:"),
+        (without("memory-latency]", "memory-latency, copysize]"), "  benchmarks:"),
+        (without("plotting.memories_of_a_gpu()", "print()"), "  benchmarks:"),
     ],
     "opening": [
         (without("You will copy", "We begin. You will copy"), "We begin."),
         (without(SENTENCE), "# Predict"),
     ],
     "cost-card": [(without("```{cost-card}\n```\n"), "---")],
-    "abilities": [
-        (without("- count the bytes that an operation moves;\n"), "**What you will learn.**"),
-        (without("**What you will learn.**"), "---"),
-        (without("**What you need.**"), "---"),
-    ],
     "skeleton": [
         (without("## Explain: what", "## Why"), "---"),
         (swapped("## Exercises", "## Claims checked"), "---"),
@@ -155,7 +161,42 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "equality": [
         (without("assert torch.equal(fast, source)\nassert torch.equal(copied_by_hand(source), fast)\n"), "## Build"),
     ],
-    "claims": [(without("```{claims} launches\n```\n"), "## Claims checked")],
+    "claims": [(without(CLAIMS), "## Claims checked")],
+    "in-short": [
+        (without("## In short", "## At length"), "## At length"),
+        (swapped("## In short", "## Where the bytes go"), "## Where the bytes go"),
+        (without("A large copy takes", "word " * 120 + "A large copy takes"), "## In short"),
+        (without(TABLE), "## In short"),
+        (without(":tags: [snippet]\n"), "## In short"),
+        (with_cell("print(1)", "snippet"), "## In short"),
+        (without("array = torch.zeros", "\n".join(f"x = {n}" for n in range(9)) + "\narray = torch.zeros"), "```{code"),
+    ],
+    "visible-words": [(with_words(3000), "## Explain")],
+    "reading-time": [(with_words(4900), "---")],
+    "something-to-look-at": [(with_words(700), "word word")],
+    "drawing": [
+        (without("plotting.memories_of_a_gpu()", "print()"), "$$"),
+        (without("## Where the bytes go\n", "## Where the bytes go\n\n" + "word " * 400), "```{code-cell}"),
+        (lambda page: without("plotting.memories_of_a_gpu()", "print()")(page).replace("$$", "`"), "---"),
+    ],
+    "takeaway": [
+        (without(":::{takeaway}\nFirst make the work large, then make it fast.\n:::\n"), "## In your own code"),
+        (without("then make it fast.\n:::\n", "then make it fast.\n:::\n\nAnd more.\n"), "## In your own code"),
+    ],
+    "folds-apart": [
+        (with_text(":::{folded} One\nText.\n:::\n\n:::{folded} Two\nText.\n:::"), ":::{folded} Two"),
+        (with_text(":::{question}\nWhy?\n\nSo.\n:::\n\n:::{folded} Two\nText.\n:::"), ":::{folded} Two"),
+        (with_text(cell("x = 1", "hide-input").strip() + "\n\n:::{folded} Two\nText.\n:::"), ":::{folded} Two"),
+        (with_text(":::{folded} One\nText.\n:::\n\n" + cell("x = 1", "hide-cell").strip()), "```{code-cell}"),
+    ],
+    "numbers-in-a-paragraph": [
+        (with_text("It is " + "{measured}`ceilings/copy:bandwidth` and " * 4 + "so on."), "It is"),
+        (with_text("It is {given}`3 ms`, {given}`4 ms`, {given}`5 ms` and {datasheet}`h100-sxm l2`."), "It is"),
+    ],
+    "three-claims": [
+        (without(":show: eager-waits ", ":show: "), "## Claims checked"),
+        (without(f"\n{SHOWN}"), "## Claims checked"),
+    ],
     "your-records": [(without("```{your-records}\n```\n"), "---")],
     "exercises": [
         (without("**2. In place.**", "In place."), "## Exercises"),
@@ -193,7 +234,15 @@ ALLOWED = {
     "a code block with a language": with_text("```sh\nmake site\n```"),
     "arrows and marks": with_text("From left → right, 2 × 3 ≥ 5."),
     "a glossary": with_text("```{glossary}\nterm\n  Its first line\n  and its second.\n```"),
-    "an extra section": with_text("## Use this tomorrow"),
+    "an extra section": with_text("## Use this tomorrow\n\n:::{takeaway}\nUse it.\n:::"),
+    "cells that are folded beside each other, which become one": with_text(
+        cell("x = 1", "hide-input") + "\n" + cell("y = 1", "hide-input").strip()
+    ),
+    "folds with text between": with_text(
+        "Words.\n\n:::{folded} One\nText.\n:::\n\nWords.\n\n:::{folded} Two\nText.\n:::"
+    ),
+    "many words in a fold": with_text("Words.\n\n:::{folded} Profiles\n" + "word " * 3000 + "\n:::"),
+    "many numbers in a list": with_text("\n".join("- {measured}`ceilings/copy:bandwidth`" for _ in range(5))),
 }
 
 
@@ -228,7 +277,9 @@ def test_a_rule_fires_with_line_and_remedy(
     lines = path.read_text(encoding="utf-8").splitlines()
     assert any(lines[finding.line - 1].startswith(place) or place in lines[finding.line - 1] for finding in found)
     for finding in found:
-        assert re.fullmatch(rf"{re.escape(str(path))}:\d+: \[{rule}\] \S.*[.:)}}\]`] \S.+", str(finding)), str(finding)
+        assert re.fullmatch(rf"{re.escape(str(path))}:\d+: (warning: )?\[{rule}\] \S.*[.:)}}\]`] \S.+", str(finding)), (
+            str(finding)
+        )
 
 
 @pytest.mark.parametrize("name", ALLOWED)
@@ -313,9 +364,28 @@ def run(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def test_pages_that_have_not_been_rewritten_need_not_be_in_the_form(write: Callable[..., Path]) -> None:
+    page = without("## In short", "## At length")(with_words(3000)(TEMPLATE))
+    assert broken([write(page)]) >= {"in-short", "skeleton", "visible-words"}
+    for name in not_yet_rewritten.NOT_YET:
+        assert broken([write(page, f"tutorials/07-{name}.md")]) == set()
+
+
+def test_the_list_of_pages_to_be_rewritten_names_pages() -> None:
+    names = {path.stem.partition("-")[2] for path in (ROOT / "tutorials").glob("[0-9]*.md")}
+    assert names >= not_yet_rewritten.NOT_YET
+
+
+def test_a_warning_is_printed_and_fails_nothing(write: Callable[..., Path]) -> None:
+    many = with_text("It is " + "{measured}`ceilings/copy:bandwidth` and " * 4 + "so on.")
+    done = run(str(write(many(TEMPLATE))))
+    assert done.returncode == 0
+    assert re.search(r":\d+: warning: \[numbers-in-a-paragraph\] The paragraph has 4 numbers\.", done.stdout)
+
+
 def test_our_own_pages_pass() -> None:
     done = run()
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (0, ""), "warnings too are mended before they are merged"
 
 
 def test_the_command_prints_findings_and_fails(write: Callable[..., Path], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_copy_of_the_template_is_a_tutorial(tmp_path: Path) -> None:
     for note in notes:
         assert note not in html
         assert note not in text
-    assert html.count('class="only-light') == 1
+    assert len(re.findall(r'<figure[^>]*class="[^"]*gg-figure', html)) == 2, "a drawing and a figure"
     assert "No sentence" not in text
     printed = [output.get("text") for cell in notebook["cells"] for output in cell.get("outputs", [])]
     assert any("for 1 GiB" in "".join(lines or []) for lines in printed)

@@ -24,12 +24,16 @@ ADDRESS = "https://example.org/guide/"
 MORE = f"""
 extensions += ["sphinx.ext.autodoc"]
 include_patterns = ["*.md", "docs/**.md", "tutorials/**.md"]
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "dollarmath"]
 html_baseurl = "{ADDRESS}"
 """
 INDEX = """
-```{learning-path} 00 01
+```{learning-path}
 ```
+
+{.gg-timed}
+- [A roofline?](tutorials/00-first.md) is the question.
+- [All of them](tutorials/index.md)
 
 ```{newest-records} 1
 ```
@@ -38,6 +42,26 @@ INDEX = """
 tutorials/index
 docs/api/attention
 docs/glossary
+```
+"""
+PARTS = """
+```{learning-path}
+:whole:
+```
+
+```{toctree}
+:caption: The machine
+:hidden:
+
+00-first
+```
+
+```{toctree}
+:caption: Nothing at all
+:glob:
+:hidden:
+
+01-*
 ```
 """
 GLOSSARY = """
@@ -74,7 +98,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.page("index", INDEX, runs=False)
     made.page("docs/glossary", GLOSSARY, runs=False)
     made.page("docs/api/attention", API, runs=False)
-    made.page("tutorials/index", "```{toctree}\n:glob:\n\n[0-9]*\n```", runs=False)
+    made.page("tutorials/index", PARTS, runs=False)
     made.page("tutorials/00-first", f"You will draw a roofline, and its ridge, for a GPU.\n\n## Do it\n\n{RIDGE}")
     made.page("tutorials/01-second", f"You will do nothing.\n\n{cell('print(1)')}")
     build = made.build()
@@ -87,14 +111,36 @@ def read(project: Project, name: str) -> BeautifulSoup:
 
 
 @pytest.mark.slow
-def test_the_landing_page_shows_the_path_and_the_newest_record(project: Project) -> None:
-    page = read(project, "index.html")
-    items = page.select("ul.gg-path > li")
-    assert [item.select_one("a")["href"] for item in items] == ["tutorials/00-first.html", "tutorials/01-second.html"]
-    assert items[0].get_text(" ").split()[0] == "00"
-    assert "You will draw a roofline" in items[0].text
-    assert re.search(r"Runs in \d+ s on a CPU", " ".join(items[0].text.split()))
-    (row,) = page.select("table tbody tr")
+def test_the_path_has_the_parts_of_the_tables_of_contents(project: Project) -> None:
+    for name, folder in (("index.html", "tutorials/"), ("tutorials/index.html", "")):
+        parts = read(project, name).select("section.gg-part")
+        assert [part.select_one("h2, h3").text.rstrip("#") for part in parts] == ["The machine", "Nothing at all"]
+        links = [[link["href"] for link in part.select("ul.gg-path a")] for part in parts]
+        assert links == [[f"{folder}00-first.html"], [f"{folder}01-second.html"]]
+        assert len({part["id"] for part in parts}) == 2
+
+
+@pytest.mark.slow
+def test_a_page_of_the_path_says_its_number_and_minutes_and_in_whole_its_sentence(project: Project) -> None:
+    short, whole = (
+        " ".join(read(project, name).select("ul.gg-path > li")[0].get_text(" ").split())
+        for name in ("index.html", "tutorials/index.html")
+    )
+    assert short == "00 00-first 1 min"
+    assert re.fullmatch(
+        r"00 00-first 1 min You will draw a roofline, and its ridge, for a GPU\. Runs in \d+ s on a CPU\.", whole
+    )
+
+
+@pytest.mark.slow
+def test_a_list_that_asks_for_it_says_how_long_its_pages_take(project: Project) -> None:
+    items = [" ".join(item.get_text(" ").split()) for item in read(project, "index.html").select("ul.gg-timed > li")]
+    assert items == ["A roofline? 1 min is the question.", "All of them"], "a list of pages takes no time to read"
+
+
+@pytest.mark.slow
+def test_the_newest_record_leads_to_where_it_is_described(project: Project) -> None:
+    (row,) = read(project, "index.html").select("table tbody tr")
     assert row.select_one("a")["href"] == "docs/measurements.html#record-nvidia-h100-80gb-hbm3-copy-size"
 
 
@@ -123,7 +169,7 @@ def test_the_sitemap_lists_all_pages_at_their_addresses(project: Project) -> Non
 def test_the_path_says_what_a_tutorial_says_now(project: Project) -> None:
     project.page("tutorials/01-second", f"You will do next to nothing.\n\n{cell('print(1)')}")
     assert project.build().read == {"tutorials/01-second"}
-    assert "You will do next to nothing." in read(project, "index.html").select("ul.gg-path > li")[1].text
+    assert "You will do next to nothing." in read(project, "tutorials/index.html").select("ul.gg-path > li")[1].text
 
 
 @pytest.mark.slow
@@ -167,24 +213,63 @@ def test_two_processes_write_the_same_pages_as_one(project: Project) -> None:
 
 @built
 def test_the_path_leads_from_page_to_page() -> None:
-    """From the landing page, "next" passes all tutorials in the order of their numbers; "previous" leads back."""
+    """From the landing page, "next" passes all tutorials in the order of the path; "previous" leads back."""
 
     def step(page: Path, way: str) -> Path:
-        link = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select_one(f".prev-next-area a.{way}")
+        link = parsed(page).select_one(f".prev-next-area a.{way}")
         assert link, f"{page.name} has no link {way}"
         return (page.parent / str(link["href"])).resolve()
 
-    tutorials = sorted(SITE.glob("tutorials/[0-9]*.html"))
-    path = [SITE / "index.html", SITE / "tutorials" / "index.html", *tutorials]
+    start = SITE / "tutorials" / "index.html"
+    tutorials = [start.parent / str(link["href"]) for link in parsed(start).select("ul.gg-path a[href]")]
+    assert {*tutorials} == {*SITE.glob("tutorials/[0-9]*.html")}, "every tutorial has its place"
+    path = [SITE / "index.html", start, *tutorials]
     for here, there in itertools.pairwise(path):
         assert step(here, "right-next") == there.resolve()
         assert step(there, "left-prev") == here.resolve()
 
 
+def parsed(page: Path) -> BeautifulSoup:
+    return BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+
+
+QUESTIONS = {
+    "how fast is attention": "tutorials/07-flash-attention.html",
+    "will a model fit": "docs/will-it-fit.html",
+    "measure your gpu": "docs/measure-your-gpu.html",
+    "all tutorials": "tutorials/index.html",
+}
+"""What a reader comes for, as the words of a link of the first page, and where that leads"""
+
+
+@built
+@pytest.mark.parametrize("words", QUESTIONS)
+def test_the_first_page_answers_what_readers_come_for(words: str) -> None:
+    links = parsed(SITE / "index.html").select("article a[href]")
+    assert QUESTIONS[words] in {str(link["href"]) for link in links if words in link.get_text().lower()}
+
+
+@built
+def test_the_first_page_leads_to_a_record_and_to_a_claim() -> None:
+    trust = parsed(SITE / "index.html").select("ul.gg-trust a[href]")
+    addresses = [str(link["href"]) for link in trust]
+    assert len([address for address in addresses if address.startswith("docs/measurements.html#record-")]) == 1
+    assert len([address for address in addresses if address.startswith("docs/claims.html#claim-")]) == 1
+
+
+@built
+def test_the_guide_shows_every_page_in_its_group() -> None:
+    guide = parsed(SITE / "docs" / "index.html")
+    groups = [part.select_one("h2, h3").text.rstrip("#") for part in guide.select("section.gg-part")]
+    assert groups == ["Tools", "Reference", "How it is made"]
+    listed = {str(link["href"]) for link in guide.select("ul.gg-path a")}
+    assert listed == {path.name for path in SITE.glob("docs/*.html")} - {"index.html"} | {"api/index.html"}
+    assert [text.text for text in guide.select(".bd-sidebar-primary p.caption")] == groups, "and so does the sidebar"
+
+
 @built
 def test_every_term_has_a_unit_and_a_place() -> None:
-    page = BeautifulSoup((SITE / "docs" / "glossary.html").read_text(encoding="utf-8"), "html.parser")
-    definitions = page.select("dl.glossary > dd")
+    definitions = parsed(SITE / "docs" / "glossary.html").select("dl.glossary > dd")
     assert len(definitions) >= 40
     for definition in definitions:
         assert re.search(r"Unit: \S.*Where: \S", definition.get_text(" ", strip=True).replace("\n", " ")), definition
@@ -195,8 +280,7 @@ def test_every_page_of_names_says_which_tutorials_use_them() -> None:
     pages = [page for page in SITE.glob("docs/api/*.html") if page.name != "index.html"]
     assert pages
     for page in pages:
-        parsed = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
-        assert parsed.select_one("article > section > p.gg-used-in"), page.name
+        assert parsed(page).select_one("article > section > p.gg-used-in"), page.name
 
 
 def test_what_lighthouse_said_holds_the_bars() -> None:

@@ -44,7 +44,7 @@ EXPECTED = {
     "how we measure": "docs/how-we-measure.html",
     "measure my gpu": "docs/measure-your-gpu.html",
     "colab": "docs/run-the-tutorials.html#in-colab",
-    "no warm-up": "tutorials/00-measure-a-gpu.html#no-warm-up",
+    "no warm-up": "tutorials/00-measure-a-gpu.html#no-warm-up-what-the-first-call-pays-for",
     "claims": "docs/claims.html",
     "model card": "docs/model-card.html",
     "will it fit": "docs/will-it-fit.html",

@@ -106,7 +106,9 @@ def cells(site: Project) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_first_cell_says_what_one_wants_to_know(site: Project, plain: Build) -> None:
     first = read(site.root / "plain" / "00-halves.ipynb").cells[0].source
-    assert first.startswith("# 00-halves\n\nYou will halve a number.\n\n- **Time:** ")
+    assert first.startswith(
+        "# 00-halves\n\nYou will halve a number.\n\n- **Reading:** 1 min, code included.\n- **Time:** "
+    )
     for part in (
         "- **Hardware:** any computer; one cell measures the machine that runs the notebook",
         "- **On an H100:** ",
@@ -197,7 +199,7 @@ def test_the_page_offers_them_and_colab_if_the_repository_is_known(
 ) -> None:
     def links(path: Path) -> dict[str, str]:
         page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-        return {link.text: str(link["href"]) for link in page.select(".bd-header-article .gg-downloads a")}
+        return {link.text: str(link["href"]) for link in page.select(".gg-cost .gg-downloads a")}
 
     before = links(site.root / "plain" / "00-halves.html")
     assert before == {

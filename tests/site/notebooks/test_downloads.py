@@ -19,11 +19,17 @@ from clean_environment import Environment
 from markdown_it import MarkdownIt
 from report import count
 
+from gpuguide.site.checks.page_lint.not_yet_rewritten import is_rewritten
 from gpuguide.site.notebooks import opening_cells
+from gpuguide.site.pages import page_source, reading
+from gpuguide.site.pages.page_source import CodeCell
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FOLDER = SITE / "notebooks"
 TUTORIALS = sorted(path.stem for path in (Path(__file__).parents[3] / "tutorials").glob("[0-9]*.md"))
+
+REWRITTEN = [name for name in TUTORIALS if is_rewritten(Path(name))]
+"""Those that are in the form of a page"""
 
 PARAMETERS = re.compile(r"^(:tags: |tags: ).*\bparameters\b", re.MULTILINE)
 VARIED = [
@@ -276,6 +282,33 @@ def test_a_notebook_gives_the_outputs_that_it_holds(name: str, unpacked: Path, e
     done = environment.run("-m", "pytest", "--nbval", *patient, *alone, f"{name}.ipynb", folder=unpacked)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert f"{len(code(name))} passed" in done.stdout
+
+
+def shown_code(name: str) -> list[CodeCell]:
+    """Return the cells of a page that a reader sees with all folds closed."""
+    page = (Path(__file__).parents[3] / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
+    return [cell for cell in page_source.cells(page) if not reading.HIDDEN_CODE & set(cell.tags)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_a_snippet_runs_alone_where_only_the_wheel_is(name: str, environment: Environment, tmp_path: Path) -> None:
+    (snippet,) = [cell.code for cell in shown_code(name) if reading.SNIPPET in cell.tags]
+    done = environment.run("-c", snippet, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip(), "a reader who pastes it sees something"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_the_cells_that_one_sees_run_alone_from_top_to_bottom(
+    name: str, environment: Environment, tmp_path: Path
+) -> None:
+    """What a reader copies from the page, folds closed, needs nothing that they do not see."""
+    script = tmp_path / "seen.py"
+    script.write_text("\n".join(cell.code.strip() for cell in shown_code(name)), encoding="utf-8")
+    done = environment.run(str(script), folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import synthetic_records as synthetic
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
 from synthetic_records import BENCHMARKS
+
+from gpuguide.plotting import text_boxes
 
 DRAW = """from gpuguide import plotting
 
@@ -90,6 +93,41 @@ def test_a_figure_has_both_schemes_alt_text_caption_and_stamp(project: Project, 
 
 
 @pytest.mark.slow
+def test_a_figure_has_a_drawing_for_a_phone_an_address_and_its_data(project: Project, page: BeautifulSoup) -> None:
+    figure = page.select_one("figure.gg-figure")
+    assert figure is not None
+    sources = figure.select("picture > source")
+    assert [source.find_next_sibling("img")["class"][0] for source in sources] == ["only-light", "only-dark"]  # type: ignore[index]
+    for source in sources:
+        assert str(source["media"]).startswith("(max-width")
+        narrow = (project.html / str(source["srcset"])).read_text(encoding="utf-8")
+        assert text_boxes.view_box(narrow)[0] < 334
+        assert text_boxes.too_small(narrow) == []
+    assert figure["id"] == "fig-index"
+    title = figure.select_one("figcaption .gg-figure-title")
+    assert title is not None
+    assert title.text == "Copies of growing size."
+    itself, data = figure.select(".gg-figure-links a")
+    assert itself["href"] == "#fig-index"
+    header, *rows = (project.html / str(data["href"])).read_text(encoding="utf-8").splitlines()
+    assert header == "series,x_name,x,x_unit,y_name,y,y_unit,y_p25,y_p75"
+    assert len(rows) == len(synthetic.cases_of("copy-size"))
+
+
+@pytest.mark.slow
+def test_the_data_of_a_figure_that_is_gone_goes_too(tmp_path: Path) -> None:
+    project = start(tmp_path)
+    project.record("copy-size")
+    project.page("index", cell(DRAW), benchmarks="copy-size")
+    assert project.build().status == 0
+    assert (project.html / "figures" / "index" / "fig-index.csv").exists()
+    named = DRAW.replace("alt=", 'name="copies", alt=')
+    project.page("index", cell(named), benchmarks="copy-size")
+    assert project.build().status == 0
+    assert [path.name for path in (project.html / "figures" / "index").iterdir()] == ["fig-copies.csv"]
+
+
+@pytest.mark.slow
 def test_formulas_are_mathml_without_scripts(page: BeautifulSoup) -> None:
     assert len(page.select("math")) == 3
     assert "ℝ" in page.select("math")[1].text
@@ -98,14 +136,15 @@ def test_formulas_are_mathml_without_scripts(page: BeautifulSoup) -> None:
 
 
 @pytest.mark.slow
-def test_the_cost_card_tells_time_and_downloads(page: BeautifulSoup) -> None:
-    card = page.select_one("dl.gg-cost")
+def test_the_line_under_the_title_tells_what_a_page_costs(page: BeautifulSoup) -> None:
+    card = page.select_one("h1 + .gg-cost")
     assert card is not None
     text = " ".join(card.get_text(" ").split())
-    assert "On a CPU" in text
+    assert text.startswith("1 min to read · ")
+    assert "to run on a CPU · numbers from NVIDIA H100 80GB HBM3" in text
     assert "no time" not in text
-    assert "1 min 15 s to measure its benchmarks again" in text
-    assert "Downloads nothing" in text
+    assert "On an H100: 1 min 15 s to measure its benchmarks again." in text
+    assert "nothing" not in text, "that a page fetches nothing is no news"
 
 
 @pytest.mark.slow

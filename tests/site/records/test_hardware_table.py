@@ -1,10 +1,12 @@
-"""How figures of the hardware table are written: counts are whole, and what nobody could look at says so."""
+"""The cards of GPUs: counts are whole, notes are text, and what nobody could look at says so beside the figure."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 from docutils import nodes
 
 from gpuguide.hardware import datasheet
@@ -12,6 +14,7 @@ from gpuguide.hardware.datasheet import Figure
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 from gpuguide.site.records import hardware_table
 
+SITE = Path(__file__).parents[3] / "_build" / "html"
 FIGURES = [(gpu.id, key, figure) for gpu in datasheet.load().values() for key, figure in gpu.figures.items()]
 
 
@@ -46,3 +49,29 @@ def test_the_list_of_sources_says_what_was_looked_at_and_when() -> None:
     assert isinstance(hardware_table.cited(read)[0], nodes.reference)
     unread = dataclasses.replace(read, looked_at=NOT_VERIFIED, note="")
     assert hardware_table.cited(unread).astext() == "A table, A dealer (not verified by us)"
+
+
+@pytest.mark.parametrize("gpu", datasheet.load().values(), ids=lambda gpu: gpu.id)
+def test_a_card_has_every_figure_of_its_gpu_with_its_note(gpu: datasheet.Gpu) -> None:
+    card = hardware_table.card(gpu, [])
+    assert card["ids"] == [hardware_table.anchor(gpu)]
+    shown = card.astext()
+    for key, figure in gpu.figures.items():
+        assert hardware_table.written(key, figure) in shown
+        assert figure.note in shown
+    assert len(list(card.findall(nodes.reference))) == len(gpu.figures), "a source each"
+    assert not list(card.findall(nodes.abbreviation)), "nothing that only a mouse reaches"
+
+
+@pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`")
+def test_the_page_of_the_built_site_has_a_card_for_each_gpu_and_says_which_were_measured() -> None:
+    page = BeautifulSoup((SITE / "docs" / "hardware.html").read_text(encoding="utf-8"), "html.parser")
+    cards = {str(card["id"]): card for card in page.select("section.gg-card")}
+    lines = {str(row.a["href"])[1:]: row for row in page.select("table.gg-datasheet tbody tr") if row.a}
+    assert {*cards} == {*lines} == {hardware_table.anchor(gpu) for gpu in datasheet.load().values()}
+    for name, card in cards.items():
+        measured = card.select_one("[id^=measured-]") is not None
+        assert (lines[name].select("td")[-1].text.strip() == "yes") is measured
+        assert bool(card.select("p.gg-stamp")) is measured
+    assert any(card.select("[id^=measured-]") for card in cards.values())
+    assert not page.select("article [title]:not(a)"), "nothing that only a mouse reaches"

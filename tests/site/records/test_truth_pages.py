@@ -83,9 +83,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     body = (
         "You will copy.\n\n```{claims} 00-copies\n```\n\n"
         "A card promises {datasheet}`h100-sxm memory_bandwidth`, say {given}`40 µs`.\n\n"
-        + cell("1")
-        + "\n"
-        + cell("2", "skip-execution")
+        "See {claim}`how fast copies are <copies-are-fast>`.\n\n" + cell("1") + "\n" + cell("2", "skip-execution")
     )
     made.page("tutorials/00-copies", body, benchmarks="copy-size")
     made.page("tutorials/01-gone", "You will divide.\n\n" + cell("1 / 0"), benchmarks="ceilings")
@@ -111,7 +109,7 @@ def words(found: object) -> str:
 
 
 @pytest.mark.slow
-def test_the_claims_page_counts_verdicts_and_folds_topics(project: Project) -> None:
+def test_the_claims_page_counts_verdicts_and_lets_one_choose(project: Project) -> None:
     claims = page(project, "docs/claims")
     text = words(claims)
     assert "2 claims: 1 are checked by a computation, 1 against our measurements, 0 rest on sources alone." in text
@@ -125,20 +123,26 @@ def test_the_claims_page_counts_verdicts_and_folds_topics(project: Project) -> N
     ]
     sections = claims.select("section[id^=topic-]")
     assert [section["id"] for section in sections] == ["topic-speed", "topic-sizes"]
-    folds = [section.select_one("details.gg-claims") for section in sections]
-    assert [fold is not None and fold.has_attr("open") for fold in folds] == [False, False]
-    assert [words(section.select_one("summary")) for section in sections] == ["1 claim: 1 true", "1 claim: 1 false"]
+    assert [words(section.select_one("p.gg-more")) for section in sections] == ["1 claim: 1 true", "1 claim: 1 false"]
+    choices = [words(label) for label in claims.select(".gg-filter label")]
+    assert choices == ["all (2)", "true (1)", "true on a condition (0)", "misleading (0)", "false (1)", "outdated (0)"]
 
 
 @pytest.mark.slow
-def test_a_claim_has_an_address_its_evidence_and_where_it_is_taught(project: Project) -> None:
+def test_a_claim_is_a_line_that_opens_to_its_evidence_and_where_it_is_taught(project: Project) -> None:
     claims = page(project, "docs/claims")
     speed, sizes = (claims.find(id=f"claim-{name}") for name in ("copies-are-fast", "a-kibibyte"))
+    lines = [words(line) for line in claims.select("details.gg-claim:not([open]) > summary")]
+    assert lines == ["“A copy runs at over 1 TB/s.” True", "“A kibibyte is 1000 bytes.” False source not verified"]
+    assert [fold["class"] for fold in claims.select("details.gg-claim")] == [
+        ["gg-claim", "gg-is-true"],
+        ["gg-claim", "gg-is-false"],
+    ]
+    assert speed.find_parent("details") is not None, "a browser opens the fold around what an address names"
     assert "TB/s" in words(speed)
     assert "NVIDIA H100 80GB HBM3" in words(speed)
     assert "It is 1,024 bytes." in words(sizes)
     assert "A body (not verified)" in words(sizes)
-    assert "source not verified" in words(sizes.select_one(".gg-heard"))  # type: ignore[union-attr]
     assert "not verified" not in words(speed)
     links = {words(link): link["href"] for link in speed.select("a")}  # type: ignore[union-attr]
     assert links == {"#": "#claim-copies-are-fast", "00-copies": "../tutorials/00-copies.html"}
@@ -149,7 +153,17 @@ def test_a_claim_has_an_address_its_evidence_and_where_it_is_taught(project: Pro
 def test_a_tutorial_leads_to_all_claims(project: Project) -> None:
     link = page(project, "tutorials/00-copies").select_one(".gg-more a")
     assert link is not None
-    assert link["href"] == "../docs/claims.html"
+    assert link["href"] == "../docs/claims.html#topic-speed"
+    assert words(link.find_parent("p")) == "All claims on this subject, each with its evidence: How fast ."
+
+
+@pytest.mark.slow
+def test_a_link_to_a_claim_leads_to_it(project: Project) -> None:
+    links = page(project, "tutorials/00-copies").select("p a")
+    assert [link["href"] for link in links if link.text == "how fast copies are"] == [
+        "../docs/claims.html#claim-copies-are-fast"
+    ]
+    assert page(project, "docs/claims").find(id="claim-copies-are-fast") is not None
 
 
 @pytest.mark.slow

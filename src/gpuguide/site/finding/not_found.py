@@ -42,7 +42,7 @@ def fill_in(app: Sphinx, pagename: str, templatename: str, context: dict[str, An
     if pagename != PAGE:
         return
     root, first = root_of(app.config.html_baseurl), app.config.root_doc
-    sections = [first, *app.env.toctree_includes.get(first, [])]
+    sections = app.env.toctree_includes.get(first, [])
     context["site_root"] = root
     context["sections"] = [
         (root + app.builder.get_target_uri(name), app.env.titles[name].astext())

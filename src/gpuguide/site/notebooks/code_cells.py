@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.plotting.figure import MIME
+from gpuguide.plotting.tables import TABLE_MIME
 
 GLUE_MIME = "application/papermill.record/"
 GLUE_IMPORT = re.compile(r"^from myst_nb import glue$", re.MULTILINE)
@@ -87,7 +88,7 @@ def _without_bundle(output: Any) -> dict[str, Any]:
     """Return an output without the bundle that only this site's renderer reads."""
     made = {**output}
     if "data" in made:
-        made["data"] = {kind: content for kind, content in output.data.items() if kind != MIME}
+        made["data"] = {kind: content for kind, content in output.data.items() if kind not in (MIME, TABLE_MIME)}
     return made
 
 

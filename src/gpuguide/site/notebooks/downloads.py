@@ -19,9 +19,9 @@ from sphinx.errors import SphinxError
 from gpuguide.measure import store
 from gpuguide.site.notebooks import code_cells, library_wheel, notebook, opening_cells, tutorial_zip
 from gpuguide.site.notebooks.plain_markdown import PlainMarkdown
-from gpuguide.site.pages import page_source
+from gpuguide.site.pages import page_source, reading
 from gpuguide.site.pages.addresses import FOLDER, WHEEL, Addresses
-from gpuguide.site.records.cost_card import costs, executed_in
+from gpuguide.site.records.cost_card import costs, downloads_here, executed_in
 from gpuguide.site.records.numbers import stamps
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.connect("env-get-outdated", find, priority=600)  # when the executed pages are known
     app.connect("doctree-resolved", write, priority=900)  # when numbers, times and references have been filled in
-    app.connect("html-page-context", offer)
+    app.connect("doctree-resolved", offer)
     app.connect("build-finished", finish)
 
 
@@ -127,7 +127,9 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     addresses = Addresses.of(app.config)
     own = addresses.page(app.builder.get_target_uri(docname))
     path = str(app.env.doc2path(docname))
-    page = page_source.read(Path(path).read_text(encoding="utf-8"))
+    source = Path(path).read_text(encoding="utf-8")
+    page = page_source.read(source)
+    minutes = f"{reading.of(source).minutes} min, code included."
 
     def absolute(link: str) -> str | None:
         return link if urlsplit(link).scheme else own and urljoin(own, link)
@@ -136,7 +138,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
         notebook.executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
     )
     took = f"{executed_in(app.env, docname)} on a CPU to run it." if not page.not_run else f"not known: {page.not_run}."
-    known = {"Time": took, **facts(pieces, page, doctree)}
+    known = {"Reading": minutes, "Time": took, **facts(pieces, page, doctree)}
     extras = opening_cells.requirements(Path(app.confdir), page.extras) if page.extras else {}
     install = opening_cells.install(WHEEL, addresses.wheel(), extras)
 
@@ -213,13 +215,14 @@ def _write_bundle(app: Sphinx, folder: Path, tutorial_files: Mapping[str, Path])
 # --- on the page -------------------------------------------------------------------------------------------
 
 
-def offer(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document) -> None:
-    """Give the template ``downloads.html`` the links of a page: text to address, files from the page's own folder."""
-    if pagename not in tutorials(app):
+def offer(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Give the line under a page's title its links: text to address, files from the page's own folder."""
+    if app.builder.format != "html" or docname not in tutorials(app):
         return
     folder = Path(app.outdir)
-    offered = {form: path.relative_to(folder).as_posix() for form, path in files(app, pagename).items()}
+    offered = {form: path.relative_to(folder).as_posix() for form, path in files(app, docname).items()}
     offered["All tutorials (zip)"] = f"{FOLDER}/{tutorial_zip.NAME}"
-    up = "../" * app.builder.get_target_uri(pagename).count("/")
-    context["downloads"] = {text: up + address for text, address in offered.items()}
-    context["colab"] = Addresses.of(app.config).colab(f"{PurePosixPath(pagename).name}.ipynb")
+    up = "../" * app.builder.get_target_uri(docname).count("/")
+    for place in doctree.findall(downloads_here):
+        place["links"] = {text: up + address for text, address in offered.items()}
+        place["colab"] = Addresses.of(app.config).colab(f"{PurePosixPath(docname).name}.ipynb") or ""

@@ -21,10 +21,15 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("folded", Folded)
     app.add_node(fold, html=(open_fold, close_fold))
+    app.add_node(fold_title, html=(open_title, close_title))
 
 
 class fold(nodes.General, nodes.Element):
-    """Content under a ``summary``, which is always seen."""
+    """Content under a ``summary``, which is always seen: a text, or a :class:`fold_title` as the first child."""
+
+
+class fold_title(nodes.General, nodes.TextElement):
+    """What is always seen of a fold, where that is more than plain text."""
 
 
 class Folded(SphinxDirective):
@@ -41,10 +46,20 @@ class Folded(SphinxDirective):
 
 def open_fold(translator: Any, node: fold) -> None:
     """Write the beginning of a fold."""
-    classes = " ".join(node["classes"])
-    translator.body.append(f'<details class="{classes}"><summary>{escape(node["summary"])}</summary>')
+    summary = f"<summary>{escape(node['summary'])}</summary>" if "summary" in node else ""
+    translator.body.append(f'<details class="{" ".join(node["classes"])}">{summary}')
 
 
 def close_fold(translator: Any, node: fold) -> None:
     """Write the end of a fold."""
     translator.body.append("</details>")
+
+
+def open_title(translator: Any, node: fold_title) -> None:
+    """Write the beginning of what is always seen."""
+    translator.body.append("<summary>")
+
+
+def close_title(translator: Any, node: fold_title) -> None:
+    """Write the end of what is always seen."""
+    translator.body.append("</summary>")

@@ -5,8 +5,8 @@ By hand, because the tables of docutils are made from text, and cells here hold 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from docutils import nodes
 
@@ -20,6 +20,19 @@ def table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]], *, classes: Se
     group += nodes.thead("", _row(header))
     group += nodes.tbody("", *[_row(row) for row in rows])
     return nodes.table("", group, classes=[*classes])
+
+
+def results(content: Mapping[str, Any]) -> nodes.table:
+    """Return the table of :func:`gpuguide.plotting.show_table`: its first column names the rows."""
+    made = table(content["header"], content["rows"], classes=["gg-results"])
+    for row in made.findall(nodes.row):
+        for entry, right in zip(row.children, content["numeric"], strict=True):
+            assert isinstance(entry, nodes.entry)
+            entry["classes"] += ["gg-right"] * right
+    next(iter(made.findall(nodes.colspec)))["stub"] = 1
+    if content["caption"]:
+        made.insert(0, nodes.title("", content["caption"]))
+    return made
 
 
 def _row(cells: Sequence[Cell]) -> nodes.row:

@@ -1,12 +1,13 @@
-"""The directives ``claims`` and ``all-claims``: the rows of the ledger that a page settles, and all rows by topic."""
+"""The directives ``claims`` and ``all-claims``: the most surprising rows of the ledger, and all of them by topic."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
@@ -38,6 +39,9 @@ MEANINGS = {
     "false": "It does not hold.",
     "outdated": "It held for earlier hardware or software.",
 }
+SURPRISING = ("false", "misleading", "outdated", "conditional", "true")
+SHOWN = 3
+"""How many claims a tutorial shows"""
 CLAIMS_PAGE = "docs/claims"
 
 
@@ -46,6 +50,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("claims", Claims)
     app.add_directive("all-claims", AllClaims)
     app.add_node(whole_code, html=(open_code, close_code))
+    app.add_node(verdict_filter, html=(open_filter, close_filter))
     app.add_js_file("unfold.js", defer="defer")
 
 
@@ -63,12 +68,33 @@ def close_code(translator: Any, node: whole_code) -> None:
     translator.body.append("</code>")
 
 
+class verdict_filter(nodes.General, nodes.Element):
+    """A choice of one verdict, with ``counts`` by verdict. The style sheet does the rest: it needs no script."""
+
+
+def open_filter(translator: Any, node: verdict_filter) -> None:
+    """Write the choice."""
+    counts: Mapping[str, int] = node["counts"]
+    choices = {"all": ("all", sum(counts.values()))} | {name: (VERDICTS[name].lower(), counts[name]) for name in counts}
+    marks = [
+        f'<label><input type="radio" name="gg-filter" id="gg-filter-{name}"{" checked" * (name == "all")}> '
+        f"{text} ({count})</label>"
+        for name, (text, count) in choices.items()
+    ]
+    translator.body.append(f'<fieldset class="gg-filter"><legend>Show</legend>{"".join(marks)}</fieldset>')
+    raise nodes.SkipNode
+
+
+def close_filter(translator: Any, node: verdict_filter) -> None:
+    """Write nothing: all has been written."""
+
+
 class _Ledger(SphinxDirective):
     """What both directives share: the blocks of claims."""
 
-    def blocks(self, claims: Iterable[ledger.Claim]) -> list[nodes.container]:
+    def blocks(self, claims: Iterable[ledger.Claim]) -> list[nodes.Element]:
         """Return one block a claim, and report those that cannot be worded with the place where they stand."""
-        found: list[nodes.container] = []
+        found: list[nodes.Element] = []
         for claim in claims:
             with faults.reporting(self.get_location()):
                 try:
@@ -80,33 +106,41 @@ class _Ledger(SphinxDirective):
                     ) from error
         return found
 
-    def block(self, claim: ledger.Claim) -> nodes.container:
-        """Return what one hears, the verdict, what is right and how we know."""
+    def block(self, claim: ledger.Claim) -> nodes.Element:
+        """Return what one hears, the verdict, what is right, and in a fold how we know."""
+        heard = nodes.paragraph("", "", *self.heard(claim), classes=["gg-heard"])
+        known = self.parse_text_to_nodes(worded(ledger.how_we_know, claim))
+        fold = folds.fold("", *known, summary="How we know", classes=["gg-how"])
+        right = self.parse_text_to_nodes(worded(ledger.right, claim))
+        return nodes.container("", heard, *right, fold, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
+
+    def heard(self, claim: ledger.Claim) -> list[Node]:
+        """Return what one hears with its verdict; the page is read again when what that rests on changes."""
         for function in claim.functions:
             for path in digest.files_reached(function):
                 self.env.note_dependency(str(path))
         watching.note_reference(self.env)
         for name in claim.benchmarks:
             watching.note_record(self.env, store.published(name))
-        heard = nodes.paragraph("", "", nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict), classes=["gg-heard"])
+        shown: list[Node] = [nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict)]
         if ledger.unread(claim):
-            heard += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
-        block = nodes.container("", heard, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
-        block += self.parse_text_to_nodes(worded(ledger.right, claim))
-        known = self.parse_text_to_nodes(worded(ledger.how_we_know, claim))
-        block += folds.fold("", *known, summary="How we know", classes=["gg-how"])
-        return block
+            shown += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
+        return shown
 
     def page(self, docname: str, title: str = "") -> nodes.Node:
         """Return a link to a page, with its own title unless one is given; the name alone where there is none."""
         if docname not in self.env.found_docs:
             return nodes.literal("", docname)
+        return self.reference("doc", f"/{docname}", title)
+
+    def reference(self, kind: str, target: str, title: str) -> nodes.Node:
+        """Return a link to a page (``doc``) or a label (``ref``), which is found when all pages have been read."""
         return addnodes.pending_xref(
             "",
-            nodes.inline("", title, classes=["std", "std-doc"]),
+            nodes.inline("", title, classes=["std", f"std-{kind}"]),
             refdomain="std",
-            reftype="doc",
-            reftarget=f"/{docname}",
+            reftype=kind,
+            reftarget=target,
             refdoc=self.env.docname,
             refexplicit=bool(title),
             refwarn=True,
@@ -128,55 +162,98 @@ def worded(words: Callable[[ledger.Claim], str], claim: ledger.Claim) -> str:
 
 
 class Claims(_Ledger):
-    """``{claims} NAME``: all claims that the page NAME settles, or all of a topic of that name."""
+    """``{claims} NAME``: the three most surprising claims of a page or a topic, and the way to the others.
+
+    The option ``show`` names them by their ids; without it, they are taken in the order of :data:`SURPRISING`.
+    """
 
     required_arguments = 1
+    option_spec: ClassVar = {"show": directives.unchanged_required}
 
     def run(self) -> list[Node]:
-        """Return the claims, and after them the way to all others."""
+        """Return the claims, and after them where the others stand."""
         self.note_ledger()
         claims: list[ledger.Claim] = []
+        shown: list[ledger.Claim] = []
         with faults.reporting(self.get_location()):
             claims = chosen(self.arguments[0])
-        shown: list[Node] = [*self.blocks(claims)]
+            shown = named(self.options["show"].split(), claims) if "show" in self.options else most_surprising(claims)
+        found: list[Node] = [*self.blocks(shown)]
         if claims and CLAIMS_PAGE in self.env.found_docs:
-            text = nodes.Text("What else one hears, on other topics, and what is right: ")
-            shown.append(nodes.paragraph("", "", text, self.page(CLAIMS_PAGE), classes=["gg-more"]))
-        return shown
+            found.append(self.others(claims, len(claims) - len(shown)))
+        return found
+
+    def others(self, claims: Sequence[ledger.Claim], count: int) -> nodes.paragraph:
+        """Return a sentence that leads to the topics of these claims on the page of all."""
+        titles = ledger.topics()
+        begin = f"{counted(count, 'more claim')} on this subject" if count else "All claims on this subject"
+        line = nodes.paragraph("", f"{begin}, each with its evidence: ", classes=["gg-more"])
+        for number, name in enumerate(ledger.by_topic(claims)):
+            line += [nodes.Text(", ")] * (number > 0)
+            line += self.reference("ref", f"topic-{name}", titles[name])
+        line += nodes.Text(".")
+        return line
 
 
 class AllClaims(_Ledger):
-    """``{all-claims}``: how many claims got which verdict, and then a section a topic with its claims folded."""
+    """``{all-claims}``: how many claims got which verdict, a choice of verdict, and a section a topic."""
 
     def run(self) -> list[Node]:
-        """Return a table of verdicts, and the sections."""
+        """Return a table of verdicts, the choice, and the sections with one fold a claim."""
         self.note_ledger()
         claims: list[ledger.Claim] = []
         with faults.reporting(self.get_location()):
             claims = ledger.load()
         titles = ledger.topics() if claims else {}
         sections = (self.topic(name, titles[name], own) for name, own in ledger.by_topic(claims).items())
-        return [*overview(claims), *sections]
+        counts = Counter(claim.verdict for claim in claims)
+        return [*overview(claims), verdict_filter(counts={name: counts[name] for name in VERDICTS}), *sections]
 
-    def block(self, claim: ledger.Claim) -> nodes.container:
-        """Return the claim with its own address, and where it is taught."""
-        block = super().block(claim)
-        address = nodes.reference("", "#", refid=block["ids"][0], reftitle="Link to this claim", classes=["headerlink"])
-        block[0] += address
-        for code in list(block.findall(nodes.literal)):
+    def block(self, claim: ledger.Claim) -> nodes.Element:
+        """Return what one hears and the verdict, and folded, under its own address, all else.
+
+        The address is that of the content: a browser opens a fold by itself for what it holds, and not for the fold.
+        """
+        identifier = f"claim-{claim.id}"
+        domain = cast("StandardDomain", self.env.get_domain("std"))
+        domain.note_hyperlink_target(identifier, self.env.docname, identifier, claim.claim)
+        address = nodes.reference("", "#", refid=identifier, reftitle="Link to this claim", classes=["headerlink"])
+        content = nodes.container("", classes=["gg-evidence"], ids=[identifier])
+        title = folds.fold_title("", "", *self.heard(claim))
+        content += self.parse_text_to_nodes(worded(ledger.right, claim))
+        content += nodes.container("", *self.parse_text_to_nodes(worded(ledger.how_we_know, claim)), classes=["gg-how"])
+        for code in list(content.findall(nodes.literal)):
             code.replace_self(whole_code("", code.astext()))
         if claim.taught:
-            block += nodes.paragraph("", "", nodes.Text("Settled in "), self.page(f"tutorials/{claim.taught}"))
-        return block
+            settled: list[Node] = [nodes.Text("Settled in "), self.page(f"tutorials/{claim.taught}"), nodes.Text(". ")]
+            content += nodes.paragraph("", "", *settled, address)
+        else:
+            content += nodes.paragraph("", "", address)
+        return folds.fold("", title, content, classes=["gg-claim", f"gg-is-{claim.verdict}"])
 
     def topic(self, name: str, title: str, claims: list[ledger.Claim]) -> nodes.section:
         """Return the section of one topic."""
         identifier = f"topic-{name}"
         domain = cast("StandardDomain", self.env.get_domain("std"))
         domain.note_hyperlink_target(identifier, self.env.docname, identifier, title)
-        summary = f"{counted(len(claims), 'claim')}: {tally(claims)}"
-        fold = folds.fold("", *self.blocks(claims), summary=summary, classes=["gg-fold", "gg-claims"])
-        return nodes.section("", nodes.title("", title), fold, ids=[identifier], names=[identifier])
+        count = nodes.paragraph("", f"{counted(len(claims), 'claim')}: {tally(claims)}", classes=["gg-more"])
+        return nodes.section(
+            "", nodes.title("", title), count, *self.blocks(claims), ids=[identifier], names=[identifier]
+        )
+
+
+def most_surprising(claims: Sequence[ledger.Claim]) -> list[ledger.Claim]:
+    """Return the claims that a page shows unless it chooses: what is false surprises more than what is true."""
+    return sorted(claims, key=lambda claim: SURPRISING.index(claim.verdict))[:SHOWN]
+
+
+def named(ids: Sequence[str], claims: Sequence[ledger.Claim]) -> list[ledger.Claim]:
+    """Return the claims with these ids, in this order, or raise if one is not among them."""
+    known = {claim.id: claim for claim in claims}
+    for identifier in ids:
+        if identifier not in known:
+            raise unknown("claim of this page or topic", identifier, known)
+    return [known[identifier] for identifier in ids]
 
 
 def chosen(name: str) -> list[ledger.Claim]:

@@ -1,10 +1,11 @@
-"""The directive ``cost-card``: what a tutorial costs its reader, before they start."""
+"""The directive ``cost-card``: the line under a tutorial's title, which says what the page costs its reader."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -13,7 +14,7 @@ from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.units import format_bytes
 from gpuguide.site.execution import faults, watching
-from gpuguide.site.pages import page_source
+from gpuguide.site.pages import page_source, reading
 
 if TYPE_CHECKING:
     from docutils.nodes import Node
@@ -25,6 +26,7 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("cost-card", CostCard)
     app.add_node(page_time, override=True)
+    app.add_node(downloads_here, html=(open_downloads, close_downloads))
     app.connect("doctree-resolved", fill_in)
 
 
@@ -32,24 +34,46 @@ class page_time(nodes.inline):
     """Stands for the time that the page took to run, which is known only when it has been read."""
 
 
+class downloads_here(nodes.General, nodes.Element):
+    """Stands for the files that the page offers: their ``links`` are known when all pages have been read."""
+
+
 class CostCard(SphinxDirective):
-    """The time on a CPU and on the reference GPU, the memory, and what is fetched."""
+    """Minutes to read, seconds to run, the GPU behind the numbers, what else one needs, and the downloads."""
 
     def run(self) -> list[Node]:
-        """Return the card as a list of names and values."""
+        """Return the line, and below it what measuring again takes."""
         records: list[Record] = []
-        page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
+        source = Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8")
+        page = page_source.read(source)
         with faults.reporting(self.get_location()):
             records = [store.published(name) for name in page.benchmarks]
         for record in records:
             watching.note_record(self.env, record)
-        items: list[tuple[str, list[Node]]] = [("On a CPU", [page_time(), nodes.Text(" to run this page")])]
-        items += [(name, [nodes.Text(text)]) for name, text in costs(page, records).items()]
-        card = nodes.definition_list(classes=["gg-cost"])
-        for name, value in items:
-            definition = nodes.definition("", nodes.paragraph("", "", *value))
-            card += nodes.definition_list_item("", nodes.term("", name), definition)
-        return [card]
+        minutes = nodes.strong("", f"{reading.of(source).minutes} min")
+        facts: list[Node] = [minutes, nodes.Text(" to read · "), page_time(), nodes.Text(" to run on a CPU")]
+        if records:
+            facts.append(nodes.Text(f" · numbers from {reference_gpu.word('name')}"))
+        line = nodes.paragraph("", "", *facts, classes=["gg-facts"])
+        needs = [f"{name}: {text}" for name, text in costs(page, records).items() if text != "nothing"]
+        more = [nodes.paragraph("", ". ".join(needs) + ".", classes=["gg-needs"])] if needs else []
+        return [nodes.container("", line, *more, downloads_here(), classes=["gg-cost"])]
+
+
+def open_downloads(translator: Any, node: downloads_here) -> None:
+    """Write the links, for which a browser saves a file and opens none."""
+    links: Mapping[str, str] = node.get("links", {})
+    items = [f'<li><a href="{escape(address)}" download>{escape(text)}</a></li>' for text, address in links.items()]
+    if colab := node.get("colab"):
+        items.append(f'<li><a href="{escape(colab)}">Open in Colab</a></li>')
+    if items:
+        name = "Downloads of this tutorial"
+        translator.body.append(f'<nav class="gg-downloads" aria-label="{name}"><ul>{"".join(items)}</ul></nav>')
+    raise nodes.SkipNode
+
+
+def close_downloads(translator: Any, node: downloads_here) -> None:
+    """Write nothing: all has been written."""
 
 
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:

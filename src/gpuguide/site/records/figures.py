@@ -1,34 +1,63 @@
-"""Figures on the site: the light and the dark SVG of one cell, with alt text, caption and stamp."""
+"""Figures on the site, each in two schemes and two widths with an address and its data, and tables of results."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import posixpath
 import re
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
 from gpuguide.plotting.figure import MIME
+from gpuguide.plotting.tables import TABLE_MIME
+from gpuguide.plotting.text_boxes import view_box
+from gpuguide.site.pages.tables import results
 
 if TYPE_CHECKING:
     from myst_nb.core.render import MimeData, NbElementRenderer
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+    from sphinx.writers.html5 import HTML5Translator
+
+SCHEMES = ("light", "dark")
+"""In this order on every page, whatever order the execution cache keeps them in"""
+ON_A_PHONE = "(max-width: 34rem)"
+"""Up to this width of the window the narrow drawing is shown, which is made for 334 pixels and stays readable at 520"""
+TABLES = "figures"
+"""Folder of the site with the data of its figures"""
+SCRIPTS = {
+    "sampling-knobs": ("calculator.js", "sampling-knobs.js"),
+    "roofline": ("calculator.js", "roofline.js"),
+}
+"""Kinds of figures that one can try, and their scripts in the order in which they build on each other"""
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
+    app.add_node(picture, html=(visit_picture, depart_picture))
     app.add_transform(OnlyTheFigure)
+    app.add_transform(AddressesOfFigures)
+    app.connect("env-purge-doc", forget_tables)
+    app.connect("html-page-context", add_scripts)
+    app.connect("build-finished", write_tables)
 
 
 class FigureRenderer:
-    """Renders the bundle of :func:`gpuguide.plotting.show`; MyST-NB finds it by its entry point."""
+    """Renders the bundles of :mod:`gpuguide.plotting`; MyST-NB finds it by its entry point."""
 
-    mime_priority_overrides = (("*", MIME, 1),)
+    mime_priority_overrides = (("*", MIME, 1), ("*", TABLE_MIME, 1))
 
     @staticmethod
     def handle_mime(renderer: NbElementRenderer, data: MimeData, inline: bool) -> list[nodes.Element] | None:
-        """Return the figure, or ``None`` for any other kind of output."""
+        """Return the figure or the table, or ``None`` for any other kind of output."""
+        if data.mime_type == TABLE_MIME:
+            return [results(data.content)]
         if data.mime_type != MIME:
             return None
 
@@ -36,38 +65,83 @@ class FigureRenderer:
             content = svg.encode()
             return renderer.write_file([f"{hashlib.sha256(content).hexdigest()[:32]}.svg"], content, exists_ok=True)
 
-        svg = data.content["svg"]
-        return [figure_node({scheme: write(svg[scheme]) for scheme in SCHEMES}, data.content)]
-
-
-SCHEMES = ("light", "dark")
-"""In this order on every page, whatever order the execution cache keeps them in"""
-VIEW_BOX = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+        return [figure_node({name: write(svg) for name, svg in data.content["svg"].items()}, data.content)]
 
 
 def figure_node(uris: dict[str, str], content: dict[str, Any]) -> nodes.figure:
-    """Return a figure of which each scheme shows its own image.
+    """Return a figure of which each scheme and each width shows its own image.
 
     Images are fetched when they come near the view. Their size is stated, so that the text keeps its place.
     """
-    figure = nodes.figure(classes=["gg-figure"])
-    for scheme, uri in uris.items():
-        box = VIEW_BOX.search(content["svg"][scheme])
-        size = {"width": box[1], "height": box[2]} if box else {}
-        figure += nodes.image(
-            uri=uri, alt=content["alt"], classes=[f"only-{scheme}", "no-scaled-link"], loading="lazy", **size
-        )
-    figure += nodes.caption("", content["caption"])
+    figure = nodes.figure(classes=["gg-figure"], gg_name=content["name"], gg_csv=content["csv"])
+    for scheme in SCHEMES:
+        figure += picture("", *(image_node(uris, content, scheme, width) for width in ("-narrow", "")))
+    figure += interactive_nodes(content["interactive"])
+    figure += caption_node(content["caption"])
     legend = nodes.legend()
     for stamp in content["stamps"]:
         legend += nodes.paragraph("", stamp, classes=["gg-stamp"])
-    if legend.children:
-        figure += legend
+    figure += legend
     return figure
 
 
+def image_node(uris: dict[str, str], content: dict[str, Any], scheme: str, width: str) -> nodes.image:
+    """Return one image of a figure."""
+    across, down = view_box(content["svg"][scheme + width])
+    classes = [f"only-{scheme}", "no-scaled-link"]
+    size = {"width": str(across), "height": str(down)}
+    return nodes.image(uri=uris[scheme + width], alt=content["alt"], classes=classes, loading="lazy", **size)
+
+
+FIRST_SENTENCE = re.compile(r"(.+?[^A-Z. ][.?!])(?= [A-Z])(.*)", re.DOTALL)
+
+
+def caption_node(text: str) -> nodes.caption:
+    """Return a caption whose first sentence is marked as the figure's title."""
+    found = FIRST_SENTENCE.match(text)
+    title, rest = (found[1], found[2]) if found else (text, "")
+    return nodes.caption("", "", nodes.inline("", title, classes=["gg-figure-title"]), nodes.Text(rest))
+
+
+def interactive_nodes(interactive: dict[str, Any]) -> list[nodes.Node]:
+    """Return the place that a script fills where a figure can be tried, and the data for it."""
+    if not interactive:
+        return []
+    data = json.dumps(interactive, ensure_ascii=False, separators=(",", ":"), sort_keys=True).replace("</", "<\\/")
+    kind = interactive["kind"]
+    place = f'<div class="gg-try pst-js-only" data-kind="{kind}"><script type="application/json">{data}</script></div>'
+    return [nodes.raw("", place, format="html", gg_interactive=kind)]
+
+
+# --- two widths ------------------------------------------------------------------------------------------
+
+
+class picture(nodes.General, nodes.Element):
+    """An image for a phone, and after it one for wider windows."""
+
+
+def visit_picture(translator: HTML5Translator, node: picture) -> None:
+    """Write the two as one ``<picture>``, from which a browser fetches the one that fits."""
+    narrow, wide = node.children
+    assert isinstance(narrow, nodes.image)
+    name = quote(translator.builder.images[narrow["uri"]])  # type: ignore[attr-defined]
+    address = posixpath.join(translator.builder.imgpath, name)  # type: ignore[attr-defined]
+    size = " ".join(f'{side}="{round(float(narrow[side]))}"' for side in ("width", "height"))
+    translator.body.append(f'<picture><source media="{ON_A_PHONE}" srcset="{address}" {size}>')
+    wide.walkabout(translator)
+    translator.body.append("</picture>\n")
+    raise nodes.SkipNode
+
+
+def depart_picture(translator: HTML5Translator, node: picture) -> None:
+    """Do nothing: the visit wrote everything."""
+
+
+# --- addresses and data ----------------------------------------------------------------------------------
+
+
 class OnlyTheFigure(SphinxTransform):
-    """Drop the PNG that a figure carries for Jupyter, which would else be copied to the site unseen."""
+    """Drop what a figure or a table carries for Jupyter, which would else be copied to the site unseen."""
 
     default_priority = 100
 
@@ -76,6 +150,100 @@ class OnlyTheFigure(SphinxTransform):
         for bundle in list(self.document.findall(nodes.container)):
             if bundle.get("nb_element") != "mime_bundle":
                 continue
-            ours = [child for child in bundle.children if child.get("mime_type") == MIME]
+            ours = [child for child in bundle.children if child.get("mime_type") in (MIME, TABLE_MIME)]
             if ours:
                 bundle.children = ours
+
+
+class AddressesOfFigures(SphinxTransform):
+    """Give each figure an address that stays: its name or its section's. Under the caption it links to itself."""
+
+    default_priority = 205  # before Sphinx numbers those that have none
+
+    def apply(self, **kwargs: Any) -> None:
+        """Name the figures of a page in their order, and add the links."""
+        taken = set(self.document.ids)
+        for figure in self.document.findall(nodes.figure):
+            if "gg_csv" not in figure:
+                continue
+            wanted = f"fig-{figure['gg_name'] or section_of(figure)}"
+            address = next(each for each in numbered(wanted) if each not in taken)
+            taken.add(address)
+            figure["ids"] = [address]
+            self.document.ids[address] = figure
+            self.add_links(figure, address)
+
+    def add_links(self, figure: nodes.figure, address: str) -> None:
+        """Let a figure end with a link to itself and, if it has any, to its data."""
+        links: list[nodes.Node] = link("Link to this figure", f"#{address}", figure)
+        if figure["gg_csv"]:
+            docname = self.env.docname
+            table = f"{TABLES}/{docname.rpartition('/')[2]}/{address}.csv"
+            tables_of(self.env).setdefault(docname, {})[table] = figure["gg_csv"]
+            links += [nodes.Text(" · "), *link("Its data (CSV)", "../" * docname.count("/") + table, figure)]
+        legend = next(figure.findall(nodes.legend))
+        legend += nodes.paragraph("", "", *links, classes=["gg-figure-links"])
+        del figure["gg_csv"], figure["gg_name"]
+
+
+def link(words: str, uri: str, figure: nodes.figure) -> list[nodes.Node]:
+    """Return a link whose text tells those who hear only the links of a page which figure it is of."""
+    title = next(node.astext() for node in figure.findall(nodes.inline) if "gg-figure-title" in node["classes"])
+    heard = nodes.inline("", f": {title}", classes=["visually-hidden"])
+    return [nodes.reference("", "", nodes.Text(words), heard, refuri=uri, internal=True)]
+
+
+def section_of(figure: nodes.figure) -> str:
+    """Return the address of the section that a figure is in."""
+    node: nodes.Node | None = figure
+    while node is not None and not isinstance(node, nodes.section):
+        node = node.parent
+    return nodes.make_id(node["names"][0]) if node is not None and node["names"] else "page"
+
+
+def numbered(name: str) -> Any:
+    """Return the name, then the name with a number from 2 on."""
+    yield name
+    number = 2
+    while True:
+        yield f"{name}-{number}"
+        number += 1
+
+
+def tables_of(env: BuildEnvironment) -> dict[str, dict[str, str]]:
+    """Return the data of all figures: of each page, the files' addresses on the site and what they hold."""
+    if not hasattr(env, "gpuguide_figure_tables"):
+        env.gpuguide_figure_tables = {}  # type: ignore[attr-defined]
+    found: dict[str, dict[str, str]] = env.gpuguide_figure_tables
+    return found
+
+
+def forget_tables(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
+    """Forget the data of a page that is read again."""
+    tables_of(env).pop(docname, None)
+
+
+def write_tables(app: Sphinx, exception: Exception | None) -> None:
+    """Write the data of the figures, and remove what no figure has any more."""
+    if exception is not None or app.builder.format != "html":
+        return
+    wanted = {Path(app.outdir) / name: text for page in tables_of(app.env).values() for name, text in page.items()}
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for folder in (Path(app.outdir) / TABLES).glob("*"):
+        if not any(path.parent == folder for path in wanted):
+            shutil.rmtree(folder)
+            continue
+        for path in set(folder.iterdir()) - wanted.keys():
+            path.unlink()
+
+
+def add_scripts(app: Sphinx, docname: str, template: str, context: dict[str, Any], doctree: nodes.document) -> None:
+    """Load the scripts of figures that one can try on the pages that have one, and on no other."""
+    if doctree is None:
+        return
+    kinds = [node["gg_interactive"] for node in doctree.findall(nodes.raw) if "gg_interactive" in node]
+    for script in dict.fromkeys(name for kind in kinds for name in SCRIPTS[kind]):
+        app.add_js_file(script, loading_method="defer")

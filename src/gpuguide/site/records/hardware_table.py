@@ -1,4 +1,4 @@
-"""The directives ``datasheet`` and ``measured-hardware``: what vendors print, and what we measured beside it."""
+"""The directives ``gpu-overview`` and ``gpu-cards``: what vendors print of each GPU, and what we measured beside it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,19 @@ Amount: TypeAlias = tuple[float, str]
 GROUPS = {
     "memory": ("memory", "memory_bandwidth", "l2"),
     "arithmetic": ("fp32", "tf32_dense", "fp16_dense", "bf16_dense", "fp8_dense"),
-    "sparse": ("tf32_sparse", "fp16_sparse", "bf16_sparse", "fp8_sparse"),
-    "links": ("pcie_per_direction", "pcie_total", "nvlink_per_direction", "nvlink_total"),
+    "links": ("pcie_per_direction", "nvlink_per_direction"),
     "chip": ("sms", "boost_clock", "tdp"),
 }
+"""The lines of a card, in their order"""
+BESIDE = {
+    "tf32_dense": "tf32_sparse",
+    "fp16_dense": "fp16_sparse",
+    "bf16_dense": "bf16_sparse",
+    "fp8_dense": "fp8_sparse",
+    "pcie_per_direction": "pcie_total",
+    "nvlink_per_direction": "nvlink_total",
+}
+"""What stands on the same line"""
 NAMES = {
     "memory": "memory",
     "memory_bandwidth": "bandwidth",
@@ -38,18 +47,20 @@ NAMES = {
     "fp16_dense": "FP16",
     "bf16_dense": "BF16",
     "fp8_dense": "FP8",
-    "tf32_sparse": "TF32",
-    "fp16_sparse": "FP16",
-    "bf16_sparse": "BF16",
-    "fp8_sparse": "FP8",
-    "pcie_per_direction": "PCIe each way",
-    "pcie_total": "PCIe both ways",
-    "nvlink_per_direction": "NVLink each way",
-    "nvlink_total": "NVLink both ways",
+    "pcie_per_direction": "PCIe",
+    "nvlink_per_direction": "NVLink",
     "sms": "multiprocessors",
     "boost_clock": "boost clock",
     "tdp": "power limit",
 }
+QUALIFIED = {
+    **dict.fromkeys(("tf32_sparse", "fp16_sparse", "bf16_sparse", "fp8_sparse"), "sparse"),
+    **dict.fromkeys(("pcie_per_direction", "nvlink_per_direction"), "each way"),
+    **dict.fromkeys(("pcie_total", "nvlink_total"), "both ways"),
+}
+"""What is said of a figure where its line holds two"""
+OVERVIEW = ("memory", "memory_bandwidth", "fp16_dense", "bf16_dense", "fp8_dense")
+"""The figures by which one chooses a card"""
 COMPARED = {
     "memory_bandwidth": ("copy", "bandwidth", "memory bandwidth"),
     "bf16_dense": ("matmul-bf16", "throughput", "product in BF16"),
@@ -64,9 +75,9 @@ COMPARED = {
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.add_directive("datasheet", DatasheetTable)
+    app.add_directive("gpu-overview", Overview)
+    app.add_directive("gpu-cards", Cards)
     app.add_directive("datasheet-sources", Sources)
-    app.add_directive("measured-hardware", MeasuredHardware)
 
 
 def note_datasheet(directive: SphinxDirective) -> None:
@@ -74,27 +85,45 @@ def note_datasheet(directive: SphinxDirective) -> None:
     directive.env.note_dependency(str(digest.module_path("gpuguide.hardware.datasheet").with_suffix(".toml")))
 
 
-class DatasheetTable(SphinxDirective):
-    """``{datasheet} GROUP``: one group of figures for all GPUs."""
+class _Hardware(SphinxDirective):
+    """What the directives share: the table, the records beside it, and a page that is read again when they change."""
 
-    required_arguments = 1
+    def measured(self) -> dict[str, list[Record]]:
+        """Return the published ceilings of each GPU of the table, by its id."""
+        note_datasheet(self)
+        watching.note_folder(self.env, store.published_folder())
+        found: dict[str, list[Record]] = {}
+        with faults.reporting(self.get_location()):
+            for record in store.published_records():
+                gpu = datasheet.find(record.device_name)
+                if record.benchmark == "ceilings" and gpu is not None:
+                    watching.note_record(self.env, record)
+                    found.setdefault(gpu.id, []).append(record)
+        return found
+
+
+class Overview(_Hardware):
+    """``{gpu-overview}``: a line a GPU, which leads to its card."""
 
     def run(self) -> list[Node]:
-        """Return the table, with each figure's source as a footnote-like number."""
-        note_datasheet(self)
-        keys = GROUPS[self.arguments[0]]
-        numbers = source_numbers()
+        """Return the table."""
+        measured = self.measured()
         rows: list[list[Cell]] = []
         for gpu in datasheet.load().values():
-            if not any(key in gpu.figures for key in keys):
-                continue
-            # The first table is where a search for a GPU leads.
-            row: list[Cell] = [nodes.inline("", gpu.name, ids=[anchor(gpu)] if keys == GROUPS["memory"] else [])]
-            for key in keys:
-                figure = gpu.figures.get(key)
-                row.append(_value(key, figure, numbers) if figure else "–")
-            rows.append(row)
-        return [table(["GPU", *(NAMES[key] for key in keys)], rows, classes=["gg-datasheet"])]
+            name = nodes.reference("", gpu.name, refid=anchor(gpu))
+            figures = [written(key, gpu.figures[key]) if key in gpu.figures else "–" for key in OVERVIEW]
+            rows.append([name, *figures, "yes" if gpu.id in measured else "–"])
+        header = ["GPU", *(NAMES[key] for key in OVERVIEW), "measured here"]
+        return [table(header, rows, classes=["gg-datasheet"])]
+
+
+class Cards(_Hardware):
+    """``{gpu-cards}``: a section a GPU, with every figure, its source, its note, and what we measured of it."""
+
+    def run(self) -> list[Node]:
+        """Return the sections."""
+        measured = self.measured()
+        return [card(gpu, measured.get(gpu.id, [])) for gpu in datasheet.load().values()]
 
 
 class Sources(SphinxDirective):
@@ -116,33 +145,43 @@ def cited(source: Source) -> nodes.paragraph:
     return nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({looked})"))
 
 
-class MeasuredHardware(SphinxDirective):
-    """``{measured-hardware}``: for each GPU that we measured, its ceilings beside its datasheet."""
+def card(gpu: datasheet.Gpu, records: list[Record]) -> nodes.section:
+    """Return one GPU's section: what it is, a table of its figures, and the stamp of each record beside them."""
+    section = nodes.section("", nodes.title("", gpu.name), ids=[anchor(gpu)], names=[anchor(gpu)], classes=["gg-card"])
+    section += nodes.paragraph("", described(gpu), classes=["gg-kind"])
+    measured = [{key: (amount, share) for key, amount, share in shares(record, gpu)} for record in records]
+    numbers = source_numbers()
+    rows: list[list[Cell]] = []
+    for key in (key for group in GROUPS.values() for key in group if key in gpu.figures):
+        both = [each for each in (key, BESIDE.get(key, "")) if each in gpu.figures]
+        printed = [node for each in both for node in _value(each, gpu.figures[each], numbers)]
+        rows.append([NAMES[key], printed, *(beside(found[key]) if key in found else "" for found in measured)])
+    header: list[Cell] = ["figure", "printed"]
+    header += [nodes.inline("", "measured", ids=[measured_anchor(record)]) for record in records]
+    section += table(header, rows, classes=["gg-figures"])
+    for record in records:
+        stamp = " · ".join(filter(None, (record.runs[-1].stamp(), reference_gpu.age(record))))
+        section += nodes.paragraph("", f"Measured on {stamp}", classes=["gg-stamp"])
+    return section
 
-    def run(self) -> list[Node]:
-        """Return one table a device."""
-        note_datasheet(self)
-        watching.note_folder(self.env, store.published_folder())
-        found: list[Node] = []
-        with faults.reporting(self.get_location()):
-            for record in store.published_records():
-                gpu = datasheet.find(record.device_name)
-                if record.benchmark == "ceilings" and gpu is not None:
-                    watching.note_record(self.env, record)
-                    found += compared(record, gpu)
-        return found
+
+def beside(found: tuple[Amount, str]) -> list[nodes.Node]:
+    """Return a measured ceiling and below it its share of the printed figure."""
+    amount, share = found
+    return [nodes.Text(quantity(amount)), nodes.inline("", f"{share} of it", classes=["gg-note"])]
 
 
-def compared(record: Record, gpu: datasheet.Gpu) -> list[nodes.Node]:
-    """Return one device's name, its table and its stamp."""
-    rows: list[list[Cell]] = [
-        [label, quantity(measured), quantity(printed), f"{significant(100 * measured[0] / printed[0])} %"]
-        for label, measured, printed in comparisons(record, gpu)
-    ]
-    stamp = " · ".join(filter(None, (record.runs[-1].stamp(), reference_gpu.age(record))))
-    name = nodes.paragraph("", record.device_name, classes=["gg-record"], ids=[measured_anchor(record)])
-    header = ["ceiling", "measured", "datasheet", "measured share"]
-    return [name, table(header, rows), nodes.paragraph("", stamp, classes=["gg-stamp"])]
+def described(gpu: datasheet.Gpu) -> str:
+    """Say in a line what a GPU is."""
+    major, minor = gpu.capability
+    return f"{gpu.architecture}, {gpu.form}, compute capability {major}.{minor}"
+
+
+def shares(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, str]]:
+    """Yield each figure that a ceiling approaches, with the ceiling, and its share of the figure in words."""
+    keys = {label: key for key, (_, _, label) in COMPARED.items()}
+    for label, measured, printed in comparisons(record, gpu):
+        yield keys[label], measured, f"{significant(100 * measured[0] / printed[0])} %"
 
 
 def comparisons(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, Amount]]:
@@ -186,12 +225,10 @@ def written(key: str, figure: datasheet.Figure) -> str:
 
 
 def _value(key: str, figure: datasheet.Figure, numbers: dict[str, int]) -> list[nodes.Node]:
-    """Return a value with its source's number, which says where nobody opened the source, and its note to point at."""
-    shown: nodes.Node = nodes.Text(written(key, figure))
-    if figure.note:
-        shown = nodes.abbreviation("", shown.astext(), explanation=figure.note)
-    mark = (
-        f"[{numbers[figure.source]}]" if source_of(figure).verified else f"[{numbers[figure.source]}, {NOT_VERIFIED}]"
-    )
-    number = nodes.reference("", mark, refid=f"source-{figure.source}", classes=["gg-source"])
-    return [shown, nodes.Text(" "), number]
+    """Return a value, its source's number, which says where nobody opened the source, and its note below them."""
+    number = numbers[figure.source]
+    mark = f"[{number}]" if source_of(figure).verified else f"[{number}, {NOT_VERIFIED}]"
+    link = nodes.reference("", mark, refid=f"source-{figure.source}", classes=["gg-source"])
+    note = [nodes.inline("", figure.note, classes=["gg-note"])] if figure.note else []
+    value = " ".join(filter(None, (written(key, figure), QUALIFIED.get(key))))
+    return [nodes.inline("", "", nodes.Text(f"{value} "), link, *note, classes=["gg-figure-line"])]

@@ -1,15 +1,18 @@
-"""What the landing page says about the site by itself: the directives ``learning-path`` and ``newest-records``."""
+"""What pages say about the site by itself: the lists of its pages, how long they take, and what was measured last."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from docutils import nodes
-from sphinx.util import logging
+from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.measure import store
 from gpuguide.site.execution import watching
+from gpuguide.site.pages import outline, reading
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records import status
 from gpuguide.site.records.benchmark_list import declared
@@ -20,69 +23,126 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
-INDEX = "tutorials/index"
-"""The page whose table of contents is the path"""
-
-logger = logging.getLogger(__name__)
+TUTORIALS = "tutorials/index"
+"""The page whose tables of contents are the path"""
+TIMED = "gg-timed"
+"""The class of a list whose links to pages say how long they take to read: ``{.gg-timed}`` above it"""
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("learning-path", LearningPath)
+    app.add_directive("pages-by-part", PagesByPart)
     app.add_directive("newest-records", NewestRecords)
-    app.add_node(stretch, override=True)
+    app.add_node(listing, override=True)
+    app.connect("doctree-read", watch_times)
     app.connect("doctree-resolved", fill_in)
+    app.connect("doctree-resolved", add_times)
 
 
-class stretch(nodes.General, nodes.Element):
-    """Stands for a list of tutorials, which are known when all pages have been read."""
+# --- lists of pages ------------------------------------------------------------------------------------------
+
+
+class listing(nodes.General, nodes.Element):
+    """Stands for a list of pages, which are known when all have been read."""
 
 
 class LearningPath(SphinxDirective):
-    """``{learning-path} 00 01``: the tutorials with these numbers, or all of them, in the order of the path.
+    """``{learning-path}``: the tutorials by part, each with its number, title and minutes.
 
-    Each with its number, title, sentence and time.
+    With ``:whole:``, its first sentence too, and how long it runs.
     """
 
-    optional_arguments = 99
+    option_spec: ClassVar = {"whole": directives.flag}
 
     def run(self) -> list[Node]:
         """Return what will be replaced by the list."""
-        watching.note_other_pages(self.env)
-        made = stretch(numbers=self.arguments)
-        self.set_source_info(made)
-        return [made]
+        return [listed(self, TUTORIALS, whole="whole" in self.options)]
+
+
+class PagesByPart(SphinxDirective):
+    """``{pages-by-part}``: what the tables of contents of this page name, each page with its first sentence."""
+
+    def run(self) -> list[Node]:
+        """Return what will be replaced by the list."""
+        return [listed(self, self.env.docname, whole=True)]
+
+
+def listed(directive: SphinxDirective, section: str, *, whole: bool) -> listing:
+    """Return what stands for the pages of a section, on a page that is written again when any of them was read."""
+    watching.note_other_pages(directive.env)
+    return listing(section=section, whole=whole)
 
 
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put the lists of tutorials where they belong."""
-    for place in list(doctree.findall(stretch)):
-        found = [page for page in path(app.env) if not place["numbers"] or _number(page) in place["numbers"]]
-        for missing in sorted({*place["numbers"]} - {_number(page) for page in found}):
-            logger.warning("No tutorial in %s begins with %s-.", INDEX, missing, location=place)
+    """Put the lists of pages where they belong."""
+    for place in list(doctree.findall(listing)):
+        place.replace_self(list(in_parts(app, docname, place["section"], whole=place["whole"])))
+
+
+def in_parts(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
+    """Yield a heading and a list for each part of a section that has a title, and a list for one that has none."""
+    for part in outline.parts(app.env, section):
         made = nodes.bullet_list(classes=["gg-path"])
-        for page in found:
-            made += nodes.list_item("", *described(app, docname, page))
-        place.replace_self(made if found else [])
+        for page in part.pages:
+            made += nodes.list_item("", *described(app, docname, page, whole=whole))
+        name = nodes.make_id(part.title)
+        heading = nodes.title("", part.title)
+        yield nodes.section("", heading, made, ids=[f"part-{name}"], classes=["gg-part"]) if part.title else made
 
 
-def path(env: BuildEnvironment) -> list[str]:
-    """Return the tutorials in the order in which they are meant to be read."""
-    return list(env.toctree_includes.get(INDEX, []))
-
-
-def described(app: Sphinx, docname: str, page: str) -> list[nodes.Node]:
-    """Return a tutorial's link, its sentence, and how long it runs."""
+def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
+    """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
     uri = app.builder.get_relative_uri(docname, page)
-    title = nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)
-    sentence = next(iter(app.env.get_doctree(page).findall(nodes.paragraph))).astext()
-    number = nodes.inline("", f"{_number(page)} ", classes=["gg-path-number"])
-    time = nodes.inline("", f" Runs in {executed_in(app.env, page)} on a CPU.", classes=["gg-path-time"])
-    return [nodes.paragraph("", "", number, title), nodes.paragraph("", "", nodes.Text(sentence), time)]
+    line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
+    sentence: list[nodes.Node] = [nodes.Text(first_sentence(app.env.get_doctree(page)))]
+    if page.startswith("tutorials/"):
+        number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
+        line = [number, *line, time(f" {minutes_to_read(app.env, page)} min")]
+        sentence.append(time(f" Runs in {executed_in(app.env, page)} on a CPU."))
+    shown = [line, sentence] if whole else [line]
+    return [nodes.paragraph("", "", *parts) for parts in shown]
 
 
-def _number(page: str) -> str:
-    return page.rpartition("/")[2].partition("-")[0]
+def first_sentence(doctree: nodes.document) -> str:
+    """Return the first sentence of a page's first paragraph."""
+    first = next(iter(doctree.findall(nodes.paragraph)), nodes.paragraph("", ""))
+    sentence, stop, _ = " ".join(first.astext().split()).partition(". ")
+    return sentence + stop.strip()
+
+
+def time(text: str) -> nodes.inline:
+    """Return how long something takes, as it stands beside a page's name."""
+    return nodes.inline("", text, classes=["gg-path-time"])
+
+
+# --- how long pages take ---------------------------------------------------------------------------------------
+
+
+def minutes_to_read(env: BuildEnvironment, page: str) -> int:
+    """Return how many minutes a page takes to read."""
+    return reading.of(Path(env.doc2path(page)).read_text(encoding="utf-8")).minutes
+
+
+def watch_times(app: Sphinx, doctree: nodes.document) -> None:
+    """Write a page again when another was read whose minutes it says."""
+    if any(TIMED in made["classes"] for made in doctree.findall(nodes.bullet_list)):
+        watching.note_other_pages(app.env)
+
+
+def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Say behind each link to a page, in a list that asks for it, how long that page takes to read."""
+    lists = [made for made in doctree.findall(nodes.bullet_list) if TIMED in made["classes"]]
+    if not lists:
+        return
+    pages = {app.builder.get_relative_uri(docname, page): page for page in app.env.all_docs}
+    for link in [link for made in lists for link in made.findall(nodes.reference)]:
+        page = pages.get(link.get("refuri", ""))
+        if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
+            link.parent.insert(link.parent.index(link) + 1, time(f" {minutes_to_read(app.env, page)} min"))
+
+
+# --- what was measured last ------------------------------------------------------------------------------------
 
 
 class NewestRecords(SphinxDirective):

@@ -1,7 +1,7 @@
-"""The roles ``gpu``, ``holds`` and ``record``: words that records decide.
+"""The roles ``gpu``, ``holds``, ``record`` and ``claim``: words that records and the ledger decide.
 
-``gpu`` is what the reference GPU is called, ``holds`` a comparison with the predicate that makes it true, and
-``record`` a link to a record of the reference GPU.
+``gpu`` is what the reference GPU is called, ``holds`` a comparison with the predicate that makes it true, ``record`` a
+link to a record of the reference GPU, and ``claim`` one to a claim of the ledger.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from sphinx import addnodes
 from sphinx.errors import SphinxError
 from sphinx.util.docutils import ReferenceRole, SphinxRole
 
+from gpuguide import claims
 from gpuguide.claims import assertion
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import reference_gpu, store
 from gpuguide.site.execution import faults, watching
 
@@ -28,6 +29,7 @@ def connect(app: Sphinx) -> None:
     app.add_role("gpu", GpuWord())
     app.add_role("holds", Holds())
     app.add_role("record", RecordLink())
+    app.add_role("claim", ClaimLink())
     app.connect("builder-inited", check_reference)
 
 
@@ -76,15 +78,33 @@ class RecordLink(ReferenceRole):
                 record = store.published(self.target)
             except GpuguideError as error:
                 raise GpuguideError(f"{{record}}`{self.text}`: {error}") from error
-            link = addnodes.pending_xref(
-                "",
-                nodes.inline("", self.title, classes=["std", "std-ref"]),
-                refdomain="std",
-                reftype="ref",
-                reftarget=f"record-{record.device}-{record.benchmark}",
-                refdoc=self.env.docname,
-                refexplicit=True,
-                refwarn=True,
-            )
-            return [link], []
+            return [link(self, f"record-{record.device}-{record.benchmark}")], []
         return [nodes.literal(self.text, self.text)], []
+
+
+class ClaimLink(ReferenceRole):
+    """``{claim}`a busy GPU <gpu-util-95-saturated>```: a link to a claim, where all of them are listed."""
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the link."""
+        watching.note_folder(self.env, claims.LEDGER.parent)
+        with faults.reporting(self.get_location()):
+            known = {claim.id for claim in claims.load()}
+            if self.target not in known:
+                raise unknown("claim", self.target, known)
+            return [link(self, f"claim-{self.target}")], []
+        return [nodes.literal(self.text, self.text)], []
+
+
+def link(role: ReferenceRole, label: str) -> addnodes.pending_xref:
+    """Return a link to something that has a label, with the words of the role."""
+    return addnodes.pending_xref(
+        "",
+        nodes.inline("", role.title, classes=["std", "std-ref"]),
+        refdomain="std",
+        reftype="ref",
+        reftarget=label,
+        refdoc=role.env.docname,
+        refexplicit=True,
+        refwarn=True,
+    )

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site.checks.page_lint import cell_rules, record_rules, site_rules, text_rules, tutorial_rules
+from gpuguide.site.checks.page_lint import cell_rules, form_rules, record_rules, site_rules, text_rules, tutorial_rules
 from gpuguide.site.checks.page_lint.rules import RULES, Finding
 from gpuguide.site.checks.page_lint.source import Source
 
 __all__ = ["Finding", "findings", "page_files", "sentences"]
 
-_RULE_MODULES = (cell_rules, record_rules, text_rules, tutorial_rules)  # importing one adds its rules
+_RULE_MODULES = (cell_rules, record_rules, text_rules, tutorial_rules, form_rules)  # importing one adds its rules
 
 
 def page_files(root: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from gpuguide.site.checks import page_lint
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print each finding on a line, or the rules, and return 1 if there is a finding."""
+    """Print each finding on a line, or the rules, and return 1 if there is a finding that is more than a warning."""
     if list(arguments) == ["--rules"]:
         for name, sentence in page_lint.sentences().items():
             print(f"- `{name}`: {sentence}")
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         print(finding)
     if found:
         print(f"{len(found)} found; CONTRIBUTING.md lists the rules.", file=sys.stderr)
-    return 1 if found else 0
+    return 1 if any(not finding.is_warning for finding in found) else 0
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ TAGS = {
     "remove-cell",
     "skip-execution",
     "parameters",
+    "snippet",
     "nbval-ignore-output",
     "raises-exception",
 }

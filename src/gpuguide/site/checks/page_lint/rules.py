@@ -22,10 +22,13 @@ class Finding:
     rule: str
     problem: str
     remedy: str
+    is_warning: bool = False
+    """Whether the page passes all the same"""
 
     def __str__(self) -> str:
         """Return it as one line: file, line, rule, problem, remedy."""
-        return f"{self.path}:{self.line}: [{self.rule}] {self.problem} {self.remedy}"
+        warning = "warning: " * self.is_warning
+        return f"{self.path}:{self.line}: {warning}[{self.rule}] {self.problem} {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -37,23 +40,28 @@ class Rule:
     """What it asks for, as CONTRIBUTING lists it"""
     check: Check
     tutorials_only: bool = False
+    in_form: bool = False
+    """Whether it is asked of those tutorials only that have been rewritten"""
+    warning: bool = False
 
     def findings(self, source: Source) -> Iterator[Finding]:
         """Yield what breaks the rule on a page, nothing where it does not apply."""
-        if self.tutorials_only and not source.is_tutorial:
+        if (self.tutorials_only and not source.is_tutorial) or (self.in_form and not source.is_in_form):
             return
         for line, problem, remedy in self.check(source):
-            yield Finding(source.path, line, self.name, problem, remedy)
+            yield Finding(source.path, line, self.name, problem, remedy, self.warning)
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, *, tutorials_only: bool = False) -> Callable[[Check], Check]:
+def rule(
+    name: str, *, tutorials_only: bool = False, in_form: bool = False, warning: bool = False
+) -> Callable[[Check], Check]:
     """Add the function below to the rules. Its docstring is what the rule asks for."""
 
     def add(check: Check) -> Check:
-        RULES[name] = Rule(name, (check.__doc__ or "").strip(), check, tutorials_only)
+        RULES[name] = Rule(name, (check.__doc__ or "").strip(), check, tutorials_only, in_form, warning)
         return check
 
     return add

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.site.pages import markdown_source, page_source
+from gpuguide.site.checks.page_lint.not_yet_rewritten import is_rewritten
+from gpuguide.site.pages import markdown_source, page_source, reading
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -49,6 +50,16 @@ class Source:
     def is_tutorial(self) -> bool:
         """True for a page of the folder ``tutorials`` other than its list."""
         return self.path.parent.name == "tutorials" and self.path.stem != "index"
+
+    @property
+    def is_in_form(self) -> bool:
+        """True for a tutorial that has been rewritten, and for the one that one copies."""
+        return self.is_tutorial and is_rewritten(self.path)
+
+    @cached_property
+    def reading(self) -> reading.Reading:
+        """What there is to read."""
+        return reading.of(self.text)
 
     @cached_property
     def lines(self) -> list[str]:

@@ -10,17 +10,29 @@ from gpuguide.claims import topics as known_topics
 from gpuguide.measure import digest
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
+from gpuguide.site.pages import reading
 
 FRONT_MATTER: dict[str, dict[str, Any]] = {
     "jupytext": {"text_representation": {"extension": ".md", "format_name": "myst", "format_version": 0.13}},
     "kernelspec": {"display_name": "Python 3", "name": "python3"},
 }
 """What every tutorial has beside its own entry ``gpuguide``, so that no tool leaves its version there"""
-SECTIONS = ("Predict", "Build", "Measure", "Explain", "Claims checked", "Exercises", "Further reading")
+SECTIONS = (
+    "In short",
+    "Predict",
+    "Build",
+    "Measure",
+    "Explain",
+    "In your own code",
+    "Claims checked",
+    "Exercises",
+    "Further reading",
+)
 """How the headings of a tutorial begin, in this order; others may stand between them"""
+NEW_SECTIONS = ("In short", "In your own code")
+"""Those that tutorials lack which have not been rewritten"""
 UNSEEN = ("inline", "myst_line_comment", "myst_target")
 """Tokens that are no block of their own"""
-ABILITIES = range(3, 6)
 EXERCISES = 3
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
 
@@ -67,7 +79,7 @@ def topics(source: Source) -> Found:
 def benchmarks(source: Source) -> Found:
     """Every benchmark that the front matter declares exists, and the page reads it."""
     known = digest.benchmark_modules()
-    body = source.text.partition("\n---\n")[2]
+    body = source.text.partition("\n---\n")[2] + reading.code_of_drawings(source.page.code)
     for name in source.page.benchmarks:
         line = source.front_line("benchmarks")
         if name not in known:
@@ -94,36 +106,20 @@ def opening(source: Source) -> Found:
 
 @rule("cost-card", tutorials_only=True)
 def cost_card(source: Source) -> Found:
-    """A cost card stands before the first section."""
+    """A cost card, which becomes the line under the title, stands before the first section."""
     first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines))
     if not any(found.name == "cost-card" and found.line < first for found in source.directives):
         yield 1, "The page has no cost card.", "Put ```{cost-card} and ``` below the first sentence."
 
 
-@rule("abilities", tutorials_only=True)
-def abilities(source: Source) -> Found:
-    """Before the first section stand what one will learn, three to five abilities, and what one needs."""
-    first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines) + 1)
-    head = "\n".join(source.lines[: first - 1])
-    if "**What you need.**" not in head:
-        yield 1, "The page does not say what it needs.", "Add a paragraph that begins with **What you need.**"
-    begin = head.find("**What you will learn.**")
-    if begin < 0:
-        yield 1, "The page does not say what one learns.", "Add **What you will learn.** and a list of three to five."
-        return
-    items = re.match(r"[^\n]*\n+((?:- [^\n]*\n*)*)", head[begin:])
-    count = len(re.findall(r"^- ", items[1] if items else "", re.MULTILINE))
-    if count not in ABILITIES:
-        line = head.count("\n", 0, begin) + 1
-        yield line, f"The page lists {count} abilities.", "List three to five below **What you will learn.**"
-
-
 @rule("skeleton", tutorials_only=True)
 def skeleton(source: Source) -> Found:
-    """The sections are Predict, Build, Measure, Explain, Claims checked, Exercises, Further reading, in this order."""
+    """The sections are In short to Further reading, as the skeleton lists them; others may stand between them."""
     titles = [heading.text for heading in source.headings if heading.level == 2]
     place = -1
     for section in SECTIONS:
+        if section in NEW_SECTIONS and not source.is_in_form:
+            continue
         found = next((at for at, title in enumerate(titles) if at > place and title.startswith(section)), None)
         if found is None:
             where = f"after {titles[place]!r}" if place >= 0 else "before the others"

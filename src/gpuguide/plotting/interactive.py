@@ -1,0 +1,172 @@
+"""Figures that one can try on the site: a script takes the place of the drawing, which is complete without it.
+
+Elsewhere they are figures like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import store
+from gpuguide.measure.records import Record
+from gpuguide.measure.units import format_quantity
+from gpuguide.plotting import marks, palette
+from gpuguide.plotting.axes import linear_axis, log_axis
+from gpuguide.plotting.figure import Figure, published_and_mine, show
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+FORMATS = {"matmul-fp8": "fp8", "matmul-bf16": "bf16", "matmul-tf32": "tf32", "matmul-fp32": "fp32"}
+"""Contenders of the benchmark ``ceilings`` that give a roof its height, and what the roof is called"""
+INTENSITIES = (0.1, 10_000.0)
+"""FLOP/B"""
+SETTINGS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""What the model's own distribution has"""
+NAMED = 16
+"""Tokens that are drawn with their names"""
+
+
+# --- a roofline one can point at ---------------------------------------------------------------------------
+
+
+def roofline_to_try() -> Figure:
+    """Draw the measured rooflines of all number formats, with the two products of ``timing-mistakes`` on them.
+
+    On the site a reader points at an intensity, or moves a slider, and is told what bounds a kernel there.
+    """
+    ceilings, timed = store.published("ceilings"), store.published("timing-mistakes")
+    bandwidth = ceilings.median("copy", "bandwidth")
+    roofs = {name: ceilings.median(contender, "throughput") for contender, name in FORMATS.items()}
+    points = _products(timed)
+    reach = "; ".join(f"{name} bends at {rate / bandwidth:.0f} FLOP/B" for name, rate in roofs.items())
+    words = " and ".join(
+        f"the {at['name']} product reaches {format_quantity(at['rate'], 'FLOP/s')} at {at['intensity']:.0f} FLOP/B"
+        for at in points
+    )
+    return show(
+        _draw_rooflines,
+        alt=f"Rooflines of {ceilings.device_name} over arithmetic intensity: one slope, which is the bandwidth of "
+        f"{format_quantity(bandwidth, 'B/s')}, and a flat part for each number format. {reach}. In bf16, {words}.",
+        caption="Measured rooflines, one for each number format. Left of the bend memory is the limit, right of it "
+        "arithmetic: the lower the precision, the more operations a byte must bring to keep the GPU busy.",
+        records=[ceilings, timed],
+        name="roofline-to-try",
+        interactive={
+            "kind": "roofline",
+            "device": ceilings.device_name.removeprefix("NVIDIA "),
+            "bandwidth": bandwidth,
+            "roofs": [{"name": name, "rate": rate} for name, rate in roofs.items()],
+            "points": points,
+            "range": INTENSITIES,
+            "first": "bf16",
+        },
+    )
+
+
+def _products(timed: Record) -> list[dict[str, Any]]:
+    """Return where the products of ``timing-mistakes`` stand: operations and bytes of a call are in its rates."""
+    found = []
+    for shape in ("square", "skinny"):
+        rate, moved = (timed.median("right", metric, shape=shape) for metric in ("throughput", "bandwidth"))
+        found.append({"name": shape, "format": "bf16", "intensity": rate / moved, "rate": rate})
+    return found
+
+
+def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
+    ax = figure.subplots()
+    records = published_and_mine("ceilings", "copy", *FORMATS)
+    for record in records:
+        for contender, name in FORMATS.items():
+            marks.roofline(
+                ax,
+                bandwidth=record.median("copy", "bandwidth"),
+                throughput=record.median(contender, "throughput"),
+                label=name,
+                contender=contender,
+                record=record,
+                intensity=INTENSITIES,
+            )
+    for record in published_and_mine("timing-mistakes", "right"):
+        for each in _products(record):
+            look = {"color": palette.colour("matmul-bf16"), "marker": "s", "markersize": 8}
+            ax.plot(each["intensity"], each["rate"], **look | marks.stroke(record, line=False))
+            ax.annotate(each["name"], (each["intensity"], each["rate"] * 0.45), ha="center")
+    marks.name_devices(ax, records)
+    log_axis(ax.xaxis, "1", "operations for each byte (FLOP/B)")
+    log_axis(ax.yaxis, "FLOP/s", "throughput")
+    marks.legend(ax)
+
+
+# --- the knobs of sampling ---------------------------------------------------------------------------------
+
+
+def sampling_to_try(
+    logits: Sequence[float], tokens: Sequence[str], context: str, settings: Mapping[str, float] | None = None
+) -> Figure:
+    """Draw a model's own distribution of the next token, and what settings of sampling leave of it.
+
+    On the site a reader turns temperature, top-k, top-p and min-p, and sees what is left.
+
+    Parameters
+    ----------
+    logits : sequence of float
+        One row, of the whole vocabulary.
+    tokens : sequence of str
+        Of each place of the row, the text of its token.
+    context : str
+        What the model has read.
+    settings : mapping, optional
+        ``temperature``, ``top_k``, ``top_p`` and ``min_p`` at first; by default those that change nothing.
+
+    Raises
+    ------
+    GpuguideError
+        If ``logits`` and ``tokens`` differ in length, are empty, or are not finite.
+    """
+    row = np.asarray(logits, dtype=np.float64)
+    if row.ndim != 1 or not len(row) or len(row) != len(tokens) or not np.isfinite(row).all():
+        raise GpuguideError(
+            f"The knobs of sampling need a finite logit and a text for each token: there are {row.shape} logits and "
+            f"{len(tokens)} texts."
+        )
+    order = np.argsort(-row, kind="stable")
+    ordered = np.round(row[order] - row[order[0]], 3)
+    probabilities = np.exp(ordered) / np.exp(ordered).sum()
+    names = [repr(tokens[place]) for place in order[:NAMED]]
+    rest = len(row) - len(names)
+    words = ", ".join(f"{name} {share:.1%}" for name, share in list(zip(names, probabilities, strict=False))[:5])
+
+    def draw(figure: Canvas, theme: palette.Theme) -> None:
+        ax = figure.subplots()
+        labels = [*names, f"{rest} others"] if rest else names
+        shares = [*probabilities[: len(names)], float(probabilities[len(names) :].sum())][: len(labels)]
+        ax.barh(range(len(labels)), shares, color=theme.series["blue"], height=0.7)
+        for place, share in enumerate(shares):
+            text = f"{share:.1%}" if share >= 0.0005 else "< 0.1%"
+            ax.annotate(text, (share, place), (5, 0), textcoords="offset points", va="center", fontsize=10)
+        ax.set_yticks(range(len(labels)), labels)
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+        linear_axis(ax.xaxis, "1", "probability of being the next token")
+        ax.margins(x=0.15)
+
+    return show(
+        draw,
+        alt=f"Bars: the model's probabilities of the next token after {context!r}. The five most likely: {words}.",
+        caption=f"What the model itself expects after {context!r}. "
+        "Sampling reshapes this distribution before it draws.",
+        size=(7.2, 4.9),
+        narrow=(4.6, 4.9),
+        name="sampling-to-try",
+        interactive={
+            "kind": "sampling-knobs",
+            "logits": [float(f"{value:.3f}") for value in ordered],
+            "names": names,
+            "first": SETTINGS | dict(settings or {}),
+        },
+    )

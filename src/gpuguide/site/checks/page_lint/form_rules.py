@@ -1,0 +1,190 @@
+"""Rules for the form of a page: the answer first, a drawing, twenty-five minutes, and no fold beside a fold."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from gpuguide.site.checks.page_lint.rules import Found, rule
+from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.pages import markdown_source, reading
+from gpuguide.site.pages.page_source import CodeCell
+
+WORDS, MINUTES = 3000, 25
+APART = 600
+"""Words that may stand between two things to look at"""
+NEAR_THE_TOP = 400
+"""Words that may stand above the drawing, about two screens"""
+ANSWER, SNIPPET_LINES = 120, 12
+NUMBERS = 3
+"""Numbers that one can keep in mind from a paragraph"""
+CLAIMS = 3
+IN_SHORT = "In short"
+WITHOUT_TAKEAWAY = (IN_SHORT, "Claims checked", *reading.NOT_COUNTED)
+NUMBER_ROLES = {"measured", "ratio", "datasheet", "glue:text"}
+_WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|W\b|[MG]?Hz\b|times\b)")
+
+
+@rule("in-short", in_form=True)
+def in_short(source: Source) -> Found:
+    """`In short` is the first section: an answer of at most 120 words, a figure or table, a snippet of 12 lines."""
+    lines = source.section(IN_SHORT)
+    first = next((heading for heading in source.headings if heading.level == 2), None)
+    if lines is None or first is None or first.line != lines[0]:
+        yield first.line if first else 1, "The page does not begin with its answer.", "Begin it with '## In short'."
+        return
+    parts = [part for part in source.reading.parts if part.section == IN_SHORT and part.line > lines[0]]
+    if (words := sum(part.words for part in parts)) > ANSWER:
+        yield lines[0], f"The answer has {words} words.", f"Say it in {ANSWER}; the rest belongs below."
+    if not any(part.shown in ("figure", "drawing", "table") for part in parts):
+        yield lines[0], "The answer has no figure and no table.", "Show what the reader came for."
+    snippets = [cell for cell in source.cells if reading.SNIPPET in cell.tags]
+    if len(snippets) != 1 or not lines[0] < snippets[0].line < lines[1]:
+        remedy = f"Tag the cell that readers copy {reading.SNIPPET}."
+        yield lines[0], f"The answer has {len(snippets)} snippets of its own.", remedy
+    for cell in snippets:
+        if (count := len(cell.code.strip().splitlines())) > SNIPPET_LINES:
+            yield cell.line, f"The snippet has {count} lines.", f"Shorten it to {SNIPPET_LINES}."
+
+
+@rule("visible-words", in_form=True)
+def visible_words(source: Source) -> Found:
+    """A page has at most 3,000 words with its folds closed; code, tables and exercises are not counted."""
+    if source.reading.words > WORDS:
+        longest, words = max(source.reading.by_section().items(), key=lambda each: each[1])
+        problem = f"The page has {source.reading.words} words, {words} of them in {longest!r}."
+        yield _line_of(source, longest), problem, f"Cut or fold until it has {WORDS}, or make it two pages."
+
+
+@rule("reading-time", in_form=True)
+def reading_time(source: Source) -> Found:
+    """A page is read in at most 25 minutes: 200 words a minute, and 5 seconds a line of code."""
+    found = source.reading
+    if found.minutes > MINUTES:
+        problem = f"Reading takes {found.minutes} minutes: {found.words} words, {found.code_lines} lines of code."
+        yield 1, problem, f"Cut or fold until it takes {MINUTES}, or make it two pages."
+
+
+@rule("something-to-look-at", in_form=True)
+def something_to_look_at(source: Source) -> Found:
+    """A drawing, a figure or a table stands at least every 600 words."""
+    words, begin = 0, 1
+    for part in source.reading.parts:
+        words += part.words
+        if part.shown in ("figure", "drawing", "table"):
+            words, begin = 0, part.line
+        elif words > APART:
+            problem = f"In {part.section!r}, {words} words have passed with nothing to look at since line {begin}."
+            yield part.line, problem, "Draw what they say, or put its numbers into a table."
+            words, begin = 0, part.line
+
+
+@rule("drawing", in_form=True)
+def drawing(source: Source) -> Found:
+    """A drawing of what moves or happens stands within two screens of the top, before the first formula."""
+    words = 0
+    for part in source.reading.parts:
+        words += part.words
+        if part.shown == "drawing":
+            if words > NEAR_THE_TOP:
+                yield part.line, f"{words} words stand above the drawing.", f"Move it up: {NEAR_THE_TOP} are enough."
+            return
+        if part.shown == "formula":
+            yield part.line, "A formula stands before the drawing.", "Move the drawing above it."
+            return
+    yield 1, "The page has no drawing.", "Draw what moves or happens: plotting.pictures holds one call a drawing."
+
+
+@rule("takeaway", in_form=True)
+def takeaway(source: Source) -> Found:
+    """Each section that teaches ends in a takeaway: one sentence set apart."""
+    takeaways = [found.line for found in source.directives if found.name == "takeaway"]
+    for title in source.reading.by_section():
+        lines = source.section(title) if title else None
+        if lines is None or title.startswith(WITHOUT_TAKEAWAY):
+            continue
+        last = max((line for line in takeaways if lines[0] < line < lines[1]), default=0)
+        after = sum(part.words for part in source.reading.parts if last + 2 < part.line < lines[1])
+        if not last or after:
+            remedy = "End it with :::{takeaway}, one sentence, and :::."
+            yield lines[0], f"The section {title!r} does not end in a takeaway.", remedy
+
+
+@rule("folds-apart", in_form=True)
+def folds_apart(source: Source) -> Found:
+    """No fold stands beside a fold; neighbouring cells that are folded become one by themselves."""
+    for (before, closes, _), (line, _, opens) in itertools.pairwise(_blocks(source)):
+        if closes and opens and not (closes == opens == "cell"):
+            yield (
+                line,
+                f"A fold stands beside the one from line {before}.",
+                "Join them, or put what leads over between.",
+            )
+
+
+def _blocks(source: Source) -> Iterator[tuple[int, str, str]]:
+    """Yield what is seen at the top level: its line, and of what kind the folds are that it ends and begins with."""
+    cells = {cell.line: cell for cell in source.cells}
+    for line, token in source.tokens:
+        if token.level or token.meta.get(markdown_source.INSIDE) or not token.map or token.type.startswith("myst_"):
+            continue
+        name = markdown_source.directive(token.info) if token.type in ("fence", "colon_fence") else ""
+        if name == "code-cell" and line in cells:
+            if {"remove-cell"} & set(cells[line].tags):
+                continue
+            yield line, *_folds_of(cells[line])
+        else:
+            yield line, "fold" * (name in ("folded", "question")), "fold" * (name == "folded")
+
+
+def _folds_of(cell: CodeCell) -> tuple[str, str]:
+    """Return whether a cell ends in a fold, and whether it begins with one."""
+    tags = set(cell.tags)
+    whole = "hide-cell" in tags
+    silent = not re.search(r"^(?:print|.*\bshow|.*\bshow_table|plotting\.\w+)\(", cell.code, re.MULTILINE)
+    ends = whole or "hide-output" in tags or ("hide-input" in tags and silent)
+    return "cell" * ends, "cell" * (whole or "hide-input" in tags)
+
+
+@rule("numbers-in-a-paragraph", in_form=True, warning=True)
+def numbers_in_a_paragraph(source: Source) -> Found:
+    """A paragraph has at most three numbers that are measured or have a unit; more belong into a table."""
+    lines = source.section(IN_SHORT) or (0, 0)
+    lists = 0
+    for line, token in source.tokens:
+        lists += (token.type in ("bullet_list_open", "ordered_list_open", "table_open")) - (
+            token.type in ("bullet_list_close", "ordered_list_close", "table_close")
+        )
+        if token.type != "inline" or lists or lines[0] < line < lines[1]:
+            continue
+        roles = [child for child in token.children or () if child.type == "myst_role"]
+        count = sum(role.meta["name"] in NUMBER_ROLES for role in roles)
+        count += sum(role.meta["name"] == "given" and bool(re.search(r"\d", role.content)) for role in roles)
+        typed = "".join(child.content for child in token.children or () if child.type == "text")
+        count += len(_WITH_UNIT.findall(typed))
+        if count > NUMBERS:
+            yield line, f"The paragraph has {count} numbers.", f"Keep {NUMBERS}, and put the others into a table."
+
+
+@rule("three-claims", in_form=True)
+def three_claims(source: Source) -> Found:
+    """Claims checked shows the three most surprising claims, which the page names; the others are one link away."""
+    lines = source.section("Claims checked")
+    if lines is None:
+        return  # another rule says so
+    found = [each for each in source.directives if each.name == "claims" and lines[0] < each.line < lines[1]]
+    named = [name for each in found for name in _shown(each.options)]
+    if len(named) != CLAIMS:
+        remedy = "Name three in the option of one directive: :show: ONE-ID ANOTHER-ID A-THIRD-ID."
+        yield lines[0], f"The page chooses {len(named)} claims.", remedy
+
+
+def _shown(options: str) -> list[str]:
+    found = re.search(r"^[ \t]*:?show:[ \t]*(.*)$", options, re.MULTILINE)
+    return found[1].split() if found else []
+
+
+def _line_of(source: Source, section: str) -> int:
+    lines = source.section(section) if section else None
+    return lines[0] if lines else 1

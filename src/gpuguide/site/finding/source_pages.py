@@ -1,0 +1,63 @@
+"""The pages of source that sphinx.ext.viewcode makes: what they lead back to, and which modules they are of.
+
+Viewcode takes it that all of a module is described under one name. Here a package passes on some names of its parts,
+``gpuguide.logits.softmax``, and others are described where they are defined. It asks Python where a thing is defined,
+too, which for a constant says "builtins"; the library's source says it better.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from gpuguide.site.finding.code_links import where_described
+from gpuguide.site.finding.code_names import definition
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+FOLDER = "_modules/"
+LIST = f"{FOLDER}index"
+"""The page that names all modules"""
+EVENT = "viewcode-follow-imported"
+_BACK = re.compile(r'(<div class="viewcode-block" id="([^"]+)">\s*<a class="viewcode-back" href=")[^"]*"')
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.connect("config-inited", wait_for_names)
+    app.connect("html-page-context", lead_back)
+    app.connect("html-page-context", flatten)
+
+
+def wait_for_names(app: Sphinx, config: object) -> None:
+    """Listen to viewcode, on a site that uses it."""
+    if EVENT in app.events.events:
+        app.connect(EVENT, defining_module)
+
+
+def defining_module(app: Sphinx, module: str, name: str) -> str:
+    """Return the module that defines a name, or the one under which it is described."""
+    found = definition(f"{module}.{name}")
+    return found.module if found else module
+
+
+def lead_back(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Let each definition lead to its own description."""
+    if pagename.startswith(FOLDER) and "body" in context:
+        module, described = pagename.removeprefix(FOLDER).replace("/", "."), where_described(app.env)
+
+        def address(found: re.Match[str]) -> str:
+            page, anchor = described.get(f"{module}.{found[2]}", ("", ""))
+            if not page:  # described where no link leads, and so does viewcode's
+                return found[0]
+            return f'{found[1]}{app.builder.get_relative_uri(pagename, page)}#{anchor}"'
+
+        context["body"] = _BACK.sub(address, context["body"])
+
+
+def flatten(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Make one list of all modules: viewcode puts lists directly into lists, which screen readers cannot follow."""
+    if pagename == LIST:
+        title, _, items = context["body"].partition("<ul>")
+        context["body"] = f"{title}<ul>{re.sub('</?ul>', '', items)}</ul>"

@@ -1,0 +1,42 @@
+"""The parts of a section of the site: the tables of contents of its first page, each with its caption.
+
+Sphinx numbers nothing and shows captions in the sidebar alone; the lists of pages on the site follow the same tables,
+so that a page is put into its part in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sphinx import addnodes
+
+if TYPE_CHECKING:
+    from sphinx.environment import BuildEnvironment
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pages that belong together, in the order in which they are meant to be read."""
+
+    title: str
+    """Empty where the table of contents has no caption"""
+    pages: tuple[str, ...]
+
+
+def parts(env: BuildEnvironment, docname: str) -> list[Part]:
+    """Return the parts of a section that have any pages; none if there is no such section."""
+    if docname not in env.all_docs:
+        return []
+    tables = env.get_doctree(docname).findall(addnodes.toctree)
+    found = [Part(table["caption"] or "", tuple(map(str, table["includefiles"]))) for table in tables]
+    return [part for part in found if part.pages]
+
+
+def number(page: str) -> str:
+    """Return the number of a tutorial.
+
+    >>> number("tutorials/22-flash-attention")
+    '22'
+    """
+    return page.rpartition("/")[2].partition("-")[0]
