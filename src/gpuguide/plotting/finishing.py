@@ -77,7 +77,7 @@ def keep_room_above(ax: Axes, bound: float) -> None:
     """Raise the upper limit of ``ax`` until the name of a bound has room between it and the edge."""
     figure: Any = ax.get_figure(root=True)
     figure.draw_without_rendering()
-    share = ROW / (ax.bbox.height * 72 / figure.dpi)
+    share = min(0.2, ROW / (ax.bbox.height * 72 / figure.dpi))  # a low panel keeps its height for the data
     scale = ax.yaxis.get_transform()
     low, high, at = scale.transform(np.array([*ax.get_ylim(), bound]))
     if low < at <= high and (high - at) / (high - low) < share:
@@ -91,7 +91,8 @@ def move_from_curves(ax: Axes, name: Annotation) -> None:
     box = name.get_window_extent()
     axes = ax.get_window_extent()
     mirrored = box.translated(axes.x0 + axes.x1 - box.x0 - box.x1, 0)
-    points = np.concatenate([_path_of(ax, line) for line in ax.lines if line.get_transform() == ax.transData] or [[]])
+    paths = [_path_of(ax, line) for line in ax.lines if line.get_transform() == ax.transData]
+    points = np.concatenate([np.empty((0, 2)), *paths])
     here, there = (int(found.count_contains(points)) if len(points) else 0 for found in (box, mirrored))
     if there < here:
         to_the_end = name.get_horizontalalignment() == "left"

@@ -93,7 +93,7 @@ def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
             )
     for record in published_and_mine("timing-mistakes", "right"):
         for each in _products(record):
-            look = {"color": palette.colour("matmul-bf16"), "marker": "s", "markersize": 8}
+            look: dict[str, Any] = {"color": palette.colour("matmul-bf16"), "marker": "s", "markersize": 8}
             ax.plot(each["intensity"], each["rate"], **look | marks.stroke(record, line=False))
             ax.annotate(each["name"], (each["intensity"], each["rate"] * 0.45), ha="center")
     marks.name_devices(ax, records)

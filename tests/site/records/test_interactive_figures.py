@@ -84,7 +84,7 @@ def test_a_knob_is_turned_by_keyboard_and_back(tab: Any) -> None:
     assert answer.text_content() == "1 of 4 tokens can be drawn; the entropy is 0.00 nats."
     assert tab.get_by_label("Top-k").get_attribute("aria-valuetext") == "1"
     assert tab.locator("#fig-sampling-to-try tr.gg-dropped").count() == 3
-    tab.get_by_role("button", name="own distribution").click()
+    tab.get_by_role("button", name="Reset").click()
     assert answer.text_content().startswith("4 of 4")
 
 

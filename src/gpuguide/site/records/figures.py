@@ -124,8 +124,8 @@ def visit_picture(translator: HTML5Translator, node: picture) -> None:
     """Write the two as one ``<picture>``, from which a browser fetches the one that fits."""
     narrow, wide = node.children
     assert isinstance(narrow, nodes.image)
-    name = quote(translator.builder.images[narrow["uri"]])  # type: ignore[attr-defined]
-    address = posixpath.join(translator.builder.imgpath, name)  # type: ignore[attr-defined]
+    name = quote(translator.builder.images[narrow["uri"]])
+    address = posixpath.join(translator.builder.imgpath, name)
     size = " ".join(f'{side}="{round(float(narrow[side]))}"' for side in ("width", "height"))
     translator.body.append(f'<picture><source media="{ON_A_PHONE}" srcset="{address}" {size}>')
     wide.walkabout(translator)
@@ -212,9 +212,7 @@ def numbered(name: str) -> Any:
 
 def tables_of(env: BuildEnvironment) -> dict[str, dict[str, str]]:
     """Return the data of all figures: of each page, the files' addresses on the site and what they hold."""
-    if not hasattr(env, "gpuguide_figure_tables"):
-        env.gpuguide_figure_tables = {}  # type: ignore[attr-defined]
-    found: dict[str, dict[str, str]] = env.gpuguide_figure_tables
+    found: dict[str, dict[str, str]] = env.__dict__.setdefault("gpuguide_figure_tables", {})
     return found
 
 

@@ -48,7 +48,7 @@ gpuguide.sampling = (logits, { temperature, top_k, top_p, min_p }) => {
       inputs.set(name, { input, value });
       form.append(element("div", { class: "gg-knob" }, element("label", { for: input.id }, label, " ", value), input));
     }
-    const reset = element("button", { type: "button", class: "gg-apply" }, "The model’s own distribution");
+    const reset = element("button", { type: "button", class: "gg-apply" }, "Reset to the model’s own");
     form.append(reset);
     const summary = element("p", { class: "gg-try-answer", role: "status" });
     const others = logits.length - names.length;
@@ -60,7 +60,7 @@ gpuguide.sampling = (logits, { temperature, top_k, top_p, min_p }) => {
         at < names.length ? element("code", {}, name) : name), element("td", { class: "gg-share-cell" }, ghost, bar), value);
       return { row, bar, ghost, value };
     });
-    const head = element("thead", {}, element("tr", {}, ...["token", "probability", "of being drawn"].map((name) =>
+    const head = element("thead", {}, element("tr", {}, ...["token", "as a bar", "probability"].map((name) =>
       element("th", { scope: "col" }, name))));
     const table = element("table", { class: "gg-shares" }, head,
       element("tbody", {}, ...rows.map(({ row }) => row)));
