@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from gpuguide.costs import roofline
 from gpuguide.costs.memory import ELEMENT_SIZE as STORED
-from gpuguide.costs.memory import Local, Shape
+from gpuguide.costs.memory import Shape, local
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.machines import FORMATS, Ceiling, Machine
 
@@ -169,7 +169,7 @@ def decode_step(shape: Shape, batch: int, context: int, weights: str = "bf16", c
     _choice("cache", cache, CACHES)
     if context > shape.context:
         raise GpuguideError(f"context is {context}; the model knows {shape.context} positions.")
-    whole = Local(shape, 1)
+    whole = local(shape, 1)
     matrices = shape.layers * whole.matrices
     rest = STORED["fp32" if weights == "fp32" else "bf16"]
     others = shape.layers * (whole.layer - whole.matrices) + whole.norm

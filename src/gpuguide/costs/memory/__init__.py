@@ -42,9 +42,6 @@ T. Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016: checkpoin
 
 from __future__ import annotations
 
-from gpuguide.costs.memory.faults import (
-    LARGEST,
-)
 from gpuguide.costs.memory.fitting import (
     SAFE_SHARE,
     Remedy,
@@ -52,19 +49,26 @@ from gpuguide.costs.memory.fitting import (
     largest_batch,
     remedies,
 )
-from gpuguide.costs.memory.inference import (
-    cache_bytes,
-    weight_bytes,
-)
 from gpuguide.costs.memory.prediction import (
+    ELEMENT_SIZE,
+    LIBRARY_WORKSPACE,
     PARTS,
+    STATE_BYTES,
+    STATE_COPIES,
     Moment,
     Prediction,
+    activations_of_layer,
+    cache_bytes,
     predict,
+    values,
+    weight_bytes,
 )
 from gpuguide.costs.memory.setup import (
+    ADAPTED,
+    BASES,
     CACHE_FORMATS,
     OPTIMIZERS,
+    PREFILLS,
     PURPOSES,
     TRAINING_PRECISIONS,
     WEIGHT_FORMATS,
@@ -75,15 +79,8 @@ from gpuguide.costs.memory.shape import (
     BIASES,
     Local,
     Shape,
+    local,
     shape_faults,
-)
-from gpuguide.costs.memory.sizes import (
-    ELEMENT_SIZE,
-    LIBRARY_WORKSPACE,
-)
-from gpuguide.costs.memory.training import (
-    STATE_COPIES,
-    activations_of_layer,
 )
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
@@ -92,13 +89,16 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "WEIGHT_FORMATS",
     "OPTIMIZERS",
     "CACHE_FORMATS",
+    "ADAPTED",
+    "BASES",
+    "PREFILLS",
     "BIASES",
     "PARTS",
     "STATE_COPIES",
+    "STATE_BYTES",
     "ELEMENT_SIZE",
     "LIBRARY_WORKSPACE",
     "SAFE_SHARE",
-    "LARGEST",
     "Shape",
     "Setup",
     "Moment",
@@ -107,6 +107,8 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "shape_faults",
     "setup_faults",
     "Local",
+    "local",
+    "values",
     "predict",
     "activations_of_layer",
     "cache_bytes",
