@@ -286,7 +286,7 @@ def test_quantised_weights_leave_the_embedding_alone() -> None:
         ("vocab", 10**10, "vocab is 10000000000; it must be a whole number from 1 to 1000000000."),
         ("kv_heads", 5, "kv_heads is 5; it must divide the 32 heads."),
         ("bias", "some", "bias is some; choose one of none, qkv, all."),
-        ("norms", 3, "norms is 3; a layer has 2 or 4."),
+        ("norms", 3, "norms is 3; choose one of 2, 4."),
     ],
 )
 def test_a_shape_that_makes_no_sense_is_refused(field: str, value: Any, says: str) -> None:
@@ -302,9 +302,15 @@ def test_a_shape_that_makes_no_sense_is_refused(field: str, value: Any, says: st
         ("precision", "int4", "precision is int4; choose one of mixed, bf16, fp32."),
         ("batch", 0, "batch is 0; it must be a whole number from 1 to 1000000."),
         ("seq_len", 200000, "seq_len is 200000; the model knows 131072 positions."),
-        ("tensor_parallel", 3, "tensor_parallel is 3; it must divide the 32 of heads."),
-        ("sharding", 4, "sharding is 4; choose 0, 1, 2 or 3."),
-        ("optimizer", "lion", "optimizer is lion; choose one of adamw, adamw-fused, sgd-momentum, sgd."),
+        ("tensor_parallel", 3, "tensor_parallel is 3; it must divide the 32 attention heads."),
+        ("sharding", 4, "sharding is 4; choose one of 0, 1, 2, 3."),
+        ("optimizer", "lion", f"optimizer is lion; choose one of {', '.join(memory.OPTIMIZERS)}."),
+        ("accumulation", 0, "accumulation is 0; it must be a whole number from 1 to 1000000."),
+        ("lora_rank", -1, "lora_rank is -1; it must be a whole number from 0 to 1000000."),
+        ("base", "fp4", "base is fp4; choose one of bf16, int8, nf4."),
+        ("adapted", "some", "adapted is some; choose one of query-value, attention, all."),
+        ("prefill", "late", "prefill is late; choose one of whole, chunked."),
+        ("chunk", 0, "chunk is 0; it must be a whole number from 1 to 1000000000."),
     ],
 )
 def test_a_run_that_makes_no_sense_is_refused(field: str, value: Any, says: str) -> None:

@@ -30,8 +30,8 @@ class Machine:
 
     id: str
     name: str
-    memory: float
-    """Bytes, as printed"""
+    capacity: float
+    """Bytes of memory, as a driver reports them, or as printed where we know of no driver's report"""
     arithmetic: Mapping[str, Ceiling]
     """Rate of matrix products by number format, FLOP/s"""
     bandwidth: Mapping[str, Ceiling]
@@ -75,7 +75,7 @@ def printed(gpu_id: str) -> Machine:
     return Machine(
         gpu.id,
         gpu.name,
-        figures["memory"].value,
+        gpu.capacity,
         MappingProxyType(arithmetic),
         MappingProxyType(bandwidth),
         link_name="NVLink" if nvlink else "PCIe",
