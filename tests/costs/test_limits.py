@@ -269,3 +269,11 @@ def test_a_format_that_a_gpu_lacks_is_refused() -> None:
 def test_an_unknown_gpu_is_named_with_near_ones() -> None:
     with pytest.raises(GpuguideError, match="h100-sxm"):
         machines.machine("h100-sxn")
+
+
+def test_our_gpus_have_the_memory_that_their_driver_reported() -> None:
+    for gpu, mib in (("h100-sxm", 81559), ("h200", 143771)):
+        machine = machines.machine(gpu)
+        assert machine.capacity_origin == "driver"
+        assert machine.capacity == pytest.approx(mib * 2**20, rel=1e-6)
+    assert machines.machine("l4").capacity_origin == "printed"

@@ -24,6 +24,8 @@ PRODUCTS = (CEILINGS, "matmul-size", "lm-head")
 MEMORY = (CEILINGS, "copy-size", "log-sum-exp", "softmax")
 """Benchmarks whose time is that of reading or copying memory"""
 HOST = (CEILINGS, "transfer-size")
+CAPACITY = "gpu-metrics"
+"""The benchmark that asks the driver how much memory there is, which no change of code makes stale"""
 L2_MARGIN = 2
 """A size counts as staying in L2 below so many times the bytes of the cache"""
 
@@ -47,7 +49,7 @@ def machine(gpu_id: str) -> Machine:
 
 def records_of(gpu_id: str) -> Iterator[Record]:
     """Yield the published records of one GPU that its ceilings are taken from."""
-    for name in dict.fromkeys((*PRODUCTS, *MEMORY, *HOST)):
+    for name in dict.fromkeys((*PRODUCTS, *MEMORY, *HOST, CAPACITY)):
         for path in sorted(store.published_folder().glob(f"*/{name}.json")):
             store.check_declared(name)
             record = store.load(path)
@@ -69,8 +71,11 @@ def with_measured(machine: Machine, records: Iterable[Record]) -> Machine:
         bandwidth["memory"] = Ceiling(max(rates), "measured")
     if rates := list(host_rates(known)):
         bandwidth["host"] = Ceiling(max(rates), "measured")
+    capacities = list(driver_memories(known))
     return replace(
         machine,
+        capacity=capacities[0] if capacities else machine.capacity,
+        capacity_origin="driver" if capacities else machine.capacity_origin,
         arithmetic=MappingProxyType(arithmetic),
         bandwidth=MappingProxyType(bandwidth),
         launch=launch_of(known),
@@ -100,6 +105,13 @@ def host_rates(known: Mapping[str, Record]) -> Iterator[float]:
     for case in measured_cases(known, HOST):
         if case.contender.endswith("-pinned"):
             yield best(case, "bandwidth")
+
+
+def driver_memories(known: Mapping[str, Record]) -> Iterator[float]:
+    """Yield the memory that the driver reported, B."""
+    for case in known[CAPACITY].cases if CAPACITY in known else ():
+        if "memory_total" in case.metrics:
+            yield case.metrics["memory_total"].summary.median
 
 
 def launch_of(known: Mapping[str, Record]) -> Ceiling | None:
