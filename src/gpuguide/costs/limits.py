@@ -31,7 +31,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from gpuguide.costs.fields import faults_of, raise_first, read_fields, read_rules
+from gpuguide.costs.fields import Rule, faults_of, raise_first, read_fields, read_rules
 from gpuguide.costs.formulas import Formulas
 from gpuguide.costs.memory import Shape
 from gpuguide.costs.memory.model import TABLES as MEMORY
@@ -212,7 +212,7 @@ def operation(name: str, given: Mapping[str, Any], shape: Shape | None = None) -
     fields = {field: FIELDS[field] for field in table["first"] if field in given}
     raise_first(faults_of(fields, [], given, formulas(name)))
     values = {**given, **model}
-    raise_first(faults_of({}, read_rules(table.get("rules", [])), values, formulas(name)))
+    raise_first(faults_of({}, rules(name), values, formulas(name)))
     found = formulas(name).values(values)
     return Operation(*(found[part] for part in ("flops", "moved", "through", "rate", "held")))
 
@@ -223,3 +223,9 @@ def formulas(name: str) -> Formulas:
     own = {key: text for key, text in OPERATIONS[name].items() if isinstance(text, str) and key != "label"}
     constants = {**MEMORY["constants"], **TABLES["constants"]}
     return Formulas({**MEMORY["formulas"], **own} if "model" in OPERATIONS[name]["first"] else own, constants)
+
+
+@cache
+def rules(name: str) -> list[Rule]:
+    """Return what must hold between the fields of an operation."""
+    return read_rules(OPERATIONS[name].get("rules", []))

@@ -52,6 +52,7 @@ from gpuguide.costs.memory.fitting import (
 from gpuguide.costs.memory.prediction import (
     ELEMENT_SIZE,
     LIBRARY_WORKSPACE,
+    PART_NAMES,
     PARTS,
     STATE_BYTES,
     STATE_COPIES,
@@ -94,6 +95,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "PREFILLS",
     "BIASES",
     "PARTS",
+    "PART_NAMES",
     "STATE_COPIES",
     "STATE_BYTES",
     "ELEMENT_SIZE",

@@ -11,7 +11,9 @@ from gpuguide.costs.memory.model import FORMULAS, MOMENTS, TABLES
 from gpuguide.costs.memory.setup import Setup, setup_faults
 from gpuguide.costs.memory.shape import Shape
 
-PARTS = tuple(TABLES["part_names"])
+PART_NAMES: Mapping[str, str] = TABLES["part_names"]
+"""What readers call each part"""
+PARTS = tuple(PART_NAMES)
 """What memory is for. ``copies``: weights in bf16 in mixed precision, or gathered from other GPUs. ``temporary``: what
 an operation needs while it runs."""
 ELEMENT_SIZE: Mapping[str, float] = TABLES["constants"]["element_size"]

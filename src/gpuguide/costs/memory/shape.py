@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from gpuguide.costs.fields import faults_of, raise_first
 from gpuguide.costs.memory.model import FORMULAS, SHAPE_FIELDS, SHAPE_RULES, choices
@@ -77,6 +77,11 @@ class Shape:
     def keys(self) -> int:
         """Length of all keys of a token; the values are as long."""
         return self.kv_heads * self.head_dim
+
+    @classmethod
+    def defaults(cls) -> dict[str, bool | int | str]:
+        """Return the fields that may be left out, and what they are then."""
+        return {field.name: field.default for field in fields(cls) if isinstance(field.default, bool | int | str)}
 
     def parameters(self) -> int:
         """Return the number of parameters, a tied head counted once.
