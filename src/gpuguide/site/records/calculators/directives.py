@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.costs import limits, memory, presets
+from gpuguide.costs import limits, memory, presets, published
 from gpuguide.hardware import capacities
 from gpuguide.measure import digest, machines, reference_gpu, store
 from gpuguide.measure.units import format_bytes, format_quantity
@@ -45,6 +45,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("what-is-the-limit", WhatIsTheLimit)
     app.add_directive("model-shapes", ModelShapes)
     app.add_directive("capacities", Capacities)
+    app.add_directive("published-memory", PublishedMemory)
     app.connect("html-page-context", add_scripts)
 
 
@@ -179,6 +180,35 @@ class Capacities(SphinxDirective):
             what += cited(card.source).children
             listed += nodes.list_item("", what)
         return [listed]
+
+
+class PublishedMemory(SphinxDirective):
+    """``{published-memory}``: what others measured, beside the prediction."""
+
+    def run(self) -> list[Node]:
+        """Return a table, and the sources below it."""
+        for module in ("gpuguide.costs.presets", "gpuguide.costs.memory.model"):
+            self.env.note_dependency(str(digest.module_path(module).with_suffix(".toml")))
+        self.env.note_dependency(str(digest.module_path("gpuguide.costs.memory.model").with_name(published.PUBLISHED)))
+        sources = {case.source.key: case.source for case in published.cases()}
+        numbers = {key: number for number, key in enumerate(sources, start=1)}
+        rows: list[list[Cell]] = []
+        for case in published.cases():
+            remarks = "; ".join(
+                text
+                for text in (
+                    case.differs and f"not comparable: {case.differs}",
+                    case.assumed and f"assumed: {case.assumed}",
+                )
+                if text
+            )
+            sizes = [format_bytes(case.measured), format_bytes(case.predicted), f"{100 * case.error:+.0f} %"]
+            rows.append([case.name, *sizes, remarks, f"[{numbers[case.source.key]}]"])
+        listed = nodes.enumerated_list(enumtype="arabic")
+        for source in sources.values():
+            listed += nodes.list_item("", cited(source))
+        header = ["case", "published", "predicted", "error", "", "source"]
+        return [table(header, rows, classes=["gg-datasheet"]), listed]
 
 
 class ModelShapes(SphinxDirective):
