@@ -296,10 +296,11 @@ def test_a_remedy_is_one_click_away(browser: Any) -> None:
 
 
 def places(page: Any) -> Any:
-    """Return where fields, labels, the verdict and what follows the calculator stand on the page."""
+    """Return where fields, labels and what follows the calculator stand on the page, and how tall the verdict is."""
     return page.evaluate(
-        "[...document.querySelectorAll('.gg-calculator :is(input, select, label, .gg-verdict-line), h2')]"
-        ".map((each) => { const { x, y, height } = each.getBoundingClientRect(); return [x, y, height]; })"
+        "[...document.querySelectorAll('.gg-calculator :is(input, select, label, .gg-verdict-line, .gg-answer), h2')]"
+        ".map((each) => { const { x, y, height } = each.getBoundingClientRect();"
+        " return each.matches('.gg-verdict-line') ? height : height && [x, y + scrollY, height]; })"
     )
 
 

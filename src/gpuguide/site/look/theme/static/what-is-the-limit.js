@@ -25,7 +25,8 @@
   const form = new Form(place, groups, changed);
   const verdict = element("p", { class: "gg-verdict-line", role: "status" });
   const answer = element("div", { class: "gg-answer" });
-  place.append(verdict, answer);
+  const said = element("div", {});
+  place.append(verdict, said, answer);
 
   const BOUNDS = { arithmetic: "arithmetic", memory: "memory bandwidth", link: "the link between GPUs",
     host: "the connection to the host", launch: "the start of a kernel" };
@@ -55,18 +56,18 @@
     const wrong = form.judge(faults);
     toAddress({ operation: state.operation, gpu: state.gpu, ...given(state) },
       { ...first, ...known.examples[state.operation] });
+    said.replaceChildren(...notices(remarks));
     answer.classList.toggle("gg-waiting", wrong.length > 0);
     if (wrong.length) {
       verdict.replaceChildren(wrong[0], ...elsewhere(state, cost, machine));
       verdict.className = "gg-verdict-line gg-bad";
-      if (!answer.children.length) answer.replaceChildren(...notices(remarks));
       return;
     }
     const found = limits.limit(cost, machine);
     verdict.className = "gg-verdict-line";
     verdict.replaceChildren(element("strong", {}, `${scaled(found.time, "s")} at these ceilings, `),
       `bound by ${BOUNDS[found.bound]}, on ${machine.name}.`);
-    answer.replaceChildren(...notices(remarks), roofline(found, machine), times(found), counts(found),
+    answer.replaceChildren(roofline(found, machine), times(found), counts(found),
       ceilings(found, machine), call(state));
   }
 

@@ -34,7 +34,8 @@
   const form = new Form(place, groups, changed);
   const answer = element("div", { class: "gg-answer" });
   const verdict = element("p", { class: "gg-verdict-line", role: "status" });
-  place.append(verdict, answer);
+  const said = element("div", {});
+  place.append(verdict, said, answer);
 
   const preset = (id) => known.models.find((model) => model.id === id);
   const pick = (state, names) => Object.fromEntries(names.map((name) => [name, state[name]]));
@@ -75,16 +76,16 @@
     const faults = Object.keys(shapeFaults).length ? shapeFaults : memory.setupFaults(shape, setup);
     const wrong = form.judge(gpu.fault ? { capacity: gpu.fault, ...faults } : faults);
     remember(state);
+    said.replaceChildren(...notices(remarks));
     answer.classList.toggle("gg-waiting", wrong.length > 0);
     if (wrong.length) {
       verdict.textContent = wrong[0];
       verdict.className = "gg-verdict-line gg-bad";
-      if (!answer.children.length) answer.replaceChildren(...notices(remarks));
       return;
     }
     const found = memory.predict(shape, setup);
     judgement(found.total, gpu, setup);
-    answer.replaceChildren(...notices(remarks), bar(found, gpu), ...alone(shape, setup, gpu), parts(found),
+    answer.replaceChildren(bar(found, gpu), ...alone(shape, setup, gpu), parts(found),
       moments(found), ...help(shape, setup, gpu, found), calls(state, shape, setup));
   }
 
