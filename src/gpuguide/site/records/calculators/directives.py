@@ -202,13 +202,13 @@ class PublishedMemory(SphinxDirective):
                 )
                 if text
             )
-            sizes = [format_bytes(case.measured), format_bytes(case.predicted), f"{100 * case.error:+.0f} %"]
+            sizes = [format_bytes(case.measured), format_bytes(case.predicted), percent(case.error)]
             rows.append([case.name, *sizes, remarks, f"[{numbers[case.source.key]}]"])
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in sources.values():
             listed += nodes.list_item("", cited(source))
-        header = ["case", "published", "predicted", "error", "", "source"]
-        return [table(header, rows, classes=["gg-datasheet"]), listed]
+        header = ["case", "published", "predicted", "error", "remark", "source"]
+        return [table(header, rows, classes=["gg-published"]), listed]
 
 
 class ModelShapes(SphinxDirective):
@@ -232,6 +232,11 @@ class ModelShapes(SphinxDirective):
         for source in presets.sources().values():
             listed += nodes.list_item("", cited(source))
         return [table(header, rows, classes=["gg-datasheet"]), listed]
+
+
+def percent(error: float) -> str:
+    """Write a share with its sign, as whole percent."""
+    return f"{round(100 * error):+d} %".replace("-", "−").replace("+0", "0")
 
 
 def python_call(text: str) -> nodes.literal_block:
