@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -114,6 +115,25 @@ def test_a_machine_is_found_again_from_its_times() -> None:
     for engine in COPIED:
         assert found.to_gpu[engine].each == pytest.approx(TO_GPU[engine].each)
         assert found.from_gpu[engine].overhead == pytest.approx(FROM_GPU[engine].overhead)
+
+
+@pytest.mark.parametrize("difference", [1e-7, -2e-5])
+def test_a_difference_that_is_noise_sets_no_price(difference: float) -> None:
+    """Two times that happen to be nearly equal, or the wrong way round, say little of what lies between them."""
+    _, times = made_up()
+    into = next(each.seconds for each in times if _case(each) == ("cudf", "sort", 10**5, "in"))
+    noisy = [
+        replace(each, seconds=into + difference) if _case(each) == ("cudf", "sort", 10**5, "in-out") else each
+        for each in times
+    ]
+    back = cost.fitted(noisy, HOST, GPU).from_gpu["cudf"]
+    for rows in (10**6, 10**8):
+        size = cost.bytes_out("sort", rows)
+        assert back.at(size) == pytest.approx(FROM_GPU["cudf"].at(size), rel=0.1)
+
+
+def _case(each: Measurement) -> tuple[str, str, int, str]:
+    return each.engine, each.operation, each.rows, each.transfer
 
 
 def test_what_was_not_measured_is_told() -> None:

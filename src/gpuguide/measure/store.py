@@ -17,6 +17,7 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, records
 from gpuguide.measure.records import Record
 
+FULL_COMMIT = re.compile("[0-9a-f]{40}")
 CPU = "cpu"
 """The slug of every processor"""
 _SETTING = 'Write one line: device = "nvidia-h200".'
@@ -362,6 +363,6 @@ def unpublishable(record: Record) -> str | None:
         return "its times come from a fake device"
     if record.stale:
         return "the code has changed since it was measured"
-    if any(not run.commit or run.commit.endswith("-modified") for run in record.runs):
-        return "it does not name the commit that measured it, or that commit was modified"
+    if any(not FULL_COMMIT.fullmatch(run.commit or "") for run in record.runs):
+        return "it does not name in full (40 digits) the commit that measured it, or that commit was modified"
     return None

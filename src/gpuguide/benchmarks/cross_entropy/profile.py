@@ -17,6 +17,7 @@ from gpuguide.measure.records import Metric
 
 PROFILED = {
     "gpt2": ({"tokens": 32768, "hidden": 768, "vocab": 50304}, (512, 8192)),
+    "gpt2-few": ({"tokens": 4096, "hidden": 768, "vocab": 50304}, (64, 4096)),
     "llama3": ({"tokens": 4096, "hidden": 4096, "vocab": 128256}, (128, 512, 2048)),
 }
 """Shapes, each with the chunk that Liger takes, the one that we take, and for the longer way one between"""

@@ -49,37 +49,44 @@ class Measurement:
     seconds: float
 
 
-def fit_line(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
+def fit_line(amounts: Sequence[float], seconds: Sequence[float], measured: Sequence[float] | None = None) -> Line:
     """Return the line whose relative errors are smallest, so that short times count as much as long ones.
 
-    The squares of ``(overhead + each * amount) / seconds - 1`` are summed up. Neither part may be negative.
+    The squares of ``(overhead + each * amount - seconds) / measured`` are summed up. Neither part may be negative.
 
     Parameters
     ----------
     amounts, seconds : sequence of float
-        As many of each, at least one, all times above 0.
+        As many of each, at least one.
+    measured : sequence of float, optional
+        Where ``seconds`` are differences of two times, the longer of each two, all above 0: what a time is wrong by
+        grows with that time, however small the difference. By default ``seconds``.
 
     Raises
     ------
     GpuguideError
         If there is no measurement, or a time is not above 0.
     """
-    if len(amounts) != len(seconds) or not amounts or min(seconds) <= 0:
+    measured = seconds if measured is None else measured
+    if not len(amounts) == len(seconds) == len(measured) or not amounts or min(measured) <= 0:
         raise GpuguideError(f"There are {len(amounts)} amounts and {len(seconds)} times; as many, above 0, are needed.")
-    fixed, growing = (
-        [1 / time for time in seconds],
-        [amount / time for amount, time in zip(amounts, seconds, strict=True)],
-    )
-    ff, gg = sum(part * part for part in fixed), sum(part * part for part in growing)
-    fg, f, g = sum(one * other for one, other in zip(fixed, growing, strict=True)), sum(fixed), sum(growing)
+    fixed = [1 / time for time in measured]
+    growing = [amount / time for amount, time in zip(amounts, measured, strict=True)]
+    wanted = [part / time for part, time in zip(seconds, measured, strict=True)]
+    ff, fg, gg = _product(fixed, fixed), _product(fixed, growing), _product(growing, growing)
+    f, g = _product(fixed, wanted), _product(growing, wanted)
     determinant = ff * gg - fg * fg
     if determinant > 1e-12 * ff * gg:
         overhead, each = (gg * f - fg * g) / determinant, (ff * g - fg * f) / determinant
         if overhead >= 0 and each >= 0:
             return Line(overhead, each)
         if each < 0:
-            return Line(f / ff, 0.0)
-    return Line(0.0, g / gg) if gg else Line(f / ff, 0.0)
+            return Line(max(f / ff, 0.0), 0.0)
+    return Line(0.0, max(g / gg, 0.0)) if gg else Line(max(f / ff, 0.0), 0.0)
+
+
+def _product(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
 
 
 def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> Machine:
@@ -129,15 +136,19 @@ def _transfers(
     including: str,
     size: Callable[[str, int], float],
 ) -> dict[str, Line]:
-    """Return what a copy costs each engine against bytes: the difference of times with it and without."""
+    """Return what a copy costs each engine against bytes: the difference of times with it and without.
+
+    A difference below zero is noise and counts like others: to leave such out would make copies dearer than they are.
+    """
     times = {(each.engine, each.operation, each.rows, each.transfer): each.seconds for each in found}
-    points: dict[str, tuple[list[float], list[float]]] = {}
+    points: dict[str, tuple[list[float], list[float], list[float]]] = {}
     for (engine, operation, rows, transfer), time in times.items():
         before = times.get((engine, operation, rows, without))
-        if engine in engines and transfer == including and before is not None and time > before:
-            amounts, seconds = points.setdefault(engine, ([], []))
+        if engine in engines and transfer == including and before is not None:
+            amounts, differences, measured = points.setdefault(engine, ([], [], []))
             amounts.append(size(operation, rows))
-            seconds.append(time - before)
+            differences.append(time - before)
+            measured.append(max(time, before))
     if not points:
         raise GpuguideError(f"No transfer was measured; run the benchmark 'dataframe' with transfer={including}.")
     return {engine: fit_line(*each) for engine, each in points.items()}
