@@ -206,6 +206,19 @@ def test_large_products_come_near_the_limit_of_the_gpu_that_we_measured() -> Non
             assert limits.limit(product, machine).time / time >= 0.8
 
 
+def test_heads_come_near_the_limit_where_one_of_the_two_decides() -> None:
+    """Where arithmetic and memory take equally long, neither hides behind the other."""
+    ours = reference_gpu.sheet().id
+    machine = machines.machine(ours)
+    for case, time in fastest(ours, "lm-head"):
+        tokens, hidden, vocab = (int(case.keys[name]) for name in ("tokens", "hidden", "vocab"))
+        if vocab % 64:
+            continue
+        found = limits.limit(limits.matmul(tokens, hidden, vocab), machine)
+        by_both = 0.5 < found.arithmetic_time / found.moving_time < 2.5
+        assert found.time / time >= (0.65 if by_both else 0.78)
+
+
 # --- what does not fit -----------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from gpuguide.benchmarks.training_memory import WAYS, Stage, Way
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
+from gpuguide.measure import machines
 from gpuguide.models.gpt2 import GPT2, Config
 
 LLAMA = presets.get("llama-3.1-8b").shape
@@ -455,6 +456,17 @@ def test_all_experts_are_in_memory_and_a_few_in_use() -> None:
     for setup in (Setup("generate", "bf16"), Setup(precision="bf16")):
         temporary = [memory.predict(shape, setup).moments[0].parts["temporary"] for shape in (dense, mixtral)]
         assert temporary[1] < 3 * temporary[0] or setup.purpose == "train"
+
+
+def test_what_the_printed_capacity_got_wrong() -> None:
+    """8B in 16 bits, checkpointed, 2k: 8 bytes a weight, with AdamW's copy 10, of the 79.6 GiB that an H100 has."""
+    h100 = machines.machine("h100-sxm").capacity
+    setup = Setup(precision="bf16", seq_len=2048, checkpointing=True)
+    total = memory.predict(LLAMA, setup).total
+    assert total == pytest.approx(10 * LLAMA.parameters(), rel=0.01)
+    assert memory.judge(total, 80e9) == "too large"
+    assert memory.judge(total, h100) == "tight"
+    assert memory.judge(memory.predict(LLAMA, replace(setup, optimizer="adamw-fused")).total, h100) == "fits"
 
 
 # --- bad input, remedies ---------------------------------------------------------------------------------
