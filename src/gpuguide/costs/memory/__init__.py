@@ -28,7 +28,7 @@ What is assumed of the software:
   last position of each gets logits. The key and value cache holds every position, also where a layer looks back over a
   window only.
 * While batches are added up, all gradients are held from the first one on, and a new one is whole before it is added.
-* Adapters (LoRA) share the input of the product beside them, and train in the format that ``precision`` says; the frozen
+* Adapters (LoRA) share the input of the product beside them, and train in the format of ``precision``; the frozen
   weights compute in bf16, and the matrices of the layers are stored as ``base`` says. One of 8 or 4 bits is unpacked
   while it is used. Products without an adapter keep no input.
 * The experts of a mixture are all in memory; what is gathered for those that a token uses, and what they return, is
@@ -37,7 +37,7 @@ What is assumed of the software:
 Models of the shape of GPT-2 are measured: the benchmark ``training-memory`` compares 24 configurations, training with
 AdamW in three precisions and forward passes, with ``torch.cuda.max_memory_allocated``. What a gated layer with grouped
 keys, a layer with adapters and a mixture of experts keep, and what two batches added up take, is compared with what
-PyTorch keeps on a processor; optimizers and weights in fewer bits, adapters and experts of large models with what others
+PyTorch keeps on a processor; optimizers and weights in fewer bits, adapters and experts of large models with what was
 published (:mod:`gpuguide.costs.published`). The division over several GPUs is derived and not measured.
 
 The formulas stand in ``model.toml`` beside this module, where the calculator on the site takes them from as well.
