@@ -1,13 +1,14 @@
 """The shortest time that an operation can take on a GPU, and what bounds it.
 
 An operation is counted as arithmetic and as bytes that must move: through memory, over the link to other GPUs, or
-from the host. Each has a ceiling. The time is that of the slower one, as both can go on at once, and the start of a
-kernel comes on top. How near a program comes is what a benchmark shows. Measured ceilings of arithmetic are those of
-a product that draws all the power that the GPU may; one that draws less can run a few percent faster.
+from the host. Each has a ceiling, and so has the start of a kernel. All of them can go on at once, so the time is that
+of the slowest. How near a program comes is what a benchmark shows.
 
-What is assumed: every operand is read once and every result written once, whatever the caches do; all arithmetic runs
-at the rate of matrix products in the operation's format. A real operation that is far from this moves more, or
-computes in smaller pieces.
+What is assumed: every operand is read once and every result written once, from and to memory, whatever the caches do;
+all arithmetic runs at the rate of matrix products in the operation's format. An operation whose operands are in the L2
+cache already can be faster than the limit; one that moves more, or computes in smaller pieces, is far from it.
+
+The formulas stand in ``limits.toml`` beside this module; the calculator on the site computes the same ones.
 
 >>> product = matmul(8192, 8192, 8192, "bf16")
 >>> round(product.intensity)
@@ -23,22 +24,32 @@ P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
 
-from gpuguide.costs import roofline
-from gpuguide.costs.memory import ELEMENT_SIZE as STORED
-from gpuguide.costs.memory import Local, Shape
+from gpuguide.costs.fields import Rule, faults_of, raise_first, read_fields, read_rules
+from gpuguide.costs.formulas import Formulas
+from gpuguide.costs.memory import Shape
+from gpuguide.costs.memory.model import TABLES as MEMORY
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware.machines import FORMATS, Ceiling, Machine
+from gpuguide.hardware.machines import Ceiling, Machine
 
-ELEMENT_SIZE = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp8": 1}
-"""Bytes a number of an operand or a result. TF32 is a way of computing with numbers stored as FP32."""
-WEIGHTS = ("bf16", "fp32", "fp8", "int8", "int4")
+TABLES: Mapping[str, Any] = tomllib.loads(
+    resources.files("gpuguide.costs").joinpath("limits.toml").read_text(encoding="utf-8")
+)
+FIELDS = read_fields(TABLES["fields"])
+OPERATIONS: Mapping[str, Mapping[str, Any]] = TABLES["operations"]
+LIMIT = Formulas(TABLES["limit"])
+WEIGHTS: tuple[str, ...] = FIELDS["weights"].options({})
 """Formats in which the weights of a model may be stored for a decode step"""
-CACHES = ("bf16", "fp32", "fp8")
-PLACES = ("memory", "host")
-LARGEST = 10**12
-"""No size is accepted above it"""
+CACHES: tuple[str, ...] = FIELDS["cache"].options({})
+PLACES: tuple[str, ...] = FIELDS["place"].options({})
+ELEMENT_SIZE: Mapping[str, int] = TABLES["constants"]["operand_size"]
+"""Bytes a number of an operand or a result. TF32 is a way of computing with numbers stored as FP32."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +63,13 @@ class Operation:
     """What the bytes move through: ``memory``, ``link`` or ``host``"""
     format: str
     """Whose rate of arithmetic counts"""
+    held: float
+    """Bytes that must be in the GPU's memory"""
 
     @property
     def intensity(self) -> float:
         """Operations for each byte moved, FLOP/B."""
-        return roofline.arithmetic_intensity(self.flops, self.moved)
+        return self.flops / self.moved
 
 
 @dataclass(frozen=True)
@@ -69,45 +82,20 @@ class Limit:
     bandwidth: Ceiling
     """B/s"""
     launch: Ceiling | None
-
-    @property
-    def arithmetic_time(self) -> float:
-        """Seconds that the arithmetic takes at its ceiling."""
-        return self.operation.flops / self.rate.value
-
-    @property
-    def moving_time(self) -> float:
-        """Seconds that the bytes take at their ceiling."""
-        return self.operation.moved / self.bandwidth.value
-
-    @property
-    def launch_time(self) -> float:
-        """Seconds to start a kernel; 0 where it is not measured."""
-        return self.launch.value if self.launch else 0.0
-
-    @property
-    def time(self) -> float:
-        """Seconds at least: arithmetic and movement at once, after the start."""
-        o = self.operation
-        return self.launch_time + roofline.time_floor(o.flops, o.moved, self.rate.value, self.bandwidth.value)
-
-    @property
-    def bound(self) -> str:
-        """What takes longest: ``arithmetic``, ``memory``, ``link``, ``host`` or ``launch``."""
-        longest = max(self.arithmetic_time, self.moving_time)
-        if self.launch_time > longest:
-            return "launch"
-        return "arithmetic" if self.arithmetic_time >= self.moving_time else self.operation.through
-
-    @property
-    def ridge(self) -> float:
-        """Intensity from which on arithmetic is the limit, FLOP/B."""
-        return roofline.ridge(self.rate.value, self.bandwidth.value)
-
-    @property
-    def throughput(self) -> float:
-        """FLOP/s at best, the start of the kernel included."""
-        return self.operation.flops / self.time
+    arithmetic_time: float
+    """Seconds that the arithmetic takes at its ceiling"""
+    moving_time: float
+    """Seconds that the bytes take at their ceiling"""
+    launch_time: float
+    """Seconds to start a kernel; 0 where it is not measured"""
+    time: float
+    """Seconds at least: the longest of the three"""
+    bound: str
+    """What takes longest: ``arithmetic``, ``memory``, ``link``, ``host`` or ``launch``"""
+    ridge: float
+    """Intensity from which on arithmetic is the limit, FLOP/B"""
+    throughput: float
+    """FLOP/s at best"""
 
 
 def limit(operation: Operation, machine: Machine) -> Limit:
@@ -116,11 +104,28 @@ def limit(operation: Operation, machine: Machine) -> Limit:
     Raises
     ------
     GpuguideError
-        If the GPU has no rate for the format, or no such connection.
+        If the GPU has no rate for the format, no such connection, or too little memory for the operands.
     """
     if operation.through not in machine.bandwidth:
         raise GpuguideError(f"The bandwidth of the {operation.through} of {machine.name} is not known.")
-    return Limit(operation, machine.rate(operation.format), machine.bandwidth[operation.through], machine.launch)
+    rate, bandwidth = machine.rate(operation.format), machine.bandwidth[operation.through]
+    if operation.held > machine.capacity:
+        raise GpuguideError(
+            f"It does not fit: the operands take {operation.held / 2**30:.1f} GiB, and {machine.name} has "
+            f"{machine.capacity / 2**30:.1f} GiB."
+        )
+    found = LIMIT.values(
+        {
+            "flops": operation.flops,
+            "moved": operation.moved,
+            "through": operation.through,
+            "peak": rate.value,
+            "bandwidth": bandwidth.value,
+            "launch": machine.launch.value if machine.launch else 0.0,
+        }
+    )
+    names = ("arithmetic_time", "moving_time", "launch_time", "time", "bound", "ridge", "throughput")
+    return Limit(operation, rate, bandwidth, machine.launch, **{name: found[name] for name in names})
 
 
 # --- operations ------------------------------------------------------------------------------------------
@@ -128,10 +133,7 @@ def limit(operation: Operation, machine: Machine) -> Limit:
 
 def matmul(rows: int, inner: int, columns: int, format: str = "bf16") -> Operation:
     """Return the cost of a ``(rows, inner) @ (inner, columns)`` product."""
-    _sizes(rows=rows, inner=inner, columns=columns)
-    _choice("format", format, tuple(FORMATS))
-    moved = roofline.matmul_bytes(rows, inner, columns, ELEMENT_SIZE[format])
-    return Operation(roofline.matmul_flops(rows, inner, columns), moved, "memory", format)
+    return operation("matmul", {"rows": rows, "inner": inner, "columns": columns, "format": format})
 
 
 def attention(
@@ -148,48 +150,28 @@ def attention(
     Two products a head, ``(seq_len, head_dim) @ (head_dim, seq_len)`` and back. With a causal mask each position
     meets those before it and itself.
     """
-    _sizes(batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, seq_len=seq_len)
-    _choice("format", format, tuple(FORMATS))
-    if heads % kv_heads:
-        raise GpuguideError(f"kv_heads is {kv_heads}; it must divide the {heads} heads.")
-    pairs = seq_len * (seq_len + 1) / 2 if causal else float(seq_len) ** 2
-    moved = batch * seq_len * head_dim * (2 * heads + 2 * kv_heads) * ELEMENT_SIZE[format]
-    return Operation(4.0 * batch * heads * head_dim * pairs, moved, "memory", format)
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "seq_len": seq_len}
+    return operation("attention", {**sizes, "causal": causal, "format": format})
 
 
 def decode_step(shape: Shape, batch: int, context: int, weights: str = "bf16", cache: str = "bf16") -> Operation:
     """Return the cost of one token for each of ``batch`` sequences, with ``context`` positions already in the cache.
 
     All weights are read once for the whole batch, the embedding aside, of which a row a sequence is; and the keys
-    and values of every sequence. Arithmetic is in bf16 (in fp32 with fp32 weights), also where weights are stored in
-    fewer bits.
+    and values of every sequence. Of a mixture of experts those are read that the tokens reach when they are spread
+    evenly and by chance. Arithmetic is in bf16 (in fp32 with fp32 weights), also where weights are stored in fewer
+    bits.
     """
-    _sizes(batch=batch, context=context)
-    _choice("weights", weights, WEIGHTS)
-    _choice("cache", cache, CACHES)
-    if context > shape.context:
-        raise GpuguideError(f"context is {context}; the model knows {shape.context} positions.")
-    whole = Local(shape, 1)
-    matrices = shape.layers * whole.matrices
-    rest = STORED["fp32" if weights == "fp32" else "bf16"]
-    others = shape.layers * (whole.layer - whole.matrices) + whole.norm
-    read = matrices * STORED[weights] + (others + whole.head + batch * shape.hidden) * rest
-    cached = 2.0 * shape.layers * shape.keys * batch * (context + 1) * STORED[cache]
-    flops = 2.0 * batch * (matrices + whole.head) + 4.0 * shape.layers * batch * shape.queries * (context + 1)
-    return Operation(flops, read + cached, "memory", "fp32" if weights == "fp32" else "bf16")
+    return operation("decode", {"batch": batch, "context": context, "weights": weights, "cache": cache}, shape)
 
 
-def all_reduce(size: int, gpus: int, format: str = "bf16") -> Operation:
+def all_reduce(size: int, gpus: int, format: str = "bf16", in_switch: bool = False) -> Operation:
     """Return the cost, on each of ``gpus`` GPUs, of adding up ``size`` bytes over all of them.
 
-    The ring sends ``2 (gpus - 1) / gpus`` of the bytes, and no algorithm that works on the GPUs alone sends fewer.
+    The ring sends ``2 (gpus - 1) / gpus`` of the bytes, and no algorithm that works on the GPUs alone sends fewer. A
+    switch that adds up by itself (NVLink SHARP) takes the bytes of each GPU once, and sends the sum once.
     """
-    _sizes(size=size, gpus=gpus)
-    _choice("format", format, tuple(FORMATS))
-    if gpus < 2:
-        raise GpuguideError(f"gpus is {gpus}; an all-reduce needs at least 2.")
-    share = (gpus - 1) / gpus
-    return Operation(share * size / ELEMENT_SIZE[format], 2 * share * size, "link", format)
+    return operation("all_reduce", {"size": size, "gpus": gpus, "in_switch": in_switch, "format": format})
 
 
 def scan(rows: int, columns: int, element_size: int = 8, place: str = "memory") -> Operation:
@@ -204,20 +186,46 @@ def scan(rows: int, columns: int, element_size: int = 8, place: str = "memory") 
     place : str
         Where the table is: in the GPU's ``memory``, or at the ``host``.
     """
-    _sizes(rows=rows, columns=columns, element_size=element_size)
-    _choice("place", place, PLACES)
-    if element_size > 16:
-        raise GpuguideError(f"element_size is {element_size}; a value has from 1 to 16 bytes.")
-    values = float(rows) * columns
-    return Operation(values, values * element_size, place, "fp32")
+    return operation("scan", {"rows": rows, "columns": columns, "element_size": element_size, "place": place})
 
 
-def _sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
-            raise GpuguideError(f"{name} is {size}; it must be a whole number from 1 to {LARGEST}.")
+def operation(name: str, given: Mapping[str, Any], shape: Shape | None = None) -> Operation:
+    """Return the cost of an operation of ``limits.toml``.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`OPERATIONS`.
+    given : Mapping
+        Its fields, a model aside.
+    shape : Shape, optional
+        The model, where the operation has one.
+
+    Raises
+    ------
+    GpuguideError
+        If a field makes no sense.
+    """
+    table = OPERATIONS[name]
+    # Of a model `context` is what it knows, and of a step what is in the cache.
+    model = {**asdict(shape), "tensor_parallel": 1, "cached": given["context"]} if shape else {}
+    fields = {field: FIELDS[field] for field in table["first"] if field in given}
+    raise_first(faults_of(fields, [], given, formulas(name)))
+    values = {**given, **model}
+    raise_first(faults_of({}, rules(name), values, formulas(name)))
+    found = formulas(name).values(values)
+    return Operation(*(found[part] for part in ("flops", "moved", "through", "rate", "held")))
 
 
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise GpuguideError(f"{name} is {value}; choose one of {', '.join(choices)}.")
+@cache
+def formulas(name: str) -> Formulas:
+    """Return the formulas of an operation, with those of a model's parts."""
+    own = {key: text for key, text in OPERATIONS[name].items() if isinstance(text, str) and key != "label"}
+    constants = {**MEMORY["constants"], **TABLES["constants"]}
+    return Formulas({**MEMORY["formulas"], **own} if "model" in OPERATIONS[name]["first"] else own, constants)
+
+
+@cache
+def rules(name: str) -> list[Rule]:
+    """Return what must hold between the fields of an operation."""
+    return read_rules(OPERATIONS[name].get("rules", []))

@@ -22,6 +22,7 @@ from gpuguide.hardware.tables import only, parsed, text_of, texts
 UNITS: Mapping[str, str] = MappingProxyType(
     {
         "memory": "B",
+        "driver_memory": "B",
         "memory_bandwidth": "B/s",
         "l2": "B",
         "sms": "1",
@@ -79,6 +80,11 @@ class Gpu:
     form: str
     figures: Mapping[str, Figure]
     supports: frozenset[str]
+
+    @property
+    def capacity(self) -> float:
+        """Bytes of memory that a driver reports, or that are printed where we know of no driver's report."""
+        return self.figures.get("driver_memory", self.figures["memory"]).value
 
 
 @dataclass(frozen=True)

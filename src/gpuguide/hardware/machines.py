@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware import datasheet
+from gpuguide.hardware import capacities, datasheet
 
 Origin = Literal["measured", "datasheet"]
 FORMATS = {"bf16": "bf16_dense", "fp16": "fp16_dense", "tf32": "tf32_dense", "fp32": "fp32", "fp8": "fp8_dense"}
@@ -30,14 +30,15 @@ class Machine:
 
     id: str
     name: str
-    memory: float
-    """Bytes, as printed"""
+    capacity: float
+    """Bytes of memory: as a driver reports them, or as printed where we know of no report"""
     arithmetic: Mapping[str, Ceiling]
     """Rate of matrix products by number format, FLOP/s"""
     bandwidth: Mapping[str, Ceiling]
     """Of ``memory``, of the ``link`` to other GPUs and of the ``host`` connection, each way, B/s"""
     launch: Ceiling | None = None
     """Seconds from one kernel to the next in a CUDA graph, at least"""
+    capacity_origin: Literal["driver", "printed"] = "printed"
     link_name: str = "PCIe"
     """``NVLink``, or ``PCIe`` for a GPU without"""
 
@@ -72,11 +73,13 @@ def printed(gpu_id: str) -> Machine:
         "host": "pcie_per_direction",
     }
     bandwidth = {name: Ceiling(figures[key].value, "datasheet") for name, key in wanted.items() if key in figures}
+    reported = capacities.known().get(gpu.id)
     return Machine(
         gpu.id,
         gpu.name,
-        figures["memory"].value,
+        reported.bytes if reported else figures["memory"].value,
         MappingProxyType(arithmetic),
         MappingProxyType(bandwidth),
+        capacity_origin="driver" if reported else "printed",
         link_name="NVLink" if nvlink else "PCIe",
     )

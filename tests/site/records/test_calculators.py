@@ -16,9 +16,9 @@ import pytest
 from gpuguide.costs import limits, memory, presets
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
-from gpuguide.measure import machines
+from gpuguide.measure import machines, reference_gpu
 from gpuguide.site.look.assets import THEME
-from gpuguide.site.records import calculators
+from gpuguide.site.records.calculators import data as calculators
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"
@@ -33,7 +33,7 @@ built = pytest.mark.skipif(not FIT.exists(), reason="the site is not built; run 
 def scripts(browser: Any) -> Iterator[Any]:
     """A page with the cost models' scripts, and nothing else."""
     page = browser.new_page()
-    for script in ("memory.js", "limits.js"):
+    for script in ("formulas.js", "memory.js", "limits.js"):
         page.add_script_tag(path=str(THEME / "static" / script))
     yield page
     page.close()
@@ -71,6 +71,8 @@ def random_shape(draw: random.Random) -> memory.Shape:
         context=draw.randint(1, 200000),
         bias=draw.choice(memory.BIASES),
         norms=draw.choice([2, 4]),
+        experts=draw.choice([1, 8]),
+        experts_used=1,
         **{flag: draw.random() < 0.5 for flag in FLAGS},
     )
 
@@ -90,6 +92,12 @@ def random_setup(draw: random.Random, shape: memory.Shape) -> memory.Setup:
         tensor_parallel=draw.choice([1, 1, 2, 4, 8]),
         data_parallel=draw.choice([1, 2, 8, 512]),
         sharding=draw.randint(0, 3),
+        accumulation=draw.choice([1, 1, 4]),
+        lora_rank=draw.choice([0, 0, 16]),
+        adapted=draw.choice(memory.ADAPTED),
+        base=draw.choice(memory.BASES),
+        prefill=draw.choice(memory.PREFILLS),
+        chunk=draw.choice([1, 512, 8192]),
     )
     wrong: list[dict[str, Any]] = [
         {"batch": 0},
@@ -98,6 +106,8 @@ def random_setup(draw: random.Random, shape: memory.Shape) -> memory.Setup:
         {"sharding": 7},
         {"tensor_parallel": 10**9},
         {"purpose": "dream"},
+        {"lora_rank": -1},
+        {"adapted": "some"},
     ]
     return replace(setup, **draw.choice(wrong)) if draw.random() < 0.1 else setup
 
@@ -147,7 +157,7 @@ def test_the_script_of_memory_equals_python(scripts: Any) -> None:
     draw = random.Random(5)
     shapes = [random_shape(draw) for _ in range(INPUTS)]
     inputs = [(shape, random_setup(draw, shape), 10 ** draw.uniform(9, 12)) for shape in shapes]
-    known = calculators.memory_constants()
+    known = calculators.memory_model()
     found = scripts.evaluate(SCRIPT_OF_MEMORY, [known, [[asdict(a), asdict(b), c] for a, b, c in inputs]])
     assert len(found) == INPUTS
     wrong = 0
@@ -169,15 +179,15 @@ def test_the_script_refuses_the_shapes_that_python_refuses(scripts: Any, field: 
             expected = str(error)
         found = scripts.evaluate(
             "([known, shape]) => Object.values(gpuguide.costs.memory(known).shapeFaults(shape))[0] ?? null",
-            [calculators.memory_constants(), {**asdict(shape), field: value}],
+            [calculators.memory_model(), {**asdict(shape), field: value}],
         )
         assert found == expected
 
 
 def random_operation(draw: random.Random) -> tuple[str, dict[str, Any]]:
     """Return the name of an operation and its input; about one in ten makes no sense."""
-    name = draw.choice(list(calculators.EXAMPLES))
-    values = dict(calculators.EXAMPLES[name])
+    name = draw.choice(list(limits.OPERATIONS))
+    values = dict(limits.OPERATIONS[name]["first"])
     for key, value in values.items():
         if isinstance(value, bool):
             values[key] = draw.random() < 0.5
@@ -225,13 +235,12 @@ def limited(name: str, values: dict[str, Any], gpu: str) -> dict[str, Any]:
 
 
 SCRIPT_OF_LIMITS = """([data, inputs]) => {
-  const limits = gpuguide.costs.limits(data.limits, gpuguide.costs.memory(data.memory).local);
-  return inputs.map(([name, values, gpu]) => {
-    const input = { ...values };
-    if ("model" in input) input.shape = data.models.find((model) => model.id === input.model).shape;
-    const fault = Object.values(limits.operations[name].faults(input))[0];
+  const limits = gpuguide.costs.limits(data.limits);
+  return inputs.map(([name, { model, ...input }, gpu]) => {
+    const shape = model ? data.models.find((each) => each.id === model).shape : null;
+    const fault = Object.values(limits.faults(name, input, shape))[0];
     if (fault) return { fault };
-    const cost = limits.operations[name].cost(input);
+    const cost = limits.cost(name, input, shape);
     const machine = data.machines.find((each) => each.id === gpu);
     const lack = limits.lacking(cost, machine);
     if (lack) return { fault: lack };
@@ -286,28 +295,42 @@ def test_a_remedy_is_one_click_away(browser: Any) -> None:
     page.context.close()
 
 
+def places(page: Any) -> Any:
+    """Return where fields, labels and what follows the calculator stand on the page, and how tall the verdict is."""
+    return page.evaluate(
+        "[...document.querySelectorAll('.gg-calculator :is(input, select, label, .gg-verdict-line, .gg-answer), h2')]"
+        ".map((each) => { const { x, y, height } = each.getBoundingClientRect();"
+        " return each.matches('.gg-verdict-line') ? height : height && [x, y + scrollY, height]; })"
+    )
+
+
 @built
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("batch", "0", "batch is 0; it must be a whole number from 1 to 1000000."),
-        ("batch", "", "batch is empty; it must be a whole number from 1 to 1000000."),
-        ("seq_len", "1e99", "seq_len is 1e99; it must be a whole number from 1 to 1000000000."),
-        ("seq_len", "131073", "seq_len is 131073; the model knows 131072 positions."),
-        ("tensor_parallel", "3", "tensor_parallel is 3; it must divide the 32 of heads."),
-        ("layers", "0", "layers is 0; it must be a whole number from 1 to 1000000."),
-        ("kv_heads", "5", "kv_heads is 5; it must divide the 32 heads."),
+        ("batch", "0", "“Sequences at a time” is 0; it must be a whole number from 1 to 1000000."),
+        ("batch", "", "“Sequences at a time” is empty; it must be a whole number from 1 to 1000000."),
+        ("batch", "-4", "“Sequences at a time” is -4; it must be a whole number from 1 to 1000000."),
+        ("batch", "2.5", "“Sequences at a time” is 2.5; it must be a whole number from 1 to 1000000."),
+        ("seq_len", "1e99", "“Tokens a sequence” is 1e99; it must be a whole number from 1 to 1000000000."),
+        ("seq_len", "131073", "“Tokens a sequence” is 131073; the model knows 131072 positions."),
+        ("tensor_parallel", "3", "“GPUs that share a matrix” is 3; it must divide the 32 attention heads."),
+        ("capacity", "much", "“Another capacity, GiB” is much; it must be a number from 1 to 1000000, or empty."),
+        ("layers", "0", "“Layers” is 0; it must be a whole number from 1 to 1000000."),
+        ("kv_heads", "5", "“Heads of keys and values” is 5; it must divide the 32 heads."),
     ],
 )
 def test_a_field_says_why_it_does_not_accept_a_value(browser: Any, name: str, value: str, says: str) -> None:
     page = opened(browser, FIT)
     page.evaluate("document.querySelectorAll('.gg-calculator details').forEach((fold) => { fold.open = true; })")
+    before = places(page)
     page.fill(f"#gg-{name}", value)
-    assert page.locator(f"#gg-{name}-fault").inner_text() == says
+    assert places(page) == before, "nothing moves"
+    assert page.locator(f"#gg-{name}-fault").text_content() == says
     assert page.get_attribute(f"#gg-{name}", "aria-invalid") == "true"
     assert page.get_attribute(f"#gg-{name}", "aria-describedby") == f"gg-{name}-fault"
     assert page.locator(".gg-verdict-line").inner_text() == says
-    assert page.locator(".gg-bar").count() == 0
+    assert not page.locator(".gg-bar").is_visible()
     page.context.close()
 
 
@@ -317,13 +340,86 @@ def test_any_address_opens(browser: Any) -> None:
     notices = " ".join(page.locator(".gg-notice").all_inner_texts())
     for said in ("“gpt-9”, which is not known here; shown is Llama 3.1 8B", "“rtx-9090”", "“9”", "“<b>”"):
         assert said in notices
-    assert page.locator("#gg-batch-fault").inner_text().startswith("batch is -4")
+    assert "“nonsense=1”, which this calculator does not know; it is left out" in notices
+    assert page.locator("#gg-batch-fault").text_content().startswith("“Sequences at a time” is -4")
     page.fill("#gg-batch", "1")
     assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
     page.context.close()
     page = opened(browser, LIMIT, operation="sort", gpu="removed", rows="x" * 5000)
     assert len(page.locator(".gg-notice").all_inner_texts()) == 2
-    assert page.locator("#gg-rows-fault").inner_text().startswith("rows is xxx")
+    assert page.locator("#gg-rows-fault").text_content().startswith("“Rows” is xxx")
+    page.context.close()
+
+
+@built
+def test_old_links_keep_working_or_say_what_they_leave_out(browser: Any) -> None:
+    page = opened(browser, FIT, precision="fp8", lora="true")
+    notices = " ".join(page.locator(".gg-notice").all_inner_texts())
+    assert "“Precision”: “fp8”, which is not known here; shown is mixed" in notices
+    assert "“lora=true”, which this calculator does not know; it is left out" in notices
+    assert "GiB" in page.locator(".gg-verdict-line").inner_text()
+    page.context.close()
+    page = opened(browser, FIT, purpose="generate", precision="fp8", model="qwen2.5-7b", gpu="rtx-4090", seq_len="4e3")
+    assert page.locator(".gg-notice").count() == 0
+    assert page.locator("#gg-precision").input_value() == "fp8"
+    assert "It fits" in page.locator(".gg-verdict-line").inner_text()
+    page.context.close()
+    page = opened(browser, LIMIT, operation="scan", rows="1e9", columns="1 000")
+    assert page.locator("#gg-rows").get_attribute("aria-invalid") == "false"
+    page.context.close()
+
+
+@built
+def test_a_capacity_of_ones_own_decides_and_travels_in_the_address(browser: Any) -> None:
+    page = opened(browser, FIT, purpose="generate", precision="bf16", model="llama-3.2-1b", gpu="h100-sxm")
+    page.fill("#gg-capacity", "2.5")
+    assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
+    assert "of 2.50 GiB, as you say, on a GPU of your own" in page.locator(".gg-verdict-line").inner_text()
+    assert "capacity=2.5" in page.url
+    page.fill("#gg-capacity", "")
+    assert "H100 SXM" in page.locator(".gg-verdict-line").inner_text()
+    assert "capacity" not in page.url
+    page.context.close()
+
+
+@built
+def test_a_model_whose_weights_are_too_large_is_told_so(browser: Any) -> None:
+    page = opened(browser, FIT, purpose="generate", precision="bf16", model="llama-3.1-70b", gpu="h100-sxm")
+    assert "The weights alone take 131 GiB, however short the input." in page.locator(".gg-answer").inner_text()
+    page.context.close()
+    page = opened(browser, LIMIT, operation="decode", model="llama-3.1-70b", gpu="h100-sxm")
+    verdict = page.locator(".gg-verdict-line")
+    assert "It does not fit: the operands take 132.7 GiB, and H100 SXM has 79.6 GiB." in verdict.inner_text()
+    verdict.get_by_role("link").click()
+    assert page.locator("#gg-model").input_value() == "llama-3.1-70b"
+    assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
+    page.context.close()
+
+
+@built
+def test_adapters_and_their_fields_appear_together(browser: Any) -> None:
+    page = opened(browser, FIT, model="llama-3.1-8b", gpu="rtx-4090", checkpointing="true")
+    assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
+    assert not page.locator("#gg-base").is_visible()
+    page.get_by_role("button", name="train adapters on 4-bit weights (QLoRA, rank 16)").click()
+    assert "It fits" in page.locator(".gg-verdict-line").inner_text()
+    assert page.locator("#gg-base").input_value() == "nf4"
+    assert "lora_rank=16" in page.url
+    page.context.close()
+
+
+@built
+@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+def test_the_verdict_is_in_sight_on_a_phone_while_the_fields_are(browser: Any, path: Path) -> None:
+    page = opened(browser, path, width=390)
+    page.locator(".gg-calculator select").first.scroll_into_view_if_needed()
+    box = page.locator(".gg-verdict-line").bounding_box()
+    assert 0 < box["y"] < box["y"] + box["height"] <= 900
+    fields = page.locator(".gg-calculator :is(input, select):visible")
+    for place in range(fields.count()):
+        fields.nth(place).focus()
+        field, verdict = fields.nth(place).bounding_box(), page.locator(".gg-verdict-line").bounding_box()
+        assert field["y"] + field["height"] <= verdict["y"] or verdict["y"] + verdict["height"] <= field["y"]
     page.context.close()
 
 
@@ -340,7 +436,7 @@ def test_an_own_shape_travels_in_the_address(browser: Any) -> None:
 @built
 def test_what_a_gpu_cannot_do_is_said_at_the_format(browser: Any) -> None:
     page = opened(browser, LIMIT, gpu="t4", format="bf16")
-    assert "T4 has no rate for bf16" in page.locator("#gg-format-fault").inner_text()
+    assert "T4 has no rate for bf16" in page.locator("#gg-format-fault").text_content()
     page.select_option("#gg-format", "fp16")
     assert "at these ceilings, bound by arithmetic" in page.locator(".gg-verdict-line").inner_text()
     assert "from a data sheet" in page.locator(".gg-answer").inner_text()
@@ -348,11 +444,13 @@ def test_what_a_gpu_cannot_do_is_said_at_the_format(browser: Any) -> None:
 
 
 @built
-@pytest.mark.parametrize("operation", calculators.EXAMPLES)
+@pytest.mark.parametrize("operation", limits.OPERATIONS)
 def test_every_operation_has_a_roofline_and_its_numbers_as_tables(browser: Any, operation: str) -> None:
     page = opened(browser, LIMIT, operation=operation)
     assert "at these ceilings" in page.locator(".gg-verdict-line").inner_text()
-    assert "Roofline of H100 SXM" in page.get_attribute(".gg-roofline", "aria-label")
+    assert f"Roofline of {calculators.short(reference_gpu.sheet().name)}" in page.get_attribute(
+        ".gg-roofline", "aria-label"
+    )
     assert page.locator(".gg-answer table").count() == 3
     ticks = page.locator(".gg-roofline text").all_text_contents()
     assert len(ticks) == len(set(ticks)) >= 8
@@ -379,6 +477,7 @@ def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any
     page = opened(browser, path, javascript=False)
     assert page.locator(".gg-worked table").is_visible()
     assert "from gpuguide.costs import" in page.locator(".gg-worked pre").inner_text()
+    assert "e-0" not in page.locator(".gg-worked").inner_text()
     assert not page.locator(".gg-calculator").is_visible()
     page.context.close()
     with_scripts = opened(browser, path)

@@ -24,13 +24,23 @@ What is assumed of the software:
   are whole on every GPU. Sharding over data-parallel GPUs divides optimizer states (stage 1), gradients (2) and
   weights (3); at stage 3 two layers, the embedding and the head are there whole while they are used. Buffers of the
   communication library are not counted.
-* In generation the prompt is read in one piece, as long as the whole sequence; only its last position gets logits.
-  The key and value cache holds every position, also where a layer looks back over a window only.
+* In generation the prompts are read all at once, as long as the whole sequence, or ``chunk`` tokens at a time; only the
+  last position of each gets logits. The key and value cache holds every position, also where a layer looks back over a
+  window only.
+* While batches are added up, all gradients are held from the first one on, and a new one is whole before it is added.
+* Adapters (LoRA) share the input of the product beside them, and train in the format of ``precision``; the frozen
+  weights compute in bf16, and the matrices of the layers are stored as ``base`` says. One of 8 or 4 bits is unpacked
+  while it is used. Products without an adapter keep no input.
+* The experts of a mixture are all in memory; what is gathered for those that a token uses, and what they return, is
+  kept. Their products are computed one expert after another.
 
 Models of the shape of GPT-2 are measured: the benchmark ``training-memory`` compares 24 configurations, training with
 AdamW in three precisions and forward passes, with ``torch.cuda.max_memory_allocated``. What a gated layer with grouped
-keys keeps is compared with what PyTorch keeps on a processor. Other optimizers, parallelism, the cache and weights of
-fewer than 16 bits are derived and not measured.
+keys, a layer with adapters and a mixture of experts keep, and what two batches added up take, is compared with what
+PyTorch keeps on a processor; optimizers and weights in fewer bits, adapters and experts of large models with what was
+published (:mod:`gpuguide.costs.published`). The division over several GPUs is derived and not measured.
+
+The formulas stand in ``model.toml`` beside this module, where the calculator on the site takes them from as well.
 
 References
 ----------
@@ -42,9 +52,6 @@ T. Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016: checkpoin
 
 from __future__ import annotations
 
-from gpuguide.costs.memory.faults import (
-    LARGEST,
-)
 from gpuguide.costs.memory.fitting import (
     SAFE_SHARE,
     Remedy,
@@ -52,19 +59,27 @@ from gpuguide.costs.memory.fitting import (
     largest_batch,
     remedies,
 )
-from gpuguide.costs.memory.inference import (
-    cache_bytes,
-    weight_bytes,
-)
 from gpuguide.costs.memory.prediction import (
+    ELEMENT_SIZE,
+    LIBRARY_WORKSPACE,
+    PART_NAMES,
     PARTS,
+    STATE_BYTES,
+    STATE_COPIES,
     Moment,
     Prediction,
+    activations_of_layer,
+    cache_bytes,
     predict,
+    values,
+    weight_bytes,
 )
 from gpuguide.costs.memory.setup import (
+    ADAPTED,
+    BASES,
     CACHE_FORMATS,
     OPTIMIZERS,
+    PREFILLS,
     PURPOSES,
     TRAINING_PRECISIONS,
     WEIGHT_FORMATS,
@@ -75,15 +90,8 @@ from gpuguide.costs.memory.shape import (
     BIASES,
     Local,
     Shape,
+    local,
     shape_faults,
-)
-from gpuguide.costs.memory.sizes import (
-    ELEMENT_SIZE,
-    LIBRARY_WORKSPACE,
-)
-from gpuguide.costs.memory.training import (
-    STATE_COPIES,
-    activations_of_layer,
 )
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
@@ -92,13 +100,17 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "WEIGHT_FORMATS",
     "OPTIMIZERS",
     "CACHE_FORMATS",
+    "ADAPTED",
+    "BASES",
+    "PREFILLS",
     "BIASES",
     "PARTS",
+    "PART_NAMES",
     "STATE_COPIES",
+    "STATE_BYTES",
     "ELEMENT_SIZE",
     "LIBRARY_WORKSPACE",
     "SAFE_SHARE",
-    "LARGEST",
     "Shape",
     "Setup",
     "Moment",
@@ -107,6 +119,8 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "shape_faults",
     "setup_faults",
     "Local",
+    "local",
+    "values",
     "predict",
     "activations_of_layer",
     "cache_bytes",

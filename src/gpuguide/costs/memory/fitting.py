@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuguide.costs.memory.faults import LARGEST
-from gpuguide.costs.memory.prediction import predict
+from gpuguide.costs.memory.model import CHANGES, SETUP_FIELDS, TABLES
+from gpuguide.costs.memory.prediction import predict, values
 from gpuguide.costs.memory.setup import Setup, setup_faults
 from gpuguide.costs.memory.shape import Shape
-from gpuguide.costs.memory.sizes import ELEMENT_SIZE
 
-SAFE_SHARE = 0.9
+SAFE_SHARE: float = TABLES["constants"]["safe_share"]
 """Share of a GPU's memory that a run may take: the driver, other libraries and gaps between tensors need the rest"""
 
 
@@ -42,57 +40,28 @@ def remedies(shape: Shape, setup: Setup) -> list[Remedy]:
     setup : Setup
         A setup that makes sense for it.
     """
-    now = predict(shape, setup).total
+    now, known = predict(shape, setup).total, values(shape, setup)
     found = []
-    for change, changed in _changes(shape, setup):
+    for change in CHANGES:
+        if not known.of(change.when):
+            continue
+        changed = replace(setup, **{name: known.of(tree) for name, tree in change.fields.items()})
         if not setup_faults(shape, changed):
             total = predict(shape, changed).total
             if total < 0.995 * now:
-                found.append(Remedy(change, changed, total))
+                found.append(Remedy(change.says.format_map(known), changed, total))
     return found
-
-
-def _changes(shape: Shape, setup: Setup) -> Iterator[tuple[str, Setup]]:
-    """Yield the changes worth trying, those that cost the least first."""
-    if not setup.fused_attention:
-        yield "use fused attention", replace(setup, fused_attention=True)
-    if setup.purpose == "train":
-        if setup.optimizer == "adamw":
-            yield "use the fused AdamW", replace(setup, optimizer="adamw-fused")
-        if setup.precision == "fp32":
-            yield "train in mixed precision", replace(setup, precision="mixed")
-        if not setup.checkpointing:
-            yield "checkpoint the layers", replace(setup, checkpointing=True)
-    if setup.batch > 1:
-        yield f"halve the batch to {setup.batch // 2}", replace(setup, batch=setup.batch // 2)
-    if setup.seq_len > 1:
-        yield f"halve the sequences to {setup.seq_len // 2} tokens", replace(setup, seq_len=setup.seq_len // 2)
-    if setup.purpose == "train":
-        for gpus in (2, 4, 8):
-            if gpus > setup.data_parallel or setup.sharding < 3:
-                yield (
-                    f"shard everything over {max(gpus, setup.data_parallel)} GPUs",
-                    replace(setup, data_parallel=max(gpus, setup.data_parallel), sharding=3),
-                )
-    else:
-        for precision in ("bf16", "int8", "int4"):
-            if ELEMENT_SIZE[precision] < ELEMENT_SIZE[setup.precision]:
-                yield f"store the weights as {precision}", replace(setup, precision=precision)
-        if setup.purpose == "generate" and setup.cache != "fp8":
-            yield "store the cache as fp8", replace(setup, cache="fp8")
-    for gpus in (2, 4, 8):
-        if gpus > setup.tensor_parallel:
-            yield f"divide the matrices over {gpus} GPUs", replace(setup, tensor_parallel=gpus)
 
 
 def largest_batch(shape: Shape, setup: Setup, available: float) -> int:
     """Return how many sequences at a time fit into ``available`` bytes: 0 if not even one does."""
     if predict(shape, replace(setup, batch=1)).total > available:
         return 0
+    most = SETUP_FIELDS["batch"].whole[1]  # type: ignore[index]
     low, high = 1, 2
-    while high <= LARGEST["count"] and predict(shape, replace(setup, batch=high)).total <= available:
+    while high <= most and predict(shape, replace(setup, batch=high)).total <= available:
         low, high = high, 2 * high
-    high = min(high, LARGEST["count"] + 1)
+    high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if predict(shape, replace(setup, batch=middle)).total <= available else (low, middle)

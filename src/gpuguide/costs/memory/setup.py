@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
-from gpuguide.costs.memory.faults import LARGEST, check_choice, check_whole
+from gpuguide.costs.fields import faults_of
+from gpuguide.costs.memory.model import FORMULAS, SETUP_FIELDS, SETUP_RULES, choices
 from gpuguide.costs.memory.shape import Shape
 
-PURPOSES = ("train", "generate", "evaluate")
+PURPOSES = choices("purpose")
 """``train``: forward, backward, optimizer. ``generate``: read a prompt into a cache, then one token after another.
 ``evaluate``: one forward pass that gives the logits of all positions."""
-TRAINING_PRECISIONS = ("mixed", "bf16", "fp32")
-WEIGHT_FORMATS = ("bf16", "fp32", "int8", "int4")
+TRAINING_PRECISIONS: tuple[str, ...] = SETUP_FIELDS["precision"].options({"purpose": "train"})
+WEIGHT_FORMATS: tuple[str, ...] = SETUP_FIELDS["precision"].options({"purpose": "generate"})
 """Of a model in use. 16-bit floats of either kind take the same. Embedding, head and norms stay in 16 bits."""
-OPTIMIZERS = ("adamw", "adamw-fused", "sgd-momentum", "sgd")
-CACHE_FORMATS = ("bf16", "fp32", "fp8")
+OPTIMIZERS = choices("optimizer")
+CACHE_FORMATS = choices("cache")
+ADAPTED = choices("adapted")
+"""Which matrices have adapters: those of queries and values, all four of attention, or all of the layers"""
+BASES = choices("base")
+"""Formats of frozen weights beside adapters"""
+PREFILLS = choices("prefill")
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,18 @@ class Setup:
         GPUs that share each matrix, and groups of GPUs that work on different sequences.
     sharding : int
         What is divided over data-parallel GPUs: nothing (0), optimizer states (1), gradients too (2), weights too (3).
+    accumulation : int
+        Batches whose gradients are added up before the optimizer's step.
+    lora_rank : int
+        Rank of trained adapters beside frozen weights (LoRA), or 0 to train all weights.
+    adapted : str
+        One of :data:`ADAPTED`, where there are adapters.
+    base : str
+        One of :data:`BASES`: how the weights beside adapters are stored. ``nf4`` is QLoRA.
+    prefill : str
+        One of :data:`PREFILLS`: whether prompts are read all at once, in generation, or ``chunk`` tokens at a time.
+    chunk : int
+        Tokens of all sequences together that go through the layers at once in chunked prefill.
     """
 
     purpose: str = "train"
@@ -56,6 +75,12 @@ class Setup:
     tensor_parallel: int = 1
     data_parallel: int = 1
     sharding: int = 0
+    accumulation: int = 1
+    lora_rank: int = 0
+    adapted: str = "all"
+    base: str = "bf16"
+    prefill: str = "whole"
+    chunk: int = 2048
 
     @property
     def gpus(self) -> int:
@@ -63,27 +88,6 @@ class Setup:
         return self.tensor_parallel * self.data_parallel
 
 
-def setup_faults(shape: Shape, setup: Setup) -> dict[str, str]:
+def setup_faults(shape: Shape, setup: Setup) -> Mapping[str, str]:
     """Return what is wrong with a setup for a model of this shape: a sentence for each field that makes no sense."""
-    faults: dict[str, str] = {}
-    check_choice(faults, "purpose", setup.purpose, PURPOSES)
-    if not faults:
-        precisions = TRAINING_PRECISIONS if setup.purpose == "train" else WEIGHT_FORMATS
-        check_choice(faults, "precision", setup.precision, precisions)
-    check_choice(faults, "optimizer", setup.optimizer, OPTIMIZERS)
-    check_choice(faults, "cache", setup.cache, CACHE_FORMATS)
-    for name in ("batch", "tensor_parallel", "data_parallel"):
-        check_whole(faults, name, getattr(setup, name), LARGEST["count"])
-    check_whole(faults, "seq_len", setup.seq_len, LARGEST["size"])
-    if "seq_len" not in faults and setup.seq_len > shape.context:
-        faults["seq_len"] = f"seq_len is {setup.seq_len}; the model knows {shape.context} positions."
-    if "tensor_parallel" not in faults:
-        for name in ("heads", "intermediate"):
-            if getattr(shape, name) % setup.tensor_parallel:
-                faults["tensor_parallel"] = (
-                    f"tensor_parallel is {setup.tensor_parallel}; it must divide the {getattr(shape, name)} of {name}."
-                )
-                break
-    if setup.sharding not in (0, 1, 2, 3):
-        faults["sharding"] = f"sharding is {setup.sharding}; choose 0, 1, 2 or 3."
-    return faults
+    return faults_of(SETUP_FIELDS, SETUP_RULES, {**asdict(shape), **asdict(setup)}, FORMULAS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 
-from gpuguide.costs.memory.faults import LARGEST, check_choice, check_whole, raise_first
+from gpuguide.costs.fields import faults_of, raise_first
+from gpuguide.costs.memory.model import FORMULAS, SHAPE_FIELDS, SHAPE_RULES, choices
 
-BIASES = ("none", "qkv", "all")
+BIASES = choices("bias")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Shape:
         Norms a layer: 2, or 4 where each part has one before and one after it.
     qk_norm : bool
         Whether queries and keys are normalised.
+    experts, experts_used : int
+        Feed-forward parts that a layer has, and how many of them a token goes through: more than one in a mixture of
+        experts, whose ``intermediate`` is the width of one.
 
     Raises
     ------
@@ -57,6 +62,8 @@ class Shape:
     layer_norm: bool = False
     norms: int = 2
     qk_norm: bool = False
+    experts: int = 1
+    experts_used: int = 1
 
     def __post_init__(self) -> None:
         raise_first(shape_faults(self))
@@ -71,6 +78,11 @@ class Shape:
         """Length of all keys of a token; the values are as long."""
         return self.kv_heads * self.head_dim
 
+    @classmethod
+    def defaults(cls) -> dict[str, bool | int | str]:
+        """Return the fields that may be left out, and what they are then."""
+        return {field.name: field.default for field in fields(cls) if isinstance(field.default, bool | int | str)}
+
     def parameters(self) -> int:
         """Return the number of parameters, a tied head counted once.
 
@@ -78,92 +90,35 @@ class Shape:
         ...       layer_norm=True).parameters()
         124439808
         """
-        whole = Local(self, 1)
-        return round(whole.total)
+        return round(local(self, 1).total)
 
 
-def shape_faults(shape: Shape) -> dict[str, str]:
+def shape_faults(shape: Shape) -> Mapping[str, str]:
     """Return what is wrong with a shape: a sentence for each field that makes no sense."""
-    faults: dict[str, str] = {}
-    for name in ("layers", "heads", "kv_heads"):
-        check_whole(faults, name, getattr(shape, name), LARGEST["count"])
-    for name in ("hidden", "head_dim", "intermediate", "vocab", "context"):
-        check_whole(faults, name, getattr(shape, name), LARGEST["size"])
-    check_choice(faults, "bias", shape.bias, BIASES)
-    if shape.norms not in (2, 4):
-        faults["norms"] = f"norms is {shape.norms}; a layer has 2 or 4."
-    if not faults and shape.heads % shape.kv_heads:
-        faults["kv_heads"] = f"kv_heads is {shape.kv_heads}; it must divide the {shape.heads} heads."
-    return faults
+    return faults_of(SHAPE_FIELDS, SHAPE_RULES, asdict(shape), FORMULAS)
 
 
 @dataclass(frozen=True)
 class Local:
-    """The parameters of a model that one of ``parts`` tensor-parallel GPUs holds, as counts of numbers."""
+    """What one of several tensor-parallel GPUs holds of a model, as counts of numbers."""
 
-    shape: Shape
-    parts: int
+    queries: float
+    """Length of the queries of a token here"""
+    keys: float
+    """Length of the keys of a token here; heads that are fewer than the GPUs are repeated"""
+    matrices: float
+    """Numbers in the matrices of a layer"""
+    layer: float
+    """Numbers in a layer: its matrices, biases and norms"""
+    norm: float
+    """Numbers in a norm"""
+    head: float
+    """Numbers in the head; as many are in the token embedding, which may be the same"""
+    total: float
+    """Numbers in all"""
 
-    @property
-    def keys(self) -> float:
-        """Length of the keys of a token here. Heads that are fewer than the GPUs are repeated."""
-        return max(1.0, self.shape.kv_heads / self.parts) * self.shape.head_dim
 
-    @property
-    def queries(self) -> float:
-        """Length of the queries of a token here."""
-        return self.shape.queries / self.parts
-
-    @property
-    def inner(self) -> float:
-        """Width of the feed-forward part here."""
-        return self.shape.intermediate / self.parts
-
-    @property
-    def vocab(self) -> float:
-        """Tokens whose vectors and scores are here."""
-        return self.shape.vocab / self.parts
-
-    @property
-    def feed_forward(self) -> float:
-        """Numbers in the matrices of a feed-forward part."""
-        return (3 if self.shape.gated else 2) * self.shape.hidden * self.inner
-
-    @property
-    def matrices(self) -> float:
-        """Numbers in the matrices of a layer."""
-        return self.shape.hidden * (2 * self.queries + 2 * self.keys) + self.feed_forward
-
-    @property
-    def layer(self) -> float:
-        """Numbers in a layer: its matrices, biases and norms."""
-        shape = self.shape
-        biases = 0.0
-        if shape.bias != "none":
-            biases += self.queries + 2 * self.keys
-        if shape.bias == "all":
-            biases += (2 if shape.gated else 1) * self.inner + 2 * shape.hidden
-        norms = shape.norms * self.norm + (2 * shape.head_dim if shape.qk_norm else 0)
-        return self.matrices + biases + norms
-
-    @property
-    def norm(self) -> float:
-        """Numbers in a norm."""
-        return self.shape.hidden * (2 if self.shape.layer_norm else 1)
-
-    @property
-    def head(self) -> float:
-        """Numbers in the head; as many are in the token embedding, which may be the same."""
-        return self.vocab * self.shape.hidden
-
-    @property
-    def ends(self) -> float:
-        """Numbers outside the layers."""
-        shape = self.shape
-        positions = shape.context * shape.hidden if shape.learned_positions else 0
-        return self.head * (1 if shape.tied else 2) + positions + self.norm
-
-    @property
-    def total(self) -> float:
-        """Numbers in all."""
-        return self.shape.layers * self.layer + self.ends
+def local(shape: Shape, parts: int) -> Local:
+    """Return what one of ``parts`` GPUs that share each matrix holds."""
+    values = FORMULAS.values({**asdict(shape), "tensor_parallel": parts})
+    return Local(**{name: values[name] for name in Local.__dataclass_fields__})

@@ -37,11 +37,11 @@ gpuguide.calculator = (() => {
     return bytes === 0 ? "0" : `${significant(bytes / size)} ${unit}`;
   };
 
-  const percent = (share) => (share > 0 && share < 1e-3 ? "< 0.1 %" : `${significant(100 * share)} %`);
+  const percent = (share) => (share > 0 && share < 1e-3 ? "< 0.1 %" : `${significant(100 * share)}\u00a0%`);
 
   // --- the form --------------------------------------------------------------------------------------------
 
-  // A field: name, label, kind (number, choice or flag), value at first, options of a choice, group, and shown(state).
+  // A field: name, label, kind (number, choice or flag), the options of a choice (a list, or a function of all fields).
   class Form {
     constructor(place, groups, changed) {
       this.inputs = new Map();
@@ -65,17 +65,16 @@ gpuguide.calculator = (() => {
       const id = `gg-${field.name}`;
       const common = { id, name: field.name, "aria-describedby": `${id}-fault` };
       const label = element("label", { for: id }, field.label);
-      if (field.code) label.append(" ", element("code", {}, field.name));
       let input;
       if (field.kind === "choice") {
         input = element("select", common);
-        fill(input, field.options);
+        fill(input, listed(field, {}));
       } else if (field.kind === "flag") {
         input = element("input", { ...common, type: "checkbox" });
       } else {
         input = element("input", { ...common, type: "text", inputmode: "numeric", spellcheck: "false" });
       }
-      const fault = element("p", { class: "gg-fault", id: `${id}-fault`, hidden: true });
+      const fault = element("span", { class: "gg-fault", id: `${id}-fault` });
       const order = field.kind === "flag" ? [input, label, fault] : [label, input, fault];
       const box = element("div", { class: `gg-field gg-field-${field.kind}` }, ...order);
       this.inputs.set(field.name, { field, input, fault, box });
@@ -109,23 +108,33 @@ gpuguide.calculator = (() => {
     show(shown) {
       for (const [name, { box }] of this.inputs) box.hidden = name in shown && !shown[name];
     }
-    // Say at each field what is wrong with it; returns whether nothing is.
+    // Mark each field that is wrong, for screen readers with the sentence; nothing moves. Returns the sentences, in
+    // which fields go by their labels.
     judge(faults) {
-      for (const [name, { input, fault, box }] of this.inputs) {
-        const wrong = box.hidden ? undefined : faults[name];
+      const said = [];
+      for (const [name, { field, input, fault, box }] of this.inputs) {
+        const wrong = !box.hidden && name in faults ? named(faults[name], field) : "";
         input.setAttribute("aria-invalid", wrong ? "true" : "false");
-        fault.textContent = wrong ?? "";
-        fault.hidden = !wrong;
-        if (wrong) box.closest("details")?.setAttribute("open", "");
+        fault.textContent = wrong;
+        if (wrong) {
+          said.push(wrong);
+          box.closest("details")?.setAttribute("open", "");
+        }
       }
-      return Object.keys(faults).length === 0;
+      return said;
     }
   }
 
+  const named = (sentence, field) => (sentence.startsWith(`${field.name} is `)
+    ? `“${field.label}” is ${sentence.slice(field.name.length + 4)}` : sentence);
+  const listed = (field, state) => (typeof field.options === "function" ? field.options(state) : field.options);
+
+  // A number as people write it: 4096, 4 096, 1,000,000, 1e9. What is none stays text, for the sentence that refuses it.
   function number(text) {
-    const plain = text.trim().replaceAll(/(?<=\d)[ _,](?=\d{3})/g, "");
+    const plain = String(text).trim().replaceAll(/(?<=\d)[ _,](?=\d{3})/g, "");
     if (plain === "") return "empty";
-    return /^-?\d+(\.\d+)?$/.test(plain) ? Number(plain) : plain;
+    const value = /^-?\d+(\.\d+)?(e\+?\d+)?$/i.test(plain) ? Number(plain) : NaN;
+    return Math.abs(value) <= Number.MAX_SAFE_INTEGER ? value : plain;
   }
   function fill(select, options) {
     select.replaceChildren();
@@ -143,6 +152,14 @@ gpuguide.calculator = (() => {
       groups.get(group).append(option);
     }
   }
+  // A field of a cost model as the form shows it.
+  function formField({ name, label, whole, choices, by, words = {} }) {
+    if (whole) return { name, label, kind: "number" };
+    if (!choices) return { name, label, kind: "flag" };
+    const shown = (values) => options(values ?? [], words);
+    const number = !by && choices.every((choice) => typeof choice === "number");
+    return { name, label, kind: "choice", number, options: by ? (state) => shown(choices[state[by]]) : shown(choices) };
+  }
   const options = (values, labels = {}) => values.map((value) => ({ value, label: labels[value] ?? String(value) }));
 
   // --- the address -----------------------------------------------------------------------------------------
@@ -153,17 +170,25 @@ gpuguide.calculator = (() => {
     const state = { ...first };
     const notices = [];
     for (const [name, { field }] of form.inputs) {
+      const options = field.kind === "choice" ? listed(field, state) : [];
+      if (options.length && !options.some(({ value }) => String(value) === String(state[name]))) {
+        state[name] = options[0].value;
+      }
       if (!given.has(name)) continue;
       const value = given.get(name).slice(0, 40);
-      const values = field.options?.map((option) => String(option.value));
-      if (field.kind === "choice" && !values.includes(value) && !field.later) {
-        const standing = field.options.find((option) => String(option.value) === String(first[name]));
-        notices.push(`The address asks for the ${field.label.toLowerCase()} “${value}”, which is not known here; `
-          + `shown is ${standing?.label ?? first[name]}.`);
-      } else if (field.kind === "flag") {
-        state[name] = value === "true";
+      const known = field.kind === "flag" ? ["true", "false"] : options.map((option) => String(option.value));
+      if (field.kind !== "number" && !known.includes(value)) {
+        const standing = options.find((option) => String(option.value) === String(state[name]));
+        notices.push(`The address asks for “${field.label}”: “${value}”, which is not known here; shown is `
+          + `${standing?.label ?? state[name]}.`);
       } else {
-        state[name] = value;
+        state[name] = field.kind === "flag" ? value === "true" : value;
+      }
+    }
+    for (const name of new Set(given.keys())) {
+      if (!form.inputs.has(name)) {
+        notices.push(`The address also says “${name.slice(0, 40)}=${given.get(name).slice(0, 40)}”, which this calculator `
+          + "does not know; it is left out.");
       }
     }
     return { state, notices };
@@ -201,6 +226,6 @@ gpuguide.calculator = (() => {
 
   const data = (name) => JSON.parse(document.getElementById(name).textContent);
 
-  return { element, svg, scaled, binary, significant, percent, Form, options, fromAddress, toAddress, table, notices, code,
-    python, data };
+  return { element, svg, scaled, binary, significant, percent, Form, formField, number, fromAddress, toAddress, table,
+    notices, code, python, data };
 })();

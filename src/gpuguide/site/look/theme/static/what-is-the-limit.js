@@ -3,28 +3,20 @@
 (() => {
   const place = document.getElementById("gg-what-is-the-limit");
   if (!place) return;
-  const { element, svg, scaled, binary, significant, Form, options, fromAddress, toAddress, table, notices, code, python,
+  const { element, svg, scaled, binary, significant, Form, formField, fromAddress, toAddress, table, notices, code, python,
     data } = gpuguide.calculator;
   const known = data("gg-what-is-the-limit-data");
-  const { local } = gpuguide.costs.memory(known.memory);
-  const limits = gpuguide.costs.limits(known.limits, local);
+  const limits = gpuguide.costs.limits(known.limits);
   const first = known.first;
 
-  const shared = { format: { label: "Number format", kind: "choice", options: options(known.limits.formats) },
-    weights: { label: "Weights stored as", kind: "choice", options: options(known.limits.weights) },
-    cache: { label: "Cache stored as", kind: "choice", options: options(known.limits.caches) },
-    place: { label: "The table is", kind: "choice", options: options(known.limits.places,
-      { memory: "in the GPU's memory", host: "in the host's memory" }) },
-    model: { label: "Model", kind: "choice",
-      options: known.models.map(({ id, name, family }) => ({ value: id, label: name, group: family })) },
-    causal: { label: "causal", kind: "flag" } };
-  const names = [...new Set(Object.values(known.fields).flat())];
-  const fields = names.map((name) => ({ name, ...(shared[name] ?? { label: known.labels[name], kind: "number",
-    code: true }) }));
+  const models = known.models.map(({ id, name, family }) => ({ value: id, label: name, group: family }));
+  const fields = known.fields.map((field) => (field.name === "model"
+    ? { name: "model", label: field.label, kind: "choice", options: models } : formField(field)));
+  const names = fields.map((field) => field.name);
   const groups = [
     { title: "What", fields: [
-      { name: "operation", label: "Operation", kind: "choice", options: options(Object.keys(known.fields),
-        known.operations) },
+      { name: "operation", label: "Operation", kind: "choice",
+        options: Object.entries(known.operations).map(([value, label]) => ({ value, label })) },
       { name: "gpu", label: "GPU", kind: "choice",
         options: known.machines.map(({ id, name }) => ({ value: id, label: name })) },
     ] },
@@ -33,11 +25,13 @@
   const form = new Form(place, groups, changed);
   const verdict = element("p", { class: "gg-verdict-line", role: "status" });
   const answer = element("div", { class: "gg-answer" });
-  place.append(verdict, answer);
+  const said = element("div", {});
+  place.append(verdict, said, answer);
 
   const BOUNDS = { arithmetic: "arithmetic", memory: "memory bandwidth", link: "the link between GPUs",
     host: "the connection to the host", launch: "the start of a kernel" };
-  const given = (state) => Object.fromEntries(known.fields[state.operation].map((name) => [name, state[name]]));
+  const asked = (operation) => Object.keys(known.examples[operation]);
+  const given = (state) => Object.fromEntries(asked(state.operation).map((name) => [name, state[name]]));
   const shapeOf = (id) => known.models.find((model) => model.id === id).shape;
 
   function changed(name) {
@@ -47,34 +41,42 @@
 
   function show(remarks) {
     const state = form.read();
-    const wanted = known.fields[state.operation];
+    const wanted = asked(state.operation);
     form.show(Object.fromEntries(names.map((name) => [name, wanted.includes(name)])));
-    const input = given(state);
-    if ("model" in input) input.shape = shapeOf(input.model);
-    const operation = limits.operations[state.operation];
+    const { model, ...input } = given(state);
+    const shape = model ? shapeOf(model) : null;
     const machine = known.machines.find((each) => each.id === state.gpu);
-    const faults = operation.faults(input);
+    const faults = limits.faults(state.operation, input, shape);
     let cost = null;
     if (!Object.keys(faults).length) {
-      cost = operation.cost(input);
+      cost = limits.cost(state.operation, input, shape);
       const lack = limits.lacking(cost, machine);
-      if (lack) faults["format" in input ? "format" : "gpu"] = lack;
+      if (lack) faults[lack.includes("no rate") && "format" in input ? "format" : "gpu"] = lack;
     }
-    const fine = form.judge(faults);
+    const wrong = form.judge(faults);
     toAddress({ operation: state.operation, gpu: state.gpu, ...given(state) },
       { ...first, ...known.examples[state.operation] });
-    if (!fine) {
-      verdict.textContent = Object.values(faults)[0];
+    said.replaceChildren(...notices(remarks));
+    answer.classList.toggle("gg-waiting", wrong.length > 0);
+    if (wrong.length) {
+      verdict.replaceChildren(wrong[0], ...elsewhere(state, cost, machine));
       verdict.className = "gg-verdict-line gg-bad";
-      answer.replaceChildren(...notices(remarks));
       return;
     }
     const found = limits.limit(cost, machine);
     verdict.className = "gg-verdict-line";
     verdict.replaceChildren(element("strong", {}, `${scaled(found.time, "s")} at these ceilings, `),
       `bound by ${BOUNDS[found.bound]}, on ${machine.name}.`);
-    answer.replaceChildren(...notices(remarks), roofline(found, machine), times(found), counts(found),
+    answer.replaceChildren(roofline(found, machine), times(found), counts(found),
       ceilings(found, machine), call(state));
+  }
+
+  // Where to ask what would make a model fit.
+  function elsewhere(state, cost, machine) {
+    if (!cost || state.operation !== "decode" || cost.held <= machine.capacity) return [];
+    const query = new URLSearchParams({ purpose: "generate", precision: state.weights, cache: state.cache,
+      model: state.model, gpu: state.gpu, batch: state.batch, seq_len: state.context });
+    return [" ", element("a", { href: `will-it-fit.html?${query}` }, "What would make it fit?")];
   }
 
   // --- the picture -----------------------------------------------------------------------------------------
@@ -137,10 +139,10 @@
   // --- the tables ------------------------------------------------------------------------------------------
 
   function times(found) {
-    const rows = [["arithmetic", scaled(found.arithmeticTime, "s")],
-      [`bytes through ${known.channels[found.operation.through]}`, scaled(found.movingTime, "s")],
-      ["start of a kernel", found.launchTime ? scaled(found.launchTime, "s") : "not measured"],
-      ["in all", scaled(found.time, "s")]];
+    const rows = [["arithmetic", scaled(found.arithmetic_time, "s")],
+      [`bytes through ${known.channels[found.operation.through]}`, scaled(found.moving_time, "s")],
+      ["start of a kernel", found.launch_time ? scaled(found.launch_time, "s") : "not measured"],
+      ["at least, as they go on at once", scaled(found.time, "s")]];
     return table("Time of each part, at its ceiling", ["part", "time"], rows);
   }
   function counts(found) {
@@ -155,12 +157,12 @@
     return table(`Ceilings of ${machine.name}`, ["ceiling", "value", "source"], [
       [`products in ${found.operation.format}`, scaled(found.rate.value, "FLOP/s"), from[found.rate.origin]],
       [through, scaled(found.bandwidth.value, "B/s"), from[found.bandwidth.origin]],
-      ["start of a kernel", found.launchTime ? scaled(found.launchTime, "s") : "–",
-        found.launchTime ? from.measured : "not measured"]]);
+      ["start of a kernel", found.launch_time ? scaled(found.launch_time, "s") : "–",
+        found.launch_time ? from.measured : "not measured"]]);
   }
   function call(state) {
     const name = { decode: "decode_step" }[state.operation] ?? state.operation;
-    const words = known.fields[state.operation].map((field) => (field === "model"
+    const words = asked(state.operation).map((field) => (field === "model"
       ? `presets.get(${python(state.model)}).shape` : `${field}=${python(state[field])}`)).join(", ");
     const text = "from gpuguide.costs import limits, presets\nfrom gpuguide.measure import machines\n\n"
       + `operation = limits.${name}(${words})\n`
@@ -168,9 +170,9 @@
     return element("details", { class: "gg-fold" }, element("summary", {}, "The same in Python"), code(text));
   }
 
-  const asked = new URLSearchParams(location.search).get("operation");
+  const wish = new URLSearchParams(location.search).get("operation");
   const start = { ...first, ...Object.assign({}, ...Object.values(known.examples).reverse()),
-    ...known.examples[asked in known.examples ? asked : first.operation] };
+    ...known.examples[wish in known.examples ? wish : first.operation] };
   const { state, notices: remarks } = fromAddress(form, start);
   form.write(state);
   show(remarks);

@@ -3,109 +3,119 @@
 (() => {
   const place = document.getElementById("gg-will-it-fit");
   if (!place) return;
-  const { element, binary, percent, Form, options, fromAddress, toAddress, table, notices, code, python, data } =
+  const { element, binary, percent, Form, formField, fromAddress, toAddress, table, notices, code, python,
+    data } =
     gpuguide.calculator;
   const known = data("gg-will-it-fit-data");
   const memory = gpuguide.costs.memory(known.memory);
-  const first = known.first;
+  const first = { ...known.first, capacity: "" };
   const CUSTOM = "custom";
-  const SHAPE = Object.keys(known.shape_labels);
-  const FLAGS = ["gated", "tied", "learned_positions", "layer_norm", "qk_norm"];
-  const SETUP = Object.keys(known.setup);
+  const SHAPE = known.memory.shape.map((field) => field.name);
+  const SETUP = known.memory.setup.map((field) => field.name);
+  const AT_FIRST = ["purpose", "precision", "batch", "seq_len"];
 
-  const numbers = (names, labels) => names.map((name) => ({ name, label: labels[name], kind: "number", code: true }));
-  const gpus = known.gpus.map(({ id, name, memory: size }) => ({ value: id, label: `${name}, ${size / 1e9} GB` }));
+  const ORIGINS = { driver: "as its driver reports", printed: "as printed", given: "as you say" };
+  const gpus = known.gpus.map(({ id, name, memory: size, origin }) => ({ value: id,
+    label: `${name}, ${binary(size)}${origin === "printed" ? " printed" : ""}` }));
   const models = known.models.map(({ id, name, family }) => ({ value: id, label: name, group: family }));
-  const shapeNumbers = SHAPE.filter((name) => !FLAGS.includes(name) && !["bias", "norms"].includes(name));
+  const setup = known.memory.setup.map(formField);
   const groups = [
     { title: "What", fields: [
       { name: "model", label: "Model", kind: "choice",
         options: [...models, { value: CUSTOM, label: "your own shape", group: "Other" }] },
       { name: "gpu", label: "GPU", kind: "choice", options: gpus },
-      { name: "purpose", label: "Purpose", kind: "choice",
-        options: options(known.memory.purposes, { train: "train all weights", generate: "generate text",
-          evaluate: "one forward pass, all logits" }) },
-      { name: "precision", label: "Precision", kind: "choice", later: true, options: [] },
-      ...numbers(["batch", "seq_len"], { batch: "Sequences at a time", seq_len: "Tokens a sequence" }),
+      { name: "capacity", label: "Another capacity, GiB", kind: "number" },
+      ...AT_FIRST.map((name) => setup.find((field) => field.name === name)),
     ] },
-    { title: "How", fields: [
-      { name: "optimizer", label: "Optimizer", kind: "choice", options: options(known.memory.optimizers,
-        { adamw: "AdamW", "adamw-fused": "AdamW, fused", "sgd-momentum": "SGD with momentum", sgd: "SGD" }) },
-      { name: "cache", label: "Key and value cache", kind: "choice", options: options(known.memory.caches) },
-      { name: "tensor_parallel", label: "GPUs that share a matrix", kind: "number", code: true },
-      { name: "data_parallel", label: "Groups with other data", kind: "number", code: true },
-      { name: "sharding", label: "Divided over the groups", kind: "choice", number: true, options: options([0, 1, 2, 3],
-        { 0: "nothing", 1: "optimizer states", 2: "… and gradients", 3: "… and weights" }) },
-      { name: "fused_attention", label: "fused attention", kind: "flag" },
-      { name: "checkpointing", label: "checkpoint the layers", kind: "flag" },
-    ] },
-    { title: "Shape of the model", folded: true, fields: [
-      ...numbers(shapeNumbers, known.shape_labels),
-      { name: "bias", label: known.shape_labels.bias, kind: "choice", options: options(known.memory.biases) },
-      { name: "norms", label: known.shape_labels.norms, kind: "choice", number: true, options: options([2, 4]) },
-      ...FLAGS.map((name) => ({ name, label: known.shape_labels[name], kind: "flag" })),
-    ] },
+    { title: "How", fields: setup.filter((field) => !AT_FIRST.includes(field.name)) },
+    { title: "Shape of the model", folded: true, fields: known.memory.shape.map(formField) },
   ];
 
   const form = new Form(place, groups, changed);
   const answer = element("div", { class: "gg-answer" });
   const verdict = element("p", { class: "gg-verdict-line", role: "status" });
-  place.append(verdict, answer);
+  const said = element("div", {});
+  place.append(verdict, said, answer);
 
   const preset = (id) => known.models.find((model) => model.id === id);
   const pick = (state, names) => Object.fromEntries(names.map((name) => [name, state[name]]));
-  const PRECISIONS = { mixed: "mixed: FP32 weights, BF16 products", bf16: "16 bits", fp32: "32 bits",
-    int8: "8-bit weights", int4: "4-bit weights" };
 
-  function precisions(purpose, value) {
-    form.options("precision", options(memory.precisionsFor(purpose), PRECISIONS), value);
+  function precisions(state) {
+    form.options("precision", setup.find((field) => field.name === "precision").options(state), state.precision);
   }
 
   function changed(name) {
     if (name === "model" && preset(form.read().model)) form.write(preset(form.read().model).shape);
-    if (name === "purpose") precisions(form.read().purpose);
+    if (name === "purpose") precisions(form.read());
     if (SHAPE.includes(name)) form.write({ model: CUSTOM });
     show([]);
   }
 
+  // Fields that do not apply are not shown, and count as left alone.
+  function applying(state) {
+    const { of } = memory.known(pick(state, SHAPE), pick(state, SETUP));
+    const applies = Object.fromEntries(known.memory.setup.map(({ name, when }) => [name, of(when)]));
+    form.show(applies);
+    return Object.fromEntries(SETUP.map((name) => [name, applies[name] ? state[name] : known.setup_defaults[name]]));
+  }
+
+  function capacityOf(state) {
+    const gpu = known.gpus.find((each) => each.id === state.gpu);
+    if (state.capacity === "empty") return { ...gpu, fault: "" };
+    const fits = typeof state.capacity === "number" && state.capacity >= 1 && state.capacity <= 1e6;
+    return { name: "a GPU of your own", memory: state.capacity * 2 ** 30, origin: "given",
+      fault: fits ? "" : `capacity is ${state.capacity}; it must be a number from 1 to 1000000, or empty.` };
+  }
+
   function show(remarks) {
     const state = form.read();
-    const [shape, setup] = [pick(state, SHAPE), pick(state, SETUP)];
-    const trains = setup.purpose === "train";
-    form.show({ optimizer: trains, checkpointing: trains, data_parallel: trains, sharding: trains,
-      cache: setup.purpose === "generate" });
+    const shape = pick(state, SHAPE);
+    const setup = applying(state);
+    const gpu = capacityOf(state);
     const shapeFaults = memory.shapeFaults(shape);
     const faults = Object.keys(shapeFaults).length ? shapeFaults : memory.setupFaults(shape, setup);
-    const fine = form.judge(faults);
+    const wrong = form.judge(gpu.fault ? { capacity: gpu.fault, ...faults } : faults);
     remember(state);
-    if (!fine) {
-      verdict.textContent = Object.values(faults)[0];
+    said.replaceChildren(...notices(remarks));
+    answer.classList.toggle("gg-waiting", wrong.length > 0);
+    if (wrong.length) {
+      verdict.textContent = wrong[0];
       verdict.className = "gg-verdict-line gg-bad";
-      answer.replaceChildren(...notices(remarks));
       return;
     }
-    const gpu = known.gpus.find((each) => each.id === state.gpu);
     const found = memory.predict(shape, setup);
     judgement(found.total, gpu, setup);
-    answer.replaceChildren(...notices(remarks), bar(found, gpu), parts(found), moments(found),
-      ...help(shape, setup, gpu, found), calls(state, shape, setup));
+    answer.replaceChildren(bar(found, gpu), ...alone(shape, setup, gpu), parts(found),
+      moments(found), ...help(shape, setup, gpu, found), calls(state, shape, setup));
   }
 
   function remember(state) {
     const own = state.model === CUSTOM;
     const kept = Object.entries(state).filter(([name]) => own || !SHAPE.includes(name));
+    if (state.capacity === "empty") kept.push(["capacity", ""]);
     toAddress(Object.fromEntries(kept), own ? { ...known.setup, gpu: first.gpu } : { ...known.setup, ...first });
   }
 
   function judgement(total, gpu, setup) {
-    const count = setup.tensor_parallel * (setup.purpose === "train" ? setup.data_parallel : 1);
+    const count = setup.tensor_parallel * setup.data_parallel;
     const share = total / gpu.memory;
     const where = count > 1 ? `on each of ${count} × ${gpu.name}` : `on ${gpu.name}`;
-    const size = `${binary(total)} of ${binary(gpu.memory)}, as printed, ${where}`;
-    const [word, kind] = share <= known.memory.safe_share ? ["It fits", "good"]
+    const size = `${binary(total)} of ${binary(gpu.memory)}, ${ORIGINS[gpu.origin]}, ${where}`;
+    const [word, kind] = share <= known.safe_share ? ["It fits", "good"]
       : share <= 1 ? ["It is tight", "between"] : ["It does not fit", "bad"];
     verdict.className = `gg-verdict-line gg-${kind}`;
     verdict.replaceChildren(element("strong", {}, `${word}: `), `${size}, ${percent(share)}.`);
+  }
+
+  // What no smaller batch helps against.
+  function alone(shape, setup, gpu) {
+    const { named } = memory.known(shape, setup);
+    const trains = setup.purpose === "train";
+    const size = trains ? named("train_weights") + named("train_states") + named("all_gradients")
+      : named("weight_bytes");
+    if (size <= gpu.memory) return [];
+    const what = trains ? "Weights, gradients and optimizer states" : "The weights";
+    return [element("p", {}, `${what} alone take ${binary(size)}, however short the input.`)];
   }
 
   function bar(found, gpu) {
@@ -136,7 +146,7 @@
   }
 
   function help(shape, setup, gpu, found) {
-    const available = known.memory.safe_share * gpu.memory;
+    const available = known.safe_share * gpu.memory;
     const most = memory.largestBatch(shape, setup, available);
     const batches = most ? `At most ${most} of these sequences fit at a time.` : "Not even one sequence fits like this.";
     const fits = found.total <= available;
@@ -168,7 +178,7 @@
   }
 
   const { state, notices: remarks } = fromAddress(form, { ...known.setup, ...first });
-  precisions(state.purpose, state.precision);
+  precisions(state);
   form.write(state);
   if (preset(state.model)) form.write(preset(state.model).shape);
   else form.write({ ...preset(first.model).shape, ...pick(state, SHAPE.filter((name) => name in state)) });

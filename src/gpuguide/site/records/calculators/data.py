@@ -1,0 +1,137 @@
+"""What the scripts of the calculators know: formulas and fields of the cost models, models and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from gpuguide.costs import limits, memory, presets
+from gpuguide.costs.fields import Field, Rule
+from gpuguide.costs.formulas import Formulas, names_in, tree_of
+from gpuguide.costs.memory import model
+from gpuguide.hardware import capacities, datasheet
+from gpuguide.hardware.machines import Ceiling, Machine
+from gpuguide.measure import machines, reference_gpu
+
+MODEL = "llama-3.1-8b"
+"""What a calculator shows at first"""
+SETUP = memory.Setup(batch=1, seq_len=4096)
+CHANNELS = {"memory": "memory", "link": "the link between GPUs", "host": "the connection to the host"}
+
+
+def fit_data() -> dict[str, Any]:
+    """Return what the calculator of memory knows."""
+    return {
+        "memory": memory_model(),
+        "models": [model_data(preset) for preset in presets.load().values()],
+        "gpus": cards(),
+        "first": {"model": MODEL, "gpu": reference_gpu.sheet().id},
+        "setup": asdict(SETUP),
+        "setup_defaults": asdict(memory.Setup()),
+        "shape_defaults": memory.Shape.defaults(),
+        "part_names": memory.PART_NAMES,
+        "safe_share": memory.SAFE_SHARE,
+    }
+
+
+def limit_data() -> dict[str, Any]:
+    """Return what the calculator of limits knows."""
+    return {
+        "limits": limits_model(),
+        "models": [model_data(preset) for preset in presets.load().values()],
+        "machines": [machine_data(machines.machine(gpu)) for gpu in datasheet.load()],
+        "first": {"operation": "matmul", "gpu": reference_gpu.sheet().id},
+        "operations": {name: table["label"] for name, table in limits.OPERATIONS.items()},
+        "examples": {name: table["first"] for name, table in limits.OPERATIONS.items()},
+        "fields": field_data(limits.FIELDS),
+        "channels": CHANNELS,
+    }
+
+
+def memory_model() -> dict[str, Any]:
+    """Return the cost model of memory."""
+    return {
+        "formulas": formula_data(model.FORMULAS),
+        "shape": field_data(model.SHAPE_FIELDS),
+        "shape_rules": rule_data(model.SHAPE_RULES),
+        "setup": field_data(model.SETUP_FIELDS),
+        "setup_rules": rule_data(model.SETUP_RULES),
+        "moments": {kind: list(moments.items()) for kind, moments in model.MOMENTS.items()},
+        "changes": [asdict(change) for change in model.CHANGES],
+        "parts": memory.PARTS,
+    }
+
+
+def limits_model() -> dict[str, Any]:
+    """Return the cost model of limits."""
+    return {
+        "operations": {
+            name: {
+                "formulas": formula_data(limits.formulas(name)),
+                "fields": field_data({field: limits.FIELDS[field] for field in table["first"]}),
+                "rules": rule_data(limits.rules(name)),
+            }
+            for name, table in limits.OPERATIONS.items()
+        },
+        "limit": formula_data(limits.LIMIT),
+    }
+
+
+def formula_data(formulas: Formulas) -> dict[str, Any]:
+    """Return formulas as the trees that scripts compute."""
+    return {"trees": formulas.trees, "constants": formulas.constants}
+
+
+def field_data(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
+    """Return fields, each with the tree that says whether it is shown."""
+    return [
+        {**{key: value for key, value in vars(field).items() if value}, "when": tree_of(field.when)}
+        for field in fields.values()
+    ]
+
+
+def rule_data(rules: Iterable[Rule]) -> list[dict[str, Any]]:
+    """Return rules, with the names that each depends on."""
+    return [{**vars(rule), "names": sorted(names_in(rule.holds))} for rule in rules]
+
+
+def model_data(preset: presets.Preset) -> dict[str, Any]:
+    """Return a model."""
+    return {"id": preset.id, "name": preset.name, "family": preset.family, "shape": asdict(preset.shape)}
+
+
+def cards() -> list[dict[str, Any]]:
+    """Return all cards whose memory is known, the smallest first."""
+    sheet = [machines.machine(gpu) for gpu in datasheet.load()]
+    found = [
+        {"id": gpu.id, "name": short(gpu.name), "memory": gpu.capacity, "origin": gpu.capacity_origin} for gpu in sheet
+    ]
+    found += [
+        {"id": card.id, "name": card.name, "memory": card.bytes, "origin": "driver"}
+        for card in capacities.known().values()
+        if card.name
+    ]
+    return sorted(found, key=lambda card: card["memory"])
+
+
+def machine_data(machine: Machine) -> dict[str, Any]:
+    """Return a GPU's ceilings."""
+
+    def ceiling(found: Ceiling) -> dict[str, Any]:
+        return {"value": found.value, "origin": found.origin}
+
+    return {
+        "id": machine.id,
+        "name": short(machine.name),
+        "capacity": machine.capacity,
+        "arithmetic": {name: ceiling(found) for name, found in machine.arithmetic.items()},
+        "bandwidth": {name: ceiling(found) for name, found in machine.bandwidth.items()},
+        "launch": ceiling(machine.launch) if machine.launch else None,
+        "link_name": machine.link_name,
+    }
+
+
+def short(name: str) -> str:
+    """Return a GPU's name without its vendor's."""
+    return name.removeprefix("NVIDIA ")
