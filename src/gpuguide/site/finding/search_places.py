@@ -16,9 +16,11 @@ _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "so
 _INLINE = {"a", "abbr", "b", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u"}
 _SILENT = {"button", "h1", "h2", "h3", "h4", "h5", "h6", "math", "noscript", "script", "select", "style", "svg"}
 """Headings are known from the table of contents, and formulas have no words"""
-_SILENT_CLASSES = {"glossary", "gg-source", "gg-stamp", "headerlink", "output", "py"}
-"""Terms and the library's names are listed elsewhere; numbers of sources, stamps and printed output say nothing"""
+_SILENT_CLASSES = {"collapsed", "expanded", "glossary", "gg-source", "gg-stamp", "headerlink", "output", "py"}
+"""Terms and the library's names are listed elsewhere; how a cell is opened, numbers of sources, stamps and printed
+output say nothing"""
 _NAMED_BY = {"caption-text", "gg-heard"}
+_NOT_ITS_NAME = {"gg-verdict"}
 _CODE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -69,7 +71,8 @@ class _Element:
     tag: str
     begins: Place | None
     silent: bool
-    names: bool
+    names: bool | None
+    """Whether it is part of the place's name; ``None`` as the element around it"""
     code: bool
 
 
@@ -97,7 +100,8 @@ class _Reader(HTMLParser):
         if "gg-calculator" in classes and self.places:
             self.places[0].kind = CALCULATOR
         silent = tag in _SILENT or bool(classes & _SILENT_CLASSES)
-        self.open.append(_Element(tag, begins, silent, bool(classes & _NAMED_BY), tag == "pre"))
+        names = True if classes & _NAMED_BY else False if classes & _NOT_ITS_NAME else None
+        self.open.append(_Element(tag, begins, silent, names, tag == "pre"))
         if begins is not None:
             self.places.append(begins)
 
@@ -119,7 +123,7 @@ class _Reader(HTMLParser):
             place.code.update(dict.fromkeys(_CODE_WORD.findall(data)))
             return
         place.words.append(data)
-        if any(element.names for element in self.open):
+        if next((element.names for element in reversed(self.open) if element.names is not None), False):
             place.named.append(data)
 
     def _begun(self, tag: str, classes: set[str], anchor: str) -> Place | None:

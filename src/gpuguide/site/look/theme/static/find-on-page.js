@@ -38,4 +38,4 @@ function showSought() {
   block.scrollIntoView({ block: "center" });
 }
 
-addEventListener("DOMContentLoaded", showSought); // when search.js, which knows what a word is, has been read
+addEventListener("load", showSought); // after search.js, and after the browser has gone to the anchor, which takes the focus

@@ -46,7 +46,7 @@ const siteSearch = {
     if (!asked.length) return [];
     const code = /\w[_.]\w/.test(query);
     const parts = this.parts(asked);
-    const kinds = namedKinds(parts);
+    const said = new Set(parts.flatMap(everyWord)), kinds = namedKinds(said);
     const boostDocument = (id) => {
       const { kind } = this.entries[id];
       return (code && kind === "Library" ? 1 : KINDS[kind]) * (kinds.has(kind) ? 3 : 1);
@@ -62,7 +62,7 @@ const siteSearch = {
       const entry = this.entries[result.id];
       const bonus = nameBonus(entry, whole, core, code || !/\s/.test(query.trim()));
       const share = found.size < all.length ? 1 : 0.5 * (result.queryTerms.length / parts.length) ** 2;
-      found.set(result.id, { entry, score: result.score * bonus * share, match: result.match });
+      found.set(result.id, { entry, score: result.score * bonus * share, match: meant(result.match, said) });
     }
     const ranked = [...found.values()].sort((one, other) => other.score - one.score);
     return this.spread(ranked);
@@ -85,7 +85,7 @@ const siteSearch = {
           if (phrase.length < longest || !phrase.every((word, index) => asked[at + index] === word)) continue;
           if (phrase.length > longest) others = [];
           longest = phrase.length;
-          others.push(...group.filter((other) => other !== phrase));
+          others.push(...group.filter((other) => other !== phrase && !other.includes("s"))); // "tok/s" is asked for only
         }
       }
       const here = this.phrase(asked.slice(at, at + longest));
@@ -170,10 +170,18 @@ const KINDS = {
 };
 
 // The kinds of things that a query names, synonyms included: a plot is a figure. "GPU" is not said to see the table.
-function namedKinds(parts) {
-  const everyWord = (part) => typeof part === "string" ? [part] : part.queries.flatMap(everyWord);
-  const said = new Set(parts.flatMap(everyWord));
+function namedKinds(said) {
   return new Set(Object.keys(KINDS).filter((kind) => kind !== "GPU" && said.has(stem(kind.toLowerCase()))));
+}
+
+function everyWord(part) {
+  return typeof part === "string" ? [part] : part.queries.flatMap(everyWord);
+}
+
+// Of the words that an entry has, those that are worth showing: not what is merely spelt like a word of the query.
+function meant(match, said) {
+  const close = (word) => said.has(word) || [...said].some((each) => each.length >= 4 && word.startsWith(each));
+  return Object.fromEntries(Object.entries(match).filter(([word]) => close(word)));
 }
 
 // What is called as the query says counts most, then what begins with it. Who writes a space does not mean a name in
@@ -188,7 +196,7 @@ function nameBonus(entry, whole, core, mayBeCode) {
 }
 
 // Words that say nothing about what is sought.
-const FILLERS = new Set("a an and are as at be can do does for from good how i in is it me much many my of on or the to what when where which why will with you your".split(" "));
+const FILLERS = new Set("a an and are as at be can do does for from good how i in is it me much many my of on or per the to what when where which why will with you your".split(" "));
 
 const WORD = /[\p{L}\p{N}]+(?:\.\p{N}+)*/gu;
 
