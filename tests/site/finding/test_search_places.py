@@ -15,7 +15,8 @@ PAGE = """<body><nav>Around the page</nav><article class="bd-article"><section i
 <figcaption><p><span class="caption-text">Rates. Dashed: the ceiling.</span><a class="headerlink">#</a></p>
 <div class="legend"><p class="gg-stamp">NVIDIA H200 · n = 20</p></div></figcaption></figure>
 <p>After it.</p></section>
-<div class="gg-claim" id="claim-a"><p class="gg-heard">“It is so.” <span class="gg-verdict">False</span></p><p>It is not.</p>
+<div class="gg-claim" id="claim-a"><p class="gg-heard">“It is so.” <span class="gg-verdict">False</span></p>
+<p>It is not.</p>
 <p>unclosed <b>bold</div><p>Last.</p></section></article><footer>Below it</footer></body>"""
 
 
