@@ -1,26 +1,27 @@
-"""What the search box finds as one types: pages, sections, glossary terms, GPUs, measurements and the library's names.
+"""What search finds: pages, sections, figures, claims, terms, GPUs, measurements and the library's names.
 
-Sphinx's own index leaves out numbers, so that "4090" finds nothing in it, and knows no kinds. The box has a list of
-its own, of names and where they lead; words within a text stay the business of the search page. The list is a script,
-because a page that is opened from a file may load scripts and no data. It is loaded when somebody opens the box.
-By hand for that reason too: Pagefind and its like fetch their index, which a page from a file may not.
+Each has an address of its own, which a result leads to: the section and not only its page, the figure, the claim in
+its fold. The list is a script, because a page that is opened from a file may load scripts and no data. It is loaded
+when somebody searches. MiniSearch, a library, makes an index of it there (``search.js``).
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
+import re
+import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
-from sphinx.util.index_entries import split_index_msg
 
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
-from gpuguide.site.finding import glossary_links
+from gpuguide.site.finding import glossary_links, search_places
+from gpuguide.site.finding.search_places import Place
 from gpuguide.site.records import hardware_table
 from gpuguide.site.records.benchmark_list import declared
 
@@ -29,10 +30,26 @@ if TYPE_CHECKING:
     from sphinx.domains.python import PythonDomain
 
 FILE = "search-entries.js"
-KINDS = ("Pages", "Glossary", "GPUs", "Measurements", "Sections", "Library")
+KINDS = (
+    "Tutorial",
+    "Calculator",
+    "Page",
+    "Section",
+    "Figure",
+    "Glossary",
+    "GPU",
+    "Measurement",
+    "Claim",
+    "Library",
+)
+"""What stands beside a result. ``search.js`` knows them by name."""
+WORDS = Path(__file__).with_name("search_words.toml")
 HARDWARE = "docs/hardware"
 MEASUREMENTS = "docs/measurements"
+CLAIMS = "docs/claims"
+REFERENCE = "docs/api/"
 _METRICS = {"B/s": "bandwidth", "FLOP/s": "throughput", "s": "time"}
+_NUMBER = re.compile(r"^\d+-")
 
 
 @dataclass(frozen=True)
@@ -47,82 +64,171 @@ class Entry:
     detail: str = ""
     """What is shown under the name"""
     also: tuple[str, ...] = ()
-    """Other names, not shown"""
+    """Other names, and questions that this answers, not shown"""
+    text: str = ""
+    """What stands there"""
+    code: str = ""
+    """Names in its code"""
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
+    app.add_js_file("find-on-page.js", loading_method="defer", priority=100)  # before a calculator reads the address
+    app.add_js_file("search.js", loading_method="defer")
     app.add_js_file("search-box.js", loading_method="defer")
-    app.connect("html-collect-pages", keep_index_entries)
-    app.connect("build-finished", write)
+    app.connect("config-inited", own_search_page)
+    app.connect("builder-inited", without_the_index_of_sphinx)
+    app.connect("html-page-context", without_its_marks)
+    app.connect("build-finished", write, priority=600)  # when all pages are written
 
 
-def keep_index_entries(app: Sphinx) -> list[Any]:
-    """Give the index of the search page the index entries of pages that this build does not write.
-
-    Sphinx keeps their words and titles from one build to the next, and drops these.
-    """
-    indexer = getattr(app.builder, "indexer", None)  # a builder without a search page has none
-    known: dict[str, list[tuple[str, str, str]]] = indexer._index_entries if indexer else {}
-    for docname, entries in app.env.domains.index_domain.entries.items():
-        if indexer and docname not in known:
-            known[docname] = sorted(set(_named(entries)))
-    return []
+def own_search_page(app: Sphinx, config: Any) -> None:
+    """Let Sphinx write the search page from our template."""
+    config.html_additional_pages = {**config.html_additional_pages, "search": "search.html"}
 
 
-def _named(entries: Iterable[tuple[str, str, str, str, str | None]]) -> Iterator[tuple[str, str, str]]:
-    """Yield what the search page shows of index entries: name, anchor, and whether it is the main one."""
-    for kind, value, anchor, main, _ in entries:
-        with contextlib.suppress(ValueError):  # Sphinx has warned of an entry that is not as it must be
-            names = split_index_msg(kind, value)
-            yield from ((name, anchor or "", main) for name in names)
+def without_the_index_of_sphinx(app: Sphinx) -> None:
+    """Make no index of Sphinx's: it knows no numbers, no figures and no places within a page."""
+    if app.builder.format == "html":
+        app.builder.search = False  # type: ignore[attr-defined]
+
+
+def without_its_marks(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Load no script that marks words for Sphinx's search; ``find-on-page.js`` does, and opens folds."""
+    scripts = context.get("script_files", [])
+    context["script_files"] = [script for script in scripts if "sphinx_highlight.js" not in str(script)]
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the list beside the script that reads it."""
     if exception is not None or app.builder.format != "html":
         return
-    text = script(entries(app))
+    text = script(entries(app), words()["same"])
     target = Path(app.outdir) / "_static" / FILE
     if not target.exists() or target.read_text(encoding="utf-8") != text:
         target.write_text(text, encoding="utf-8", newline="\n")
 
 
-def script(found: Iterable[Entry]) -> str:
-    """Return the list as a script: one line an entry, each the number of its kind and its texts."""
-    lines = [
-        json.dumps([KINDS.index(entry.kind), entry.name, entry.address, entry.detail, *entry.also], ensure_ascii=False)
-        for entry in found
-    ]
+def script(found: Iterable[Entry], same: list[list[str]]) -> str:
+    """Return the list as a script: one line an entry, with the number of its kind and its texts."""
+    lines = []
+    for entry in found:
+        row: list[Any] = [KINDS.index(entry.kind), entry.name, entry.address, entry.detail]
+        row += [" | ".join(entry.also), entry.text, entry.code]
+        while not row[-1]:
+            row.pop()
+        lines.append(json.dumps(row, ensure_ascii=False))
     rows = ",\n".join(lines)
-    return f"searchBox.receive({json.dumps(KINDS)}, [\n{rows}\n]);\n"
+    return f"siteSearch.receive({json.dumps(KINDS)}, {json.dumps(same)}, [\n{rows}\n]);\n"
+
+
+def words() -> dict[str, Any]:
+    """Return what readers call things: words for the same thing, and what each page is asked for."""
+    with WORDS.open("rb") as file:
+        return tomllib.load(file)
+
+
+def plain_name(docname: str) -> str:
+    """Return the name of a page without its folder and number, which may change.
+
+    >>> plain_name("tutorials/07-flash-attention"), plain_name("index")
+    ('flash-attention', 'index')
+    """
+    return _NUMBER.sub("", docname.rpartition("/")[2])
 
 
 def entries(app: Sphinx) -> list[Entry]:
     """Return everything that can be found on the site, always in the same order."""
-    found = [*pages_and_sections(app), *glossary_terms(app), *library_names(app)]
+    found = [*written(app), *glossary_terms(app), *library_names(app)]
     if HARDWARE in app.env.all_docs:
         found += [*gpus(app), *measured_ceilings(app)]
     if MEASUREMENTS in app.env.all_docs:
         found += records(app)
-    return sorted(set(found), key=lambda entry: (KINDS.index(entry.kind), entry.name, entry.address))
+    return sorted(set(found), key=lambda entry: (KINDS.index(entry.kind), astuple(entry)))
 
 
-def pages_and_sections(app: Sphinx) -> Iterator[Entry]:
-    """Yield every page, and every section with an address of its own."""
+# --- what stands on pages ---------------------------------------------------------------------------------
+
+
+def written(app: Sphinx) -> Iterator[Entry]:
+    """Yield every page, and its sections, figures and claims."""
+    places, asked = places_of_all(app), words()["asked"]
     for docname, title in app.env.titles.items():
-        uri, page = app.builder.get_target_uri(docname), title.astext()
-        yield Entry("Pages", page, uri, also=(docname.rpartition("/")[2].replace("-", " "),))
-        if docname == MEASUREMENTS:
-            continue  # its sections are the benchmarks
-        for link in app.env.tocs[docname].findall(nodes.reference):
-            if link["anchorname"] and link["refuri"] == docname and not _is_a_symbol(link):
-                yield Entry("Sections", link.astext(), uri + link["anchorname"], page)
+        uri, page, found = app.builder.get_target_uri(docname), title.astext(), places[docname]
+        questions = (plain_name(docname).replace("-", " "), *asked.get(plain_name(docname), ()))
+        if docname.startswith(REFERENCE):
+            questions = ()
+        first = found[0] if found else Place("", "")
+        kind, text = kind_of(docname, first), first.text
+        yield Entry(kind, page, uri, beginning(text), questions, text, first.names_in_code)
+        if docname != MEASUREMENTS:  # its sections are the benchmarks
+            yield from sections(app, docname, page, {place.anchor: place for place in found})
+        for place in found:
+            if place.kind == search_places.FIGURE:
+                yield Entry("Figure", beginning(place.name), f"{uri}#{place.anchor}", page, (), place.text)
+            elif place.kind == search_places.CLAIM and docname == CLAIMS:
+                said = place.text.removeprefix(place.name).strip()
+                yield Entry("Claim", place.name, f"{uri}#{place.anchor}", beginning(said), (), said)
+
+
+def kind_of(docname: str, page: Place) -> str:
+    """Return what kind of page one is."""
+    if page.kind == search_places.CALCULATOR:
+        return "Calculator"
+    return "Tutorial" if docname.startswith("tutorials/") and not docname.endswith("/index") else "Page"
+
+
+def sections(app: Sphinx, docname: str, page: str, places: dict[str, Place]) -> Iterator[Entry]:
+    """Yield every section of a page that has an address of its own."""
+    uri = app.builder.get_target_uri(docname)
+    for link in app.env.tocs[docname].findall(nodes.reference):
+        if link["anchorname"] and link["refuri"] == docname and not _is_a_symbol(link):
+            place = places.get(link["anchorname"].removeprefix("#"), Place("", ""))
+            address = uri + link["anchorname"]
+            yield Entry("Section", link.astext(), address, page, (), place.text, place.names_in_code)
 
 
 def _is_a_symbol(link: nodes.reference) -> bool:
-    """Return whether an entry of a table of contents is a name that autodoc describes, and not a heading."""
-    return link["anchorname"].startswith("#gpuguide.")
+    """Return whether an entry of a table of contents is a name that the API reference describes, and not a heading."""
+    return link["anchorname"].startswith(("#gpuguide.", "#module-gpuguide"))
+
+
+def beginning(text: str) -> str:
+    """Return a first sentence or two, as much as a line or two hold.
+
+    >>> beginning("One. Two. " + 99 * "And so on, ")
+    'One. Two.'
+    """
+    kept = ""
+    for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z“])", text):
+        if kept and len(kept) + len(sentence) > 160:
+            break
+        kept = f"{kept} {sentence}".strip()
+    return kept if len(kept) <= 240 else f"{kept[:200].rpartition(' ')[0]} …"
+
+
+def places_of_all(app: Sphinx) -> dict[str, list[Place]]:
+    """Return the places of every page; those of a page that is as it was are remembered between builds."""
+    memory = Path(app.doctreedir) / "search-places.json"
+    known = json.loads(memory.read_text(encoding="utf-8")) if memory.exists() else {}
+    found: dict[str, Any] = {}
+    reader = Path(search_places.__file__).read_text(encoding="utf-8")  # reads otherwise once it is another
+    for docname in sorted(app.env.all_docs):
+        path = Path(app.outdir) / app.builder.get_target_uri(docname)
+        html = "" if docname.startswith(REFERENCE) or not path.exists() else path.read_text(encoding="utf-8")
+        digest = hashlib.sha256(f"{reader}\n{html}".encode()).hexdigest()
+        if known.get(docname, {}).get("of") == digest:
+            found[docname] = known[docname]
+        else:
+            found[docname] = {"of": digest, "places": [asdict(place) for place in search_places.read(html)]}
+    if found != known:
+        memory.write_text(json.dumps(found), encoding="utf-8")
+    return {docname: [Place(**place) for place in each["places"]] for docname, each in found.items()}
+
+
+# --- what is listed ---------------------------------------------------------------------------------------
 
 
 def glossary_terms(app: Sphinx) -> Iterator[Entry]:
@@ -140,7 +246,7 @@ def library_names(app: Sphinx) -> Iterator[Entry]:
         if not item.aliased:
             address = f"{app.builder.get_target_uri(item.docname)}#{item.node_id}"
             inside = full.removeprefix("gpuguide.")
-            yield Entry("Library", inside, address, f"{item.objtype} {full}", (full.rpartition(".")[2],))
+            yield Entry("Library", inside, address, f"{item.objtype} {full}", (full, full.rpartition(".")[2]))
 
 
 def gpus(app: Sphinx) -> Iterator[Entry]:
@@ -153,7 +259,7 @@ def gpus(app: Sphinx) -> Iterator[Entry]:
             if key in gpu.figures
         ]
         detail = f"{gpu.architecture}, {', '.join(shown)}"
-        yield Entry("GPUs", gpu.name, f"{uri}#{hardware_table.anchor(gpu)}", detail, (gpu.id, *gpu.aliases))
+        yield Entry("GPU", gpu.name, f"{uri}#{hardware_table.anchor(gpu)}", detail, (gpu.id, *gpu.aliases))
 
 
 def measured_ceilings(app: Sphinx) -> Iterator[Entry]:
@@ -166,7 +272,7 @@ def measured_ceilings(app: Sphinx) -> Iterator[Entry]:
                 metric = _METRICS[measured[1]]
                 name = f"{gpu.name}: {label}" + ("" if metric in label else f", {metric}")
                 detail = f"measured {hardware_table.quantity(measured)}, datasheet {hardware_table.quantity(printed)}"
-                yield Entry("Measurements", name, f"{uri}#{hardware_table.measured_anchor(record)}", detail)
+                yield Entry("Measurement", name, f"{uri}#{hardware_table.measured_anchor(record)}", detail)
 
 
 def records(app: Sphinx) -> Iterator[Entry]:
@@ -176,6 +282,6 @@ def records(app: Sphinx) -> Iterator[Entry]:
         text = texts[record.benchmark]
         metrics = sorted({name for case in record.cases if case.status == "ok" for name in case.metrics})
         also = (record.benchmark, f"benchmark {text['title']} {' '.join(metrics)}", " ".join(record.contenders))
-        yield Entry("Measurements", text["title"], f"{uri}#{record.benchmark}", text["question"], also[:2])
+        yield Entry("Measurement", text["title"], f"{uri}#{record.benchmark}", text["question"], also[:2])
         name = f"{text['title']}, {record.device_name.removeprefix('NVIDIA ')}"
-        yield Entry("Measurements", name, f"{uri}#record-{record.device}-{record.benchmark}", ", ".join(metrics), also)
+        yield Entry("Measurement", name, f"{uri}#record-{record.device}-{record.benchmark}", ", ".join(metrics), also)

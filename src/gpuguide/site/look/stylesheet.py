@@ -25,7 +25,7 @@ STYLES = Path("_static/styles")
 WHOLE = "pydata-sphinx-theme.css"
 REDUCED = "used.css"
 """What the layout links to; beside it stand the reduced fonts"""
-SCRIPTS_NOT_LOADED = ("fontawesome.js",)
+SCRIPTS_WITHOUT_CLASSES = ("fontawesome.js", "minisearch.js", "search-entries.js")
 GROUPS = ("media", "supports", "layer")
 """At-rules that hold rules"""
 
@@ -69,7 +69,7 @@ def used_classes(site: Path) -> set[str]:
             for names in _CLASSES.findall(page.read_text(encoding="utf-8")):
                 found.update(names.split())
     for script in site.glob("_static/**/*.js"):
-        if script.name not in SCRIPTS_NOT_LOADED:
+        if script.name not in SCRIPTS_WITHOUT_CLASSES:
             found.update(_WORDS.findall(script.read_text(encoding="utf-8")))
     return found
 
