@@ -24,7 +24,7 @@ from gpuguide.site.finding import (
 )
 from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, skipped_cells
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
 from gpuguide.site.records import (
     benchmark_list,
     calculators,
@@ -71,6 +71,7 @@ PARTS = (
     mathematics,
     not_found,
     numbers,
+    outline,
     page_digests,
     record_downloads,
     record_list,

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -118,6 +119,19 @@ def test_the_path_has_the_parts_of_the_tables_of_contents(project: Project) -> N
         links = [[link["href"] for link in part.select("ul.gg-path a")] for part in parts]
         assert links == [[f"{folder}00-first.html"], [f"{folder}01-second.html"]]
         assert len({part["id"] for part in parts}) == 2
+
+
+@pytest.mark.slow
+def test_sidebar_and_zip_show_parts_and_numbers(project: Project) -> None:
+    parts, titles = ["The machine", "Nothing at all"], ["00 00-first", "01 01-second"]
+    for page in ("tutorials/index.html", "tutorials/01-second.html"):
+        sidebar = read(project, page).select_one("nav.bd-docs-nav")
+        assert sidebar
+        assert [caption.text.strip() for caption in sidebar.select("p.caption")] == parts
+        assert [link.text.strip() for link in sidebar.select("li > a")] == titles
+    with zipfile.ZipFile(project.html / "notebooks" / "gpuguide-tutorials.zip") as archive:
+        read_me = archive.read("gpuguide-tutorials/README.md").decode()
+    assert "## The machine\n\n- `00-first`: 00-first\n\n## Nothing at all\n\n- `01-second`: 01-second\n" in read_me
 
 
 @pytest.mark.slow
@@ -234,7 +248,7 @@ def parsed(page: Path) -> BeautifulSoup:
 
 
 QUESTIONS = {
-    "how fast is attention": "tutorials/07-flash-attention.html",
+    "how fast is attention": "tutorials/22-flash-attention.html",
     "will a model fit": "docs/will-it-fit.html",
     "measure your gpu": "docs/measure-your-gpu.html",
     "all tutorials": "tutorials/index.html",

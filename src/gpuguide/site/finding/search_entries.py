@@ -133,7 +133,7 @@ def words() -> dict[str, Any]:
 def plain_name(docname: str) -> str:
     """Return the name of a page without its folder and number, which may change.
 
-    >>> plain_name("tutorials/07-flash-attention"), plain_name("index")
+    >>> plain_name("tutorials/22-flash-attention"), plain_name("index")
     ('flash-attention', 'index')
     """
     return _NUMBER.sub("", docname.rpartition("/")[2])

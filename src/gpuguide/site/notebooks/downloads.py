@@ -19,7 +19,7 @@ from sphinx.errors import SphinxError
 from gpuguide.measure import store
 from gpuguide.site.notebooks import code_cells, library_wheel, notebook, opening_cells, tutorial_zip
 from gpuguide.site.notebooks.plain_markdown import PlainMarkdown
-from gpuguide.site.pages import page_source, reading
+from gpuguide.site.pages import outline, page_source, reading
 from gpuguide.site.pages.addresses import FOLDER, WHEEL, Addresses
 from gpuguide.site.records.cost_card import costs, downloads_here, executed_in
 from gpuguide.site.records.numbers import stamps
@@ -204,12 +204,25 @@ def _write_bundle(app: Sphinx, folder: Path, tutorial_files: Mapping[str, Path])
     before = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
     library = library_wheel.digest(root)
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(tutorial_files.items())}
-    now = {"wheel": library, "zip": [library, site, contents]}
+    listed = table_of_contents(app)
+    now = {"wheel": library, "zip": [library, site, listed, contents]}
     if before.get("wheel") != now["wheel"] or not wheel.exists():
         library_wheel.write(root, wheel)
     if before.get("zip") != now["zip"] or not target.exists():
-        tutorial_zip.write(target, {**tutorial_files, wheel.name: wheel, "LICENSE": root / "LICENSE"}, wheel.name, site)
+        bundled = {**tutorial_files, wheel.name: wheel, "LICENSE": root / "LICENSE"}
+        tutorial_zip.write(target, bundled, wheel.name, listed, site)
     note.write_text(json.dumps(now), encoding="utf-8")
+
+
+def table_of_contents(app: Sphinx) -> str:
+    """Return the tutorials by part, in Markdown."""
+    offered = tutorials(app)
+    lines: list[str] = []
+    for part in outline.parts(app.env, f"{TUTORIALS}index"):
+        lines += ["", f"## {part.title}", ""] if part.title else []
+        pages = [page for page in part.pages if page in offered]
+        lines += [f"- `{PurePosixPath(page).name}`: {app.env.titles[page].astext()}" for page in pages]
+    return "\n".join(lines).strip() + "\n"
 
 
 # --- on the page -------------------------------------------------------------------------------------------

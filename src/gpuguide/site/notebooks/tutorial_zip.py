@@ -33,11 +33,12 @@ You may leave the wheel out of the first line: the second cell of each notebook 
 missing, and whatever else the notebook needs. Any computer will do. With an NVIDIA GPU some cells measure it and show
 the result beside the published one.
 
+{contents}
 {site}The code is under the MIT licence, text and figures under CC BY 4.0.
 """
 
 
-def write(target: Path, files: Mapping[str, Path], wheel: str, site: str) -> None:
+def write(target: Path, files: Mapping[str, Path], wheel: str, contents: str, site: str) -> None:
     """Write the zip; the same files and ``SOURCE_DATE_EPOCH`` give the same bytes.
 
     Parameters
@@ -48,10 +49,12 @@ def write(target: Path, files: Mapping[str, Path], wheel: str, site: str) -> Non
         Name in the zip, below its folder, to the file.
     wheel : str
         The wheel's file name.
+    contents : str
+        What the tutorials are, in Markdown.
     site : str
         The site's address, or nothing.
     """
-    read_me = READ_ME.format(wheel=wheel, site=f"The site is at {site}. " if site else "")
+    read_me = READ_ME.format(wheel=wheel, contents=contents, site=f"The site is at {site}. " if site else "")
     content = {"README.md": read_me.encode(), **{name: path.read_bytes() for name, path in files.items()}}
     date = time.gmtime(max(FIRST_DATE, int(os.environ.get("SOURCE_DATE_EPOCH", FIRST_DATE))))
     with zipfile.ZipFile(target, "w") as archive:
