@@ -63,6 +63,8 @@ def finish(figure: Canvas) -> None:
         for axis in (ax.xaxis, ax.yaxis):
             size = min((tick.label1.get_fontsize() for tick in axis.majorTicks), default=SMALLEST)
             axis.set_tick_params(labelsize=max(SMALLEST, size))
+    if any(ax in _bounds or ax in _with_legend for ax in figure.axes):
+        figure.draw_without_rendering()  # limits and sizes are known only then; once, because it takes its time
     for ax in [ax for ax in figure.axes if ax in _bounds]:
         keep_room_above(ax, max(value for value, _ in _bounds[ax]))
         for _, name in _bounds[ax]:
@@ -76,7 +78,6 @@ def finish(figure: Canvas) -> None:
 def keep_room_above(ax: Axes, bound: float) -> None:
     """Raise the upper limit of ``ax`` until the name of a bound has room between it and the edge."""
     figure: Any = ax.get_figure(root=True)
-    figure.draw_without_rendering()
     share = min(0.2, ROW / (ax.bbox.height * 72 / figure.dpi))  # a low panel keeps its height for the data
     scale = ax.yaxis.get_transform()
     low, high, at = scale.transform(np.array([*ax.get_ylim(), bound]))
@@ -86,8 +87,6 @@ def keep_room_above(ax: Axes, bound: float) -> None:
 
 def move_from_curves(ax: Axes, name: Annotation) -> None:
     """Put the name of a bound at the other end of its line if fewer curves run through it there."""
-    figure: Any = ax.get_figure(root=True)
-    figure.draw_without_rendering()
     box = name.get_window_extent()
     axes = ax.get_window_extent()
     mirrored = box.translated(axes.x0 + axes.x1 - box.x0 - box.x1, 0)
@@ -161,7 +160,6 @@ def name_at_ends(ax: Axes, lines: dict[str, Line2D]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     figure: Any = ax.get_figure(root=True)
-    figure.draw_without_rendering()  # limits and heights are final only then
     height = ax.bbox.height * 72 / figure.dpi
     ends = {name: _end(ax, line) for name, line in lines.items()}
     for name in [name for name, (x, _) in ends.items() if x < EARLY]:
