@@ -29,6 +29,14 @@ That 1 < 2 holds.
 All of it.
 """
 
+API = """
+```{eval-rst}
+.. automodule:: gpuguide.costs.roofline
+   :members:
+```
+"""
+SOURCE = "_modules/gpuguide/costs/roofline.html"
+
 
 def entries(text: str) -> list[ElementTree.Element]:
     return ElementTree.fromstring(text.encode()).findall(f"{ATOM}entry")
@@ -70,8 +78,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     conf = made.root / "conf.py"
     text = conf.read_text(encoding="utf-8").replace('["*.md", ', '["*.md", "docs/*", ')
     text = text.replace("html_theme_options = {", 'html_theme_options = {"footer_end": ["version"], ')
-    conf.write_text(f"{text}\nhtml_baseurl = '{ADDRESS}'\nrelease = '1.2'\n", encoding="utf-8")
-    made.page("index", "You will see.\n\n```{toctree}\ndocs/changes\n```", runs=False)
+    more = "extensions += ['sphinx.ext.autodoc', 'sphinx.ext.viewcode']"
+    conf.write_text(f"{text}\nhtml_baseurl = '{ADDRESS}'\nrelease = '1.2'\n{more}\n", encoding="utf-8")
+    made.page("index", f"You will see.\n\n{API}\n\n```{{toctree}}\ndocs/changes\n```", runs=False)
     made.page("docs/changes", LOG, runs=False)
     build = made.build()
     assert build.status == 0, build.output
@@ -104,7 +113,11 @@ def test_a_new_entry_changes_the_foot_of_pages_that_are_not_read_again(project: 
     build = project.build()
     assert build.status == 0, build.output
     assert build.read == {"docs/changes"}
-    assert "9 March 2026" in page(project.html / "index.html").select_one(".gg-version").text  # type: ignore[union-attr]
+    for name in ("index.html", SOURCE):
+        assert "9 March 2026" in page(project.html / name).select_one(".gg-version").text  # type: ignore[union-attr]
+    written = (project.html / SOURCE).stat().st_mtime_ns
+    assert project.build().status == 0
+    assert (project.html / SOURCE).stat().st_mtime_ns == written, "and pages of source are not made anew without need"
 
 
 @pytest.mark.slow

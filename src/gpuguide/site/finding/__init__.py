@@ -6,5 +6,7 @@ Names of the library in code lead to the API reference (:mod:`~gpuguide.site.fin
 (:mod:`~gpuguide.site.finding.search_entries`). A page leads to its source and to a place to report a problem
 (:mod:`~gpuguide.site.finding.repository_links`), and an address without a page to the pages there are
 (:mod:`~gpuguide.site.finding.not_found`). Search engines get a list of the pages
-(:mod:`~gpuguide.site.finding.sitemap`) and a sentence about each (:mod:`~gpuguide.site.finding.descriptions`).
+(:mod:`~gpuguide.site.finding.sitemap`) and a sentence about each (:mod:`~gpuguide.site.finding.descriptions`),
+and readers of feeds what changed (:mod:`~gpuguide.site.finding.change_feed`). Pages of source lead back to what is
+said of each name (:mod:`~gpuguide.site.finding.source_pages`).
 """

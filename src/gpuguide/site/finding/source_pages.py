@@ -7,7 +7,10 @@ too, which for a constant says "builtins"; the library's source says it better.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.site.finding.code_links import where_described
@@ -26,6 +29,7 @@ _BACK = re.compile(r'(<div class="viewcode-block" id="([^"]+)">\s*<a class="view
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.connect("config-inited", wait_for_names)
+    app.connect("html-collect-pages", renew, priority=400)  # before viewcode
     app.connect("html-page-context", lead_back)
     app.connect("html-page-context", flatten)
 
@@ -34,6 +38,23 @@ def wait_for_names(app: Sphinx, config: object) -> None:
     """Listen to viewcode, on a site that uses it."""
     if EVENT in app.events.events:
         app.connect(EVENT, defining_module)
+
+
+def renew(app: Sphinx) -> list[Any]:
+    """Remove the pages if what stands around the source has changed: viewcode looks at the source's age alone."""
+    builder: Any = app.builder
+    around = (
+        builder.build_info.config_hash,
+        builder.templates.newest_template_mtime(),
+        sorted(app.env.version.items()),
+        sorted(where_described(app.env).items()),
+    )
+    made_with = hashlib.sha256(repr(around).encode()).hexdigest()
+    note = Path(app.doctreedir, "source-pages.txt")
+    if not note.exists() or note.read_text(encoding="utf-8") != made_with:
+        shutil.rmtree(Path(app.outdir, FOLDER), ignore_errors=True)
+        note.write_text(made_with, encoding="utf-8")
+    return []
 
 
 def defining_module(app: Sphinx, module: str, name: str) -> str:
