@@ -38,6 +38,13 @@ def test_a_page_with_a_calculator_is_one() -> None:
     assert (page.kind, page.anchor) == (CALCULATOR, "")
 
 
+def test_a_claim_in_a_fold_has_the_address_of_its_content() -> None:
+    fold = '<summary>“So.” <span class="gg-verdict">True</span></summary><div id="claim-b"><p>It is.</p></div>'
+    page = f'<article class="bd-article"><section id="p"><details class="gg-claim">{fold}</details></section></article>'
+    _, claim = read(page)
+    assert (claim.kind, claim.anchor, claim.name, claim.text) == (CLAIM, "claim-b", "“So.”", "“So.” True It is.")
+
+
 def test_a_page_without_an_article_has_no_places() -> None:
     assert read("<body><section id='a'><p>Text</p></section></body>") == []
 

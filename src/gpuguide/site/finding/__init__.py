@@ -2,7 +2,8 @@
 
 Names of the library in code lead to the API reference (:mod:`~gpuguide.site.finding.code_links`, by what
 :mod:`~gpuguide.site.finding.code_names` reads in the code), terms to the glossary
-(:mod:`~gpuguide.site.finding.glossary_links`). The search box offers pages, terms, GPUs, records and names
+(:mod:`~gpuguide.site.finding.glossary_links`). Search finds what stands on pages
+(:mod:`~gpuguide.site.finding.search_places`), terms, GPUs, records and names
 (:mod:`~gpuguide.site.finding.search_entries`). A page leads to its source and to a place to report a problem
 (:mod:`~gpuguide.site.finding.repository_links`), and an address without a page to the pages there are
 (:mod:`~gpuguide.site.finding.not_found`). Search engines get a list of the pages

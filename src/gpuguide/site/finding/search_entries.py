@@ -168,7 +168,7 @@ def written(app: Sphinx) -> Iterator[Entry]:
         for place in found:
             if place.kind == search_places.FIGURE:
                 yield Entry("Figure", beginning(place.name), f"{uri}#{place.anchor}", page, (), place.text)
-            elif place.kind == search_places.CLAIM and docname == CLAIMS:
+            elif place.kind == search_places.CLAIM and place.anchor and docname == CLAIMS:
                 said = place.text.removeprefix(place.name).strip()
                 yield Entry("Claim", place.name, f"{uri}#{place.anchor}", beginning(said), (), said)
 

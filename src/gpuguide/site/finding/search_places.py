@@ -96,11 +96,17 @@ class _Reader(HTMLParser):
             self.handle_data(f" {attributes.get('alt', '')} ")
         if tag in _VOID:
             return
-        begins = self._begun(tag, classes, attributes.get("id", ""))
+        anchor = attributes.get("id", "")
+        begins = self._begun(tag, classes, anchor)
+        around = self._innermost()
+        if around and around.kind == CLAIM and not around.anchor and anchor.startswith("claim-"):
+            around.anchor = anchor  # of a claim whose content, and not its fold, has the address
         if "gg-calculator" in classes and self.places:
             self.places[0].kind = CALCULATOR
         silent = tag in _SILENT or bool(classes & _SILENT_CLASSES)
-        names = True if classes & _NAMED_BY else False if classes & _NOT_ITS_NAME else None
+        of_a_claim = self.open and self.open[-1].begins and self.open[-1].begins.kind == CLAIM
+        named = classes & _NAMED_BY or (tag == "summary" and of_a_claim)
+        names = True if named else False if classes & _NOT_ITS_NAME else None
         self.open.append(_Element(tag, begins, silent, names, tag == "pre"))
         if begins is not None:
             self.places.append(begins)
@@ -116,7 +122,7 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Give text to the innermost place around it."""
-        place = next((element.begins for element in reversed(self.open) if element.begins), None)
+        place = self._innermost()
         if place is None or any(element.silent for element in self.open):
             return
         if any(element.code for element in self.open):
@@ -126,11 +132,14 @@ class _Reader(HTMLParser):
         if next((element.names for element in reversed(self.open) if element.names is not None), False):
             place.named.append(data)
 
+    def _innermost(self) -> Place | None:
+        return next((element.begins for element in reversed(self.open) if element.begins), None)
+
     def _begun(self, tag: str, classes: set[str], anchor: str) -> Place | None:
         if tag == "section":
             return Place(SECTION, anchor if self.places else "")
         if tag == "figure" and anchor:
             return Place(FIGURE, anchor)
-        if "gg-claim" in classes and anchor:
+        if "gg-claim" in classes:
             return Place(CLAIM, anchor)
         return None

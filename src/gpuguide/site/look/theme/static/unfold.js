@@ -1,14 +1,14 @@
-// Opens the folds around a place, which the browser does not always do by itself, and shows it if the choice of a
-// verdict has left it out. Returns whether anything changed.
+// Opens the folds around what an address points at, where the browser does not do so by itself, and shows it if the
+// choice of a verdict has left it out.
 function unfold(place) {
+  const everything = document.getElementById("gg-filter-all");
   const folds = [];
   for (let fold = place?.closest("details"); fold; fold = fold.parentElement.closest("details")) folds.push(fold);
-  const everything = document.getElementById("gg-filter-all");
-  const left_out = everything && folds.some((fold) => !fold.checkVisibility());
-  if (left_out) everything.checked = true;
+  const leftOut = everything && folds.some((fold) => !fold.checkVisibility());
+  if (leftOut) everything.checked = true;
   const closed = folds.filter((fold) => !fold.open);
   closed.forEach((fold) => { fold.open = true; });
-  return left_out || closed.length > 0;
+  return leftOut || closed.length > 0;
 }
 
 function addressed() {
