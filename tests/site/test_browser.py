@@ -131,12 +131,13 @@ SEEN = """const seen = element => {
 FIGURES = f"""() => {{
     {SEEN}
     const all = (figure, selector) => [...figure.querySelectorAll(selector)].map(seen);
-    return [...document.querySelectorAll("figure.gg-figure")].map(figure => ({{
+    const shown = figure => !figure.closest("details:not([open])");
+    return [...document.querySelectorAll("figure.gg-figure")].filter(shown).map(figure => ({{
         light: all(figure, "img.only-light"), dark: all(figure, "img.only-dark"),
         tried: all(figure, ".gg-try").includes(true),
         caption: all(figure, "figcaption .caption-text"), stamps: all(figure, "figcaption .gg-stamp") }}));
 }}"""
-"""Of each figure, which of its parts are seen"""
+"""Of each figure outside of closed folds, which of its parts are seen"""
 
 
 def figures_are_seen(view: View, scheme: str) -> None:

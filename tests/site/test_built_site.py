@@ -116,7 +116,7 @@ def test_the_api_reference_leads_to_the_source_and_the_source_back() -> None:
     """Where a package passes a name on, and where it does not."""
     described = {
         "logits": ("gpuguide.logits.softmax", "gpuguide/logits/probabilities", "softmax"),
-        "costs": ("gpuguide.costs.memory.training.Step", "gpuguide/costs/memory/training", "Step"),
+        "costs": ("gpuguide.costs.roofline.time_floor", "gpuguide/costs/roofline", "time_floor"),
     }
     for name, (full, module, inside) in described.items():
         term = parsed(SITE / "docs" / "api" / f"{name}.html").find(id=full)

@@ -177,7 +177,7 @@ def name_at_ends(ax: Axes, lines: dict[str, Line2D]) -> None:
             xycoords=ax.transAxes,
             textcoords=beside,
             va="center",
-            fontsize="small" if len(name) > LONG else None,
+            fontsize=SMALLEST if len(name) > LONG else None,
             arrowprops=stroke,
             annotation_clip=False,
         )

@@ -48,7 +48,7 @@ def test_exactly_the_pages_that_use_a_change_run_again(project: Project) -> None
     project.edit("doubling.py", "4 * number", "2 * number")
     assert project.build().executed == set(), "the earlier outputs are still in the cache"
 
-    project.edit("plotting/marks.py", "handlelength=2.2", "handlelength=2.4")
+    project.edit("plotting/finishing.py", "handlelength=2.2", "handlelength=2.4")
     assert project.build().executed == set(), "no page here draws"
 
     project.record("copy-size", slower=1.5)
