@@ -103,5 +103,6 @@ def _in_colours(page: Any) -> str:
 def _run(page: Any, context: str, options: dict[str, Any], given: list[str] | None = None) -> str:
     if not page.evaluate("'axe' in window"):
         page.evaluate(Axe().axe_script)
+    options = options | {"preload": False}  # else it asks for the style sheets anew, which a page from a file may not
     results = AxeResults(page.evaluate(f"([context, options]) => axe.run({context}, options)", [given, options]))
     return str(results.generate_report()) if results.violations_count else ""

@@ -189,7 +189,6 @@ def looked_at(view: View, scheme: str, width: int) -> None:
     assert view.foreign == []
     assert view.complaints == []
     assert not (found := barriers.found(view.page)), f"{where}: {found}"
-    view.complaints.clear()  # axe makes requests of its own
     view.page.keyboard.press("Tab")  # from here on, the browser shows rings as for the keyboard
     reached, without = view.page.evaluate(FOCUS_RINGS)
     assert reached >= 4
