@@ -6,6 +6,7 @@ import math
 import statistics
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -130,8 +131,9 @@ def autocast_as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "cross_entropy", cross_entropy)
 
 
-def peaks(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the most bytes alive in the forward pass and, if there is one, in the backward pass of a second step."""
+@contextmanager
+def after_a_step(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[Stage, Ledger]]:
+    """Take one step of training or use, and give the stage with a ledger that counts on from there."""
     torch.manual_seed(0)
     stage = Stage(way, keys, "cpu")
     with Ledger() as ledger:
@@ -139,6 +141,12 @@ def peaks(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             ledger.count(tensor.data)
         stage.step()
         ledger.peak = ledger.now
+        yield stage, ledger
+
+
+def peaks(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the most bytes alive in the forward pass and, if there is one, in the backward pass of a second step."""
+    with after_a_step(way, keys) as (stage, ledger):
         result = stage.forward()
         yield "forward", ledger.peak
         if way.trains:
@@ -214,12 +222,7 @@ def test_while_batches_are_added_up_all_gradients_are_held(
     """The second of two batches: its forward and backward pass beside the gradients of the first."""
     way = WAYS[name]
     run = replace(run_of(way, keys), accumulation=2)
-    torch.manual_seed(0)
-    stage = Stage(way, keys, "cpu")
-    with Ledger() as ledger:
-        for tensor in (*stage.model.parameters(), stage.tokens, stage.targets):
-            ledger.count(tensor.data)
-        stage.step()
+    with after_a_step(way, keys) as (stage, ledger):
         stage.backward(stage.forward())
         ledger.peak = ledger.now
         stage.backward(stage.forward())

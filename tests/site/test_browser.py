@@ -131,13 +131,21 @@ SEEN = """const seen = element => {
 FIGURES = f"""() => {{
     {SEEN}
     const all = (figure, selector) => [...figure.querySelectorAll(selector)].map(seen);
-    const shown = figure => !figure.closest("details:not([open])");
-    return [...document.querySelectorAll("figure.gg-figure")].filter(shown).map(figure => ({{
-        light: all(figure, "img.only-light"), dark: all(figure, "img.only-dark"),
-        tried: all(figure, ".gg-try").includes(true),
-        caption: all(figure, "figcaption .caption-text"), stamps: all(figure, "figcaption .gg-stamp") }}));
+    return [...document.querySelectorAll("figure.gg-figure")].map(figure => {{
+        const closed = [];
+        for (let fold = figure.closest("details"); fold; fold = fold.parentElement.closest("details")) {{
+            if (!fold.open) closed.push(fold);
+        }}
+        closed.forEach(fold => {{ fold.open = true; }});
+        const found = {{
+            light: all(figure, "img.only-light"), dark: all(figure, "img.only-dark"),
+            tried: all(figure, ".gg-try").includes(true),
+            caption: all(figure, "figcaption .caption-text"), stamps: all(figure, "figcaption .gg-stamp") }};
+        closed.forEach(fold => {{ fold.open = false; }});
+        return found;
+    }});
 }}"""
-"""Of each figure outside of closed folds, which of its parts are seen"""
+"""Of each figure, which of its parts are seen, if need be with the folds around it open"""
 
 
 def figures_are_seen(view: View, scheme: str) -> None:

@@ -8,7 +8,6 @@ They stand in ``presets.toml`` beside this module.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Any
 from gpuguide.costs.memory import Shape
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.sources import SOURCE_KEYS, Source, read_source
+from gpuguide.hardware.tables import only, parsed
 
 _OWN = ("name", "family", "config", "source", "parameters")
 _SHAPE = tuple(field.name for field in fields(Shape))
@@ -89,10 +89,7 @@ def parse(text: str, origin: str) -> tuple[Mapping[str, Source], Mapping[str, Pr
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise GpuguideError(f"{origin} is not valid TOML: {error}.") from error
+    tables = parsed(text, origin)
     known = {
         key: read_source(key, _keys(entry, SOURCE_KEYS, SOURCE_KEYS, f"{origin}, sources.{key}"), origin)
         for key, entry in tables.get("sources", {}).items()
@@ -119,9 +116,7 @@ def _preset(key: str, entry: dict[str, Any], known: Mapping[str, Source], origin
 def _keys(entry: Any, allowed: tuple[str, ...], needed: tuple[str, ...], where: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise GpuguideError(f"{where} is {entry!r}; write a table.")
-    for key in entry:
-        if key not in allowed:
-            raise GpuguideError(f"{where}: {unknown('key', key, allowed)}")
+    only(entry, allowed, where)
     for key in needed:
         if key not in entry:
             raise GpuguideError(f"{where} has no {key}; add it.")
