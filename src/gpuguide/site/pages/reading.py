@@ -157,10 +157,14 @@ def code_of_drawings(code: str) -> str:
 
 @functools.cache
 def drawn_by_one_call(module: str = "pictures") -> dict[str, str]:
-    """Return the functions of a module of :mod:`gpuguide.plotting` that show something each: name to source."""
-    text = (digest.PACKAGE_FOLDER / "plotting" / f"{module}.py").read_text(encoding="utf-8")
-    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    return {each.name: ast.get_source_segment(text, each) or "" for each in functions if not each.name.startswith("_")}
+    """Return the functions of a part of :mod:`gpuguide.plotting` that show something each: name to source."""
+    part = digest.PACKAGE_FOLDER / "plotting" / module
+    found = {}
+    for path in sorted(part.glob("*.py")) or [part.with_suffix(".py")]:
+        text = path.read_text(encoding="utf-8")
+        functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+        found |= {each.name: ast.get_source_segment(text, each) or "" for each in functions}
+    return {name: source for name, source in found.items() if not name.startswith("_")}
 
 
 def said(token: Token) -> str:
