@@ -43,6 +43,16 @@ def test_an_escaped_class_is_the_class_that_a_page_has() -> None:
     assert stylesheet.reduced(r".w-1\/2{top:0}", {"w-1/2"})
 
 
+def test_stylesheets_from_elsewhere_find_their_files(tmp_path: Path) -> None:
+    folder = tmp_path / "_static" / "styles"
+    folder.mkdir(parents=True)
+    (folder / "pydata-sphinx-theme.css").write_text(".a{src:url(../a.woff2)}", encoding="utf-8")
+    ours = '.b{src:url("b.woff2")}.c{src:url(data:x)}'
+    (folder.parent / "gpuguide.css").write_text(ours, encoding="utf-8")
+    text = stylesheet.unreduced(folder)
+    assert text == '.a{src:url(../a.woff2)}\n.b{src:url("../b.woff2")}.c{src:url(data:x)}'
+
+
 def test_what_a_page_or_a_loaded_script_names_is_used(tmp_path: Path) -> None:
     (tmp_path / "_static" / "scripts").mkdir(parents=True)
     (tmp_path / "index.html").write_text('<p class="a b"></p>', encoding="utf-8")

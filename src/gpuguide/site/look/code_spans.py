@@ -1,8 +1,8 @@
 """Code without the marks of what looks like any other text, a quarter of a page's size.
 
 Pygments marks every name, bracket and space. Where neither scheme's style gives these another look than the code
-around them has, the mark is taken off. Sphinx marks every word of code within a sentence or a signature, so that no line
-breaks inside it. The mark stays on those inside which a line could break.
+around them has, the mark is taken off. Sphinx marks every word of code within a sentence or a signature, so that no
+line breaks inside it. The mark stays on those inside which a line could break.
 """
 
 from __future__ import annotations

@@ -40,12 +40,13 @@ GROUPS = ("media", "supports", "layer")
 _CLASSES = re.compile(r'\bclass="([^"]*)"')
 _WORDS = re.compile(r"[\w-]+")
 _FONT = re.compile(r"url\((\.\./vendor/fontawesome/webfonts/[\w-]+\.woff2)\)")
+_ADDRESS = re.compile(r"""url\((["']?)(?!["']?(?:data:|https?:|/))""")
 _ICON = re.compile("[\ue000-\uf8ff]")  # Unicode's private use area
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.connect("build-finished", write)
+    app.connect("build-finished", write, priority=900)  # the theme writes the styles of code when a build is finished
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
@@ -70,9 +71,12 @@ def write(app: Sphinx, exception: Exception | None) -> None:
 
 
 def unreduced(folder: Path) -> str:
-    """Return the stylesheets of a built site, one after the other; extensions that it lacks add nothing."""
-    sheets = [path for name in WHOLE for path in sorted((folder / name).parent.glob(Path(name).name))]
-    return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
+    """Return the stylesheets of a built site, one after the other, with the addresses in them seen from ``folder``.
+
+    What it lacks, as the stylesheet of an extension that it does not use, adds nothing.
+    """
+    sheets = [(name.removesuffix(Path(name).name), path) for name in WHOLE for path in sorted(folder.glob(name))]
+    return "\n".join(_ADDRESS.sub(rf"url(\1{way}", path.read_text(encoding="utf-8")) for way, path in sheets)
 
 
 def used_classes(site: Path) -> set[str]:
