@@ -68,6 +68,7 @@ TOPICS = {
     "attention-traffic": ["naive", "gpuguide-triton", "sdpa-flash", "sdpa-cudnn"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
+    "bytes-in-flight": ["one-load", "four-loads"],
     "gpu-metrics": ["nvml"],
     "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "cudf-raw", "gpuguide"],
     "dataframe-groups": ["cudf", "gpuguide"],
