@@ -69,6 +69,7 @@ TOPICS = {
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "gpu-metrics": ["nvml"],
+    "slow-training-step": ["nvml"],
     "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "cudf-raw", "gpuguide"],
     "dataframe-groups": ["cudf", "gpuguide"],
     "dataframe-mistakes": ["right", "no-synchronize", "not-collected", "cold-start"],
