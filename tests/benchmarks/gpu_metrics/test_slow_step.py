@@ -70,9 +70,17 @@ def test_the_record_gives_the_traces_back(small: FakeNvml, pretended_gpu: Device
 
 def test_attention_written_out_is_the_models_own() -> None:
     torch.manual_seed(0)
-    layers = Attention(Config(64, context=24, layers=1, heads=4, hidden=32))
+    config = Config(64, context=24, layers=1, heads=4, hidden=32)
+    layers, written_out = Attention(config), WrittenOut(config)
+    written_out.load_state_dict(layers.state_dict())
     hidden = torch.randn(3, 24, 32)
-    torch.testing.assert_close(WrittenOut(layers)(hidden), layers(hidden))
+    torch.testing.assert_close(written_out(hidden), layers(hidden))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_loop_uses_the_attention_that_it_says(small: FakeNvml, fused: bool) -> None:
+    attention = Training(Way(fused_attention=fused), "cpu").model.blocks[0].attention
+    assert isinstance(attention, WrittenOut) == (not fused)
 
 
 def test_both_ways_of_tokenising_give_the_same_batches(small: FakeNvml) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from gpuguide import models
@@ -86,22 +85,18 @@ def after_each(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
 WAYS = after_each(CHANGES)
 
 
-class WrittenOut(nn.Module):
+class WrittenOut(Attention):
     """Causal attention as textbooks write it: the scores of all pairs of positions go to memory, several times."""
-
-    def __init__(self, layers: Attention) -> None:
-        super().__init__()
-        self.layers = layers
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Mix the positions: ``(batch, seq, hidden)`` to the same shape."""
         batch, seq, width = hidden.shape
-        split = self.layers.query_key_value(hidden).view(batch, seq, 3, self.layers.heads, width // self.layers.heads)
+        split = self.query_key_value(hidden).view(batch, seq, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (batch, heads, seq, head_dim)
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
         future = torch.ones(seq, seq, dtype=torch.bool, device=hidden.device).triu(1)
         shares = scores.masked_fill(future, -math.inf).softmax(-1)
-        return self.layers.out((shares @ value).transpose(1, 2).reshape(batch, seq, width))
+        return self.out((shares @ value).transpose(1, 2).reshape(batch, seq, width))
 
 
 @functools.cache
@@ -144,9 +139,10 @@ class Training:
         with self.device:
             self.model = GPT2(SHAPE)
         if not way.fused_attention:
-            for block in self.model.blocks:
-                block.attention = WrittenOut(block.attention)
-        kind = {"fused": True} if way.fused_optimizer else {"foreach": False}
+            for module in self.model.modules():
+                if isinstance(module, Attention):
+                    module.__class__ = WrittenOut
+        kind: dict[str, Any] = {"fused": True} if way.fused_optimizer else {"foreach": False}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, **kind)
         torch.compiler.reset()
         self.loss_of = torch.compile(loss_of) if way.compiled else loss_of
