@@ -19,7 +19,7 @@ KERNELS = 3
 
 
 def stream_and_queue() -> Figure:
-    """Draw kernels that the host queues and the GPU works off, and what two timers read, to scale."""
+    """Draw kernels that the host queues and the GPU works through, and what two timers read, to scale."""
     record = store.published("timing-mistakes")
     submit, run = (
         record.case(name, shape="square").metrics["time"].summary.median for name in ("no-synchronize", "right")
@@ -31,9 +31,9 @@ def stream_and_queue() -> Figure:
         alt=f"Two lines of time. On the first the host submits {KERNELS} kernels in {spoken[0]} each. On the second "
         f"the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has submitted them "
         f"reads {spoken[2]}; one that waits for the GPU reads {spoken[3]}.",
-        caption="The host puts kernels into a stream's queue, and the GPU works them off later. A timer that does not "
-        f"synchronise stops when all are queued, after {spoken[2]}; their work ends after {spoken[3]}. The boxes are "
-        "as long as the measured times of a square product of matrices.",
+        caption="The host puts kernels into a stream's queue, and the GPU works through them later. A timer that does "
+        f"not synchronise stops when all are queued, after {spoken[2]}; their work ends after {spoken[3]}. The boxes "
+        "are as long as the measured times of a square product of matrices.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),
