@@ -218,8 +218,8 @@ def bytes_under_way() -> Figure:
         f"the first one dot is under way, the {CHUNK} bytes of one thread, which get {spoken['alone']}. The second is "
         f"full of dots: {spoken['full']} are under way.",
         caption=f"A memory is a pipe as long as its latency and as wide as its bandwidth. One thread that waits for "
-        f"each {CHUNK} bytes before it asks for the next gets {spoken['alone']}. The full rate needs {spoken['full']} "
-        "under way at once. The dots of the full pipe are a sign, not a count.",
+        f"each {CHUNK} bytes before it asks for the next gets {spoken['alone']}. The full rate needs at least "
+        f"{spoken['full']} under way at once. The dots of the full pipe are a sign, not a count.",
         records=[rates, waits],
         size=(WIDE, 3.3),
         narrow=(4.6, 3.3),
