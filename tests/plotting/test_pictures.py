@@ -12,7 +12,13 @@ from gpuguide import plotting
 from gpuguide.measure import reference_gpu, store
 from gpuguide.plotting import text_boxes
 
-PICTURES = (plotting.memories_of_a_gpu, plotting.stream_and_queue, plotting.causal_tiles)
+PICTURES = (
+    plotting.memories_of_a_gpu,
+    plotting.wait_for_a_word,
+    plotting.bytes_under_way,
+    plotting.stream_and_queue,
+    plotting.causal_tiles,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,13 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    bytes_under_way,
+    causal_tiles,
+    memories_of_a_gpu,
+    stream_and_queue,
+    wait_for_a_word,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -31,6 +37,7 @@ __all__ = [
     "Panel",
     "Theme",
     "bars",
+    "bytes_under_way",
     "causal_tiles",
     "ceiling",
     "colour",
@@ -54,4 +61,5 @@ __all__ = [
     "stroke",
     "trace",
     "trace_panel",
+    "wait_for_a_word",
 ]
