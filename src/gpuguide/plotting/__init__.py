@@ -18,7 +18,12 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    causal_tiles,
+    memories_of_a_gpu,
+    stream_and_queue,
+    what_utilisation_counts,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -54,4 +59,5 @@ __all__ = [
     "stroke",
     "trace",
     "trace_panel",
+    "what_utilisation_counts",
 ]

@@ -1,0 +1,112 @@
+"""Drawings of what a GPU's metrics count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuguide.measure import reference_gpu, store, traces
+from gpuguide.plotting import drawings
+from gpuguide.plotting.figure import Figure, show
+from gpuguide.plotting.renditions import WIDE, is_narrow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from gpuguide.plotting.palette import Theme
+
+PERIODS = 3
+"""Of the driver, as many as are drawn"""
+BURSTS = 4
+"""Kernels that are drawn in a period where the GPU pauses; in the record there are many more"""
+LEAST = 1.6
+"""Points: a kernel of one thread would be too thin to be seen"""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A GPU at work: what it does, in which share of the time, and what the driver and the chip read."""
+
+    title: str
+    running: float
+    """Share of the time in which it runs kernels, as it is drawn"""
+    utilisation: float
+    activity: float
+    """Share of the multiprocessors that were busy, over all of the time"""
+
+
+def what_utilisation_counts() -> Figure:
+    """Draw three kinds of work over the driver's sample periods: how high, how often, and what utilisation reads."""
+    lanes = [
+        _lane("spin", "one thread that reads the clock", 1.0),
+        _lane("bursts", "large products, with pauses as long as they take", 0.5),
+        _lane("products", "large products without a pause", 1.0),
+    ]
+    words = "; ".join(
+        f"{each.title}: utilisation {_share('gpu_utilisation', each.utilisation)}, multiprocessors at work "
+        f"{_share('sm_activity', each.activity)}"
+        for each in lanes
+    )
+    return show(
+        lambda figure, theme: _draw(figure, theme, lanes),
+        alt="Three lines of time, cut into sample periods, with kernels drawn as high as the share of the "
+        f"multiprocessors that they keep busy. {words}.",
+        caption="GPU utilisation asks whether a kernel was there, and not how high it is. A kernel is as high as the "
+        f"share of the multiprocessors of {reference_gpu.word('a short')} that it keeps busy; the pauses are not to "
+        "scale, and there are many more of them in a period.",
+        records=[store.published("gpu-metrics")],
+        size=(WIDE, 3.7),
+        narrow=(4.6, 3.9),
+        name="what-utilisation-counts",
+        rows=[
+            {"work": each.title, "gpu_utilisation": each.utilisation, "sm_activity": each.activity} for each in lanes
+        ],
+    )
+
+
+def _lane(scenario: str, title: str, running: float) -> Lane:
+    record = store.published("gpu-metrics")
+    case = record.case("nvml", scenario=scenario)
+    begun, ended = (case.measured[f"work_{word}"].summary.median for word in ("began", "ended"))
+    spans = traces.of_case(record, case).between(begun + 1, ended).totals().columns
+    return Lane(title, running, spans["gpu_utilisation"].mean, spans["sm_activity"].mean)
+
+
+def _share(name: str, value: float) -> str:
+    return traces.value_text(name, value, "1")
+
+
+def _draw(figure: Canvas, theme: Theme, lanes: list[Lane]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    left, right = 8.0, width - (112 if is_narrow(figure) else 150)
+    tall, between = 46.0, 28.0
+    bottoms = [height - 24 - tall - place * (tall + between) for place in range(len(lanes))]
+    period = (right - left) / PERIODS
+    for bottom, lane in zip(bottoms, lanes, strict=True):
+        drawings.label(ax, left, bottom + tall + 11, lane.title, across="left", bold=True)
+        ax.plot([left, right], [bottom, bottom], color=theme.grid, linewidth=1)
+        _kernels(ax, left, bottom, tall, period, lane)
+        drawings.label(ax, right + 10, bottom + 0.68 * tall, "SM activity", across="left", size=10)
+        drawings.label(
+            ax, right + 10, bottom + 0.3 * tall, _share("sm_activity", lane.activity), across="left", bold=True
+        )
+    base = bottoms[-1] - 6
+    for number in range(PERIODS + 1):
+        drawings.moment(ax, left + number * period, base - 6, bottoms[0] + tall)
+    words = "a sample period" if is_narrow(figure) else "a sample period of the driver, 1/6 s to 1 s"
+    drawings.extent(ax, left, left + period, base - 10, "")
+    drawings.label(ax, left, base - 24, words, across="left", size=10)
+
+
+def _kernels(ax: Axes, left: float, bottom: float, tall: float, period: float, lane: Lane) -> None:
+    """Draw the kernels of a lane, and in each period what utilisation reads of it."""
+    high = max(LEAST, tall * lane.activity / lane.running)
+    for number in range(PERIODS):
+        start = left + number * period
+        pieces = 1 if lane.running == 1 else BURSTS
+        for piece in range(pieces):
+            step = period / pieces
+            drawings.box(ax, start + piece * step, bottom, step * lane.running, high, colour="blue", strength=0.3)
+        reads = _share("gpu_utilisation", lane.utilisation)
+        drawings.label(ax, start + period / 2, bottom + tall / 2, f"reads {reads}", size=11)
