@@ -56,8 +56,8 @@ def what_utilisation_counts() -> Figure:
         f"share of the multiprocessors of {reference_gpu.word('a short')} that it keeps busy; the pauses are not to "
         "scale, and there are many more of them in a period.",
         records=[store.published("gpu-metrics")],
-        size=(WIDE, 3.7),
-        narrow=(4.6, 3.9),
+        size=(WIDE, 4.1),
+        narrow=(4.6, 4.1),
         name="what-utilisation-counts",
         rows=[
             {"work": each.title, "gpu_utilisation": each.utilisation, "sm_activity": each.activity} for each in lanes
@@ -79,34 +79,33 @@ def _share(name: str, value: float) -> str:
 
 def _draw(figure: Canvas, theme: Theme, lanes: list[Lane]) -> None:
     ax, width, height = drawings.sheet(figure)
-    left, right = 8.0, width - (112 if is_narrow(figure) else 150)
-    tall, between = 46.0, 28.0
-    bottoms = [height - 24 - tall - place * (tall + between) for place in range(len(lanes))]
+    left, right = 8.0, width - (96 if is_narrow(figure) else 104)
+    tall, apart = 38.0, 84.0
+    bottoms = [height - 22 - tall - place * apart for place in range(len(lanes))]
     period = (right - left) / PERIODS
     for bottom, lane in zip(bottoms, lanes, strict=True):
-        drawings.label(ax, left, bottom + tall + 11, lane.title, across="left", bold=True)
+        drawings.label(ax, left, bottom + tall + 12, lane.title, across="left", bold=True)
         ax.plot([left, right], [bottom, bottom], color=theme.grid, linewidth=1)
         _kernels(ax, left, bottom, tall, period, lane)
-        drawings.label(ax, right + 10, bottom + 0.68 * tall, "SM activity", across="left", size=10)
+        drawings.label(ax, right + 10, bottom + 0.72 * tall, "SM activity", across="left", size=10)
         drawings.label(
             ax, right + 10, bottom + 0.3 * tall, _share("sm_activity", lane.activity), across="left", bold=True
         )
-    base = bottoms[-1] - 6
-    for number in range(PERIODS + 1):
-        drawings.moment(ax, left + number * period, base - 6, bottoms[0] + tall)
+        for number in range(PERIODS + 1):
+            drawings.moment(ax, left + number * period, bottom - 18, bottom + tall)
+        for number in range(PERIODS):
+            reads = _share("gpu_utilisation", lane.utilisation)
+            drawings.label(ax, left + (number + 0.5) * period, bottom - 11, reads, bold=True)
+        drawings.label(ax, right + 10, bottom - 11, "utilisation", across="left", size=10)
     words = "a sample period" if is_narrow(figure) else "a sample period of the driver, 1/6 s to 1 s"
-    drawings.extent(ax, left, left + period, base - 10, "")
-    drawings.label(ax, left, base - 24, words, across="left", size=10)
+    drawings.extent(ax, left, left + period, bottoms[-1] - 26, "")
+    drawings.label(ax, left, bottoms[-1] - 40, words, across="left", size=10)
 
 
 def _kernels(ax: Axes, left: float, bottom: float, tall: float, period: float, lane: Lane) -> None:
-    """Draw the kernels of a lane, and in each period what utilisation reads of it."""
+    """Draw the kernels of a lane, period by period: one that lasts, or several with pauses."""
     high = max(LEAST, tall * lane.activity / lane.running)
-    for number in range(PERIODS):
-        start = left + number * period
-        pieces = 1 if lane.running == 1 else BURSTS
-        for piece in range(pieces):
-            step = period / pieces
-            drawings.box(ax, start + piece * step, bottom, step * lane.running, high, colour="blue", strength=0.3)
-        reads = _share("gpu_utilisation", lane.utilisation)
-        drawings.label(ax, start + period / 2, bottom + tall / 2, f"reads {reads}", size=11)
+    pieces = 1 if lane.running == 1 else BURSTS
+    step = period / pieces
+    for piece in range(PERIODS * pieces):
+        drawings.box(ax, left + piece * step, bottom, step * lane.running, high, colour="blue", strength=0.3)
