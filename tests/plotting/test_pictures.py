@@ -17,6 +17,7 @@ PICTURES = (
     plotting.stream_and_queue,
     plotting.causal_tiles,
     plotting.what_utilisation_counts,
+    plotting.step_and_its_data,
 )
 
 

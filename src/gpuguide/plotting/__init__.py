@@ -21,6 +21,7 @@ from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.pictures import (
     causal_tiles,
     memories_of_a_gpu,
+    step_and_its_data,
     stream_and_queue,
     what_utilisation_counts,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "show",
     "show_table",
     "stamp",
+    "step_and_its_data",
     "stream_and_queue",
     "stroke",
     "trace",

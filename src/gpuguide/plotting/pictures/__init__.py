@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles
 from gpuguide.plotting.pictures.machine import memories_of_a_gpu, stream_and_queue
-from gpuguide.plotting.pictures.metrics import what_utilisation_counts
+from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
 
-__all__ = ["causal_tiles", "memories_of_a_gpu", "stream_and_queue", "what_utilisation_counts"]
+__all__ = ["causal_tiles", "memories_of_a_gpu", "step_and_its_data", "stream_and_queue", "what_utilisation_counts"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import reference_gpu, store, traces
+from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from gpuguide.plotting.palette import Theme
+
+# --- what utilisation counts -------------------------------------------------------------------------------
 
 PERIODS = 3
 """Of the driver, as many as are drawn"""
@@ -109,3 +112,51 @@ def _kernels(ax: Axes, left: float, bottom: float, tall: float, period: float, l
     step = period / pieces
     for piece in range(PERIODS * pieces):
         drawings.box(ax, left + piece * step, bottom, step * lane.running, high, colour="blue", strength=0.3)
+
+
+# --- a step that waits for its data ------------------------------------------------------------------------
+
+
+def step_and_its_data() -> Figure:
+    """Draw what a training step takes on the host and on the GPU, as found and after two changes, to scale."""
+    record = store.published("slow-training-step")
+
+    def median(step: str, name: str) -> float:
+        return record.case("nvml", step=step).metrics[name].summary.median
+
+    host = median("as-found", "loading") * median("as-found", "time")
+    slow, fast = median("tokenised-once", "time"), median("bf16", "time")
+    rows = [
+        ("as found", host, median("as-found", "time") - host),
+        ("bf16 alone, predicted", host, fast),
+        ("tokenised once", 0.0, slow),
+        ("tokenised once, and bf16", 0.0, fast),
+    ]
+    words = "; ".join(f"{name}: {format_quantity(first + second, 's')}" for name, first, second in rows)
+    return show(
+        lambda figure, theme: _draw_steps(figure, rows),
+        alt="Four bars of time, each a training step: first the host builds the batch, then the GPU computes. "
+        f"{words}. In the last two the host's part is gone.",
+        caption="A step as found, and what two changes do to it, to scale. While the host takes most of the step, a "
+        "faster GPU hardly helps.",
+        records=[record],
+        size=(WIDE, 3.0),
+        narrow=(4.6, 3.0),
+        name="step-and-its-data",
+        rows=[{"step": name, "host_s": first, "gpu_s": second} for name, first, second in rows],
+    )
+
+
+def _draw_steps(figure: Canvas, rows: list[tuple[str, float, float]]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    left, tall, apart = 8.0, 26.0, 52.0
+    scale = (width - left - 62) / max(first + second for _, first, second in rows)
+    for place, (name, host, gpu) in enumerate(rows):
+        bottom = height - 22 - tall - place * apart
+        drawings.label(ax, left, bottom + tall + 10, name, across="left", size=10)
+        spans = [(host, host + gpu, "GPU" if gpu * scale > 30 else "", "orange")]
+        if host:
+            spans.insert(0, (0.0, host, "the host builds the batch", "blue"))
+        drawings.time_line(ax, left, bottom, scale, spans, height=tall, size=10)
+        took = format_quantity(host + gpu, "s")
+        drawings.label(ax, left + (host + gpu) * scale + 8, bottom + tall / 2, took, across="left", bold=True)
