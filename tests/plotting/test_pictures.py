@@ -18,6 +18,8 @@ PICTURES = (
     plotting.bytes_under_way,
     plotting.stream_and_queue,
     plotting.causal_tiles,
+    plotting.what_utilisation_counts,
+    plotting.step_and_its_data,
 )
 
 

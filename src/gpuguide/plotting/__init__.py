@@ -22,8 +22,10 @@ from gpuguide.plotting.pictures import (
     bytes_under_way,
     causal_tiles,
     memories_of_a_gpu,
+    step_and_its_data,
     stream_and_queue,
     wait_for_a_word,
+    what_utilisation_counts,
 )
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
@@ -31,9 +33,9 @@ from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
 __all__ = [
     "DARK",
+    "Figure",
     "LIGHT",
     "PANELS",
-    "Figure",
     "Panel",
     "Theme",
     "bars",
@@ -57,9 +59,11 @@ __all__ = [
     "show",
     "show_table",
     "stamp",
+    "step_and_its_data",
     "stream_and_queue",
     "stroke",
     "trace",
     "trace_panel",
     "wait_for_a_word",
+    "what_utilisation_counts",
 ]
