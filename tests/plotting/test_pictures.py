@@ -12,7 +12,13 @@ from gpuguide import plotting
 from gpuguide.measure import reference_gpu, store
 from gpuguide.plotting import text_boxes
 
-PICTURES = (plotting.memories_of_a_gpu, plotting.stream_and_queue, plotting.causal_tiles)
+PICTURES = (
+    plotting.memories_of_a_gpu,
+    plotting.stream_and_queue,
+    plotting.causal_tiles,
+    plotting.from_text_to_token,
+    plotting.softmax_on_a_line,
+)
 
 
 @pytest.fixture(autouse=True)

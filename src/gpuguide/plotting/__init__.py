@@ -18,7 +18,13 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    causal_tiles,
+    from_text_to_token,
+    memories_of_a_gpu,
+    softmax_on_a_line,
+    stream_and_queue,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -36,6 +42,7 @@ __all__ = [
     "colour",
     "curves",
     "device_label",
+    "from_text_to_token",
     "is_narrow",
     "label",
     "legend",
@@ -49,6 +56,7 @@ __all__ = [
     "sampling_to_try",
     "show",
     "show_table",
+    "softmax_on_a_line",
     "stamp",
     "stream_and_queue",
     "stroke",

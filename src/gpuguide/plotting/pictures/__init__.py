@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles
 from gpuguide.plotting.pictures.machine import memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
-__all__ = ["causal_tiles", "memories_of_a_gpu", "stream_and_queue"]
+__all__ = ["causal_tiles", "from_text_to_token", "memories_of_a_gpu", "softmax_on_a_line", "stream_and_queue"]
