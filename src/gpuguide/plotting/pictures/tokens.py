@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
@@ -129,7 +129,11 @@ def _vector(ax: Axes, middle: float, bottom: float, theme: Theme, *, faint: bool
 
     hue, cells = theme.series["blue"], 1 if faint else 3
     for cell in range(cells):
-        look = {"facecolor": (hue, 0.06 if faint else 0.35 + 0.13 * (cell % 3)), "edgecolor": hue, "linewidth": 0.7}
+        look: dict[str, Any] = {
+            "facecolor": (hue, 0.06 if faint else 0.35 + 0.13 * (cell % 3)),
+            "edgecolor": hue,
+            "linewidth": 0.7,
+        }
         size = 36 / cells
         ax.add_patch(Rectangle((middle - 5, bottom + size * cell), 10, size, linestyle=":" if faint else "-", **look))
 
