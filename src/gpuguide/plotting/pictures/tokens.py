@@ -85,7 +85,7 @@ def _draw_way(figure: Canvas, theme: Theme) -> None:
             drawings.label(ax, beside, y - 8, ", ".join(lines), across="left", size=10)
 
     for middle, (text, number) in zip(middles, PIECES.items(), strict=True):
-        new = {"colour": "blue", "strength": 0.12, "size": 10}
+        new: dict[str, Any] = {"colour": "blue", "strength": 0.12, "size": 10}
         drawings.box(ax, middle - step / 2 + 1.5, top - 26, step - 3, 24, text.strip(), **new)
         drawings.arrow(ax, (middle, top - 27), (middle, top - 45), width=1)
         drawings.box(ax, middle - step / 2 + 1.5, top - 70, step - 3, 24, str(number), **new)
@@ -129,13 +129,9 @@ def _vector(ax: Axes, middle: float, bottom: float, theme: Theme, *, faint: bool
 
     hue, cells = theme.series["blue"], 1 if faint else 3
     for cell in range(cells):
-        look: dict[str, Any] = {
-            "facecolor": (hue, 0.06 if faint else 0.35 + 0.13 * (cell % 3)),
-            "edgecolor": hue,
-            "linewidth": 0.7,
-        }
-        size = 36 / cells
-        ax.add_patch(Rectangle((middle - 5, bottom + size * cell), 10, size, linestyle=":" if faint else "-", **look))
+        tall, strength = 36 / cells, 0.06 if faint else 0.35 + 0.13 * cell
+        look: dict[str, Any] = {"edgecolor": hue, "linewidth": 0.7, "linestyle": ":" if faint else "-"}
+        ax.add_patch(Rectangle((middle - 5, bottom + tall * cell), 10, tall, facecolor=(hue, strength), **look))
 
 
 def _row(
