@@ -20,6 +20,8 @@ PICTURES = (
     plotting.causal_tiles,
     plotting.what_utilisation_counts,
     plotting.step_and_its_data,
+    plotting.from_text_to_token,
+    plotting.softmax_on_a_line,
 )
 
 

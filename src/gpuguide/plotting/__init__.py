@@ -21,7 +21,9 @@ from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.pictures import (
     bytes_under_way,
     causal_tiles,
+    from_text_to_token,
     memories_of_a_gpu,
+    softmax_on_a_line,
     step_and_its_data,
     stream_and_queue,
     wait_for_a_word,
@@ -33,9 +35,9 @@ from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
 __all__ = [
     "DARK",
-    "Figure",
     "LIGHT",
     "PANELS",
+    "Figure",
     "Panel",
     "Theme",
     "bars",
@@ -45,6 +47,7 @@ __all__ = [
     "colour",
     "curves",
     "device_label",
+    "from_text_to_token",
     "is_narrow",
     "label",
     "legend",
@@ -58,6 +61,7 @@ __all__ = [
     "sampling_to_try",
     "show",
     "show_table",
+    "softmax_on_a_line",
     "stamp",
     "step_and_its_data",
     "stream_and_queue",

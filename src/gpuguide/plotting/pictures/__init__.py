@@ -7,14 +7,17 @@ the caption says so.
 from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles
-from gpuguide.plotting.pictures.machine import memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures.machine import stream_and_queue
 from gpuguide.plotting.pictures.memories import bytes_under_way, memories_of_a_gpu, wait_for_a_word
 from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
+from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
     "bytes_under_way",
     "causal_tiles",
+    "from_text_to_token",
     "memories_of_a_gpu",
+    "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",
     "wait_for_a_word",
