@@ -18,7 +18,16 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    causal_tiles,
+    gradient_of_the_loss,
+    loss_in_chunks,
+    memories_of_a_gpu,
+    memory_of_a_loss,
+    stream_and_queue,
+    surprise_of_a_token,
+    targets_shifted_by_one,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -36,12 +45,15 @@ __all__ = [
     "colour",
     "curves",
     "device_label",
+    "gradient_of_the_loss",
     "is_narrow",
     "label",
     "legend",
     "linear_axis",
     "log_axis",
+    "loss_in_chunks",
     "memories_of_a_gpu",
+    "memory_of_a_loss",
     "name_devices",
     "published_and_mine",
     "roofline",
@@ -52,6 +64,8 @@ __all__ = [
     "stamp",
     "stream_and_queue",
     "stroke",
+    "surprise_of_a_token",
+    "targets_shifted_by_one",
     "trace",
     "trace_panel",
 ]
