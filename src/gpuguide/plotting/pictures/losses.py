@@ -213,10 +213,10 @@ def loss_in_chunks() -> Figure:
         "rows of one chunk exist. From these rows arrows lead to the right, into the same rows of the gradient of the "
         f"hidden states, and down, where they are added to the gradient of the head. In bf16 all logits would take "
         f"{sizes['all logits']}, those of a chunk take {sizes['logits of a chunk']}.",
-        caption="Head and loss, a chunk of positions at a time. 1: a chunk of hidden states times the head gives its "
-        "logits. 2: the loss reads them and puts their gradient in their place. 3: that times the head is the "
-        "gradient of these hidden states. 4: and times the hidden states it is added to the gradient of the head. "
-        f"Then the next chunk uses the same memory. Sizes are those of {tokens:,} tokens of GPT-2 in bf16.",
+        caption="Head and loss, a chunk of positions at a time. Step 1 multiplies a chunk of hidden states by the "
+        "head. Step 2 reads the logits for the loss and puts their gradient in their place. Step 3 multiplies "
+        "that by the head, for the gradient of these hidden states, and step 4 by the hidden states, to add to the "
+        f"gradient of the head. The next chunk uses the same memory. Sizes: {tokens:,} tokens of GPT-2 in bf16.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.3),
         name="loss-in-chunks",
