@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import store
 from gpuguide.measure.units import format_quantity
@@ -28,7 +28,7 @@ def visible(token: str) -> str:
     return token.replace(" ", "␣").replace("\n", "↵")
 
 
-def _token(ax: Axes, x: float, y: float, text: str, **look: str) -> None:
+def _token(ax: Axes, x: float, y: float, text: str, **look: Any) -> None:
     ax.text(x, y, visible(text), family="monospace", fontsize=11, va="center", **look)
 
 
@@ -309,10 +309,10 @@ def _draw_memory(figure: Canvas, theme: Theme, peaks: dict[str, float]) -> None:
         words = text.replace(" in fp32", "\nin fp32").replace("gradient of the", "gradient of\nthe")
         place = left + first * step, base + below * unit
         drawings.box(ax, *place, (last - first) * step, high * unit, words, colour="blue", size=10)
-    for row, (name, steps, high, colour) in enumerate(((names[1], 8, 2.0, "orange"), (names[2], 4, 0.5, "green"))):
+    for row, (name, steps, size, colour) in enumerate(((names[1], 8, 2.0, "orange"), (names[2], 4, 0.5, "green"))):
         y = base - (46 + 2 * unit + row * 46)
-        drawings.label(ax, left, y + high * unit + 12, name, across="left", bold=True)
-        drawings.box(ax, left, y, steps * step, high * unit, colour=colour, strength=0.3)
+        drawings.label(ax, left, y + size * unit + 12, name, across="left", bold=True)
+        drawings.box(ax, left, y, steps * step, size * unit, colour=colour, strength=0.3)
     drawings.label(ax, left + 4.2 * step, y + 2, "its gradients are ready", across="left", size=10)
     drawings.extent(ax, left, left + 4 * step, 20, "forward pass", below=True)
     drawings.extent(ax, left + 4 * step, left + 8 * step, 20, "backward pass", below=True)
