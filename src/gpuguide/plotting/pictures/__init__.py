@@ -7,6 +7,13 @@ the caption says so.
 from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles
+from gpuguide.plotting.pictures.losses import (
+    gradient_of_the_loss,
+    loss_in_chunks,
+    memory_of_a_loss,
+    surprise_of_a_token,
+    targets_shifted_by_one,
+)
 from gpuguide.plotting.pictures.machine import stream_and_queue
 from gpuguide.plotting.pictures.memories import bytes_under_way, memories_of_a_gpu, wait_for_a_word
 from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
@@ -16,10 +23,15 @@ __all__ = [
     "bytes_under_way",
     "causal_tiles",
     "from_text_to_token",
+    "gradient_of_the_loss",
+    "loss_in_chunks",
     "memories_of_a_gpu",
+    "memory_of_a_loss",
     "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",
+    "surprise_of_a_token",
+    "targets_shifted_by_one",
     "wait_for_a_word",
     "what_utilisation_counts",
 ]
