@@ -18,7 +18,15 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    causal_tiles,
+    chain_and_one_read,
+    cut_and_draw,
+    memories_of_a_gpu,
+    race_of_the_tokens,
+    stream_and_queue,
+    two_kernels,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -33,8 +41,10 @@ __all__ = [
     "bars",
     "causal_tiles",
     "ceiling",
+    "chain_and_one_read",
     "colour",
     "curves",
+    "cut_and_draw",
     "device_label",
     "is_narrow",
     "label",
@@ -44,6 +54,7 @@ __all__ = [
     "memories_of_a_gpu",
     "name_devices",
     "published_and_mine",
+    "race_of_the_tokens",
     "roofline",
     "roofline_to_try",
     "sampling_to_try",
@@ -54,4 +65,5 @@ __all__ = [
     "stroke",
     "trace",
     "trace_panel",
+    "two_kernels",
 ]

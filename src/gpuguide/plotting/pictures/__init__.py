@@ -8,5 +8,14 @@ from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles
 from gpuguide.plotting.pictures.machine import memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
 
-__all__ = ["causal_tiles", "memories_of_a_gpu", "stream_and_queue"]
+__all__ = [
+    "causal_tiles",
+    "chain_and_one_read",
+    "cut_and_draw",
+    "memories_of_a_gpu",
+    "race_of_the_tokens",
+    "stream_and_queue",
+    "two_kernels",
+]
