@@ -128,7 +128,7 @@ def _strip(ax: Axes, left: float, bottom: float, across: float, tall: float, sta
     x = left
     for place, (token, share) in enumerate(zip(EXAMPLE, stage.shares, strict=False)):
         wide, kept = share * across, place < stage.kept
-        text = token if wide > 8 * len(token) + 6 else ""
+        text = token if wide > 7 * len(token) + 5 else ""
         look = {"strength": 0.5 - 0.05 * place, "colour": "blue"} if kept else {"strength": 0.0, "colour": ""}
         drawings.box(ax, x + 0.5, bottom, max(wide - 1, 0.5), tall, text, dashed=not kept, **look)  # type: ignore[arg-type]
         x += wide
