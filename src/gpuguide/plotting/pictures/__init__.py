@@ -17,21 +17,26 @@ from gpuguide.plotting.pictures.losses import (
 from gpuguide.plotting.pictures.machine import stream_and_queue
 from gpuguide.plotting.pictures.memories import bytes_under_way, memories_of_a_gpu, wait_for_a_word
 from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
+from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
     "bytes_under_way",
     "causal_tiles",
+    "chain_and_one_read",
+    "cut_and_draw",
     "from_text_to_token",
     "gradient_of_the_loss",
     "loss_in_chunks",
     "memories_of_a_gpu",
     "memory_of_a_loss",
+    "race_of_the_tokens",
     "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",
     "surprise_of_a_token",
     "targets_shifted_by_one",
+    "two_kernels",
     "wait_for_a_word",
     "what_utilisation_counts",
 ]

@@ -48,7 +48,7 @@ gpuguide.sampling = (logits, { temperature, top_k, top_p, min_p }) => {
       inputs.set(name, { input, value });
       form.append(element("div", { class: "gg-knob" }, element("label", { for: input.id }, label, " ", value), input));
     }
-    const reset = element("button", { type: "button", class: "gg-apply" }, "Reset to the model’s own");
+    const reset = element("button", { type: "button", class: "gg-apply" }, "Reset");
     form.append(reset);
     const summary = element("p", { class: "gg-try-answer", role: "status" });
     const others = logits.length - names.length;

@@ -1,0 +1,353 @@
+"""Drawings of a draw: what each setting cuts off, how tokens race, and what a sampler reads to find a few of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuguide.plotting import drawings
+from gpuguide.plotting.figure import Figure, show
+from gpuguide.plotting.renditions import WIDE, is_narrow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from gpuguide.plotting.palette import Theme
+
+EXAMPLE = {"mat": 2.4, "sofa": 1.7, "floor": 1.2, "bed": 0.7, "roof": 0.2, "moon": -0.6, "tax": -1.0, "of": -1.4}
+"""Made-up logits of the token after "The cat sat on the", in falling order"""
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 6, 0.95, 0.2
+"""Settings of which each cuts something off in the example"""
+RANDOM_NUMBER = 0.7
+EXPONENTIAL = {"mat": 1.16, "sofa": 0.21, "floor": 0.32}
+"""Exponentially distributed random numbers, for a race in which not the favourite wins"""
+
+
+# --- from a distribution to a token ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The distribution before a setting looks at it, and how many tokens, from the first, are left after it."""
+
+    name: str
+    says: str
+    shares: tuple[float, ...]
+    kept: int
+
+
+def stages() -> list[Stage]:
+    """Return what temperature, top-k, top-p and min-p do to the example, in this order, and what is left."""
+    logits = np.array(list(EXAMPLE.values()))
+    sharpened = logits / TEMPERATURE
+    found = [
+        Stage("the model's own", "eight of its tokens", _shares(logits), len(logits)),
+        Stage(f"temperature {TEMPERATURE}", "the likely grow", _shares(sharpened), len(logits)),
+    ]
+    found.append(Stage(f"top-k {TOP_K}", "the first six", found[-1].shares, TOP_K))
+    left = _shares(sharpened[:TOP_K])
+    nucleus = int((np.cumsum(left) - left < TOP_P).sum())
+    found.append(Stage(f"top-p {TOP_P}", f"until they reach {TOP_P}", left, nucleus))
+    left = _shares(sharpened[:nucleus])
+    likely = int((np.array(left) >= MIN_P * left[0]).sum())
+    found.append(Stage(f"min-p {MIN_P}", "a fifth of the first", left, likely))
+    left = _shares(sharpened[:likely])
+    return [*found, Stage("the draw", f"{RANDOM_NUMBER} points to a token", left, likely)]
+
+
+def _shares(logits: np.ndarray) -> tuple[float, ...]:
+    powers = np.exp(logits - logits.max())
+    return tuple(float(power) for power in powers / powers.sum())
+
+
+def cut_and_draw() -> Figure:
+    """Draw a distribution as a strip, what each setting cuts off it, and the random number that points to a token."""
+    found = stages()
+    drawn = list(EXAMPLE)[int((np.cumsum(found[-1].shares) < RANDOM_NUMBER).sum())]
+    cuts = "; ".join(f"{stage.name} leaves {stage.kept}" for stage in found[2:-1])
+    return show(
+        lambda figure, theme: _draw_stages(figure, found),
+        alt=f"Six strips below each other, cut into tokens as wide as their probabilities. {cuts.capitalize()} of "
+        f"{len(EXAMPLE)} tokens. What is left fills the last strip, where an arrow at {RANDOM_NUMBER} points to "
+        f"{drawn!r}.",
+        caption="One token is drawn. Each setting cuts from the right what it excludes (dashed), and what is left is "
+        "stretched to the whole strip. A random number then points to a token: the wider it is, the more often it is "
+        "hit. (Made-up logits.)",
+        size=(WIDE, 4.3),
+        narrow=(4.6, 5.7),
+        name="cut-and-draw",
+        rows=[
+            {"stage": stage.name, "token": token, "probability": share, "kept": "yes" if place < stage.kept else "no"}
+            for stage in found
+            for place, (token, share) in enumerate(zip(EXAMPLE, stage.shares, strict=False))
+        ],
+    )
+
+
+def _draw_stages(figure: Canvas, found: list[Stage]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    left, tall = (10.0, 28.0) if narrow else (150.0, 30.0)
+    across = width - left - 12
+    step = (height - 40) / len(found)
+    for number, stage in enumerate(found):
+        bottom = height - (number + 1) * step + (2 if narrow else (step - tall) / 2)
+        if narrow:
+            drawings.label(ax, left, bottom + tall + 10, f"{stage.name}: {stage.says}", across="left")
+        else:
+            drawings.label(ax, left - 14, bottom + tall / 2 + 7, stage.name, across="right", bold=True)
+            drawings.label(ax, left - 14, bottom + tall / 2 - 8, stage.says, across="right", size=10)
+        _strip(ax, left, bottom, across, tall, stage)
+        if stage.name.startswith("top-p"):
+            drawings.moment(ax, left + TOP_P * across, bottom - 5, bottom + tall + 5)
+        if stage.name.startswith("min-p"):
+            start = left + sum(stage.shares[: stage.kept]) * across
+            needed = MIN_P * stage.shares[0] * across
+            ax.plot([start - needed, start], [bottom - 5, bottom - 5], color=drawings_colour("orange"), linewidth=3)
+            drawings.label(ax, start - needed - 5, bottom - 6, "must be this wide", across="right", size=10)
+    bottom = height - len(found) * step + (2 if narrow else (step - tall) / 2)
+    x = left + RANDOM_NUMBER * across
+    drawings.arrow(ax, (x, bottom - 26), (x, bottom - 1), colour="orange", width=2)
+    drawings.label(ax, x - 8, bottom - 20, f"random number {RANDOM_NUMBER}", across="right")
+    for place, text in ((0.0, "0"), (1.0, "1")):
+        drawings.label(ax, left + place * across, bottom - 10, text, size=10)
+
+
+def drawings_colour(name: str) -> str:
+    """Return a colour of the series in the scheme that is being drawn."""
+    from gpuguide.plotting import palette
+
+    return palette.current().series[name]
+
+
+def _strip(ax: Axes, left: float, bottom: float, across: float, tall: float, stage: Stage) -> None:
+    x = left
+    for place, (token, share) in enumerate(zip(EXAMPLE, stage.shares, strict=False)):
+        wide, kept = share * across, place < stage.kept
+        text = token if wide > 7 * len(token) + 5 else ""
+        look = {"strength": 0.5 - 0.05 * place, "colour": "blue"} if kept else {"strength": 0.0, "colour": ""}
+        drawings.box(ax, x + 0.5, bottom, max(wide - 1, 0.5), tall, text, dashed=not kept, **look)  # type: ignore[arg-type]
+        x += wide
+
+
+# --- the race ----------------------------------------------------------------------------------------------
+
+
+def race_of_the_tokens() -> Figure:
+    """Draw how long each token waits: an exponential random number over its probability. The first one is drawn."""
+    shares = dict(zip(EXAMPLE, stages()[-1].shares, strict=False))
+    times = {token: EXPONENTIAL[token] / share for token, share in shares.items()}
+    first = min(times, key=lambda token: times[token])
+    words = "; ".join(f"{token}: {EXPONENTIAL[token]} / {shares[token]:.2f} = {times[token]:.2f}" for token in shares)
+    return show(
+        lambda figure, theme: _draw_race(figure, shares, times, first),
+        alt=f"Three lanes, one for each token that was kept, as long as the token waits. {words}. {first!r} is first.",
+        caption="A race draws a token. Each waits for an exponential random number over its probability, and the first "
+        "one is taken. Likely tokens wait less on average, so they win more often: exactly as often as they should.",
+        size=(WIDE, 2.7),
+        narrow=(4.6, 3.2),
+        name="race-of-the-tokens",
+        rows=[
+            {"token": token, "probability": shares[token], "random": EXPONENTIAL[token], "time": times[token]}
+            for token in shares
+        ],
+    )
+
+
+def _draw_race(figure: Canvas, shares: Mapping[str, float], times: Mapping[str, float], first: str) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    left, tall = (10.0, 22.0) if narrow else (190.0, 30.0)
+    scale = (width - left - (70 if narrow else 90)) / max(times.values())
+    head = 24.0
+    step = (height - head - 34) / len(times)
+    drawings.label(ax, 10, height - 14, "random number / probability = waiting time", across="left", bold=True)
+    for number, (token, time) in enumerate(times.items()):
+        bottom = height - head - (number + 1) * step + (4 if narrow else (step - tall) / 2)
+        sum_of = f"{EXPONENTIAL[token]} / {shares[token]:.2f} = {time:.2f}"
+        if narrow:
+            drawings.label(ax, left, bottom + tall + 10, f"{token}:  {sum_of}", across="left")
+        else:
+            drawings.label(ax, left - 14, bottom + tall / 2, f"{token}   {sum_of}", across="right")
+        won = token == first
+        drawings.box(ax, left, bottom, time * scale, tall, colour="orange" if won else "blue", strength=0.45)
+        if won:
+            drawings.label(ax, left + time * scale + 10, bottom + tall / 2, "first: drawn", across="left", bold=True)
+    if not narrow:  # there it would cross the words
+        drawings.moment(ax, left + times[first] * scale, 24, height - head - 4)
+    drawings.arrow(ax, (left, 16), (width - 50, 16), width=1)
+    drawings.label(ax, width - 44, 16, "time", across="left", size=10)
+
+
+# --- what a chain of functions moves -----------------------------------------------------------------------
+
+CHAIN = {
+    "temperature": 2.0,
+    "top-k": 4.5,
+    "sort": 28.0,
+    "top-p": 10.0,
+    "softmax": 2.0,
+    "draw": 7.0,
+}
+"""What each function of the chain of transformers reads and writes at least, in reads of the fp32 logits
+
+The page *Draw a token in one read of the logits* counts them.
+"""
+OF_SMALL_PARTS = 2 / 64 + 50 / 2004
+"""The same of what our sampler moves beside its one read, for a vocabulary of 128256
+
+A maximum for each group of 64 is written and read, and 50 of the 2004 groups are read once more.
+"""
+
+
+def chain_and_one_read() -> Figure:
+    """Draw to scale what a chain of functions moves for one row of logits, and what the sampler of the site moves."""
+    total, ours = sum(CHAIN.values()), 1 + OF_SMALL_PARTS
+    words = ", ".join(f"{name} {reads:g}" for name, reads in CHAIN.items())
+    return show(
+        lambda figure, theme: _draw_chain(figure, total, ours),
+        alt=f"Two bars to scale, in reads of one row of logits. A chain of functions moves at least {total:g}: "
+        f"{words}. One read with a second look at a few groups moves {ours:.2f}.",
+        caption=f"What is moved to draw one token, in reads of its row of logits. A chain of functions reads and "
+        f"writes at least {total:g} times as many bytes as the row has, and one read is enough to draw from the same "
+        "tokens. Derived, not measured.",
+        size=(WIDE, 2.9),
+        narrow=(4.6, 3.3),
+        name="chain-and-one-read",
+        rows=[{"part": name, "reads": reads} for name, reads in [*CHAIN.items(), ("one read", ours)]],
+    )
+
+
+def _draw_chain(figure: Canvas, total: float, ours: float) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    left, tall = 10.0, 40.0
+    scale = (width - 2 * left) / total
+    top = height - 34
+    what = "a chain of functions" if narrow else "a chain of functions, each reading and writing whole rows"
+    drawings.label(ax, left, height - 14, what, across="left")
+    x, lifted = left, 0
+    for name, reads in CHAIN.items():
+        wide = reads * scale
+        strong = name == "sort"
+        drawings.box(ax, x + 0.5, top - tall, wide - 1, tall, colour="pink", strength=0.5 if strong else 0.25)
+        if wide > 8 * len(name):
+            drawings.label(ax, x + wide / 2, top - tall / 2, f"{name}\n{reads:g}")
+        else:
+            deep = 14 + 15 * (lifted == 0) if narrow else 14
+            ax.plot([x + wide / 2] * 2, [top - tall, top - tall - deep + 6], color=drawings_colour("pink"), linewidth=1)
+            short = "temp." if name == "temperature" and narrow else name
+            at_edge = x < left + 20
+            place = x if at_edge else x + wide / 2
+            side = "left" if at_edge else "center"
+            drawings.label(ax, place, top - tall - deep, f"{short} {reads:g}", across=side, size=10)  # type: ignore[arg-type]
+            lifted += 1
+        x += wide
+    drawings.label(ax, width - left, height - 14, f"{total:g} reads", across="right", bold=True)
+    base = 26.0
+    drawings.label(ax, left, base + tall + 14, "one read, then a second look at a few groups", across="left")
+    drawings.box(ax, left, base, ours * scale, tall, colour="green", strength=0.6)
+    drawings.label(ax, left + ours * scale + 10, base + tall / 2, f"{ours:.2f} reads", across="left", bold=True)
+    drawings.extent(ax, left + 10 * scale * 2, left + 10 * scale * 3, base - 6, "", colour="")
+    drawings.label(ax, left + 10 * scale * 3 + 8, base - 6, "ten reads", across="left", size=10)
+
+
+# --- the two kernels ---------------------------------------------------------------------------------------
+
+VOCAB, GROUP, K = 128256, 64, 50
+SHOWN = 26
+"""Groups that are drawn, of some two thousand"""
+CHOSEN = 5
+
+
+def two_kernels() -> Figure:
+    """Draw the sampler's two kernels: the largest logit of each group, and a second look at the groups it points to."""
+    groups = -(-VOCAB // GROUP)
+    row, maxima, again = (4 * count / 1024 for count in (VOCAB, groups, K * GROUP))
+    heights = 0.25 + 0.75 * np.random.default_rng(7).beta(1.6, 3.2, SHOWN)
+    bound = float(np.sort(heights)[-CHOSEN])
+    return show(
+        lambda figure, theme: _draw_kernels(figure, theme, heights, bound, (row, maxima, again), groups),
+        alt=f"Above, a row of {VOCAB} logits cut into groups of {GROUP}; the first kernel reads all, {row:.0f} KiB, "
+        f"and writes the largest of each, {maxima:.0f} KiB, drawn as bars. A dashed line is the k-th largest of them; "
+        f"few bars reach it. Below, the second kernel reads only their groups again, {again:.1f} KiB, and one token "
+        "comes out.",
+        caption=f"The two kernels that draw a token with a top-k of {K}. Only the first reads the row ({row:.0f} KiB). "
+        "No logit that top-k keeps lies below the k-th largest of the group maxima, so the second reads only the few "
+        "groups that reach it.",
+        size=(WIDE, 4.6),
+        narrow=(4.6, 4.6),
+        name="two-kernels",
+        rows=[
+            {"what": "read by the first kernel", "KiB": row},
+            {"what": "written: the largest of each group", "KiB": maxima},
+            {"what": "read again by the second kernel", "KiB": again},
+        ],
+    )
+
+
+def _draw_kernels(
+    figure: Canvas, theme: Theme, heights: np.ndarray, bound: float, sizes: tuple[float, float, float], groups: int
+) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    row, maxima, again = sizes
+    left = 12.0
+    side = (width - 2 * left) / len(heights)
+    chosen = heights >= bound
+
+    top = height - 22
+    drawings.label(ax, left, height - 12, f"a row of logits: {groups} groups of {GROUP}", across="left", bold=True)
+    xs = left + side * np.arange(len(heights))
+    fills = [(theme.series["green"], 0.6) if each else (theme.faint, 0.35) for each in chosen]
+    ax.bar(xs, 22, side - 2, top - 26, align="edge", color=fills)
+    first = top - 62
+    drawings.arrow(ax, (width / 2, top - 30), (width / 2, first + 4), width=2)
+    drawings.label(ax, width / 2 - 10, top - 46, f"kernel 1 reads all: {row:.0f} KiB", across="right")
+    drawings.label(ax, width / 2 + 10, top - 46, f"writes {maxima:.0f} KiB", across="left")
+
+    tall = 78.0
+    floor = first - 6 - tall
+    ax.bar(xs, heights * tall, side - 2, floor, align="edge", color=fills)
+    ax.plot(
+        [left - 4, width - left + 2],
+        [floor + bound * tall] * 2,
+        color=theme.ceiling,
+        linestyle=(0, (6, 2)),
+        linewidth=1.4,
+    )
+    drawings.label(ax, left, floor - 11, "the largest logit of each group", across="left")
+    words = "bound: the k-th largest" if narrow else "dashed: the bound, the k-th largest of these"
+    drawings.label(ax, width - left, floor - 11, words, across="right")
+
+    below = floor - 60
+    places = [left + (place + 0.5) * side for place in np.flatnonzero(chosen)]
+    wide = 40.0 if narrow else 62.0
+    gap = 8.0
+    start = (width - len(places) * (wide + gap)) / 2
+    for number, x in enumerate(places):
+        target = start + number * (wide + gap) + wide / 2
+        drawings.arrow(ax, (x, floor - 20), (target, below + 24), colour="green", width=1)
+        drawings.box(ax, target - wide / 2, below, wide, 22, colour="green", strength=0.3)
+        for logit in range(3 if number % 2 else 2):
+            drawings.tile(ax, target - wide / 2 + 5 + logit * (wide - 18) / 2, below + 7, 8, "orange", 0.9)
+    reads = f"kernel 2 reads these again: {again:.1f} KiB"
+    drawings.label(ax, left, below - 12, reads, across="left")
+    candidates = "candidates" if narrow else "candidates: logits that reach the bound"
+    beside = width - left - (76 if narrow else 236)
+    drawings.tile(ax, beside, below - 16, 8, "orange", 0.9)
+    drawings.label(ax, beside + 13, below - 12, candidates, across="left")
+
+    names = ("compare\nall pairs", "keep by\nsettings", "race", "token")
+    across = (width - 2 * left - 3 * 26) / 4
+    for number, name in enumerate(names):
+        begins = left + number * (across + 26)
+        last = number == len(names) - 1
+        drawings.box(ax, begins, 10, across, 36, name, colour="orange", strength=0.5 if last else 0.16)
+        if number:
+            drawings.arrow(ax, (begins - 24, 28), (begins - 2, 28))
+    drawings.arrow(ax, (left + across / 2, below - 20), (left + across / 2, 48), colour="orange")
