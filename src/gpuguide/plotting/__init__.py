@@ -18,7 +18,14 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    causal_tiles,
+    memories_of_a_gpu,
+    online_softmax,
+    overlapped_schedule,
+    stream_and_queue,
+    tile_traffic,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -43,6 +50,8 @@ __all__ = [
     "log_axis",
     "memories_of_a_gpu",
     "name_devices",
+    "online_softmax",
+    "overlapped_schedule",
     "published_and_mine",
     "roofline",
     "roofline_to_try",
@@ -52,6 +61,7 @@ __all__ = [
     "stamp",
     "stream_and_queue",
     "stroke",
+    "tile_traffic",
     "trace",
     "trace_panel",
 ]

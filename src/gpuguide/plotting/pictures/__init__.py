@@ -6,7 +6,14 @@ the caption says so.
 
 from __future__ import annotations
 
-from gpuguide.plotting.pictures.attention import causal_tiles
+from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.machine import memories_of_a_gpu, stream_and_queue
 
-__all__ = ["causal_tiles", "memories_of_a_gpu", "stream_and_queue"]
+__all__ = [
+    "causal_tiles",
+    "memories_of_a_gpu",
+    "online_softmax",
+    "overlapped_schedule",
+    "stream_and_queue",
+    "tile_traffic",
+]
