@@ -30,8 +30,8 @@ def tile_traffic() -> Figure:
     return show(
         lambda figure, theme: _draw_traffic(figure, spoken),
         alt="On the left the memory of the GPU with queries, keys, values and output, each cut into tiles. On the "
-        f"right a multiprocessor. It reads one tile of queries once, {spoken['queries']}, and then the tiles of keys and "
-        f"values one after another, {spoken['keys and values']} a step. It makes a tile of scores, "
+        f"right a multiprocessor. It reads one tile of queries once, {spoken['queries']}, and then the tiles of keys "
+        f"and values one after another, {spoken['keys and values']} a step. It makes a tile of scores, "
         f"{spoken['scores']}, which never leaves it, updates what it keeps of each query, and writes a tile of output.",
         caption="Attention a tile at a time, as one multiprocessor sees it. Only rows of queries, keys, values and "
         "output cross over to memory; a tile of scores is overwritten by the next one.",
@@ -239,8 +239,8 @@ def overlapped_schedule() -> Figure:
         "tensor cores compute products of the other, without a gap.",
         caption="Products and exponentials of tiles of 64 queries and 128 keys, heads of 128, in the clock cycles that "
         f"they take at least: {product:.0f} for a product, {powers:.0f} for the exponentials of a tile. A program by "
-        f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of loads it shows the "
-        "order only.",
+        f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of "
+        "loads it shows the order only.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="overlapped-schedule",
