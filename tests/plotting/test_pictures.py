@@ -12,7 +12,14 @@ from gpuguide import plotting
 from gpuguide.measure import reference_gpu, store
 from gpuguide.plotting import text_boxes
 
-PICTURES = (plotting.memories_of_a_gpu, plotting.stream_and_queue, plotting.causal_tiles)
+PICTURES = (
+    plotting.memories_of_a_gpu,
+    plotting.stream_and_queue,
+    plotting.causal_tiles,
+    plotting.tile_traffic,
+    plotting.online_softmax,
+    plotting.overlapped_schedule,
+)
 
 
 @pytest.fixture(autouse=True)

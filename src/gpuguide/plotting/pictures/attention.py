@@ -237,10 +237,10 @@ def overlapped_schedule() -> Figure:
         f"the output, one after another, and the tensor cores are busy {busy:.0%} of the time. Below, one warp loads "
         "keys and values ahead of time and two groups of warps take turns: while one group takes its exponentials the "
         "tensor cores compute products of the other, without a gap.",
-        caption="Products and exponentials of tiles of 64 queries and 128 keys, heads of 128, in the clock cycles that "
-        f"they take at least: {product:.0f} for a product, {powers:.0f} for the exponentials of a tile. A program by "
-        f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of "
-        "loads it shows the order only.",
+        caption="Products and exponentials on one multiprocessor, in clock cycles. For 64 queries, 128 keys and heads "
+        f"of 128, a product takes {product:.0f} of them at least and the exponentials {powers:.0f}. A program by "
+        f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of loads it "
+        "shows the order only.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="overlapped-schedule",
