@@ -16,6 +16,8 @@ from gpuguide.systems import memory_hierarchy
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 BANDWIDTH = declarations.get("memory-hierarchy")
 LATENCY = declarations.get("memory-latency")
+FLIGHT = declarations.get("bytes-in-flight")
+ALL = pytest.mark.parametrize("benchmark", [BANDWIDTH, LATENCY, FLIGHT], ids=["bandwidth", "latency", "flight"])
 BOTH = pytest.mark.parametrize("benchmark", [BANDWIDTH, LATENCY], ids=["bandwidth", "latency"])
 
 
@@ -32,7 +34,7 @@ def test_working_sets_grow_to_far_beyond_the_caches_with_half_steps_around_the_l
     assert 96 * MIB not in sizes(BANDWIDTH, "t4")
 
 
-@BOTH
+@ALL
 def test_a_processor_is_not_asked(benchmark: declarations.Benchmark) -> None:
     assert benchmark.cases(devices.cpu()) == []
 
@@ -74,7 +76,21 @@ def test_shared_memory_is_left_out_where_it_ends(
         assert not any(benchmark.contenders[name].leaves_out(device, keys) for keys in benchmark.cases(device))
 
 
-@BOTH
+def test_bytes_under_way_are_left_out_where_a_warp_has_more_or_the_gpu_holds_fewer_threads() -> None:
+    device = devices.fake("h100-sxm")
+
+    def left_out(contender: str, size: int) -> str | None:
+        return FLIGHT.contenders[contender].leaves_out(device, {"in_flight": size})
+
+    sizes = [int(keys["in_flight"]) for keys in FLIGHT.cases(device)]
+    assert (min(sizes), max(sizes)) == (512, 8 * MIB)
+    assert [size for size in sizes if left_out("one-load", size)] == [8 * MIB]
+    assert [size for size in sizes if left_out("four-loads", size)] == [512, 1024]
+    assert left_out("one-load", 8 * MIB) == "takes 524288 threads, and the GPU holds 270336 at once"
+    assert left_out("four-loads", 1024) == "one warp has 2048 bytes under way"
+
+
+@ALL
 def test_everything_runs_on_a_fake_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: declarations.Benchmark
 ) -> None:
@@ -112,6 +128,16 @@ def test_chains_end_where_they_must(size: int) -> None:
             work = benchmarks.follow_work(name, device, keys)
             assert work.check is not None
             work.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("contender", ["one-load", "four-loads"])
+@pytest.mark.parametrize("size", [2 * KIB, 256 * KIB, 4 * MIB])
+def test_every_piece_is_read_once_however_many_are_under_way(contender: str, size: int) -> None:
+    loads = {"one-load": 1, "four-loads": 4}[contender]
+    work = benchmarks.flight_work(loads, devices.current(), {"in_flight": size})
+    assert work.check is not None
+    work.check()
 
 
 @pytest.mark.gpu

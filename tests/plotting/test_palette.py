@@ -104,6 +104,7 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "training-memory",
         "attention",
         "memory-hierarchy",
+        "bytes-in-flight",
         "dataframe",
         "frame-transfer",
     ],

@@ -33,8 +33,10 @@ PRINTED = ["index.html", *TUTORIALS, "docs/hardware.html", "docs/claims.html"]
 NOT_FOUND = "404.html"
 EXAMPLE = "tutorials/00-measure-a-gpu.html"
 WIDE, NARROW, A4 = 1280, 390, 794
-FIRST_VIEW = 0.85e6
-"""Bytes that the first view of a page may transfer"""
+FIRST_VIEW = 0.6e6
+"""Bytes that the first view of a page may transfer, before a server compresses them"""
+LEDGER = {"docs/claims.html": 0.75e6}
+"""The page of all claims may be heavier: its text alone, with the evidence in folds, is a third of that"""
 REQUESTS = 30
 """Files that it may ask for"""
 SHIFT = 0.05
@@ -243,7 +245,7 @@ def test_page(browser: Any, address: str, name: str) -> None:
     """
     with View(browser, address, name, color_scheme="light") as view:
         transferred = view.transferred()
-        assert transferred <= FIRST_VIEW, f"{transferred / 1e6:.2f} MB"
+        assert transferred <= LEDGER.get(name, FIRST_VIEW), f"{transferred / 1e6:.2f} MB"
         assert len(view.responses) <= REQUESTS
         assert view.page.evaluate("shifted") < SHIFT
         with_scripts, without = view.page.evaluate(TEXTS)

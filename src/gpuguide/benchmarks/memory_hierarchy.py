@@ -1,4 +1,4 @@
-"""Bandwidth and latency of each memory of a GPU: what shared memory, the caches and the large memory give."""
+"""Bandwidth and latency of each memory of a GPU, and what the large one gives when little is asked for at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
-from gpuguide.systems import memory_hierarchy
+from gpuguide.systems import bytes_in_flight, memory_hierarchy
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 READ = 8 * GIB
@@ -135,5 +135,68 @@ MEMORY_LATENCY = Benchmark(
     contenders={name: follower(name) for name in memory_hierarchy.LOADS},
     cases=lambda device: [{"working_set": size} for size in powers_of_two(16 * KIB, GIB)] if device.is_gpu else [],
     memory=lambda keys: 2 * working_set(keys) + 32 * (working_set(keys) // memory_hierarchy.LINE),
+    budget=0.1,
+)
+
+
+# --- bytes in flight -------------------------------------------------------------------------------------
+
+THREADS_OF_A_MULTIPROCESSOR = 2048
+"""On a fake device"""
+
+
+def in_flight(keys: Keys) -> int:
+    """Return the bytes that are under way at once."""
+    return int(keys["in_flight"])
+
+
+def threads_at_once(device: Device) -> int:
+    """Return how many threads a GPU can hold at once."""
+    if device.backend == "fake":
+        return multiprocessors(device) * THREADS_OF_A_MULTIPROCESSOR
+    each = torch.cuda.get_device_properties(device.torch_device).max_threads_per_multi_processor
+    return multiprocessors(device) * int(each)
+
+
+def flight_work(loads: int, device: Device, keys: Keys) -> Work:
+    """Let as many threads read as have so many bytes under way, each ``loads`` times 16."""
+    if device.backend == "fake":
+        return Work(calls=[lambda: None])
+    words = torch.randint(2**31 - 1, (GIB // bytes_in_flight.WORD,), dtype=torch.int32, device=device.torch_device)
+    flight = bytes_in_flight.Flight.of(words, in_flight(keys), loads)
+
+    def check() -> None:
+        flight()
+        assert flight.is_complete(), "the pieces that were read do not add up to what they should"
+
+    rates = {"bandwidth": Rate("B/s", flight.bytes_read)}
+    return Work([flight], check, rates, footprint=flight.bytes_read)
+
+
+def flyer(loads: int) -> Contender:
+    """Return the contender whose threads have so many loads under way."""
+
+    def leaves_out(device: Device, keys: Keys) -> str | None:
+        least = bytes_in_flight.PIECE * loads
+        if in_flight(keys) < least:
+            return f"one warp has {least} bytes under way"
+        threads, at_once = in_flight(keys) // (bytes_in_flight.CHUNK * loads), threads_at_once(device)
+        if threads > at_once:
+            return f"takes {threads} threads, and the GPU holds {at_once} at once"
+        return None
+
+    def build(device: Device, keys: Keys) -> Work:
+        return flight_work(loads, device, keys)
+
+    return Contender(build, ON_GPU, leaves_out)
+
+
+BYTES_IN_FLIGHT = Benchmark(
+    name="bytes-in-flight",
+    title="Read bandwidth against bytes under way",
+    question="How many bytes must be under way at once before a GPU's memory is busy?",
+    contenders={"one-load": flyer(1), "four-loads": flyer(4)},
+    cases=lambda device: [{"in_flight": size} for size in powers_of_two(512, 8 * MIB)] if device.is_gpu else [],
+    memory=lambda keys: 4 * GIB,
     budget=0.1,
 )

@@ -132,6 +132,8 @@ CONTENDERS = {
     "l1": Style("green", "^"),
     "l2": Style("blue", "o"),
     "shared": Style("orange", "s"),
+    "one-load": Style("blue", "o", "one load a thread"),
+    "four-loads": Style("orange", "s", "four loads a thread"),
     "nvml": Style("blue", "o"),
     "pandas": Style("pink", "D"),
     "polars": Style("blue", "o"),

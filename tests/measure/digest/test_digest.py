@@ -150,6 +150,7 @@ def test_every_benchmark_reaches_what_it_measures() -> None:
     wanted = {
         "attention": {"forward"},
         "attention-traffic": {"run_under_profiler"},
+        "bytes-in-flight": {"Flight", "SOURCE"},
         "copy-size": {"copy_bytes"},
         "dataframe": {"serve", "OPERATIONS"},
         "dataframe-mistakes": {"report_steps"},

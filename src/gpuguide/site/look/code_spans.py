@@ -1,7 +1,8 @@
-"""Highlighted code without the marks of what looks like any other text, a quarter of a page's size.
+"""Code without the marks of what looks like any other text, a quarter of a page's size.
 
 Pygments marks every name, bracket and space. Where neither scheme's style gives these another look than the code
-around them has, the mark is taken off.
+around them has, the mark is taken off. Sphinx marks every word of code within a sentence or a signature, so that no
+line breaks inside it. The mark stays on those inside which a line could break.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 SCHEMES = ("light", "dark")
-_BLOCK = re.compile(r'(<div class="highlight"><pre>)(.*?)(</pre>)', re.DOTALL)
+_BLOCK = re.compile(r'(<div class="highlight"><pre>|<dt class="sig [^>]*>)(.*?)(</pre>|</dt>)', re.DOTALL)
+_UNBREAKABLE = re.compile(r'<span class="pre">([^<?/-]*)</span>')
 
 
 def connect(app: Sphinx) -> None:
@@ -26,7 +28,7 @@ def connect(app: Sphinx) -> None:
 
 
 def take_off(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    """Take the needless marks off the blocks of code of a page that is about to be written."""
+    """Take the needless marks off the code of a page that is about to be written."""
     options = app.config.html_theme_options
     styles = [options[f"pygments_{scheme}_style"] for scheme in SCHEMES if f"pygments_{scheme}_style" in options]
     if "body" in context and len(styles) == len(SCHEMES):
@@ -45,11 +47,17 @@ def looking_like_text(*styles: str) -> frozenset[str]:
 
 
 def without_marks(page: str, plain: frozenset[str]) -> str:
-    """Return HTML whose blocks of code have no marks of these classes.
+    """Return HTML whose code has no marks of these classes, and none on words that do not break.
 
     >>> block = '<div class="highlight"><pre><span class="n">x</span><span class="mi">1</span></pre>'
     >>> without_marks(block, frozenset({"n"}))
     '<div class="highlight"><pre>x<span class="mi">1</span></pre>'
+    >>> words = '<code><span class="pre">bench</span> <span class="pre">--quick</span></code>'
+    >>> without_marks(words, frozenset())
+    '<code>bench <span class="pre">--quick</span></code>'
     """
+    page = _UNBREAKABLE.sub(r"\1", page)
+    if not plain:
+        return page
     mark = re.compile(rf'<span class="(?:{"|".join(sorted(plain))})">([^<]*)</span>')
     return _BLOCK.sub(lambda block: block[1] + mark.sub(r"\1", block[2]) + block[3], page)

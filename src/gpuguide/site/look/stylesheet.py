@@ -1,4 +1,4 @@
-"""The theme's stylesheet and icon font, reduced to what the site uses: every page loads them before it is seen.
+"""One stylesheet of all, and the icon font, reduced to what the site uses: every page loads them before it is seen.
 
 A rule stays if every class that its selector names stands on some page, or as a word in some script, which may add it
 later. The font keeps the characters that the remaining rules write. By hand, because PurgeCSS and its
@@ -22,9 +22,17 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 STYLES = Path("_static/styles")
-WHOLE = "pydata-sphinx-theme.css"
+WHOLE = (
+    "../basic.css",
+    "pydata-sphinx-theme.css",
+    "../pygments.css",
+    "../gpuguide.css",
+    "../mystnb.*.css",
+    "../copybutton.css",
+)
+"""Sphinx's, the theme's, that of code, ours and those of extensions, in the order in which a browser would read them"""
 REDUCED = "used.css"
-"""What the layout links to; beside it stand the reduced fonts"""
+"""What the layout links to, in place of all of them; beside it stand the reduced fonts"""
 SCRIPTS_WITHOUT_CLASSES = ("fontawesome.js", "minisearch.js", "search-entries.js")
 GROUPS = ("media", "supports", "layer")
 """At-rules that hold rules"""
@@ -32,20 +40,21 @@ GROUPS = ("media", "supports", "layer")
 _CLASSES = re.compile(r'\bclass="([^"]*)"')
 _WORDS = re.compile(r"[\w-]+")
 _FONT = re.compile(r"url\((\.\./vendor/fontawesome/webfonts/[\w-]+\.woff2)\)")
+_ADDRESS = re.compile(r"""url\((["']?)(?!["']?(?:data:|https?:|/))""")
 _ICON = re.compile("[\ue000-\uf8ff]")  # Unicode's private use area
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.connect("build-finished", write)
+    app.connect("build-finished", write, priority=900)  # the theme writes the styles of code when a build is finished
 
 
 def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the reduced stylesheet and fonts, unless they are there and would be the same."""
     folder = Path(app.outdir) / STYLES
-    if exception is not None or app.builder.format != "html" or not (folder / WHOLE).exists():
+    if exception is not None or app.builder.format != "html" or not folder.exists():
         return
-    whole = (folder / WHOLE).read_text(encoding="utf-8")
+    whole = unreduced(folder)
     used = used_classes(Path(app.outdir))
     made_from = hashlib.sha256("\n".join([whole, *sorted(used)]).encode()).hexdigest()
     note = Path(app.doctreedir) / "stylesheet.txt"
@@ -59,6 +68,15 @@ def write(app: Sphinx, exception: Exception | None) -> None:
         text = text.replace(address, font.name)
     (folder / REDUCED).write_text(text, encoding="utf-8")
     note.write_text(made_from, encoding="utf-8")
+
+
+def unreduced(folder: Path) -> str:
+    """Return the stylesheets of a built site, one after the other, with the addresses in them seen from ``folder``.
+
+    What it lacks, as the stylesheet of an extension that it does not use, adds nothing.
+    """
+    sheets = [(name.removesuffix(Path(name).name), path) for name in WHOLE for path in sorted(folder.glob(name))]
+    return "\n".join(_ADDRESS.sub(rf"url(\1{way}", path.read_text(encoding="utf-8")) for way, path in sheets)
 
 
 def used_classes(site: Path) -> set[str]:
@@ -87,7 +105,7 @@ def reduced(stylesheet: str, used: set[str]) -> str:
 def _kept(rules: Iterable[Any], used: set[str]) -> Iterator[str]:
     for rule in rules:
         if rule.type == "qualified-rule":
-            selectors = [part for part in _selectors(rule.prelude) if _classes(part) <= used]
+            selectors = [part for part in _selectors(rule.prelude) if _can_match(part, used)]
             if selectors:
                 names = ",".join(tinycss2.serialize(part).strip() for part in selectors)
                 yield f"{names}{{{tinycss2.serialize(rule.content)}}}"
@@ -108,6 +126,17 @@ def _selectors(prelude: Sequence[Any]) -> list[list[Any]]:
         else:
             parts[-1].append(token)
     return parts
+
+
+def _can_match(selector: Sequence[Any], used: set[str]) -> bool:
+    return _classes(selector) <= used and all(any(piece in name for name in used) for piece in _pieces(selector))
+
+
+def _pieces(selector: Sequence[Any]) -> Iterator[str]:
+    """Yield what the class of an element must contain, as ``-Red`` in ``[class*=-Red]``."""
+    for token in selector:
+        if token.type == "[] block" and [each.value for each in token.content[:2]] == ["class", "*="]:
+            yield str(token.content[2].value)
 
 
 def _classes(selector: Sequence[Any]) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,8 @@ import pytest
 import torch
 from fake_nvml import FakeNvml
 
-from gpuguide.benchmarks import gpu_metrics
-from gpuguide.benchmarks.gpu_metrics import GPU_METRICS, SCENARIOS, Progress
+from gpuguide.benchmarks.gpu_metrics import scenarios as gpu_metrics
+from gpuguide.benchmarks.gpu_metrics.scenarios import GPU_METRICS, SCENARIOS, Progress
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware import monitor
@@ -34,26 +33,8 @@ def on(gigabytes: int) -> Device:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """Pretend that this machine's processor is a GPU with a driver, and let every scenario be short."""
-    nvml = FakeNvml(2)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-    pretended: dict[str, Callable[..., Any]] = {
-        "Event": lambda: event,
-        "synchronize": lambda: None,
-        "empty_cache": lambda: None,
-        "reset_peak_memory_stats": lambda device: None,
-        "max_memory_allocated": lambda device: 7.0,
-        "max_memory_reserved": lambda device: 8.0,
-        "_sleep": lambda cycles: None,
-        "memory_allocated": lambda device: 3.0,
-        "memory_reserved": lambda device: 5.0,
-        "get_device_properties": lambda device: SimpleNamespace(uuid=nvml.nvmlDeviceGetUUID(1).removeprefix("GPU-")),
-    }
-    for name, function in pretended.items():
-        monkeypatch.setattr(torch.cuda, name, function)
+def driver(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Let every scenario be short, on a processor that passes for a GPU."""
     monkeypatch.setattr(gpu_metrics, "SECONDS", dict.fromkeys(gpu_metrics.SECONDS, 0.02))
     times = {"REST_SECONDS": 0.01, "SETTLE_SECONDS": 0.0, "HOLD_SECONDS": 0.001, "STRETCH_SECONDS": 0.02}
     times |= {"INTERVAL": 0.001, "FAST_INTERVAL": 0.001}
@@ -63,18 +44,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
         monkeypatch.setattr(gpu_metrics, name, size)
     monkeypatch.setattr(gpu_metrics, "NEIGHBOUR", "import sys; print('ready', flush=True); sys.stdin.read()")
     monkeypatch.setattr(memory_hierarchy.Chain, "of", lambda *arguments, **named: lambda: None)
-    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     monkeypatch.setattr(runner.case, "SLOW", 0.001)
     return nvml
 
 
-def pretended_gpu() -> Device:
-    return Device("A processor", "cuda", "cpu", 2**40, 0, (9, 0), frozenset({"bf16"}))
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_each_scenario_leaves_its_trace(driver: FakeNvml, tmp_path: Path, scenario: str) -> None:
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu())
+def test_each_scenario_leaves_its_trace(driver: FakeNvml, pretended_gpu: Device, tmp_path: Path, scenario: str) -> None:
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
     assert (case.status, case.reason) == ("ok", "")
     metrics = case.measured
     assert metrics["time"].summary.n == 1
@@ -100,7 +76,7 @@ def test_each_scenario_leaves_its_trace(driver: FakeNvml, tmp_path: Path, scenar
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_context_is_there_before_anybody_watches(
-    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch, scenario: str
+    driver: FakeNvml, pretended_gpu: Device, monkeypatch: pytest.MonkeyPatch, scenario: str
 ) -> None:
     """A process gets one with its first tensor, which takes memory and raises the clock: not within the trace."""
     contexts: list[str] = []
@@ -118,7 +94,7 @@ def test_a_context_is_there_before_anybody_watches(
 
     monkeypatch.setattr(torch, "zeros", making_a_context)
     monkeypatch.setattr(driver, "nvmlDeviceGetMemoryInfo", of_the_board)
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu())
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
     assert (case.status, case.reason) == ("ok", "")
     assert contexts[0] == "cpu"
     (used,) = set(case.measured["memory_used"].samples)
@@ -127,7 +103,7 @@ def test_a_context_is_there_before_anybody_watches(
 
 @pytest.mark.parametrize("scenario", ["idle", "spin", "products"])
 def test_the_chips_counters_are_read_at_their_own_pace(
-    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch, scenario: str
+    driver: FakeNvml, pretended_gpu: Device, monkeypatch: pytest.MonkeyPatch, scenario: str
 ) -> None:
     """However often all else is read: sooner the driver says zero. The first reading waits until there is one."""
     looks: list[float] = []
@@ -139,7 +115,7 @@ def test_the_chips_counters_are_read_at_their_own_pace(
 
     monkeypatch.setattr(driver, "nvmlGpmSampleGet", noted)
     monkeypatch.setattr(gpu_metrics, "SECONDS", dict.fromkeys(gpu_metrics.SECONDS, 0.35))
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu())
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
     assert case.measured["seconds"].summary.n > 2 * len(looks)
     assert len(looks) >= 4
     assert all(after - before > 0.999 * monitor.chip_counters.RENEWAL for before, after in itertools.pairwise(looks))
@@ -147,8 +123,8 @@ def test_the_chips_counters_are_read_at_their_own_pace(
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_a_look_costs_is_told_for_every_look(driver: FakeNvml, scenario: str) -> None:
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu())
+def test_what_a_look_costs_is_told_for_every_look(driver: FakeNvml, pretended_gpu: Device, scenario: str) -> None:
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
     cost = case.measured["reading_cost"]
     assert (cost.unit, cost.summary.n) == ("s", case.measured["seconds"].summary.n)
     assert min(cost.samples) > 0
@@ -188,7 +164,7 @@ def test_of_the_published_traces_a_busy_gpu_is_never_told_to_be_idle() -> None:
     assert middle["tensor_activity"].min() > 0.5
 
 
-def test_moments_lie_within_the_trace_and_in_their_order(driver: FakeNvml) -> None:
+def test_moments_lie_within_the_trace_and_in_their_order(driver: FakeNvml, pretended_gpu: Device) -> None:
     expected = {
         "stretches": [("stretch_began", 4), ("stretch_ended", 4)],
         "memory": [("step", 8)],
@@ -196,7 +172,7 @@ def test_moments_lie_within_the_trace_and_in_their_order(driver: FakeNvml) -> No
         "neighbour": [("neighbour_ready", 1), ("neighbour_ended", 1)],
     }
     for scenario, names in expected.items():
-        (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu())
+        (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
         columns = [case.measured[name].samples for name, count in names if case.measured[name].summary.n == count]
         in_order = [moment for row in zip(*columns, strict=True) for moment in row]
         assert len(in_order) == sum(count for _, count in names)
@@ -205,26 +181,28 @@ def test_moments_lie_within_the_trace_and_in_their_order(driver: FakeNvml) -> No
         assert in_order[-1] <= case.measured["work_ended"].samples[0]
 
 
-def test_the_rate_of_work_is_told_part_by_part(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_of_work_is_told_part_by_part(
+    driver: FakeNvml, pretended_gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu_metrics, "RATE_SECONDS", 0.05)
     monkeypatch.setattr(gpu_metrics, "SECONDS", dict.fromkeys(gpu_metrics.SECONDS, 0.22))
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "products"}, pretended_gpu())
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "products"}, pretended_gpu)
     rate, whole = case.measured["rate"], case.measured["throughput"].samples[0]
     assert (rate.unit, rate.summary.n) == ("FLOP/s", 4)
     assert sum(rate.samples) / 4 == pytest.approx(whole, rel=0.5)
 
 
-def test_a_spike_leaves_what_pytorch_counted(driver: FakeNvml) -> None:
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "spike"}, pretended_gpu())
+def test_a_spike_leaves_what_pytorch_counted(driver: FakeNvml, pretended_gpu: Device) -> None:
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "spike"}, pretended_gpu)
     assert case.measured["peak_allocated"].samples == (7.0,)
     assert case.measured["peak_reserved"].samples == (8.0,)
 
 
 def test_a_neighbour_that_cannot_use_the_gpu_is_a_failure_with_its_reason(
-    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
+    driver: FakeNvml, pretended_gpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_metrics, "NEIGHBOUR", "raise SystemExit(1)")
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "neighbour"}, pretended_gpu())
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "neighbour"}, pretended_gpu)
     assert case.status == "failed"
     assert "a second process cannot use this GPU" in case.reason
 
@@ -247,9 +225,9 @@ def test_a_whole_run_takes_as_long_as_it_should(monkeypatch: pytest.MonkeyPatch)
     assert worked + held * gpu_metrics.HOLD_SECONDS + rested < 110
 
 
-def test_the_record_of_a_run_gives_its_traces_back(driver: FakeNvml, tmp_path: Path) -> None:
+def test_the_record_of_a_run_gives_its_traces_back(driver: FakeNvml, pretended_gpu: Device, tmp_path: Path) -> None:
     short = replace(GPU_METRICS, cases=lambda device: [{"scenario": "idle"}, {"scenario": "spin"}])
-    runner.run([short], pretended_gpu(), tmp_path, commit="c0ffee")
+    runner.run([short], pretended_gpu, tmp_path, commit="c0ffee")
     record = records.read(tmp_path / "a-processor" / "gpu-metrics.json")
     assert not record.stale
     trace = traces.of_case(record, record.case("nvml", scenario="spin"))
@@ -258,9 +236,9 @@ def test_the_record_of_a_run_gives_its_traces_back(driver: FakeNvml, tmp_path: P
     assert driver.open == 0
 
 
-def test_without_a_driver_a_case_fails_with_the_reason(driver: FakeNvml) -> None:
+def test_without_a_driver_a_case_fails_with_the_reason(driver: FakeNvml, pretended_gpu: Device) -> None:
     driver.refused.add("nvmlInit")
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "idle"}, pretended_gpu())
+    (case,) = runner.measure_case(GPU_METRICS, {"scenario": "idle"}, pretended_gpu)
     assert case.status == "failed"
     assert "There is no NVIDIA driver to ask" in case.reason
 
