@@ -22,6 +22,9 @@ PICTURES = (
     plotting.step_and_its_data,
     plotting.from_text_to_token,
     plotting.softmax_on_a_line,
+    plotting.tile_traffic,
+    plotting.online_softmax,
+    plotting.overlapped_schedule,
 )
 
 

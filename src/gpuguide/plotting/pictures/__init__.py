@@ -6,7 +6,7 @@ the caption says so.
 
 from __future__ import annotations
 
-from gpuguide.plotting.pictures.attention import causal_tiles
+from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.losses import (
     gradient_of_the_loss,
     loss_in_chunks,
@@ -30,12 +30,15 @@ __all__ = [
     "loss_in_chunks",
     "memories_of_a_gpu",
     "memory_of_a_loss",
+    "online_softmax",
+    "overlapped_schedule",
     "race_of_the_tokens",
     "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",
     "surprise_of_a_token",
     "targets_shifted_by_one",
+    "tile_traffic",
     "two_kernels",
     "wait_for_a_word",
     "what_utilisation_counts",
