@@ -18,7 +18,7 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import causal_tiles, kernel_lanes, mask_tiles, memories_of_a_gpu, stream_and_queue
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -37,10 +37,12 @@ __all__ = [
     "curves",
     "device_label",
     "is_narrow",
+    "kernel_lanes",
     "label",
     "legend",
     "linear_axis",
     "log_axis",
+    "mask_tiles",
     "memories_of_a_gpu",
     "name_devices",
     "published_and_mine",
