@@ -1,4 +1,4 @@
-"""Drawings for choosing an attention: the order is that of the records, and tiles are those that PyTorch would visit."""
+"""Drawings for choosing an attention: the order is that of the records, and tiles are those that PyTorch visits."""
 
 from __future__ import annotations
 
