@@ -67,8 +67,9 @@ def kernel_lanes() -> Figure:
         lambda figure, theme: _draw_lanes(figure, over),
         alt=f"Six columns, one a kernel, headed by bars for the time of a training step: {spoken}. Below, a row for "
         f"each thing that a call may need, with a cross where a kernel refuses it. Refused are: {refused}.",
-        caption="Find your rows, and take the first column from the left without a cross in any of them. Bars: time of "
-        f"forward and backward pass on {reference_gpu.word('a short')}, causal, as a multiple of the fastest.",
+        caption="Find your rows, and take the first column from the left without a cross in any of them. A dashed box "
+        "has a limit, named below. Bars: time of a causal forward and backward pass on "
+        f"{reference_gpu.word('a short')}, as a multiple of the fastest.",
         records=[record],
         size=(WIDE, 5.4),
         narrow=(4.6, 6.0),
