@@ -36,7 +36,7 @@ GATES = {
     "a soft cap": "~-+---",
     "grouped heads": "++++~+",
     "heads above 128": "~~++++",
-    "heads above 256": "--+-++",
+    "heads above 256": "--~-++",
     "A100, RTX 30 to 50": "-+++++",
     "T4 and older": "--~-++",
     "no GPU": "--~--+",
