@@ -7,6 +7,7 @@ the caption says so.
 from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
+from gpuguide.plotting.pictures.choosing import kernel_lanes, mask_tiles
 from gpuguide.plotting.pictures.losses import (
     gradient_of_the_loss,
     loss_in_chunks,
@@ -27,7 +28,9 @@ __all__ = [
     "cut_and_draw",
     "from_text_to_token",
     "gradient_of_the_loss",
+    "kernel_lanes",
     "loss_in_chunks",
+    "mask_tiles",
     "memories_of_a_gpu",
     "memory_of_a_loss",
     "online_softmax",

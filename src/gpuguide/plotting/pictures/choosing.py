@@ -1,0 +1,228 @@
+"""Drawings for choosing an attention: what rules each kernel out, and which tiles a mask leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuguide.measure import reference_gpu, store
+from gpuguide.plotting import drawings, palette
+from gpuguide.plotting.figure import Figure, show
+from gpuguide.plotting.renditions import WIDE, is_narrow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+    from numpy.typing import NDArray
+
+# --- what rules a kernel out -------------------------------------------------------------------------------
+
+LANES = {
+    "fa4": "FlashAttention-4",
+    "sdpa-cudnn": "cuDNN",
+    "flex": "FlexAttention",
+    "sdpa-flash": "FlashAttention-2",
+    "sdpa-efficient": "memory-efficient",
+    "naive": "the formula",
+}
+"""Contenders of the benchmark ``attention``, from the fastest to the slowest, by the names that the drawing uses"""
+TAKES, PARTLY, REFUSES = "takes it", "with a limit", "refuses"
+GATES = {
+    "fp32": "--+-++",
+    "a mask as a tensor": "-~~-++",
+    "a window, documents": "~~+~~~",
+    "a soft cap": "~-+---",
+    "grouped heads": "++++~+",
+    "heads above 128": "~~++++",
+    "heads above 256": "--~-++",
+    "A100, RTX 30 to 50": "-+++++",
+    "T4 and older": "--~-++",
+    "no GPU": "--~--+",
+}
+"""What may rule a kernel out; for each lane + where it takes that, ~ where it has a limit, - where it refuses
+
+Sources: PyTorch, ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``torch/nn/attention/flex_attention.py``;
+Dao-AILab, ``flash_attn/cute/interface.py``. A window that a kernel has no rule for can be handed to it as a tensor,
+which is a limit.
+"""
+_WORDS = {"+": TAKES, "~": PARTLY, "-": REFUSES}
+TIMED = {"pass": "forward-backward", "head_dim": 128, "seq_len": 8192, "causal": True, "heads": 16}
+
+
+def kernel_lanes() -> Figure:
+    """Draw the kernels from the fastest to the slowest, and below each what it takes and what it refuses."""
+    record = store.published("attention")
+    times = {name: record.median(name, "time", **TIMED) for name in LANES}
+    fastest = min(times.values())
+    over = {name: time / fastest for name, time in times.items()}
+    spoken = ", ".join(f"{LANES[name]} {factor:.1f}" for name, factor in over.items())
+    refused = "; ".join(
+        f"{gate}: {', '.join(name for name, mark in zip(LANES.values(), marks, strict=True) if mark == '-')}"
+        for gate, marks in GATES.items()
+        if "-" in marks
+    )
+    return show(
+        lambda figure, theme: _draw_lanes(figure, over),
+        alt=f"Six columns, one a kernel, headed by bars for the time of a training step: {spoken}. Below, a row for "
+        f"each thing that a call may need, with a cross where a kernel refuses it. Refused are: {refused}.",
+        caption="Find your rows, and take the first column from the left without a cross in any of them. A dashed box "
+        "has a limit, named below. Bars: time of a causal forward and backward pass on "
+        f"{reference_gpu.word('a short')}, as a multiple of the fastest.",
+        records=[record],
+        size=(WIDE, 5.4),
+        narrow=(4.6, 6.0),
+        name="kernel-lanes",
+        rows=[
+            {"kernel": LANES[name], "time_over_fastest": round(over[name], 4)}
+            | {gate: _WORDS[marks[place]] for gate, marks in GATES.items()}
+            for place, name in enumerate(LANES)
+        ],
+    )
+
+
+def _draw_lanes(figure: Canvas, over: Mapping[str, float]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    left, names, tallest, foot = (128.0, 96.0, 52.0, 40.0) if narrow else (146.0, 34.0, 62.0, 26.0)
+    lane = (width - left - 6) / len(LANES)
+    top = height - 22 - tallest - names
+    row = (top - foot) / len(GATES)
+    middles = {gate: top - (number + 0.5) * row for number, gate in enumerate(GATES)}
+    across = [left + (place + 0.5) * lane for place in range(len(LANES))]
+    for (name, factor), x in zip(over.items(), across, strict=True):
+        tall = tallest * factor / max(over.values())
+        _boxes(ax, [(x - 11, top + names, 22, tall)], palette.style(name).colour)
+        drawings.label(ax, x, top + names + tall + 9, f"{factor:.1f}×", size=10)
+        if narrow:
+            ax.text(x, top + names - 4, LANES[name], rotation=90, ha="center", va="top", fontsize=10)
+        else:
+            drawings.label(ax, x, top + names / 2 - 1, _in_two_lines(LANES[name]), size=10)
+    drawings.label(ax, left - 8, top + names + 8, "time of a step", across="right", size=10)
+    for place, (name, x) in enumerate(zip(LANES, across, strict=True)):
+        hue = palette.style(name).colour
+        for sign, strength in (("+", 0.75), ("~", 0.0)):
+            rows = [middles[gate] for gate, marks in GATES.items() if marks[place] == sign]
+            _boxes(ax, [(x - 11, y - row / 2 + 3, 22, row - 6) for y in rows], hue, strength)
+    for gate, y in middles.items():
+        drawings.label(ax, left - 8, y, gate, across="right", size=10)
+    crosses = [
+        (x, middles[gate])
+        for gate, marks in GATES.items()
+        for x, mark in zip(across, marks, strict=True)
+        if mark == "-"
+    ]
+    key = {mark: (left - 10 if not narrow else 12.0) + place * 108 for place, mark in enumerate("+~-")}
+    _boxes(ax, [(key["+"] - 11, foot / 2 - 12, 22, 16)], "grey")
+    _boxes(ax, [(key["~"] - 11, foot / 2 - 12, 22, 16)], "grey", 0.0)
+    _crosses(ax, [*crosses, (key["-"], foot / 2 - 4)])
+    for mark, x in key.items():
+        drawings.label(ax, x + 17, foot / 2 - 4, _WORDS[mark], across="left", size=10)
+
+
+def _in_two_lines(name: str) -> str:
+    return name.replace("Attention", "-\nAttention").replace("memory-", "memory-\n").replace("the ", "the\n")
+
+
+def _boxes(ax: Axes, boxes: Sequence[tuple[float, float, float, float]], hue: str, strength: float = 0.75) -> None:
+    """Draw boxes of one look, each by its left, bottom, width and height, as one path: a page has many."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    if not boxes:
+        return
+    outlines = [
+        Path([(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)], closed=True)
+        for x, y, wide, tall in boxes
+    ]
+    theme = palette.current()
+    colour = theme.series[hue] if hue else theme.faint
+    line = {"linestyle": "-"} if strength else {"linestyle": (0, (3, 2))}
+    ax.add_patch(PathPatch(Path.make_compound_path(*outlines), facecolor=(colour, strength), edgecolor=colour, **line))
+
+
+def _crosses(ax: Axes, places: Sequence[tuple[float, float]]) -> None:
+    gap = float("nan")
+    xs = [each for x, _ in places for each in (x - 5, x + 5, gap, x - 5, x + 5, gap)]
+    ys = [each for _, y in places for each in (y - 5, y + 5, gap, y + 5, y - 5, gap)]
+    ax.plot(xs, ys, color=palette.current().ceiling, linewidth=1.8)
+
+
+# --- which tiles a mask leaves -----------------------------------------------------------------------------
+
+TOKENS, TILE = 1024, 128
+WINDOW, PREFIX = 256, 320
+DOCUMENTS = (384, 256, 384)
+"""Lengths of the sequences that are packed into one"""
+
+Rule = Callable[["NDArray[np.int64]", "NDArray[np.int64]"], "NDArray[np.bool_]"]
+
+
+def rules() -> dict[str, Rule]:
+    """Return the masks that are drawn, each a rule on the numbers of a query and a key."""
+    number = np.repeat(np.arange(len(DOCUMENTS)), DOCUMENTS)
+    return {
+        "causal": lambda query, key: key <= query,
+        f"window of {WINDOW}": lambda query, key: (key <= query) & (query - key < WINDOW),
+        "documents": lambda query, key: (key <= query) & (number[query] == number[key]),
+        f"prefix of {PREFIX}": lambda query, key: (key <= query) | (key < PREFIX),
+    }
+
+
+def tile_shares(rule: Rule) -> NDArray[np.float64]:
+    """Return which share of the pairs of each tile a rule leaves, ``(tiles, tiles)``."""
+    position = np.arange(TOKENS)
+    seen = rule(position[:, None], position[None, :])
+    count = TOKENS // TILE
+    return seen.reshape(count, TILE, count, TILE).mean(axis=(1, 3))
+
+
+def mask_tiles() -> Figure:
+    """Draw four masks as tiles of scores: which hold pairs that are all seen, which are cut, and which are empty."""
+    shares = {name: tile_shares(rule) for name, rule in rules().items()}
+    counts = {name: (int((of == 1).sum()), int(((of > 0) & (of < 1)).sum())) for name, of in shares.items()}
+    total = (TOKENS // TILE) ** 2
+    spoken = "; ".join(f"{name}: {whole} whole and {cut} cut" for name, (whole, cut) in counts.items())
+    return show(
+        lambda figure, theme: _draw_masks(figure, shares),
+        alt=f"Four squares of {total} tiles each, queries downwards and keys to the right. Of the tiles that are "
+        f"computed, the mask cuts through some. {spoken}. All other tiles are skipped.",
+        caption=f"Masks of {TOKENS} tokens in tiles of {TILE}. A kernel that knows the rule skips the empty tiles and "
+        "looks at the mask in the cut ones only. One that is handed the mask as a tensor computes all of them.",
+        size=(WIDE, 2.6),
+        narrow=(4.6, 5.6),
+        name="mask-tiles",
+        rows=[
+            {"mask": name, "whole": whole, "cut": cut, "skipped": total - whole - cut}
+            for name, (whole, cut) in counts.items()
+        ],
+    )
+
+
+def _draw_masks(figure: Canvas, shares: Mapping[str, NDArray[np.float64]]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    columns = 2 if is_narrow(figure) else 4
+    tiles = TOKENS // TILE
+    across = width / columns
+    side = (across - 22) / tiles
+    for place, (name, of) in enumerate(shares.items()):
+        left = (place % columns) * across + 11
+        bottom = height - 22 - tiles * side - (place // columns) * (tiles * side + 42)
+        whole, cut = ([*zip(*np.nonzero(kind), strict=True)] for kind in (of == 1, (of > 0) & (of < 1)))
+        for found, hue, strength in ((whole, "blue", 0.6), (cut, "orange", 0.75)):
+            corners = ((left + column * side, bottom + (tiles - 1 - row) * side) for row, column in found)
+            _boxes(ax, [(x, y, side - 1.4, side - 1.4) for x, y in corners], hue, strength)
+        _boxes(ax, [(left - 1, bottom - 1, tiles * side + 0.6, tiles * side + 0.6)], "", 0.0)
+        drawings.label(ax, left + tiles * side / 2, bottom + tiles * side + 10, name, bold=True)
+        computed = int((of > 0).sum())
+        drawings.label(ax, left + tiles * side / 2, bottom - 10, f"{computed} of {tiles * tiles} tiles", size=10)
+    x = 11.0
+    for hue, strength, words, step in (
+        ("blue", 0.6, "all pairs seen", 112.0),
+        ("orange", 0.75, "cut by the mask", 124.0),
+        ("", 0.0, "skipped", 0.0),
+    ):
+        _boxes(ax, [(x, 5, 12, 12)], hue, strength)
+        drawings.label(ax, x + 17, 11, words, across="left", size=10)
+        x += step
