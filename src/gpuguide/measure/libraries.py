@@ -89,6 +89,10 @@ KNOWN = {
     "rmm": Library("RMM", "rmm", ("rmm-cu13", "rmm-cu12", "rmm")),
 }
 """Every library that a benchmark may name, by the name that records use"""
+ON_THE_HOST = ("pandas", "polars", "duckdb")
+"""Those that compute on the processor, whatever GPU the machine has"""
+BETWEEN = ("pyarrow", "numpy")
+"""Those that only carry data from one to another"""
 PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy")
 """Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")

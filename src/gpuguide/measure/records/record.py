@@ -73,8 +73,30 @@ class Run:
         Parameters
         ----------
         called : iterable of str, optional
-            Libraries whose versions belong into the line, such as :meth:`Record.libraries` returns.
+            Libraries whose versions belong into the line, such as :meth:`Record.libraries` returns. Where one of them
+            computes on the host, the line names the host's processor; where all do, it does not name the GPU.
         """
+        named = list(called)
+        work = [name for name in named if name not in libraries.BETWEEN]
+        on_host = [name for name in work if name in libraries.ON_THE_HOST] if self.driver else []
+        parts = [] if on_host and on_host == work else self._of_device()
+        parts += [self.host] * bool(on_host)
+        for name in named:
+            if name in self.versions and name != "torch":
+                parts.append(f"{libraries.title(name)} {self.versions[name].split('+')[0]}")
+        parts.append(self.started_at[:10])
+        if self.simulated:
+            parts.append("simulated, not measured")
+        return " · ".join(parts)
+
+    @property
+    def host(self) -> str:
+        """The host's processor, with the cores that the run could use."""
+        cores = self.host_cores if self.host_cores_available is None else self.host_cores_available
+        return f"host {self.host_cpu}, {cores:g} of {self.host_cores} cores"
+
+    def _of_device(self) -> list[str]:
+        """Return the device, its driver, and what PyTorch and CUDA it was called with."""
         parts = [self.device_name]
         if self.driver:
             parts.append(f"driver {self.driver}")
@@ -82,13 +104,7 @@ class Run:
             parts.append(f"CUDA {self.cuda}")
         if "torch" in self.versions:
             parts.append(f"torch {self.versions['torch'].split('+')[0]}")
-        for name in called:
-            if name in self.versions and name != "torch":
-                parts.append(f"{libraries.title(name)} {self.versions[name].split('+')[0]}")
-        parts.append(self.started_at[:10])
-        if self.simulated:
-            parts.append("simulated, not measured")
-        return " · ".join(parts)
+        return parts
 
 
 @dataclass(frozen=True)
