@@ -18,7 +18,16 @@ from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
-from gpuguide.plotting.pictures import causal_tiles, memories_of_a_gpu, stream_and_queue
+from gpuguide.plotting.pictures import (
+    causal_tiles,
+    frame_to_the_gpu,
+    group_by_in_a_table,
+    join_in_two_steps,
+    memories_of_a_gpu,
+    radix_sort_passes,
+    ring_of_buffers,
+    stream_and_queue,
+)
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
@@ -36,7 +45,10 @@ __all__ = [
     "colour",
     "curves",
     "device_label",
+    "frame_to_the_gpu",
+    "group_by_in_a_table",
     "is_narrow",
+    "join_in_two_steps",
     "label",
     "legend",
     "linear_axis",
@@ -44,6 +56,8 @@ __all__ = [
     "memories_of_a_gpu",
     "name_devices",
     "published_and_mine",
+    "radix_sort_passes",
+    "ring_of_buffers",
     "roofline",
     "roofline_to_try",
     "sampling_to_try",
