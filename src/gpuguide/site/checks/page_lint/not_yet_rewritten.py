@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NOT_YET = frozenset({"cross-entropy", "cudf", "flash-attention", "gpu-metrics", "logits", "sampling"})
+NOT_YET = frozenset({"cross-entropy", "flash-attention", "gpu-metrics", "logits", "sampling"})
 
 
 def is_rewritten(page: Path) -> bool:
