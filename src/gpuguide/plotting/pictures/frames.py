@@ -61,7 +61,7 @@ def frame_to_the_gpu() -> Figure:
         f"two bars for each of four operations on a hundred million rows, as long as their times. {told}.",
         caption="A frame of a hundred million rows in the host's memory, worked on there or on the GPU. Grey is the "
         "copy over the link, there and back, by cuDF's own functions. Orange is the work on "
-        f"{reference_gpu.word('a short')}: the frame is away for long and worked on for a moment.",
+        f"{reference_gpu.word('a short')}: the frame is away for long and worked on for a moment. The way from a file was not timed.",
         records=[speed, copies],
         size=(WIDE, 4.75),
         narrow=(4.6, 4.75),
@@ -134,7 +134,7 @@ def _draw_way(ax: Axes, width: float, top: float, plain: float, ring: float) -> 
     drawings.box(ax, 6, file, across, 26, "Parquet file", dashed=True)
     ax.plot([6 + across + 3, into], [file + 13, file + 13], color=palette.current().ceiling, linewidth=1.5)
     drawings.arrow(ax, (into, file + 12.3), (into, top - tall - 3))
-    drawings.label(ax, 6 + across + 8, file + 23, "as stored, decoded on the GPU", across="left", size=10)
+    drawings.label(ax, 6 + across + 8, file + 23, "as stored, unpacked on the GPU", across="left", size=10)
     ways = f"cudf.from_pandas {format_quantity(plain, 's')}, ring of buffers {format_quantity(ring, 's')}"
     drawings.label(ax, 6, file - 14, f"2 GB: {ways}", across="left", size=10)
 
