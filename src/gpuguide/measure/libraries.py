@@ -123,6 +123,16 @@ def title(name: str) -> str:
     return KNOWN[name].title if name in KNOWN else name
 
 
+def on_the_host(called: Iterable[str]) -> bool:
+    """Return whether all that is called computes on the host, whatever GPU the machine has.
+
+    >>> on_the_host(["polars", "pyarrow"]), on_the_host(["pandas", "cudf"]), on_the_host([])
+    (True, False, False)
+    """
+    work = [name for name in called if name not in BETWEEN]
+    return bool(work) and set(work) <= set(ON_THE_HOST)
+
+
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of the libraries that are here; the others are left out."""
     found = {name: version(name) for name in dict.fromkeys(names)}

@@ -77,10 +77,8 @@ class Run:
             computes on the host, the line names the host's processor; where all do, it does not name the GPU.
         """
         named = list(called)
-        work = [name for name in named if name not in libraries.BETWEEN]
-        on_host = [name for name in work if name in libraries.ON_THE_HOST] if self.driver else []
-        parts = [] if on_host and on_host == work else self._of_device()
-        parts += [self.host] * bool(on_host)
+        parts = [] if self.driver and libraries.on_the_host(named) else self._of_device()
+        parts += [self.host] * bool(self.driver and set(named) & set(libraries.ON_THE_HOST))
         for name in named:
             if name in self.versions and name != "torch":
                 parts.append(f"{libraries.title(name)} {self.versions[name].split('+')[0]}")
@@ -88,6 +86,10 @@ class Run:
         if self.simulated:
             parts.append("simulated, not measured")
         return " · ".join(parts)
+
+    def computed_on(self, called: Iterable[str]) -> str:
+        """Return the device, or the host's processor where all the libraries that were called compute there."""
+        return self.host_cpu if self.driver and libraries.on_the_host(called) else self.device_name
 
     @property
     def host(self) -> str:
