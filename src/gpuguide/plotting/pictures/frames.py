@@ -244,12 +244,11 @@ def _draw_join(figure: Canvas, counts: Sequence[int], places: Sequence[int], pai
     for row, key in enumerate(LEFT):
         y = top - (row + 1) * tall
         colour = COLOURS.get(key, "")
-        place = str(places[row]) if counts[row] else ""
-        for x, text in zip(xs, (f"{row}: {key}", str(counts[row]), place), strict=False):
+        begins = str(places[row]) if counts[row] else ""
+        for x, text in zip(xs, (f"{row}: {key}", str(counts[row]), begins), strict=False):
             drawings.box(ax, x, y + 3, wide, tall - 6, text, colour=colour, dashed=not counts[row])
         if counts[row]:
-            for x in xs[:1]:
-                drawings.arrow(ax, (x + wide + 3, y + tall / 2), (x + wide + gap - 3, y + tall / 2), width=1)
+            drawings.arrow(ax, (xs[0] + wide + 3, y + tall / 2), (xs[1] - 3, y + tall / 2), width=1)
     for place, (row, other) in enumerate(pairs):
         y = top - (place + 1) * tall
         colour = COLOURS[LEFT[row]]
@@ -312,6 +311,8 @@ def _draw_passes(figure: Canvas, steps: Sequence[Sequence[str]]) -> None:
 # --- the ring of pinned buffers ------------------------------------------------------------------------------
 
 BUFFERS = "ABCD"
+FILL = 0.8
+"""Of a fetch: in a trace of one copy on the reference GPU a fill took this much of the time of a fetch"""
 
 
 def ring_of_buffers() -> Figure:
@@ -319,51 +320,51 @@ def ring_of_buffers() -> Figure:
     from gpuguide.dataframes import transfer
 
     copies, ceilings = store.published("frame-transfer"), store.published("ceilings")
-    pace = transfer.PIECE / copies.median("gpuguide-staged", "bandwidth", rows=ROWS)
     fetch, pageable = (transfer.PIECE / ceilings.median(name, "bandwidth") for name in ("h2d-pinned", "h2d-pageable"))
-    spoken = [format_quantity(seconds, "s") for seconds in (pace, fetch, pageable)]
-    times = significant(pageable / pace)
+    whole = copies.median("gpuguide-staged", "time", rows=ROWS)
+    pieces = whole * copies.median("gpuguide-staged", "bandwidth", rows=ROWS) / transfer.PIECE
+    spoken = [format_quantity(seconds, "s") for seconds in (fetch, pageable, whole, pieces * fetch)]
+    times = significant(pageable / fetch, 2)
     return show(
-        lambda figure, _: _draw_ring(figure, pace, fetch, pageable),
-        alt="Three lines of time. On the first the cores fill the buffers A, B, C, D and A again, one every "
-        f"{spoken[0]}. On the second the GPU fetches each as soon as it is full, in {spoken[1]}, while the cores fill "
-        f"the next. On the third the driver copies one piece of the same size from pageable memory in {spoken[2]}.",
-        caption="Pieces of 8 MiB on their way to the GPU, to scale. Filling and fetching overlap, and a piece arrives "
-        f"every {spoken[0]} (the measured copy, divided by its pieces). The link alone needs {spoken[1]} for a piece. "
-        f"A copy that leaves pinning to the driver takes {times} times as long for each.",
+        lambda figure, _: _draw_ring(figure, fetch, pageable),
+        alt="Three lines of time. On the first the cores fill the buffers A, B, C and D and then A again. On the "
+        f"second the GPU fetches each, one after another without a pause, in {spoken[0]}, while the cores fill the "
+        f"next. On the third the driver copies one piece of the same size from pageable memory in {spoken[1]}.",
+        caption=f"Pieces of 8 MiB on their way to the GPU, to scale. The link needs {spoken[0]} for a piece, and the "
+        "cores have the next one ready before it is done. A copy that leaves pinning to the driver takes "
+        f"{times} times as long for each. All pieces of a hundred million rows need {spoken[3]} on the link, and the "
+        f"whole copy took {spoken[2]}.",
         records=[copies, ceilings],
-        size=(WIDE, 2.4),
-        narrow=(4.6, 2.4),
+        size=(WIDE, 2.2),
+        narrow=(4.6, 2.2),
         name="ring-of-buffers",
         rows=[
-            {"what": "a piece arrives every", "time_s": pace},
             {"what": "the link for a piece", "time_s": fetch},
             {"what": "the driver's copy of a pageable piece", "time_s": pageable},
+            {"what": "the link for all pieces", "time_s": pieces * fetch},
+            {"what": "the whole copy", "time_s": whole},
         ],
     )
 
 
-def _draw_ring(figure: Canvas, pace: float, fetch: float, pageable: float) -> None:
+def _draw_ring(figure: Canvas, fetch: float, pageable: float) -> None:
     ax, width, height = drawings.sheet(figure)
-    left, tall = 46.0, 28.0
-    last = max(pageable, 6 * pace)
-    scale = (width - left - 12) / last
-    lines = {"cores": height - 52, "GPU": height - 98, "driver": height - 156}
+    left, tall = 76.0, 28.0
+    scale = (width - left - 12) / pageable
+    lines = {"cores fill": height - 36, "GPU fetches": height - 82, "driver": height - 142}
     for name, y in lines.items():
-        drawings.label(ax, left - 8, y + tall / 2, name, across="right")
-    fills = int(last / pace)
-    names = [BUFFERS[number % len(BUFFERS)] for number in range(fills)]
-    filled = [(n * pace, (n + 1) * pace, f"fill {name}", "blue") for n, name in enumerate(names)]
-    fetched = [((n + 1) * pace, (n + 1) * pace + fetch, name, "orange") for n, name in enumerate(names[:-1])]
-    drawings.time_line(ax, left, lines["cores"], scale, filled, height=tall)
-    drawings.time_line(ax, left, lines["GPU"], scale, fetched, height=tall, size=11)
-    one = [(0.0, pageable, f"one piece from pageable memory: {format_quantity(pageable, 's')}", "grey")]
+        drawings.label(ax, left - 8, y + tall / 2, name, across="right", size=10)
+    filled, fetched, ends = [], [], [0.0]
+    for number in range(int(pageable / fetch - FILL)):
+        begins, name = number * FILL * fetch, BUFFERS[number % len(BUFFERS)]
+        ready = begins + FILL * fetch
+        filled.append((begins, ready, name, "blue"))
+        start = max(ready, ends[-1])
+        fetched.append((start, start + fetch, name, "orange"))
+        ends.append(start + fetch)
+    drawings.time_line(ax, left, lines["cores fill"], scale, filled, height=tall, size=11)
+    drawings.time_line(ax, left, lines["GPU fetches"], scale, fetched, height=tall, size=11)
+    one = [(0.0, pageable, f"a piece of pageable memory: {format_quantity(pageable, 's')}", "grey")]
     drawings.time_line(ax, left, lines["driver"], scale, one, height=tall, size=11)
-    drawings.label(ax, left, height - 12, f"a piece every {format_quantity(pace, 's')}", across="left")
-    drawings.arrow(
-        ax,
-        (left + pace * scale, lines["cores"] - 2),
-        (left + pace * scale, lines["GPU"] + tall + 2),
-        colour="blue",
-        width=1,
-    )
+    x = left + FILL * fetch * scale
+    drawings.arrow(ax, (x, lines["cores fill"] - 2), (x, lines["GPU fetches"] + tall + 2), colour="blue", width=1)
