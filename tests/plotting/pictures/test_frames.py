@@ -76,6 +76,7 @@ def test_the_last_pass_leaves_numbers_in_order() -> None:
 def test_the_pieces_of_the_ring_take_most_of_the_copy() -> None:
     fetch, pageable, all_fetches, whole = (float(row["time_s"]) for row in table(plotting.ring_of_buffers()))
     link = store.published("ceilings").median("h2d-pinned", "bandwidth")
+    assert frames.PIECE == transfer.PIECE
     assert fetch == pytest.approx(transfer.PIECE / link, rel=1e-5)
     assert fetch < pageable < all_fetches < whole
     assert whole == pytest.approx(

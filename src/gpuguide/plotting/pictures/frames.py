@@ -311,18 +311,18 @@ def _draw_passes(figure: Canvas, steps: Sequence[Sequence[str]]) -> None:
 # --- the ring of pinned buffers ------------------------------------------------------------------------------
 
 BUFFERS = "ABCD"
+PIECE = 8 * 2**20
+"""Bytes of a buffer: :data:`gpuguide.dataframes.transfer.PIECE`"""
 FILL = 0.8
 """Of a fetch: in a trace of one copy on the reference GPU a fill took this much of the time of a fetch"""
 
 
 def ring_of_buffers() -> Figure:
     """Draw, to scale, how the cores fill pinned buffers while the GPU fetches those that were filled before."""
-    from gpuguide.dataframes import transfer
-
     copies, ceilings = store.published("frame-transfer"), store.published("ceilings")
-    fetch, pageable = (transfer.PIECE / ceilings.median(name, "bandwidth") for name in ("h2d-pinned", "h2d-pageable"))
+    fetch, pageable = (PIECE / ceilings.median(name, "bandwidth") for name in ("h2d-pinned", "h2d-pageable"))
     whole = copies.median("gpuguide-staged", "time", rows=ROWS)
-    pieces = whole * copies.median("gpuguide-staged", "bandwidth", rows=ROWS) / transfer.PIECE
+    pieces = whole * copies.median("gpuguide-staged", "bandwidth", rows=ROWS) / PIECE
     spoken = [format_quantity(seconds, "s") for seconds in (fetch, pageable, whole, pieces * fetch)]
     times = significant(pageable / fetch, 2)
     return show(
