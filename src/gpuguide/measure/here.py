@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, replace
 
 from gpuguide.hardware import device as devices
+from gpuguide.hardware.processor import processor_name
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import reference, runner
+from gpuguide.measure import libraries, reference, runner
 from gpuguide.measure.records import Metric
 from gpuguide.measure.units import format_quantity
 
@@ -24,7 +25,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return both values, each with the device it was measured on."""
-        published = f"published {self.published.text} on {self.published.run.device_name}"
+        published = f"published {self.published.text} on {self.published.where}"
         if self.yours is None:
             return f"{published} / yours: not measured, {self.where}"
         return f"{published} / yours {format_quantity(self.yours.summary.median, self.yours.unit)} on {self.where}"
@@ -59,4 +60,5 @@ def here(text: str) -> Comparison:
     case = runner.measure_case(alone, published.case.keys, device, quick)[0]
     if case.status != "ok":
         return Comparison(published, None, f"{case.status} on {device.name}: {case.reason}")
-    return Comparison(published, case.metrics[published.name], device.name)
+    on_host = libraries.on_the_host(published.case.libraries)
+    return Comparison(published, case.metrics[published.name], processor_name() if on_host else device.name)

@@ -89,6 +89,10 @@ KNOWN = {
     "rmm": Library("RMM", "rmm", ("rmm-cu13", "rmm-cu12", "rmm")),
 }
 """Every library that a benchmark may name, by the name that records use"""
+ON_THE_HOST = ("pandas", "polars", "duckdb")
+"""Those that compute on the processor, whatever GPU the machine has"""
+BETWEEN = ("pyarrow", "numpy")
+"""Those that only carry data from one to another"""
 PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy")
 """Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
@@ -117,6 +121,16 @@ def title(name: str) -> str:
     ('cuDNN', 'another-library')
     """
     return KNOWN[name].title if name in KNOWN else name
+
+
+def on_the_host(called: Iterable[str]) -> bool:
+    """Return whether all that is called computes on the host, whatever GPU the machine has.
+
+    >>> on_the_host(["polars", "pyarrow"]), on_the_host(["pandas", "cudf"]), on_the_host([])
+    (True, False, False)
+    """
+    work = [name for name in called if name not in BETWEEN]
+    return bool(work) and set(work) <= set(ON_THE_HOST)
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

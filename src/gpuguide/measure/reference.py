@@ -48,6 +48,11 @@ class Measurement:
         return self.record.runs[self.case.run]
 
     @property
+    def where(self) -> str:
+        """The device on which the contender computed, or the host's processor."""
+        return self.run.computed_on(self.case.libraries)
+
+    @property
     def stamp(self) -> str:
         """Where, with what and when it was measured, the libraries that the contender calls included."""
         return self.run.stamp(self.record.libraries([self.case.contender]))

@@ -73,3 +73,16 @@ def test_a_stamp_names_the_libraries_that_matter(record: Record) -> None:
     other = replace(record.runs[0], versions={"a-library": "1.2+local"})
     assert other.stamp(["a-library"]) == f"NVIDIA Test GPU · driver 580.1 · CUDA 13.0 · a-library 1.2 · {end}"
     assert record.simulated
+
+
+def test_what_the_host_computed_is_not_stamped_as_the_gpus(record: Record) -> None:
+    versions = {**record.runs[0].versions, "polars": "2.1.0", "cudf": "26.10", "pyarrow": "25.0"}
+    run = replace(record.runs[0], versions=versions, host_cpu="A processor", host_cores=64, host_cores_available=16.0)
+    host, end = "host A processor, 16 of 64 cores", "2026-11-21"
+    assert run.stamp(["polars", "pyarrow"]) == f"{host} · Polars 2.1.0 · PyArrow 25.0 · {end}"
+    assert host not in run.stamp(["cudf", "pyarrow"])
+    both = run.stamp(["polars", "cudf"])
+    assert both == f"{run.stamp().removesuffix(end)}{host} · Polars 2.1.0 · cuDF 26.10 · {end}"
+    assert replace(run, driver=None, host_cores_available=None).stamp(["polars"]).startswith("NVIDIA Test GPU")
+    assert run.computed_on(["polars", "pyarrow"]) == "A processor"
+    assert run.computed_on(["pandas", "cudf"]) == run.computed_on([]) == "NVIDIA Test GPU"

@@ -73,8 +73,32 @@ class Run:
         Parameters
         ----------
         called : iterable of str, optional
-            Libraries whose versions belong into the line, such as :meth:`Record.libraries` returns.
+            Libraries whose versions belong into the line, such as :meth:`Record.libraries` returns. Where one of them
+            computes on the host, the line names the host's processor; where all do, it does not name the GPU.
         """
+        named = list(called)
+        parts = [] if self.driver and libraries.on_the_host(named) else self._of_device()
+        parts += [self.host] * bool(self.driver and set(named) & set(libraries.ON_THE_HOST))
+        for name in named:
+            if name in self.versions and name != "torch":
+                parts.append(f"{libraries.title(name)} {self.versions[name].split('+')[0]}")
+        parts.append(self.started_at[:10])
+        if self.simulated:
+            parts.append("simulated, not measured")
+        return " · ".join(parts)
+
+    def computed_on(self, called: Iterable[str]) -> str:
+        """Return the device, or the host's processor where all the libraries that were called compute there."""
+        return self.host_cpu if self.driver and libraries.on_the_host(called) else self.device_name
+
+    @property
+    def host(self) -> str:
+        """The host's processor, with the cores that the run could use."""
+        cores = self.host_cores if self.host_cores_available is None else self.host_cores_available
+        return f"host {self.host_cpu}, {cores:g} of {self.host_cores} cores"
+
+    def _of_device(self) -> list[str]:
+        """Return the device, its driver, and what PyTorch and CUDA it was called with."""
         parts = [self.device_name]
         if self.driver:
             parts.append(f"driver {self.driver}")
@@ -82,13 +106,7 @@ class Run:
             parts.append(f"CUDA {self.cuda}")
         if "torch" in self.versions:
             parts.append(f"torch {self.versions['torch'].split('+')[0]}")
-        for name in called:
-            if name in self.versions and name != "torch":
-                parts.append(f"{libraries.title(name)} {self.versions[name].split('+')[0]}")
-        parts.append(self.started_at[:10])
-        if self.simulated:
-            parts.append("simulated, not measured")
-        return " · ".join(parts)
+        return parts
 
 
 @dataclass(frozen=True)

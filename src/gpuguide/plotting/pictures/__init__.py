@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.choosing import kernel_lanes, mask_tiles
+from gpuguide.plotting.pictures.frames import (
+    frame_to_the_gpu,
+    group_by_in_a_table,
+    join_in_two_steps,
+    radix_sort_passes,
+    ring_of_buffers,
+)
 from gpuguide.plotting.pictures.losses import (
     gradient_of_the_loss,
     loss_in_chunks,
@@ -26,8 +33,11 @@ __all__ = [
     "causal_tiles",
     "chain_and_one_read",
     "cut_and_draw",
+    "frame_to_the_gpu",
     "from_text_to_token",
     "gradient_of_the_loss",
+    "group_by_in_a_table",
+    "join_in_two_steps",
     "kernel_lanes",
     "loss_in_chunks",
     "mask_tiles",
@@ -36,6 +46,8 @@ __all__ = [
     "online_softmax",
     "overlapped_schedule",
     "race_of_the_tokens",
+    "radix_sort_passes",
+    "ring_of_buffers",
     "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",

@@ -73,7 +73,8 @@ class RecordList(SphinxDirective):
 
 def described(run: Run, record: Record) -> str:
     """Return the stamp of a run with all libraries that contenders call, and the machine's processor."""
-    return f"{run.stamp(record.libraries())} · {run.host_cpu}, {run.host_cores} cores"
+    stamp = run.stamp(record.libraries())
+    return stamp if run.host in stamp else f"{stamp} · {run.host_cpu}, {run.host_cores} cores"
 
 
 def contents(record: Record) -> str:
