@@ -12,7 +12,6 @@ import pytest
 from small_site import cell
 
 from gpuguide.site.checks import page_lint
-from gpuguide.site.checks.page_lint import not_yet_rewritten
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = (ROOT / "tutorials" / "template.md").read_text(encoding="utf-8")
@@ -362,18 +361,6 @@ def test_a_front_matter_that_cannot_be_read_is_named(write: Callable[..., Path])
 def run(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpuguide.site.checks.page_lint", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def test_pages_that_have_not_been_rewritten_need_not_be_in_the_form(write: Callable[..., Path]) -> None:
-    page = without("## In short", "## At length")(with_words(3000)(TEMPLATE))
-    assert broken([write(page)]) >= {"in-short", "skeleton", "visible-words"}
-    for name in not_yet_rewritten.NOT_YET:
-        assert broken([write(page, f"tutorials/07-{name}.md")]) == set()
-
-
-def test_the_list_of_pages_to_be_rewritten_names_pages() -> None:
-    names = {path.stem.partition("-")[2] for path in (ROOT / "tutorials").glob("[0-9]*.md")}
-    assert names >= not_yet_rewritten.NOT_YET
 
 
 def test_a_warning_is_printed_and_fails_nothing(write: Callable[..., Path]) -> None:

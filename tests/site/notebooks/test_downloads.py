@@ -20,7 +20,6 @@ from markdown_it import MarkdownIt
 from report import count
 
 from gpuguide.measure import reference_gpu
-from gpuguide.site.checks.page_lint.not_yet_rewritten import is_rewritten
 from gpuguide.site.notebooks import opening_cells
 from gpuguide.site.pages import page_source, reading
 from gpuguide.site.pages.page_source import CodeCell
@@ -29,7 +28,6 @@ SITE = Path(__file__).parents[3] / "_build" / "html"
 FOLDER = SITE / "notebooks"
 TUTORIALS = sorted(path.stem for path in (Path(__file__).parents[3] / "tutorials").glob("[0-9]*.md"))
 
-REWRITTEN = [name for name in TUTORIALS if is_rewritten(Path(name))]
 """Those that are in the form of a page"""
 
 PARAMETERS = re.compile(r"^(:tags: |tags: ).*\bparameters\b", re.MULTILINE)
@@ -292,7 +290,7 @@ def shown_code(name: str) -> list[CodeCell]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REWRITTEN)
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_a_snippet_runs_alone_where_only_the_wheel_is(name: str, environment: Environment, tmp_path: Path) -> None:
     (snippet,) = [cell.code for cell in shown_code(name) if reading.SNIPPET in cell.tags]
     done = environment.run("-c", snippet, folder=tmp_path)
@@ -301,7 +299,7 @@ def test_a_snippet_runs_alone_where_only_the_wheel_is(name: str, environment: En
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REWRITTEN)
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_the_cells_that_one_sees_run_alone_from_top_to_bottom(
     name: str, environment: Environment, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ NUMBER_ROLES = {"measured", "ratio", "datasheet", "glue:text"}
 _WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|W\b|[MG]?Hz\b|times\b)")
 
 
-@rule("in-short", in_form=True)
+@rule("in-short", tutorials_only=True)
 def in_short(source: Source) -> Found:
     """`In short` is the first section: an answer of at most 120 words, a figure or table, a snippet of 12 lines."""
     lines = source.section(IN_SHORT)
@@ -48,7 +48,7 @@ def in_short(source: Source) -> Found:
             yield cell.line, f"The snippet has {count} lines.", f"Shorten it to {SNIPPET_LINES}."
 
 
-@rule("visible-words", in_form=True)
+@rule("visible-words", tutorials_only=True)
 def visible_words(source: Source) -> Found:
     """A page has at most 3,000 words with its folds closed; code, tables and exercises are not counted."""
     if source.reading.words > WORDS:
@@ -57,7 +57,7 @@ def visible_words(source: Source) -> Found:
         yield _line_of(source, longest), problem, f"Cut or fold until it has {WORDS}, or make it two pages."
 
 
-@rule("reading-time", in_form=True)
+@rule("reading-time", tutorials_only=True)
 def reading_time(source: Source) -> Found:
     """A page is read in at most 25 minutes: 200 words a minute, and 5 seconds a line of code."""
     found = source.reading
@@ -66,7 +66,7 @@ def reading_time(source: Source) -> Found:
         yield 1, problem, f"Cut or fold until it takes {MINUTES}, or make it two pages."
 
 
-@rule("something-to-look-at", in_form=True)
+@rule("something-to-look-at", tutorials_only=True)
 def something_to_look_at(source: Source) -> Found:
     """A drawing, a figure or a table stands at least every 600 words."""
     words, begin = 0, 1
@@ -80,7 +80,7 @@ def something_to_look_at(source: Source) -> Found:
             words, begin = 0, part.line
 
 
-@rule("drawing", in_form=True)
+@rule("drawing", tutorials_only=True)
 def drawing(source: Source) -> Found:
     """A drawing of what moves or happens stands within two screens of the top, before the first formula."""
     words = 0
@@ -96,7 +96,7 @@ def drawing(source: Source) -> Found:
     yield 1, "The page has no drawing.", "Draw what moves or happens: plotting.pictures holds one call a drawing."
 
 
-@rule("takeaway", in_form=True)
+@rule("takeaway", tutorials_only=True)
 def takeaway(source: Source) -> Found:
     """Each section that teaches ends in a takeaway: one sentence set apart."""
     takeaways = [found.line for found in source.directives if found.name == "takeaway"]
@@ -111,7 +111,7 @@ def takeaway(source: Source) -> Found:
             yield lines[0], f"The section {title!r} does not end in a takeaway.", remedy
 
 
-@rule("folds-apart", in_form=True)
+@rule("folds-apart", tutorials_only=True)
 def folds_apart(source: Source) -> Found:
     """No fold stands beside a fold; neighbouring cells that are folded become one by themselves."""
     for (before, closes, _), (line, _, opens) in itertools.pairwise(_blocks(source)):
@@ -147,7 +147,7 @@ def _folds_of(cell: CodeCell) -> tuple[str, str]:
     return "cell" * ends, "cell" * (whole or "hide-input" in tags)
 
 
-@rule("numbers-in-a-paragraph", in_form=True, warning=True)
+@rule("numbers-in-a-paragraph", tutorials_only=True, warning=True)
 def numbers_in_a_paragraph(source: Source) -> Found:
     """A paragraph has at most three numbers that are measured or have a unit; more belong into a table."""
     lines = source.section(IN_SHORT) or (0, 0)
@@ -167,7 +167,7 @@ def numbers_in_a_paragraph(source: Source) -> Found:
             yield line, f"The paragraph has {count} numbers.", f"Keep {NUMBERS}, and put the others into a table."
 
 
-@rule("three-claims", in_form=True)
+@rule("three-claims", tutorials_only=True)
 def three_claims(source: Source) -> Found:
     """Claims checked shows the three most surprising claims, which the page names; the others are one link away."""
     lines = source.section("Claims checked")

@@ -40,13 +40,11 @@ class Rule:
     """What it asks for, as CONTRIBUTING lists it"""
     check: Check
     tutorials_only: bool = False
-    in_form: bool = False
-    """Whether it is asked of those tutorials only that have been rewritten"""
     warning: bool = False
 
     def findings(self, source: Source) -> Iterator[Finding]:
         """Yield what breaks the rule on a page, nothing where it does not apply."""
-        if (self.tutorials_only and not source.is_tutorial) or (self.in_form and not source.is_in_form):
+        if self.tutorials_only and not source.is_tutorial:
             return
         for line, problem, remedy in self.check(source):
             yield Finding(source.path, line, self.name, problem, remedy, self.warning)
@@ -55,13 +53,11 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 
-def rule(
-    name: str, *, tutorials_only: bool = False, in_form: bool = False, warning: bool = False
-) -> Callable[[Check], Check]:
+def rule(name: str, *, tutorials_only: bool = False, warning: bool = False) -> Callable[[Check], Check]:
     """Add the function below to the rules. Its docstring is what the rule asks for."""
 
     def add(check: Check) -> Check:
-        RULES[name] = Rule(name, (check.__doc__ or "").strip(), check, tutorials_only, in_form, warning)
+        RULES[name] = Rule(name, (check.__doc__ or "").strip(), check, tutorials_only, warning)
         return check
 
     return add

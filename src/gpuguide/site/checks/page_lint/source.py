@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.site.checks.page_lint.not_yet_rewritten import is_rewritten
 from gpuguide.site.pages import markdown_source, page_source, reading
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ class Source:
     def is_tutorial(self) -> bool:
         """True for a page of the folder ``tutorials`` other than its list."""
         return self.path.parent.name == "tutorials" and self.path.stem != "index"
-
-    @property
-    def is_in_form(self) -> bool:
-        """True for a tutorial that has been rewritten, and for the one that one copies."""
-        return self.is_tutorial and is_rewritten(self.path)
 
     @cached_property
     def reading(self) -> reading.Reading:

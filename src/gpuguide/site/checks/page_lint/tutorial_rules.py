@@ -29,8 +29,6 @@ SECTIONS = (
     "Further reading",
 )
 """How the headings of a tutorial begin, in this order; others may stand between them"""
-NEW_SECTIONS = ("In short", "In your own code")
-"""Those that tutorials lack which have not been rewritten"""
 UNSEEN = ("inline", "myst_line_comment", "myst_target")
 """Tokens that are no block of their own"""
 EXERCISES = 3
@@ -118,8 +116,6 @@ def skeleton(source: Source) -> Found:
     titles = [heading.text for heading in source.headings if heading.level == 2]
     place = -1
     for section in SECTIONS:
-        if section in NEW_SECTIONS and not source.is_in_form:
-            continue
         found = next((at for at, title in enumerate(titles) if at > place and title.startswith(section)), None)
         if found is None:
             where = f"after {titles[place]!r}" if place >= 0 else "before the others"
