@@ -75,3 +75,11 @@ def test_the_page_of_the_built_site_has_a_card_for_each_gpu_and_says_which_were_
         assert bool(card.select("p.gg-stamp")) is measured
     assert any(card.select("[id^=measured-]") for card in cards.values())
     assert not page.select("article [title]:not(a)"), "nothing that only a mouse reaches"
+
+
+@pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`")
+def test_a_figure_in_a_sentence_leads_to_its_gpu() -> None:
+    text = (SITE / "docs" / "glossary.html").read_text(encoding="utf-8")
+    figures = BeautifulSoup(text, "html.parser").select("a.gg-number[title^='From a data sheet']")
+    assert figures
+    assert {str(figure["href"]).partition("#")[0] for figure in figures} == {"hardware.html"}

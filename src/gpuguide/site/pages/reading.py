@@ -159,7 +159,7 @@ def code_of_drawings(code: str) -> str:
 def drawn_by_one_call(module: str = "pictures") -> dict[str, str]:
     """Return the functions of a part of :mod:`gpuguide.plotting` that show something each: name to source."""
     part = digest.PACKAGE_FOLDER / "plotting" / module
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted(part.glob("*.py")) or [part.with_suffix(".py")]:
         text = path.read_text(encoding="utf-8")
         functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -19,6 +19,7 @@ from gpuguide.site.pages.tables import Cell, table
 if TYPE_CHECKING:
     from docutils.nodes import Node
     from sphinx.application import Sphinx
+    from sphinx.domains.std import StandardDomain
 
 Amount: TypeAlias = tuple[float, str]
 """A value and its unit"""
@@ -121,8 +122,11 @@ class Cards(_Hardware):
     """``{gpu-cards}``: a section a GPU, with every figure, its source, its note, and what we measured of it."""
 
     def run(self) -> list[Node]:
-        """Return the sections."""
+        """Return the sections, to which figures in sentences lead."""
         measured = self.measured()
+        domain = cast("StandardDomain", self.env.get_domain("std"))
+        for gpu in datasheet.load().values():
+            domain.note_hyperlink_target(anchor(gpu), self.env.docname, anchor(gpu), gpu.name)
         return [card(gpu, measured.get(gpu.id, [])) for gpu in datasheet.load().values()]
 
 

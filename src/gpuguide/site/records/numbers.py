@@ -35,14 +35,14 @@ def connect(app: Sphinx) -> None:
 
 
 class number(nodes.inline):
-    """A measured number: ``provenance`` says where it comes from, ``target`` is the label of its record.
+    """A number: ``provenance`` says where it comes from, ``target`` is the label of its record or of its GPU.
 
     ``stamp`` stays on what replaces it: the GPU and its software.
     """
 
 
 def link_numbers(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Make each number a link to its record, where the site lists the records."""
+    """Make each number a link to its record or to its GPU's figures, where the site lists them."""
     labels = app.env.domains.standard_domain.anonlabels
     for node in list(doctree.findall(number)):
         shown: nodes.Element
@@ -109,16 +109,18 @@ class Datasheet(SphinxRole):
     """
 
     def run(self) -> tuple[list[Node], list[system_message]]:
-        """Return the figure with its unit, and its document for those who point at it."""
+        """Return the figure with its unit; it names its document to those who point, and leads to its GPU's figures."""
         watching.note_reference(self.env)
         with faults.reporting(self.get_location()):
-            gpu, _, key = self.text.strip().partition(" ")
-            figures = reference_gpu.sheet(gpu).figures
-            if key not in figures:
-                raise unknown(f"datasheet figure of {gpu}", key, figures)
-            figure, document = figures[key], datasheet.sources()[figures[key].source]
+            name, _, key = self.text.strip().partition(" ")
+            gpu = reference_gpu.sheet(name)
+            if key not in gpu.figures:
+                raise unknown(f"datasheet figure of {name}", key, gpu.figures)
+            figure, document = gpu.figures[key], datasheet.sources()[gpu.figures[key].source]
             text = f"From a data sheet: {document.title}, {document.publisher} ({document.seen})"
-            return [number("", hardware_table.written(key, figure), provenance=text, target="")], []
+            return [
+                number("", hardware_table.written(key, figure), provenance=text, target=hardware_table.anchor(gpu))
+            ], []
         return [nodes.literal(self.text, self.text)], []
 
 
