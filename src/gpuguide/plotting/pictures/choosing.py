@@ -48,7 +48,13 @@ Dao-AILab, ``flash_attn/cute/interface.py``. A window that a kernel has no rule 
 which is a limit.
 """
 _WORDS = {"+": TAKES, "~": PARTLY, "-": REFUSES}
-TIMED = {"pass": "forward-backward", "head_dim": 128, "seq_len": 8192, "causal": True, "heads": 16}
+TIMED: dict[str, int | bool | str] = {
+    "pass": "forward-backward",
+    "head_dim": 128,
+    "seq_len": 8192,
+    "causal": True,
+    "heads": 16,
+}
 
 
 def kernel_lanes() -> Figure:
