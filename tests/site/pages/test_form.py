@@ -58,6 +58,10 @@ third = 4
 
 {cell("print('long')", "hide-output")}
 
+A cell that prints nothing has nothing to fold.
+
+{cell("fourth = 4", "hide-output")}
+
 :::{{takeaway}}
 Folds say **what** is inside.
 :::
@@ -134,6 +138,12 @@ def test_what_a_fold_hides_and_what_it_leaves(page: BeautifulSoup) -> None:
     assert "long" in folds["What this cell prints"].get_text()
     assert "print(" not in folds["What this cell prints"].get_text()
     assert "print(first)" in folds["Show the answer"].get_text() or "four" in folds["Show the answer"].get_text()
+
+
+@pytest.mark.slow
+def test_a_cell_that_prints_nothing_shows_its_code_though_its_output_is_hidden(page: BeautifulSoup) -> None:
+    (code,) = (block for block in page.select("div.highlight pre") if block.get_text().strip() == "fourth = 4")
+    assert code.find_parent("details") is None
 
 
 @pytest.mark.slow

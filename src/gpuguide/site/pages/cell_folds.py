@@ -93,7 +93,10 @@ def title_of(cells: Sequence[nodes.Element]) -> str:
 
 
 def _is_folded(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.container) and node.get("nb_element") == "cell_code" and bool(node.get("hide_mode"))
+    """Return whether a cell has parts to unfold; one that prints nothing has no output to hide."""
+    if not isinstance(node, nodes.container) or node.get("nb_element") != "cell_code" or not node.get("hide_mode"):
+        return False
+    return any(_is_hidden(part, node) for part in node.children)
 
 
 def _is_hidden(part: nodes.Node, cell: nodes.Element) -> bool:
