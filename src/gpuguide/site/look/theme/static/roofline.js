@@ -47,7 +47,7 @@
       const reached = Math.min(rate, intensity * known.bandwidth);
       const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "gg-roofline", role: "img" });
       picture.setAttribute("aria-label", `Roofline of ${known.device} in ${chosen}, which bends at ${significant(bend)} `
-        + "operations a byte.");
+        + "operations per byte.");
       const every = width < 520 ? 2 : 1;
       for (let power = Math.ceil(log(least)); power <= log(most); power += every) {
         picture.append(line([[10 ** power, bottom], [10 ** power, top]], "gg-grid"),
@@ -76,7 +76,7 @@
         text((left + right) / 2, height - 6, "operations for each byte, FLOP/B"));
       holder.replaceChildren(picture);
       slider.value = log(intensity);
-      slider.setAttribute("aria-valuetext", `${significant(intensity)} operations a byte`);
+      slider.setAttribute("aria-valuetext", `${significant(intensity)} operations per byte`);
       const bound = intensity < bend ? "memory bandwidth is the limit" : "arithmetic is the limit";
       answer.textContent = `At ${significant(intensity)} FLOP/B in ${chosen}, at most ${scaled(reached, "FLOP/s")}: `
         + `${bound}, ${(100 * Math.min(1, intensity / bend)).toFixed(0)} % of the arithmetic can be used. `

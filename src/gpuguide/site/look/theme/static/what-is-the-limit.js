@@ -101,8 +101,8 @@
     };
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "gg-roofline" });
     picture.setAttribute("aria-label", `Roofline of ${machine.name}: the operation does ${significant(found.intensity)} `
-      + `operations a byte and reaches ${scaled(found.throughput, "FLOP/s")} at these ceilings; the roof bends at `
-      + `${significant(found.ridge)} operations a byte.`);
+      + `operations per byte and reaches ${scaled(found.throughput, "FLOP/s")} at these ceilings; the roof bends at `
+      + `${significant(found.ridge)} operations per byte.`);
     for (const power of powers(intensities)) {
       picture.append(line([[power, rates[0]], [power, rates[1]]], "gg-grid"),
         text(x(power), height - bottom + 18, plain(power)));
