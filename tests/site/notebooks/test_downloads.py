@@ -29,11 +29,7 @@ FOLDER = SITE / "notebooks"
 SOURCES = Path(__file__).parents[3] / "tutorials"
 TUTORIALS = sorted(path.stem for path in SOURCES.glob("[0-9]*.md"))
 PARAMETERS = re.compile(r"^(:tags: |tags: ).*\bparameters\b", re.MULTILINE)
-VARIED = [
-    name
-    for name in TUTORIALS
-    if PARAMETERS.search((Path(__file__).parents[3] / "tutorials" / f"{name}.md").read_text(encoding="utf-8"))
-]
+VARIED = [name for name in TUTORIALS if PARAMETERS.search((SOURCES / f"{name}.md").read_text(encoding="utf-8"))]
 """Tutorials that have something to vary"""
 
 CANARY = TUTORIALS[0]
