@@ -98,7 +98,7 @@ def _draw_surprise(
 def gradient_of_the_loss(
     tokens: Sequence[str] = CANDIDATES, chances: Sequence[float] = CHANCES, came: str = "len"
 ) -> Figure:
-    """Draw the gradient of a loss by some logits: what was said, less what came. Parameters as in the other drawing."""
+    """Draw the gradient of a loss: what was predicted, less what came. Parameters as in the other drawing."""
     at = list(tokens).index(came)
     slopes = [chance - (row == at) for row, chance in enumerate(chances)]
     spoken = ", ".join(f"{token.strip()!r} {slope:+.2g}" for token, slope in zip(tokens, slopes, strict=True))
@@ -107,7 +107,7 @@ def gradient_of_the_loss(
         alt="Three columns of bars, one row a token: the probability that was said, the one that came, and their "
         f"difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and lowers the "
         "others.",
-        caption="The gradient of the loss with respect to the logits is what was said, less what came. A training step "
+        caption="The gradient of the loss with respect to the logits is what was predicted, less what came. A training step "
         f"goes against it: it raises the logit of {came!r} and lowers all others, each by as much as it was believed.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
