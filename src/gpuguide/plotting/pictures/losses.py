@@ -107,8 +107,8 @@ def gradient_of_the_loss(
         alt="Three columns of bars, one row a token: the probability that was said, the one that came, and their "
         f"difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and lowers the "
         "others.",
-        caption="The gradient of the loss with respect to the logits is what was predicted, less what came. A training step "
-        f"goes against it: it raises the logit of {came!r} and lowers all others, each by as much as it was believed.",
+        caption="The gradient of the loss with respect to the logits is what was predicted, less what came. A step "
+        f"against it raises the logit of {came!r} and lowers all others, each by as much as it was believed.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="gradient-of-the-loss",
