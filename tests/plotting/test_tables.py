@@ -52,7 +52,15 @@ def test_a_script_prints_the_table() -> None:
     assert printed == "n       x\n---  ----\none  1.23\ntwo\n"
 
 
-@pytest.mark.parametrize(("rows", "said"), [([], "has no row"), ([["a"]], "1 cells and the header 2")])
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [([], "has no row"), ([["a"]], "1 cells and the header 2"), ([["x", 1.0], ["", 2.0]], "has no name")],
+)
 def test_a_table_that_does_not_fit_is_refused(rows: list[list[str]], said: str) -> None:
     with pytest.raises(GpuguideError, match=said):
         show_table(["a", "b"], rows)
+
+
+def test_a_column_has_a_name() -> None:
+    with pytest.raises(GpuguideError, match="has no name"):
+        show_table(["", "b"], [["x", 1.0]])

@@ -72,7 +72,8 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, capti
     Raises
     ------
     GpuguideError
-        If there is no row, or a row has another number of cells than the header.
+        If there is no row, a row has another number of cells than the header, or a column or a row has no name, which
+        those who hear the table need.
 
     Examples
     --------
@@ -87,6 +88,10 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, capti
     for row in rows:
         if len(row) != len(header):
             raise GpuguideError(f"A row has {len(row)} cells and the header {len(header)}: {[*row]!r}.")
+    if not all(header) or not all(_written(row[0]) for row in rows):
+        raise GpuguideError(
+            f"A column or a row of the table {', '.join(header)} has no name: name each, also the first."
+        )
     table = Table(tuple(header), tuple(tuple(map(_written, row)) for row in rows), caption)
     if "IPython" in sys.modules:  # prints the text where no notebook is running
         from IPython.display import display

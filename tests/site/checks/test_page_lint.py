@@ -144,8 +144,8 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (without("[ceilings, launches]", "[ceilings, lunches]"), "  topics:"),
     ],
     "benchmarks": [
-        (without("memory-latency]", "memory-latency, softmax]"), "  benchmarks:"),
-        (without("memory-latency]", "memory-latency, copysize]"), "  benchmarks:"),
+        (without("transfer-size]", "transfer-size, softmax]"), "  benchmarks:"),
+        (without("transfer-size]", "transfer-size, copysize]"), "  benchmarks:"),
         (without("plotting.memories_of_a_gpu()", "print()"), "  benchmarks:"),
     ],
     "opening": [
