@@ -54,7 +54,7 @@ def test_a_script_prints_the_table() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "said"),
-    [([], "has no row"), ([["a"]], "1 cells and the header 2"), ([["x", 1.0], ["", 2.0]], "has no name")],
+    [([], "has no row"), ([["a"]], "1 cells and the header 2"), ([["x", 1.0], ["", 2.0]], "without a name")],
 )
 def test_a_table_that_does_not_fit_is_refused(rows: list[list[str]], said: str) -> None:
     with pytest.raises(GpuguideError, match=said):
@@ -62,5 +62,5 @@ def test_a_table_that_does_not_fit_is_refused(rows: list[list[str]], said: str) 
 
 
 def test_a_column_has_a_name() -> None:
-    with pytest.raises(GpuguideError, match="has no name"):
+    with pytest.raises(GpuguideError, match="without a name"):
         show_table(["", "b"], [["x", 1.0]])

@@ -89,9 +89,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, capti
         if len(row) != len(header):
             raise GpuguideError(f"A row has {len(row)} cells and the header {len(header)}: {[*row]!r}.")
     if not all(header) or not all(_written(row[0]) for row in rows):
-        raise GpuguideError(
-            f"A column or a row of the table {', '.join(header)} has no name: name each, also the first."
-        )
+        raise GpuguideError(f"The table {', '.join(header)} has a column or a row without a name: name all of them.")
     table = Table(tuple(header), tuple(tuple(map(_written, row)) for row in rows), caption)
     if "IPython" in sys.modules:  # prints the text where no notebook is running
         from IPython.display import display
