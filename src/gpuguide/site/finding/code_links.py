@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TUTORIALS = "tutorials/"
 PYTHON = ("python", "ipython3", None)
 """Languages of blocks that are looked at; an example in a docstring states none"""
+UNSAID = frozenset({"here"})
+"""Names that as the text of a link do not say where it leads"""
 
 _PROMPT = re.compile(r"(>>> |\.\.\. )")
 _MAGIC = re.compile(r"^%.*", re.MULTILINE)
@@ -94,7 +96,7 @@ def write_block(translator: Any, node: nodes.Element) -> None:
         places: dict[str, tuple[str, str]] = vars(builder.env)["gpuguide_uses"][1]
         addresses = {}
         for use in node.get("code_names", ()):
-            if use.name in places:
+            if use.name in places and use.name.rpartition(".")[2] not in UNSAID:
                 page, anchor = places[use.name]
                 addresses[use] = f"{builder.get_relative_uri(builder.current_docname, page)}#{anchor}"
         if addresses:
