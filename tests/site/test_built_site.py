@@ -141,3 +141,9 @@ def test_an_attribute_is_described_as_it_was_written() -> None:
     }
     assert "Parameters:" in fields
     assert "Type:" not in fields
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=names)
+def test_the_text_of_no_link_says_nothing(page: Path) -> None:
+    texts = {link.get_text(" ", strip=True).lower() for link in parsed(page).select("a[href]")}
+    assert not texts & {"here", "this", "more", "click here", "read more", "start"}
