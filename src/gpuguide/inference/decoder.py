@@ -1,0 +1,240 @@
+"""A model's weights as the decode loop wants them: the same few parts for every architecture.
+
+A decoder-only model is a list of equal layers between an embedding and a head. What differs between GPT-2 and Llama is
+in the data: a norm has a bias or not, positions are a table of vectors or rotations, heads of queries share one of keys
+or not, the feed-forward part has a gate or not.
+
+Two things are laid out anew. Rotations turn pairs of numbers of a query or key, and ``transformers`` pairs number ``i``
+with ``i + head_dim / 2``. Here the two are neighbours, and so are each gate and what it gates: then whoever computes
+one of a pair has the other too. Queries and keys are reordered alike, so their products stay what they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gpuguide.errors import GpuguideError
+
+if TYPE_CHECKING:
+    from gpuguide.inference.quantize import Int4, Int8
+    from gpuguide.models.gpt2 import GPT2
+    from gpuguide.models.llama import Llama
+
+WEIGHTS = ("plain", "int8", "int4")
+"""How the matrices of the layers are kept; the head and the embeddings always as the model's numbers"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a decoder."""
+
+    vocab_size: int
+    context: int
+    """Positions that it knows"""
+    layers: int
+    heads: int
+    """Of queries"""
+    kv_heads: int
+    """Of keys and values; ``heads`` is a multiple"""
+    head_dim: int
+    hidden: int
+    inner: int
+    """Width between the two products of the feed-forward part"""
+    gated: bool
+    """Whether half of the first product gates the other half (SwiGLU), or all of it goes through GELU"""
+
+
+@dataclass
+class Norm:
+    """A norm before a product: with a bias it subtracts the mean (LayerNorm), without it does not (RMSNorm)."""
+
+    weight: torch.Tensor
+    """``(hidden,)``"""
+    bias: torch.Tensor | None
+    epsilon: float
+
+
+@dataclass
+class Linear:
+    """A product with a matrix, ``(outputs, inputs)``, and what is added to it, ``(outputs,)``."""
+
+    weight: torch.Tensor | Int8 | Int4
+    bias: torch.Tensor | None = None
+
+
+@dataclass
+class Layer:
+    """One layer."""
+
+    attention_norm: Norm
+    query_key_value: Linear
+    """Outputs: all queries, then all keys, then all values, each head by head"""
+    out: Linear
+    feed_forward_norm: Norm
+    up: Linear
+    """Outputs: ``inner``, or ``2 * inner`` as pairs of a gate and what it gates"""
+    down: Linear
+
+
+@dataclass
+class Decoder:
+    """A model, ready to write."""
+
+    shape: Shape
+    token_embedding: torch.Tensor
+    """``(vocab_size, hidden)``"""
+    position_embedding: torch.Tensor | None
+    """``(context, hidden)``, or ``None`` where positions are rotations"""
+    rotations: torch.Tensor | None
+    """``(context, head_dim / 2, 2)`` in fp32: cosine and sine of the angle of each pair, or ``None``"""
+    layers: list[Layer]
+    final_norm: Norm
+    head: Linear
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.token_embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format of what is not quantised."""
+        return self.token_embedding.dtype
+
+
+def prepare(
+    model: GPT2 | Llama,
+    *,
+    weights: str = "plain",
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    group: int = 128,
+) -> Decoder:
+    """Lay out a model's weights for writing. What needs no change of format or place is shared, not copied.
+
+    Parameters
+    ----------
+    model : GPT2 or Llama
+        From :mod:`gpuguide.models`.
+    weights : str
+        ``plain``, or ``int8`` or ``int4`` for the matrices of the layers.
+    dtype : torch.dtype, optional
+        Of all other weights, and of what is computed; by default the model's own.
+    device : optional
+        Where to; by default where the model is.
+    group : int
+        Inputs that share a scale, with ``int4``.
+
+    Raises
+    ------
+    GpuguideError
+        If the architecture or the kind of weights is unknown.
+    """
+    from gpuguide.models.gpt2 import GPT2
+    from gpuguide.models.llama import Llama
+
+    if weights not in WEIGHTS:
+        raise GpuguideError(f"Weights are {weights!r}; known: {', '.join(WEIGHTS)}.")
+    first = next(model.parameters())
+    keep = _Keep(weights, dtype or first.dtype, torch.device(device or first.device), group)
+    with torch.no_grad():
+        if isinstance(model, GPT2):
+            return _of_gpt2(model, keep)
+        if isinstance(model, Llama):
+            return _of_llama(model, keep)
+    raise GpuguideError(f"A {type(model).__name__} cannot be prepared; the architectures are GPT2 and Llama.")
+
+
+@dataclass(frozen=True)
+class _Keep:
+    """How and where weights are kept."""
+
+    weights: str
+    dtype: torch.dtype
+    device: torch.device
+    group: int
+
+    def tensor(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.detach().to(self.device, self.dtype)
+
+    def matrix(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        kept_bias = None if bias is None else self.tensor(bias)
+        from gpuguide.inference.quantize import quantize_int4, quantize_int8
+
+        moved = weight.detach().to(self.device)
+        if self.weights == "int8":
+            return Linear(quantize_int8(moved), kept_bias)
+        if self.weights == "int4":
+            return Linear(quantize_int4(moved, self.group), kept_bias)
+        return Linear(moved.to(self.dtype).contiguous(), kept_bias)
+
+
+def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
+    config = model.config
+    width = config.hidden
+    shape = Shape(config.vocab_size, config.context, config.layers, config.heads, config.heads, config.head_dim, width,
+                  4 * width, gated=False)  # fmt: skip
+
+    def norm(module: torch.nn.LayerNorm) -> Norm:
+        return Norm(keep.tensor(module.weight), keep.tensor(module.bias), module.eps)
+
+    layers = [
+        Layer(
+            attention_norm=norm(block.attention_norm),
+            query_key_value=keep.matrix(block.attention.query_key_value.weight, block.attention.query_key_value.bias),
+            out=keep.matrix(block.attention.out.weight, block.attention.out.bias),
+            feed_forward_norm=norm(block.feed_forward_norm),
+            up=keep.matrix(block.feed_forward.up.weight, block.feed_forward.up.bias),
+            down=keep.matrix(block.feed_forward.down.weight, block.feed_forward.down.bias),
+        )
+        for block in model.blocks
+    ]
+    embedding = keep.tensor(model.token_embedding.weight)
+    positions = keep.tensor(model.position_embedding.weight)
+    return Decoder(shape, embedding, positions, None, layers, norm(model.final_norm), Linear(embedding))
+
+
+def _of_llama(model: Llama, keep: _Keep) -> Decoder:
+    config = model.config
+    shape = Shape(config.vocab_size, config.context, config.layers, config.heads, config.kv_heads, config.head_dim,
+                  config.hidden, config.inner, gated=True)  # fmt: skip
+
+    def norm(module: torch.nn.Module) -> Norm:
+        return Norm(keep.tensor(module.weight), None, config.norm_epsilon)
+
+    layers = []
+    for block in model.blocks:
+        attention, forward = block.attention, block.feed_forward
+        sizes = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim]
+        queries, keys, values = attention.query_key_value.weight.split(sizes)
+        turned = torch.cat([neighbours(queries, shape.heads), neighbours(keys, shape.kv_heads), values])
+        layers.append(
+            Layer(
+                attention_norm=norm(block.attention_norm),
+                query_key_value=keep.matrix(turned),
+                out=keep.matrix(attention.out.weight),
+                feed_forward_norm=norm(block.feed_forward_norm),
+                up=keep.matrix(neighbours(forward.gate_up.weight, 1)),
+                down=keep.matrix(forward.down.weight),
+            )
+        )
+    embedding = keep.tensor(model.token_embedding.weight)
+    tied = model.head.weight is model.token_embedding.weight
+    head = Linear(embedding if tied else keep.tensor(model.head.weight))
+    angles = torch.arange(config.context).float()[:, None] * model.frequencies().float().cpu()
+    rotations = torch.stack([angles.cos(), angles.sin()], dim=-1).to(keep.device)
+    return Decoder(shape, embedding, None, rotations, layers, norm(model.final_norm), head)
+
+
+def neighbours(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Reorder the outputs of each head so that the two of a pair, ``i`` and ``i + head_dim / 2``, are neighbours.
+
+    >>> neighbours(torch.arange(8).view(8, 1), 2).flatten().tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    outputs, inputs = weight.shape
+    pairs = weight.view(heads, 2, outputs // heads // 2, inputs)
+    return pairs.transpose(1, 2).reshape(outputs, inputs)
