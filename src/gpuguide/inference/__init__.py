@@ -1,0 +1,1 @@
+"""Inference: a prompt goes in, and one token after another comes out."""
