@@ -69,6 +69,11 @@ def get(name: str) -> Preset:
     return load()[name]
 
 
+def shape(name: str) -> Shape:
+    """Return the shape of a model by its id. Errors as :func:`get`."""
+    return get(name).shape
+
+
 @cache
 def _table() -> tuple[Mapping[str, Source], Mapping[str, Preset]]:
     return parse(resources.files("gpuguide.costs").joinpath("presets.toml").read_text(encoding="utf-8"), "presets.toml")
