@@ -8,12 +8,15 @@ import transformers
 
 from gpuguide import logits, models
 from gpuguide.errors import GpuguideError
-from gpuguide.models import corpus
+from gpuguide.models import corpus, llama, shapes
 from gpuguide.models.generation import generate
 from gpuguide.models.gpt2 import GPT2
 
 PROMPTS_A_LENGTH, LENGTHS = 20, (1, 4, 11, 24, 60)
 NEW_TOKENS = 16
+
+
+TINY_LLAMA = llama.Config(vocab_size=300, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
 
 
 @pytest.fixture
@@ -76,3 +79,13 @@ def test_prompt_longer_than_the_context(tiny_model: GPT2) -> None:
 
 def test_any_bytes_can_be_completed() -> None:
     assert isinstance(models.load("draft").complete(bytes(range(256)), 2), str)
+
+
+def test_a_llama_writes_the_token_with_the_largest_logit_each_time() -> None:
+    model = shapes.random_model(TINY_LLAMA, seed=5)
+    written = generate(model, [1, 2, 3], 20)
+    with torch.no_grad():
+        scores = model(torch.tensor([[1, 2, 3, *written]]))[0, 2:-1]
+    assert scores.argmax(-1).tolist() == written
+    with pytest.raises(GpuguideError, match="do not fit into a context of 32"):
+        generate(model, [1] * 30, 3)
