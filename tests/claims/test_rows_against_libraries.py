@@ -67,6 +67,20 @@ def test_adam_in_fp16_divides_zero_by_zero() -> None:
     assert (zero / (zero.sqrt() + epsilon)).isnan().all()
 
 
+def test_what_eval_and_inference_mode_switch() -> None:
+    """A row on inference says that one stops dropout, the other autograd, and neither both."""
+    model, numbers = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)), torch.ones(8, 64)
+    model.eval()
+    assert (model(numbers) != 0).all()
+    assert model(numbers).requires_grad
+    model.train()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = model(numbers)
+        assert not found.requires_grad
+        assert (found == 0).any()
+
+
 @needs_transformers
 def test_what_a_repetition_penalty_does_to_the_odds() -> None:
     from transformers import RepetitionPenaltyLogitsProcessor

@@ -12,14 +12,15 @@ from safetensors.torch import load_file, save_file
 
 from gpuguide import models
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.models import checkpoint
+from gpuguide.models import checkpoint, checkpoint_files, gpt2_checkpoint
+from gpuguide.models.evaluation import evaluate
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.training import Corpus
 
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_model: GPT2, small_corpus: Corpus) -> Path:
-    checkpoint.write(tmp_path / "model", tiny_model, small_corpus.tokenizer)
+    gpt2_checkpoint.write(tmp_path / "model", tiny_model, small_corpus.tokenizer)
     return tmp_path / "model"
 
 
@@ -44,7 +45,7 @@ def test_transformers_reads_what_we_write(folder: Path) -> None:
 def test_we_read_what_transformers_writes(folder: Path, tmp_path: Path) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     theirs.save_pretrained(tmp_path / "theirs")
-    shutil.copy(folder / checkpoint.TOKENIZER, tmp_path / "theirs")
+    shutil.copy(folder / checkpoint_files.TOKENIZER, tmp_path / "theirs")
     ours, again = (checkpoint.read(path)[0] for path in (folder, tmp_path / "theirs"))
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
 
@@ -59,6 +60,97 @@ def test_names_without_prefix_and_with_masks_as_in_the_published_gpt2(folder: Pa
     save_file(weights, folder / "model.safetensors")
     again = checkpoint.read(folder)[0]
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), again.parameters(), strict=True))
+
+
+def test_shards_and_other_formats(folder: Path, tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="10KB")
+    shutil.copy(folder / checkpoint_files.TOKENIZER, tmp_path / "shards")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 1
+    expected = models.load(folder).model
+    again = models.load(tmp_path / "shards", torch.bfloat16).model
+    assert again.head.weight is again.token_embedding.weight
+    for ours, other in zip(expected.parameters(), again.parameters(), strict=True):
+        assert other.dtype == torch.bfloat16
+        assert torch.equal(ours, other.float())
+    with pytest.raises(GpuguideError, match=r"A model can be read in torch\.float64, .*; torch\.int8 is none of them"):
+        models.load(folder, torch.int8)
+
+
+LLAMA = {"vocab_size": 403, "max_position_embeddings": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48, "bos_token_id": 400,
+         "eos_token_id": [402, 401]}  # fmt: skip
+
+
+@pytest.fixture
+def llama_folder(tmp_path: Path, llama3_tokenizer: Path) -> Path:
+    torch.manual_seed(0)
+    settings = transformers.LlamaConfig(**LLAMA, initializer_range=0.2)
+    transformers.LlamaForCausalLM(settings).save_pretrained(tmp_path / "llama")
+    shutil.copy(llama3_tokenizer, tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def test_a_llama_writes_what_transformers_writes(llama_folder: Path) -> None:
+    loaded = models.load(llama_folder)
+    assert isinstance(loaded.model, models.Llama)
+    assert loaded.config.kv_heads == 2
+    assert loaded.tokenizer.ends == (402, 401)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(llama_folder / "tokenizer.json"))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(llama_folder, dtype=torch.float32).eval()
+    theirs.generation_config.eos_token_id = None  # go on after an end of text, as ours does
+    for prompt in ("def f(x):", ""):
+        tokens = tokenizer(prompt, return_tensors="pt")["input_ids"].long()
+        mask = torch.ones_like(tokens)
+        written = theirs.generate(tokens, attention_mask=mask, max_new_tokens=20, do_sample=False, pad_token_id=0)
+        assert loaded.complete(prompt, 20) == tokenizer.decode(written[0, tokens.shape[1] :])
+
+
+def test_a_llama_is_evaluated_as_one_text_from_its_opening(llama_folder: Path) -> None:
+    loaded = models.load(llama_folder)
+    text = "x = 1\n"
+    tokens = torch.tensor([[400, *loaded.tokenizer.encode(text)]])
+    with torch.no_grad():
+        scores = loaded.model(tokens)[0, :-1]
+    expected = torch.nn.functional.cross_entropy(scores, tokens[0, 1:])
+    found = evaluate(loaded.model, loaded.tokenizer, text)
+    assert (found.tokens, found.bytes) == (tokens.shape[1] - 1, 6)
+    assert found.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("eos_token_id", "eos_token", "expected"),
+    [
+        (401, None, (401,)),
+        ([401, 402], "<|eot_id|>", (401, 402)),
+        (None, "<|eot_id|>", (402,)),
+        (None, {"content": "<|end_of_text|>"}, (401,)),
+    ],
+)
+def test_where_the_ends_of_a_text_are_said(
+    llama_folder: Path, eos_token_id: object, eos_token: object, expected: tuple[int, ...]
+) -> None:
+    rewrite("config.json", lambda c: c.update(eos_token_id=eos_token_id))(llama_folder)
+    (llama_folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
+    assert models.load(llama_folder).tokenizer.ends == expected
+
+
+@pytest.mark.parametrize(
+    ("eos_token_id", "eos_token", "message"),
+    [
+        (None, None, r"tokenizer\.json: The tokenizer has no token <\|endoftext\|>, which ends a text"),
+        (999, None, r"tokenizer\.json: The tokenizer has no token 999"),
+        ("x", None, r"config\.json: eos_token_id is 'x'; it must be a token's number, or several"),
+        ([], None, r"config\.json: eos_token_id is \[\]; it must be"),
+        (None, 7, r"tokenizer_config\.json: eos_token is 7; it must be a token's text"),
+        (None, {}, r"no token <\|endoftext\|>"),
+    ],
+)
+def test_ends_that_are_no_tokens(llama_folder: Path, eos_token_id: object, eos_token: object, message: str) -> None:
+    rewrite("config.json", lambda c: c.update(eos_token_id=eos_token_id))(llama_folder)
+    (llama_folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
+    with pytest.raises(GpuguideError, match=message):
+        models.load(llama_folder)
 
 
 def rewrite(name: str, change: Callable[[dict], None]) -> Callable[[Path], None]:
@@ -93,8 +185,8 @@ FAULTS = {
     "no config": (lambda f: (f / "config.json").unlink(), r"There is no config\.json in"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), r"There is no tokenizer\.json in"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), r"config\.json is no JSON"),
-    "config is a list": (lambda f: (f / "config.json").write_text("[]"), r"model_type is None; only 'gpt2'"),
-    "foreign": (rewrite("config.json", lambda c: c.update(model_type="llama")), "model_type is 'llama'"),
+    "config is a list": (lambda f: (f / "config.json").write_text("[]"), r"holds a list; it must hold an object"),
+    "foreign": (rewrite("config.json", lambda c: c.update(model_type="bert")), "'bert'; only 'gpt2' and 'llama' can"),
     "activation": (rewrite("config.json", lambda c: c.update(activation_function="relu")), "function is 'relu'"),
     "untied": (rewrite("config.json", lambda c: c.update(tie_word_embeddings=False)), "tie_word_embeddings is False"),
     "inner": (rewrite("config.json", lambda c: c.update(n_inner=100)), "n_inner is 100"),

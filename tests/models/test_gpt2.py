@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import transformers
 
 from gpuguide import models
 from gpuguide.errors import GpuguideError
-from gpuguide.models import checkpoint
+from gpuguide.models import gpt2_checkpoint
 from gpuguide.models.gpt2 import GPT2, Config
 
 SHAPES = [
@@ -25,7 +24,7 @@ TOLERANCE = 1e-4
 def theirs_with(config: Config) -> transformers.GPT2LMHeadModel:
     """Return transformers' model with random weights, its norms and biases far from their first values."""
     torch.manual_seed(1)
-    settings = {theirs: getattr(config, ours) for ours, theirs in checkpoint.SIZES.items()}
+    settings = {theirs: getattr(config, ours) for ours, theirs in gpt2_checkpoint.SIZES.items()}
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(**settings, layer_norm_epsilon=config.norm_epsilon)
     ).eval()
@@ -37,7 +36,9 @@ def theirs_with(config: Config) -> transformers.GPT2LMHeadModel:
 
 def ours_like(theirs: transformers.GPT2LMHeadModel, config: Config) -> GPT2:
     model = GPT2(config).eval()
-    model.load_state_dict(checkpoint.from_transformers(theirs.state_dict(), model, Path("weights")))
+    given = theirs.state_dict()
+    for name, place in gpt2_checkpoint.their_places(model).items():
+        place.copy_(given[f"transformer.{name}"])
     return model
 
 

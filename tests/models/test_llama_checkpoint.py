@@ -10,9 +10,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from gpuguide.errors import GpuguideError
+from gpuguide.models.checkpoint import read_model
 from gpuguide.models.checkpoint_files import listed
 from gpuguide.models.llama import Config, RopeScaling
-from gpuguide.models.llama_checkpoint import parse_config, read_model
+from gpuguide.models.llama_checkpoint import parse_config
 
 SETTINGS = {
     "vocab_size": 96,
@@ -169,7 +170,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), r"There is no config\.json in"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), r"config\.json is no JSON"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), r"holds a list; it must hold an object"),
-    "foreign": (rewrite(model_type="mistral"), r"model_type is 'mistral'; only 'llama' can be read"),
+    "foreign": (rewrite(model_type="mistral"), r"model_type is 'mistral'; only 'gpt2' and 'llama' can be read"),
     "activation": (rewrite(hidden_act="gelu"), r"hidden_act is 'gelu'; only 'silu' can be read"),
     "attention bias": (rewrite(attention_bias=True), r"attention_bias is True; only False can be read"),
     "inner bias": (rewrite(mlp_bias=True), r"mlp_bias is True; only False"),

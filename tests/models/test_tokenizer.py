@@ -3,11 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tokenizers
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Merges
 from tokenizers import models as merge_models
+from tokenizers import normalizers, processors
 
 from gpuguide import models
 from gpuguide.errors import GpuguideError
@@ -102,3 +104,79 @@ def test_tokenizer_of_another_kind(tmp_path: Path) -> None:
     Merges(merge_models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(path))
     with pytest.raises(GpuguideError, match=r"tokenizer\.json: .* no token for 254 of the 256 bytes"):
         Tokenizer.read(path)
+
+
+def test_a_prompt_begins_as_the_model_expects(llama3_tokenizer: Path) -> None:
+    assert TOKENIZER.opening == ()
+    assert TOKENIZER.prompt("def f") == TOKENIZER.encode("def f")
+    assert TOKENIZER.prompt("") == [TOKENIZER.end_of_text]
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(llama3_tokenizer))
+    ours = Tokenizer.read(llama3_tokenizer, [401])
+    assert ours.opening == (400,)
+    for text in ("", "def f(x):\n    return 1234567", "naïve 日本 🙂\r\n\n"):
+        assert ours.prompt(text) == theirs.encode(text)
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
+
+
+@given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_bytes_come_back_through_a_tokenizer_like_llama_3s(llama3_tokenizer: Path, data: bytes) -> None:
+    ours = Tokenizer.read(llama3_tokenizer, [401])
+    tokens = ours.encode(data)
+    assert ours.decode_bytes(tokens) == data
+    assert all(token < 400 for token in tokens)
+
+
+@pytest.mark.parametrize("ends", [[402, 401], ["<|eot_id|>", "<|end_of_text|>"]])
+def test_a_text_may_have_several_ends(llama3_tokenizer: Path, ends: list[int | str]) -> None:
+    ours = Tokenizer.read(llama3_tokenizer, ends)
+    assert ours.ends == (402, 401)
+    assert ours.end_of_text == 402
+    assert ours.decode([400, 402]) == "<|begin_of_text|><|eot_id|>"
+    assert not {400, 401, 402} & set(ours.encode("<|begin_of_text|>a<|eot_id|>"))
+
+
+@pytest.mark.parametrize("end", ["<|endoftext|>", 403, -1])
+def test_an_end_that_the_vocabulary_lacks(llama3_tokenizer: Path, end: int | str) -> None:
+    with pytest.raises(GpuguideError, match=r"tokenizer\.json: The tokenizer has no token .*, which ends a text"):
+        Tokenizer.read(llama3_tokenizer, [end])
+
+
+def spoilt(path: Path, folder: Path, **changes: object) -> Path:
+    """Write a tokenizer.json in which parts are replaced."""
+    merges = Merges.from_file(str(path))
+    for part, value in changes.items():
+        setattr(merges, part, value)
+    merges.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def test_a_tokenizer_that_normalises(llama3_tokenizer: Path, tmp_path: Path) -> None:
+    path = spoilt(llama3_tokenizer, tmp_path, normalizer=normalizers.NFC())
+    with pytest.raises(GpuguideError, match=r"tokenizer\.json: The tokenizer changes texts"):
+        Tokenizer.read(path, [401])
+
+
+def test_a_tokenizer_that_puts_tokens_after_a_text(llama3_tokenizer: Path, tmp_path: Path) -> None:
+    ending = processors.TemplateProcessing("$A <|eot_id|>", special_tokens=[("<|eot_id|>", 402)])
+    path = spoilt(llama3_tokenizer, tmp_path, post_processor=ending)
+    with pytest.raises(GpuguideError, match=r"tokenizer\.json: The tokenizer puts tokens after a text"):
+        Tokenizer.read(path, [401])
+
+
+def test_a_tokenizer_like_llama_2s(tmp_path: Path) -> None:
+    vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "▁a": 257}
+    merges = Merges(merge_models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    merges.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(GpuguideError, match=r"tokenizer\.json: .* spells bytes as <0x0A>, as Llama 2's does"):
+        Tokenizer.read(tmp_path / "tokenizer.json")
+
+
+def test_a_token_that_no_bytes_spell(tmp_path: Path) -> None:
+    symbols = [*tokenizers.pre_tokenizers.ByteLevel.alphabet(), END_OF_TEXT, "日"]
+    merges = Merges(merge_models.BPE({symbol: index for index, symbol in enumerate(symbols)}, []))
+    merges.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merges.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.read(tmp_path / "tokenizer.json")
+    assert ours.decode(ours.encode("日")) == "日"
+    with pytest.raises(GpuguideError, match="not a byte-level one: its token 257 is '日'"):
+        ours.decode([257])

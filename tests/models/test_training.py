@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.models import checkpoint, training
+from gpuguide.models import checkpoint_files, training
+from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.training import Corpus, Progress, Recipe
 
 CPU = torch.device("cpu")
@@ -46,10 +47,10 @@ def test_stopped_and_resumed_equals_uninterrupted(small_corpus: Corpus, tiny_rec
     with pytest.raises(KeyboardInterrupt):
         train(recipe, small_corpus, tmp_path / "parts", stop_at=4)
     assert (tmp_path / "parts" / training.STATE).exists()
-    assert not (tmp_path / "parts" / checkpoint.WEIGHTS).exists()
+    assert not (tmp_path / "parts" / checkpoint_files.WEIGHTS).exists()
     reports = train(recipe, small_corpus, tmp_path / "parts")
     assert reports[0].step == 4 + training.FIRST_REPORT
-    whole, parts = ((tmp_path / name / checkpoint.WEIGHTS).read_bytes() for name in ("whole", "parts"))
+    whole, parts = ((tmp_path / name / checkpoint_files.WEIGHTS).read_bytes() for name in ("whole", "parts"))
     assert whole == parts
     assert not (tmp_path / "parts" / training.STATE).exists()
     losses = [json.loads((tmp_path / name / "training.json").read_text())["losses"] for name in ("whole", "parts")]
@@ -104,7 +105,7 @@ def test_batches_differ_from_step_to_step_and_not_from_run_to_run(small_corpus: 
 
 
 def test_norms_and_biases_are_not_decayed(small_corpus: Corpus, tiny_recipe: Recipe) -> None:
-    model = checkpoint.GPT2(tiny_recipe.config)
+    model = GPT2(tiny_recipe.config)
     decayed, left_alone = training._optimizer(model, tiny_recipe).param_groups
     assert {parameter.ndim for parameter in decayed["params"]} == {2}
     assert {parameter.ndim for parameter in left_alone["params"]} == {1}

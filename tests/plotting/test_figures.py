@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 import synthetic_records as synthetic
+from figure_rows import rows_of
 
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
@@ -442,7 +441,7 @@ def test_the_fonts_are_those_of_the_page(record: records.Record) -> None:
 @pytest.mark.usefixtures("site_build")
 def test_the_data_of_a_figure_are_its_points_in_si_units(record: records.Record) -> None:
     shown = plotting.show(drawing(record), alt="Two curves.", caption="Products.")
-    rows = list(csv.DictReader(io.StringIO(shown.csv)))
+    rows = rows_of(shown)
     cases = [case for case in record.cases if case.contender in ("matmul-bf16", "matmul-fp32")]
     assert {(row["series"], float(row["x"]), float(row["y"])) for row in rows} == {
         (case.contender, float(case.keys["size"]), float(f"{case.metrics['throughput'].summary.median:.6g}"))

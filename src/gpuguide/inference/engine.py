@@ -8,7 +8,7 @@ can be looked at later. On a GPU the step runs the kernels of :mod:`gpuguide.inf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -189,45 +189,59 @@ class Engine:
         A draw depends on the row's seed and on how many tokens it has, and on nothing else in the batch. A row without
         a text, whose logits may be anything, gets token 0.
         """
-        seeds = self.seeds[rows] * LONGEST_TEXT + self.lengths[rows]
-        settings = self.settings
-        tokens = sample_token(logits, seeds, temperature=settings.temperature, top_k=settings.top_k,
-                              top_p=settings.top_p, min_p=settings.min_p)  # fmt: skip
+        tokens = self.draw(logits, self.seeds[rows], self.lengths[rows])
         return torch.where(tokens == NO_TOKEN, 0, tokens)
+
+    def draw(self, logits: torch.Tensor, seeds: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Draw a token for each row, ``(count,)``, given its seed and its text's length; ``NO_TOKEN`` for no logits."""
+        settings = self.settings
+        return sample_token(logits, seeds * LONGEST_TEXT + places, temperature=settings.temperature,
+                            top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p)  # fmt: skip
 
     def _state(self) -> list[torch.Tensor]:
         return [self.tokens, self.lengths, self.writing, self.seeds, self.texts, self.cache.keys, self.cache.values,
                 self.cache.table]  # fmt: skip
 
     def _captured(self, count: int) -> Captured:
-        every = torch.arange(count, device=self.decoder.device)
-        after = self._forward(count)
         changed = [self.tokens, self.lengths]
         kept = [tensor.clone() for tensor in changed]
-
-        def step() -> torch.Tensor:
-            logits = after(self.tokens[:count], self.lengths[:count])
-            places = self.lengths[:count] + self.writing[:count]
-            self.lengths[:count] = places
-            tokens = self.choose(logits, every)
-            self.tokens[:count] = tokens
-            self.texts[every, places] = tokens
-            self.lengths[:count].clamp_(max=self.capacity - 1)  # a full text goes nowhere
-            return self.tokens[:count]
 
         def restore() -> None:
             for tensor, as_it_was in zip(changed, kept, strict=True):
                 tensor.copy_(as_it_was)
 
-        return Captured(step, self._state(), restore)
+        return Captured(self._fused_step(count) if kernels.take(self.tokens) else self._plain_step(count),
+                        self._state(), restore)  # fmt: skip
 
-    def _forward(self, count: int):  # noqa: ANN202
+    def _plain_step(self, count: int) -> Callable[[], torch.Tensor]:
         every = torch.arange(count, device=self.decoder.device)
-        if kernels.take(self.tokens):
-            from gpuguide.inference import fused
+        tokens, lengths, writing = self.tokens[:count], self.lengths[:count], self.writing[:count]
 
-            return fused.Step(self.decoder, self.cache, every)
-        return lambda tokens, lengths: plain.decode(self.decoder, self.cache, tokens[:, None], every, lengths)[:, 0]
+        def step() -> torch.Tensor:
+            logits = plain.decode(self.decoder, self.cache, tokens[:, None], every, lengths)[:, 0]
+            lengths.add_(writing)
+            tokens.copy_(self.choose(logits, every))
+            self.texts[every, lengths] = tokens
+            lengths.clamp_(max=self.capacity - 1)  # a full text goes nowhere
+            return tokens
+
+        return step
+
+    def _fused_step(self, count: int) -> Callable[[], torch.Tensor]:
+        from gpuguide.inference import fused
+
+        every = torch.arange(count, device=self.decoder.device)
+        tokens, lengths, writing = self.tokens[:count], self.lengths[:count], self.writing[:count]
+        forward = fused.Step(self.decoder, self.cache, every)
+        greedy = self.settings.temperature == 0
+
+        def step() -> torch.Tensor:
+            logits = forward(tokens, lengths)
+            drawn = None if greedy else self.draw(logits, self.seeds[:count], lengths + writing)
+            fused.advance(forward, drawn, tokens, lengths, writing, self.texts)
+            return tokens
+
+        return step
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise a :class:`GpuguideError` if a prompt is empty, too long, or holds what is no token."""

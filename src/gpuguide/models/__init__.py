@@ -1,4 +1,6 @@
-"""A GPT-2-shaped model, and two small checkpoints that were trained for this site on Python's standard library.
+"""Models in the shapes of GPT-2 and Llama, and two small checkpoints that were trained for this site.
+
+These two have the shape of GPT-2 and learned from Python's standard library.
 
 >>> load("main").complete("def __init__(self", 1)
 ','
@@ -11,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.models import checkpoint
+from gpuguide.models import checkpoint, checkpoint_files, gpt2, llama
 from gpuguide.models.generation import generate
 from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
 
-__all__ = ["GPT2", "HUB", "PACKAGED", "Config", "Loaded", "Tokenizer", "generate", "load", "training_record"]
+__all__ = ["GPT2", "HUB", "PACKAGED", "Config", "Llama", "Loaded", "Tokenizer", "generate", "load", "training_record"]
 
 PACKAGED = ("main", "draft")
 """The checkpoints that come with the library, in folders beside this file"""
@@ -29,15 +34,15 @@ HUB = {"gpt2": "openai-community/gpt2"}
 class Loaded:
     """A model with its tokenizer.
 
-    ``model`` is in fp32 and in ``eval`` mode, on the processor.
+    ``model`` is in ``eval`` mode, on the processor.
     """
 
     name: str
-    model: GPT2
+    model: GPT2 | Llama
     tokenizer: Tokenizer
 
     @property
-    def config(self) -> Config:
+    def config(self) -> gpt2.Config | llama.Config:
         """The shape of the model."""
         return self.model.config
 
@@ -46,18 +51,19 @@ class Loaded:
 
         The prompt may be any text or bytes, an empty one too. Errors as :func:`generate`.
         """
-        tokens = self.tokenizer.encode(prompt) or [self.tokenizer.end_of_text]
-        return self.tokenizer.decode(generate(self.model, tokens, count))
+        return self.tokenizer.decode(generate(self.model, self.tokenizer.prompt(prompt), count))
 
 
-def load(name: str | Path = "main") -> Loaded:
+def load(name: str | Path = "main", dtype: torch.dtype = torch.float32) -> Loaded:
     """Load a model by name, or from a folder.
 
     Parameters
     ----------
     name : str or Path
         ``main`` and ``draft`` come with the library. ``gpt2`` is downloaded (548 MB) unless it was before. Anything
-        else is a folder with a GPT-2 checkpoint in the format of ``transformers``.
+        else is a folder with a GPT-2 or Llama checkpoint in the format of ``transformers``.
+    dtype : torch.dtype
+        Format of the model's weights, whatever the stored one is: fp32, bf16, fp16 or fp64.
 
     Raises
     ------
@@ -72,7 +78,7 @@ def load(name: str | Path = "main") -> Loaded:
         folder = Path(name)
         if not folder.is_dir():
             raise unknown("model", str(name), [*PACKAGED, *HUB, "a folder with a checkpoint"])
-    model, tokenizer = checkpoint.read(folder)
+    model, tokenizer = checkpoint.read(folder, dtype)
     return Loaded(str(name), model, tokenizer)
 
 
@@ -104,7 +110,7 @@ def fetch(repository: str) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    files = [checkpoint.CONFIG, checkpoint.WEIGHTS, checkpoint.TOKENIZER]
+    files = [checkpoint_files.CONFIG, checkpoint_files.WEIGHTS, checkpoint_files.TOKENIZER]
     try:
         return Path(snapshot_download(repository, allow_patterns=files))
     except Exception as error:  # the client's errors have no base of their own, and depend on its HTTP library

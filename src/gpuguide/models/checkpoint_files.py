@@ -14,8 +14,11 @@ import torch
 
 from gpuguide.errors import GpuguideError
 
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-ONE_FILE = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 READABLE = ("F64", "F32", "F16", "BF16")
 """Formats of stored tensors, as ``safetensors`` calls them. Others are quantised and need scales."""
 FEW = 3
@@ -41,6 +44,45 @@ def read_json(path: Path) -> dict[str, Any]:
     return given
 
 
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a JSON file to be read by people."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def whole_number(given: Mapping[str, Any], key: str, path: Path) -> int:
+    """Return a setting that must be a whole number.
+
+    Raises
+    ------
+    GpuguideError
+        If it is missing or something else.
+    """
+    if type(given.get(key)) is not int:
+        raise GpuguideError(f"{path}: {key} is {given.get(key)!r}; it must be a whole number.")
+    return int(given[key])
+
+
+def number(given: Mapping[str, Any], key: str, path: Path, otherwise: float | None = None) -> float:
+    """Return a setting that must be a number; ``otherwise``, if there is one, where it is missing. Errors as above."""
+    value = given.get(key, otherwise)
+    if type(value) not in (int, float):
+        raise GpuguideError(f"{path}: {key} is {value!r}; it must be a number.")
+    return float(value)
+
+
+def check_assumed(given: Mapping[str, Any], assumed: Mapping[str, object], path: Path) -> None:
+    """Compare settings with the one value of each that a model computes; one that is missing has it.
+
+    Raises
+    ------
+    GpuguideError
+        If one has another value.
+    """
+    for key, value in assumed.items():
+        if given.get(key, value) != value:
+            raise GpuguideError(f"{path}: {key} is {given[key]!r}; only {value!r} can be read.")
+
+
 def listed(names: Collection[str]) -> str:
     """Return names for a message, the first few of them in order.
 
@@ -52,65 +94,67 @@ def listed(names: Collection[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Tensors:
-    """The tensors of a checkpoint, read one by one as they are asked for."""
+class Stored:
+    """A tensor in a file: where it is, and what it is called there."""
 
-    source: Path
-    """The file, or the index of several; messages name it"""
-    files: Mapping[str, tuple[Path, Any]]
-    """Where each tensor is: the file, and what ``safetensors`` reads it with"""
+    path: Path
+    file: Any
+    """What ``safetensors`` reads it with"""
+    name: str
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor, which takes no reading of its numbers."""
-        return tuple(self._file(name).get_slice(name).get_shape())
+    def shape(self) -> tuple[int, ...]:
+        """Return its shape, which takes no reading of its numbers."""
+        return tuple(self.file.get_slice(self.name).get_shape())
 
-    def read(self, name: str) -> torch.Tensor:
-        """Return a tensor in its own format.
+    def read(self) -> torch.Tensor:
+        """Return it in its own format.
 
         Raises
         ------
         GpuguideError
-            If it is in a format of quantised weights.
+            If that is a format of quantised weights.
         """
-        format_name = self._file(name).get_slice(name).get_dtype()
-        if format_name not in READABLE:
-            raise GpuguideError(
-                f"{self.files[name][0]}: {name} is in {format_name}; only {', '.join(READABLE)} can be read."
-            )
-        return self._file(name).get_tensor(name)
-
-    def _file(self, name: str) -> Any:
-        return self.files[name][1]
+        stored_as = self.file.get_slice(self.name).get_dtype()
+        if stored_as not in READABLE:
+            raise GpuguideError(f"{self.path}: {self.name} is in {stored_as}; only {', '.join(READABLE)} can be read.")
+        return self.file.get_tensor(self.name)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Tensors]:
-    """Open the weights in a folder: ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names.
+def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, Stored]]:
+    """Open the files that hold a checkpoint's weights, and give its tensors by name, less a prefix that some bear.
 
     Raises
     ------
     GpuguideError
-        If neither is there, a shard is missing, or a file is damaged.
+        If one is damaged.
     """
-    source, paths = weight_files(folder)
     with ExitStack() as stack:
-        files: dict[str, tuple[Path, Any]] = {}
+        tensors: dict[str, Stored] = {}
         for path in paths:
             try:
                 file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
             except (safetensors.SafetensorError, ValueError, OSError) as error:
                 raise GpuguideError(f"{path} is damaged or no safetensors file ({error}).") from error
-            files |= dict.fromkeys(file.keys(), (path, file))
-        yield Tensors(source, files)
+            tensors |= {name.removeprefix(prefix): Stored(path, file, name) for name in file.keys()}  # noqa: SIM118
+        yield tensors
 
 
 def weight_files(folder: Path) -> tuple[Path, list[Path]]:
-    """Return the file that stands for all weights, and the files that hold them. Errors as :func:`opened`."""
-    if (folder / ONE_FILE).is_file():
-        return folder / ONE_FILE, [folder / ONE_FILE]
+    """Return the file that stands for all weights, and the files that hold them.
+
+    The first is ``model.safetensors``, or the ``model.safetensors.index.json`` that names several.
+
+    Raises
+    ------
+    GpuguideError
+        If neither is there, the index is damaged, or a file that it names is missing.
+    """
+    if (folder / WEIGHTS).is_file():
+        return folder / WEIGHTS, [folder / WEIGHTS]
     index = folder / INDEX
     if not index.is_file():
-        raise GpuguideError(f"There is no {ONE_FILE} in {folder}, and no {INDEX}, which would name several files.")
+        raise GpuguideError(f"There is no {WEIGHTS} in {folder}, and no {INDEX}, which would name several files.")
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(_is_file_name(name) for name in places.values()):
         raise GpuguideError(f"{index}: weight_map must name, for each tensor, a file of its folder.")

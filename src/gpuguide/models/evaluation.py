@@ -12,6 +12,7 @@ from torch.nn import functional
 from gpuguide.cross_entropy.reference import bits_per_byte, perplexity
 from gpuguide.errors import GpuguideError
 from gpuguide.models.gpt2 import GPT2
+from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
 
 WINDOWS_AT_ONCE = 8
@@ -37,7 +38,7 @@ class Evaluation:
         return bits_per_byte(self.loss, self.tokens, self.bytes)
 
 
-def evaluate(model: GPT2, tokenizer: Tokenizer, text: str | bytes) -> Evaluation:
+def evaluate(model: GPT2 | Llama, tokenizer: Tokenizer, text: str | bytes) -> Evaluation:
     """Return how well a model predicts a text, all of it, as if it came after the end of another text.
 
     Each token is predicted once. The text is read in windows of the model's context that overlap by half, so that
@@ -52,7 +53,7 @@ def evaluate(model: GPT2, tokenizer: Tokenizer, text: str | bytes) -> Evaluation
     if not data:
         raise GpuguideError("The text is empty, so there is nothing to predict.")
     tokens = tokenizer.encode(data)
-    stream = [tokenizer.end_of_text, *tokens]
+    stream = [tokenizer.prompt("")[-1], *tokens]
     model.eval()
     surprise = sum(_surprise(model, windows) for windows in _batches(stream, model.config.context))
     return Evaluation(tokens=len(tokens), bytes=len(data), loss=surprise / len(tokens))
@@ -84,7 +85,7 @@ def _batches(stream: Sequence[int], context: int) -> Iterator[list[_Window]]:
 
 
 @torch.inference_mode()
-def _surprise(model: GPT2, windows: list[_Window]) -> float:
+def _surprise(model: GPT2 | Llama, windows: list[_Window]) -> float:
     """Return the sum of the counted tokens' surprise in nats."""
     device = next(model.parameters()).device
     tokens = torch.tensor([window.tokens for window in windows], device=device)

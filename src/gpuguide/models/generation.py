@@ -9,10 +9,11 @@ import torch
 from gpuguide.errors import GpuguideError
 from gpuguide.logits import greedy
 from gpuguide.models.gpt2 import GPT2
+from gpuguide.models.llama import Llama
 
 
 def generate(
-    model: GPT2,
+    model: GPT2 | Llama,
     prompt: Sequence[int],
     count: int,
     choose: Callable[[torch.Tensor], torch.Tensor] = greedy,
@@ -21,10 +22,10 @@ def generate(
 
     Parameters
     ----------
-    model : GPT2
+    model : GPT2 or Llama
         In ``eval`` mode.
     prompt : sequence of int
-        At least one token. For an empty text, begin with the tokenizer's ``end_of_text``.
+        At least one token: what :meth:`Tokenizer.prompt <gpuguide.models.tokenizer.Tokenizer.prompt>` gives for a text.
     count : int
         How many tokens to write.
     choose : callable

@@ -1,14 +1,15 @@
 """A byte-level BPE tokenizer: any bytes become tokens, and the tokens become the same bytes again.
 
 The merging of pairs is done by the ``tokenizers`` library. Its alphabet writes each byte as a printable character,
-as GPT-2's does, so a vocabulary with all 256 of them can spell everything.
+as GPT-2's does, so a vocabulary with all 256 of them can spell everything. The tokenizers of GPT-2 and of Llama 3 are
+of this kind; that of Llama 2, which marks spaces and spells other bytes as ``<0x0A>``, is not.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as Merges
@@ -18,6 +19,8 @@ from gpuguide.errors import GpuguideError
 
 END_OF_TEXT = "<|endoftext|>"
 """The token between two texts. It is token 0 of our tokenizer."""
+PROBE = "A  e\u0301\n 12345 \U0001f642\x00"
+"""A text that a tokenizer would change if it normalised accents or spaces"""
 _NOT_UTF8 = re.compile("([\udc80-\udcff])")
 """How Python writes a byte that is not part of UTF-8 into a string"""
 
@@ -29,28 +32,29 @@ class Tokenizer:
     ----------
     merges : tokenizers.Tokenizer
         A byte-level BPE with the whole alphabet of bytes in its vocabulary.
+    ends : collection of int or str
+        The tokens that end a text, as numbers or names, at least one; the first also separates texts.
 
     Raises
     ------
     GpuguideError
-        If a byte or the end-of-text token is missing in the vocabulary.
+        If a byte or an end-of-text token is missing in the vocabulary, or a text would not come back as it was.
     """
 
-    def __init__(self, merges: Merges) -> None:
-        spelt = [merges.token_to_id(symbol) for symbol in _alphabet()]
-        self._of_byte = [token for token in spelt if token is not None]
-        if missing := len(spelt) - len(self._of_byte):
-            raise GpuguideError(
-                f"The tokenizer is not a byte-level one: it has no token for {missing} of the 256 bytes."
-            )
-        end = merges.token_to_id(END_OF_TEXT)
-        if end is None:
-            raise GpuguideError(f"The tokenizer has no token {END_OF_TEXT}, which separates texts.")
-        self.end_of_text: int = end
-        """The number of the token that separates texts"""
-        merges.encode_special_tokens = True  # a text that contains the letters <|endoftext|> does not end there
+    def __init__(self, merges: Merges, ends: Collection[int | str] = (END_OF_TEXT,)) -> None:
         self._merges = merges
+        self._of_byte = _tokens_of_bytes(merges)
         self._bytes = {symbol: byte for byte, symbol in enumerate(_alphabet())}
+        self._special = {token: added.content.encode() for token, added in merges.get_added_tokens_decoder().items()}
+        self.ends: tuple[int, ...] = tuple(self._number_of(end) for end in ends)
+        """The numbers of the tokens after which a text is over"""
+        self.end_of_text: int = self.ends[0]
+        """The number of the token that separates texts"""
+        self.opening: tuple[int, ...] = _opening(merges)
+        """What a text begins with, for the model: nothing for GPT-2, a token of its own for Llama 3"""
+        merges.encode_special_tokens = True  # a text that contains the letters <|endoftext|> does not end there
+        if self.decode_bytes(self.encode(PROBE)) != PROBE.encode():
+            raise GpuguideError("The tokenizer changes texts, so they do not come back; only byte-level ones are read.")
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int = 2048) -> Tokenizer:
@@ -68,16 +72,23 @@ class Tokenizer:
         return cls(merges)
 
     @classmethod
-    def read(cls, path: Path) -> Tokenizer:
+    def read(cls, path: Path, ends: Collection[int | str] = (END_OF_TEXT,)) -> Tokenizer:
         """Read a ``tokenizer.json``.
+
+        Parameters
+        ----------
+        path : Path
+            The file.
+        ends : collection of int or str
+            The tokens that end a text, as numbers or names, which the file does not say.
 
         Raises
         ------
         GpuguideError
-            If the file is missing or damaged, or holds another kind of tokenizer.
+            If the file is missing or damaged, holds another kind of tokenizer, or has no such tokens.
         """
         try:
-            return cls(Merges.from_file(str(path)))
+            return cls(Merges.from_file(str(path)), ends)
         except GpuguideError as error:
             raise GpuguideError(f"{path}: {error}") from error
         except Exception as error:  # the library raises bare Exception
@@ -110,6 +121,14 @@ class Tokenizer:
                 tokens += self._merges.encode(_checked(part), add_special_tokens=False).ids
         return tokens
 
+    def prompt(self, text: str | bytes) -> list[int]:
+        """Return the tokens of a text from its beginning, as a model reads it: at least one.
+
+        That is :attr:`opening` and the text's tokens. A text without any, for a model that needs no opening, is
+        what follows the end of another. Errors as :meth:`encode`.
+        """
+        return [*self.opening, *self.encode(text)] or [self.end_of_text]
+
     def decode_bytes(self, tokens: Sequence[int]) -> bytes:
         """Return the bytes that tokens stand for.
 
@@ -128,9 +147,37 @@ class Tokenizer:
         symbols = self._merges.id_to_token(token) if token >= 0 else None
         if symbols is None:
             raise GpuguideError(f"{token} is no token; the vocabulary has the numbers 0 to {self.vocab_size - 1}.")
-        if token == self.end_of_text:
-            return END_OF_TEXT.encode()
+        if token in self._special:
+            return self._special[token]
+        if not self._bytes.keys() >= set(symbols):
+            raise GpuguideError(f"The tokenizer is not a byte-level one: its token {token} is {symbols!r}.")
         return bytes(self._bytes[symbol] for symbol in symbols)
+
+    def _number_of(self, end: int | str) -> int:
+        number = self._merges.token_to_id(end) if isinstance(end, str) else end
+        if number is None or number < 0 or self._merges.id_to_token(number) is None:
+            raise GpuguideError(f"The tokenizer has no token {end}, which ends a text.")
+        return number
+
+
+def _tokens_of_bytes(merges: Merges) -> list[int]:
+    """Return the token of each byte."""
+    if getattr(merges.model, "byte_fallback", False):
+        raise GpuguideError("The tokenizer is not a byte-level one: it spells bytes as <0x0A>, as Llama 2's does.")
+    spelt = [merges.token_to_id(symbol) for symbol in _alphabet()]
+    found = [token for token in spelt if token is not None]
+    if missing := len(spelt) - len(found):
+        raise GpuguideError(f"The tokenizer is not a byte-level one: it has no token for {missing} of the 256 bytes.")
+    return found
+
+
+def _opening(merges: Merges) -> tuple[int, ...]:
+    """Return the tokens that the tokenizer puts before a text that is to be read by its model."""
+    plain = merges.encode("a", add_special_tokens=False).ids
+    whole = merges.encode("a", add_special_tokens=True).ids
+    if whole[len(whole) - len(plain) :] != plain:
+        raise GpuguideError("The tokenizer puts tokens after a text, which no model here was trained on.")
+    return tuple(whole[: len(whole) - len(plain)])
 
 
 def _checked(text: str) -> str:

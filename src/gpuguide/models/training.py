@@ -24,7 +24,7 @@ from torch.nn import functional
 from gpuguide import __version__
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.processor import processor_name
-from gpuguide.models import checkpoint, corpus
+from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoint
 from gpuguide.models.evaluation import Evaluation, evaluate
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.tokenizer import Tokenizer
@@ -315,7 +315,7 @@ def _finish(
 ) -> Evaluation:
     """Write the checkpoint and what is to be known of it, and remove the state."""
     device = next(state.model.parameters()).device
-    checkpoint.write(folder, state.model, data.tokenizer)
+    gpt2_checkpoint.write(folder, state.model, data.tokenizer)
     model, tokenizer = checkpoint.read(folder)  # the weights as they were written, in bf16
     result = evaluate(model, tokenizer, corpus.held_out())
     record = {
@@ -337,13 +337,13 @@ def _finish(
         "commit": commit,
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    checkpoint.write_json(folder / RECORD, record)
+    checkpoint_files.write_json(folder / RECORD, record)
     state.path.unlink(missing_ok=True)
     return result
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for name in (checkpoint.WEIGHTS, checkpoint.TOKENIZER):
+    for name in (checkpoint_files.WEIGHTS, checkpoint_files.TOKENIZER):
         yield folder / name
 
 

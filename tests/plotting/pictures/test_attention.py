@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 
 import pytest
 import torch
+from figure_rows import rows_of
 
 from gpuguide import plotting
 from gpuguide.attention import cost
 from gpuguide.plotting.pictures import attention
-
-
-@pytest.fixture(autouse=True)
-def site_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
-    monkeypatch.setenv("GPUGUIDE_RECORDS", "")
-
-
-def rows_of(figure: plotting.Figure) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(figure.csv)))
 
 
 def test_the_last_state_of_the_online_softmax_is_the_softmax() -> None:
@@ -36,6 +25,11 @@ def test_the_tiles_are_as_large_as_their_numbers() -> None:
     sizes = {row["tile"]: int(row["size_B"]) for row in rows_of(plotting.tile_traffic())}
     tile = attention.TILE * attention.HEAD_DIM * 2
     assert sizes == {"queries": tile, "keys and values": 2 * tile, "scores": attention.TILE**2 * 4, "output": tile}
+
+
+def test_the_tiles_are_counted() -> None:
+    rows = {row["tiles"]: int(row["count"]) for row in rows_of(plotting.causal_tiles(4))}
+    assert rows == {"computed": 6, "masked": 4, "skipped": 6}
 
 
 def test_a_schedule_never_uses_a_unit_twice_at_a_time_and_needs_what_comes_before() -> None:

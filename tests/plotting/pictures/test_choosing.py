@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
-
 import pytest
 import torch
+from figure_rows import rows_of
 from torch.nn.attention.flex_attention import create_block_mask
 
 from gpuguide import plotting
 from gpuguide.measure import store
-from gpuguide.plotting import text_boxes
 from gpuguide.plotting.pictures import choosing
-
-
-@pytest.fixture(autouse=True)
-def site_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
-    monkeypatch.setenv("GPUGUIDE_RECORDS", "")
-
-
-def rows_of(shown: plotting.Figure) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(shown.csv)))
-
-
-@pytest.mark.parametrize("picture", [plotting.kernel_lanes, plotting.mask_tiles])
-def test_all_renditions_can_be_read(picture: Callable[[], plotting.Figure]) -> None:
-    shown = picture()
-    assert shown.svg is not None
-    assert set(shown.svg) == {"light", "dark", "light-narrow", "dark-narrow"}
-    assert text_boxes.too_small(shown.svg["light-narrow"]) == []
-    assert max(map(len, shown.svg.values())) < 25_000
 
 
 def test_kernels_stand_from_the_fastest_to_the_slowest() -> None:

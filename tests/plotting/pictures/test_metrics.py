@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
+from figure_rows import rows_of
 
 from gpuguide import plotting
 from gpuguide.measure import store
-
-
-@pytest.fixture(autouse=True)
-def site_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
-    monkeypatch.setenv("GPUGUIDE_RECORDS", "")
-
-
-def rows_of(shown: plotting.Figure) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(shown.csv)))
 
 
 def test_one_thread_reads_as_full_and_keeps_one_multiprocessor_busy() -> None:

@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
-
 import pytest
 import torch
+from figure_rows import rows_of
 
 from gpuguide import logits, plotting
-from gpuguide.plotting import text_boxes
 from gpuguide.plotting.pictures import sampling as pictures
-
-PICTURES = (
-    plotting.cut_and_draw,
-    plotting.race_of_the_tokens,
-    plotting.chain_and_one_read,
-    plotting.two_kernels,
-)
-
-
-@pytest.fixture(autouse=True)
-def site_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
-    monkeypatch.setenv("GPUGUIDE_RECORDS", "")
-
-
-def rows_of(shown: plotting.Figure) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(shown.csv)))
-
-
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.__name__)
-def test_a_drawing_has_all_renditions_a_name_and_a_table(picture: Callable[[], plotting.Figure]) -> None:
-    shown = picture()
-    assert shown.svg is not None
-    assert set(shown.svg) == {"light", "dark", "light-narrow", "dark-narrow"}
-    assert shown.name == picture.__name__.replace("_", "-")
-    assert shown.csv
-    assert text_boxes.too_small(shown.svg["light-narrow"]) == []
-    assert max(map(len, shown.svg.values())) < 25_000
 
 
 def test_the_strips_keep_what_the_library_keeps() -> None:

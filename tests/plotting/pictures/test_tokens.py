@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 
 import pytest
 import torch
+from figure_rows import rows_of
 
 from gpuguide import logits, plotting
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.plotting.pictures import tokens
 
 
-@pytest.fixture(autouse=True)
-def site_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUGUIDE_SITE_BUILD", "1")
-    monkeypatch.setenv("GPUGUIDE_RECORDS", "")
-
-
 def test_the_weights_are_those_of_gpt2() -> None:
-    rows = {row["what"]: int(row["size_B"]) for row in csv.DictReader(io.StringIO(plotting.from_text_to_token().csv))}
+    rows = {row["what"]: int(row["size_B"]) for row in rows_of(plotting.from_text_to_token())}
     with torch.device("meta"):
         model = GPT2(Config(vocab_size=50257, context=1024, layers=12, heads=12, hidden=768, dropout=0.0))
     blocks = sum(each.numel() for name, each in model.named_parameters() if name.startswith("blocks."))
@@ -33,7 +26,7 @@ def test_the_weights_are_those_of_gpt2() -> None:
 def test_the_powers_are_those_of_the_softmax() -> None:
     values = [12.0, 10.5, 9.0]
     shown = plotting.softmax_on_a_line(values, ["a", "b", "c"])
-    powers = torch.tensor([float(row["power"]) for row in csv.DictReader(io.StringIO(shown.csv))])
+    powers = torch.tensor([float(row["power"]) for row in rows_of(shown)])
     torch.testing.assert_close(powers / powers.sum(), logits.softmax(torch.tensor(values)), rtol=1e-4, atol=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from small_site import FRONT, cell
 
+from gpuguide.plotting import pictures
 from gpuguide.site.pages import reading
 
 HEAD = FRONT.format(benchmarks="") + "\n# A title\n\nYou will read this one sentence.\n\n"
@@ -61,3 +62,22 @@ def test_sections_and_what_there_is_to_look_at() -> None:
     ]
     lines = (HEAD + body).splitlines()
     assert all(lines[part.line - 1].startswith(("```", "$$")) for part in found.parts if part.shown)
+
+
+def test_drawings_are_the_calls_that_give_a_figure() -> None:
+    assert set(reading.drawn_by_one_call()) == set(pictures.__all__)
+    assert set(reading.drawn_by_one_call("interactive")) == {"roofline_to_try", "sampling_to_try"}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("plotting.mask_tiles()", "drawing"),
+        ("pictures.two_kernels()", "drawing"),
+        ("plotting.roofline_to_try()", "figure"),
+        ("rules()", ""),  # public functions of the drawings' modules, which draw nothing
+        ("visible(token)", ""),
+    ],
+)
+def test_what_a_call_shows(code: str, expected: str) -> None:
+    assert reading.thing_to_look_at(code) == expected

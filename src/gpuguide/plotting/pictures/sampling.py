@@ -70,7 +70,7 @@ def cut_and_draw() -> Figure:
     drawn = list(EXAMPLE)[int((np.cumsum(found[-1].shares) < RANDOM_NUMBER).sum())]
     cuts = "; ".join(f"{stage.name} leaves {stage.kept}" for stage in found[2:-1])
     return show(
-        lambda figure, theme: _draw_stages(figure, found),
+        lambda figure, theme: _draw_stages(figure, theme, found),
         alt=f"Six strips below each other, cut into tokens as wide as their probabilities. {cuts.capitalize()} of "
         f"{len(EXAMPLE)} tokens. What is left fills the last strip, where an arrow at {RANDOM_NUMBER} points to "
         f"{drawn!r}.",
@@ -88,7 +88,7 @@ def cut_and_draw() -> Figure:
     )
 
 
-def _draw_stages(figure: Canvas, found: list[Stage]) -> None:
+def _draw_stages(figure: Canvas, theme: Theme, found: list[Stage]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     left, tall = (10.0, 28.0) if narrow else (150.0, 30.0)
@@ -107,7 +107,7 @@ def _draw_stages(figure: Canvas, found: list[Stage]) -> None:
         if stage.name.startswith("min-p"):
             start = left + sum(stage.shares[: stage.kept]) * across
             needed = MIN_P * stage.shares[0] * across
-            ax.plot([start - needed, start], [bottom - 5, bottom - 5], color=drawings_colour("orange"), linewidth=3)
+            ax.plot([start - needed, start], [bottom - 5, bottom - 5], color=theme.series["orange"], linewidth=3)
             drawings.label(ax, start - needed - 5, bottom - 6, "must be this wide", across="right", size=10)
     bottom = height - len(found) * step + (2 if narrow else (step - tall) / 2)
     x = left + RANDOM_NUMBER * across
@@ -115,13 +115,6 @@ def _draw_stages(figure: Canvas, found: list[Stage]) -> None:
     drawings.label(ax, x - 8, bottom - 20, f"random number {RANDOM_NUMBER}", across="right")
     for place, text in ((0.0, "0"), (1.0, "1")):
         drawings.label(ax, left + place * across, bottom - 10, text, size=10)
-
-
-def drawings_colour(name: str) -> str:
-    """Return a colour of the series in the scheme that is being drawn."""
-    from gpuguide.plotting import palette
-
-    return palette.current().series[name]
 
 
 def _strip(ax: Axes, left: float, bottom: float, across: float, tall: float, stage: Stage) -> None:
@@ -209,7 +202,7 @@ def chain_and_one_read() -> Figure:
     total, ours = sum(CHAIN.values()), 1 + OF_SMALL_PARTS
     words = ", ".join(f"{name} {reads:g}" for name, reads in CHAIN.items())
     return show(
-        lambda figure, theme: _draw_chain(figure, total, ours),
+        lambda figure, theme: _draw_chain(figure, theme, total, ours),
         alt=f"Two bars to scale, in reads of one row of logits. A chain of functions moves at least {total:g}: "
         f"{words}. One read with a second look at a few groups moves {ours:.2f}.",
         caption=f"What is moved to draw one token, in reads of its row of logits. A chain of functions reads and "
@@ -222,7 +215,7 @@ def chain_and_one_read() -> Figure:
     )
 
 
-def _draw_chain(figure: Canvas, total: float, ours: float) -> None:
+def _draw_chain(figure: Canvas, theme: Theme, total: float, ours: float) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     left, tall = 10.0, 40.0
@@ -239,7 +232,7 @@ def _draw_chain(figure: Canvas, total: float, ours: float) -> None:
             drawings.label(ax, x + wide / 2, top - tall / 2, f"{name}\n{reads:g}")
         else:
             deep = 14 + 15 * (lifted == 0) if narrow else 14
-            ax.plot([x + wide / 2] * 2, [top - tall, top - tall - deep + 6], color=drawings_colour("pink"), linewidth=1)
+            ax.plot([x + wide / 2] * 2, [top - tall, top - tall - deep + 6], color=theme.series["pink"], linewidth=1)
             short = "temp." if name == "temperature" and narrow else name
             at_edge = x < left + 20
             place = x if at_edge else x + wide / 2

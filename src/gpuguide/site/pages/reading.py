@@ -162,9 +162,13 @@ def drawn_by_one_call(module: str = "pictures") -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(part.glob("*.py")) or [part.with_suffix(".py")]:
         text = path.read_text(encoding="utf-8")
-        functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-        found |= {each.name: ast.get_source_segment(text, each) or "" for each in functions}
-    return {name: source for name, source in found.items() if not name.startswith("_")}
+        shown = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and _gives_a_figure(node)]
+        found |= {each.name: ast.get_source_segment(text, each) or "" for each in shown}
+    return found
+
+
+def _gives_a_figure(function: ast.FunctionDef) -> bool:
+    return isinstance(function.returns, ast.Name) and function.returns.id == "Figure"
 
 
 def said(token: Token) -> str:

@@ -1,0 +1,183 @@
+"""Attention of one query to the keys in a cache, which is cut into parts that are read side by side (split-K).
+
+A query of a sequence needs all its keys and values, each once: there is nothing to gain but bandwidth. One program a
+head would leave most of the GPU idle, so each head's keys are cut into parts, one program each. A program keeps a
+running maximum, a sum and a weighted sum of values, as :mod:`gpuguide.attention.tiled` explains. The last program of a
+head to finish, which a counter knows, adds the parts up.
+
+Source: T. Dao et al., "Flash-Decoding for long-context inference", 2023, https://pytorch.org/blog/flash-decoding/.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gpuguide.inference.cache import PAGE
+from gpuguide.inference.parts import let_successor_start, wait_for_predecessor
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-1.0e30)
+PROGRAMS_PER_PROCESSOR = 4
+"""Programs that there should be for each of the GPU's multiprocessors, together"""
+SMALLEST_PART = 64
+"""Keys that are worth a program of their own"""
+
+
+@triton.jit
+def attend_kernel(queries, keys, values, table, table_width, cache_rows, positions, out, partial, sums, arrived, scale,
+                  KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_DIM: tl.constexpr,
+                  PAGE: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr, STAGES: tl.constexpr,
+                  OVERLAP: tl.constexpr):  # fmt: skip
+    """Read one part of the keys and values of one token's heads; the last program of them adds all parts up."""
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    token, kv_head, part = tl.program_id(2), tl.program_id(1), tl.program_id(0)
+    length = tl.load(positions + token) + 1
+    pages = tl.cdiv(length, PAGE)
+    first = (pages * part // PARTS).to(tl.int32)
+    last = (pages * (part + 1) // PARTS).to(tl.int32)
+    table += tl.load(cache_rows + token) * table_width
+    head = tl.arange(0, GROUP_PAD)
+    column = tl.arange(0, HEAD_DIM)
+    slot = tl.arange(0, PAGE)
+    of_query = ((token * KV_HEADS + kv_head) * GROUP + head)[:, None] * HEAD_DIM + column[None, :]
+    q = tl.load(queries + of_query, mask=(head < GROUP)[:, None], other=0)
+    maximum = tl.full((GROUP_PAD,), LOWEST, tl.float32)
+    total = tl.zeros((GROUP_PAD,), tl.float32)
+    mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
+    for number in tl.range(first, last, num_stages=STAGES):
+        page = tl.load(table + number).to(tl.int64)
+        place = (page * KV_HEADS + kv_head) * (PAGE * HEAD_DIM) + slot[:, None] * HEAD_DIM + column[None, :]
+        seen = number * PAGE + slot < length
+        k = tl.load(keys + place, mask=seen[:, None], other=0)
+        v = tl.load(values + place, mask=seen[:, None], other=0)
+        if GROUP_PAD == 1:
+            scores = tl.sum(k.to(tl.float32) * q.to(tl.float32), axis=1)[None, :]
+        else:
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        scores = tl.where(seen[None, :], scores * (scale * LOG2_E), LOWEST)
+        highest = tl.maximum(maximum, tl.max(scores, 1))
+        shrink = tl.exp2(maximum - highest)
+        weights = tl.exp2(scores - highest[:, None])
+        total = total * shrink + tl.sum(weights, 1)
+        mixed = mixed * shrink[:, None]
+        if GROUP_PAD == 1:
+            mixed += tl.sum(tl.trans(weights) * v.to(tl.float32), axis=0)[None, :]
+        else:
+            mixed = tl.dot(weights.to(v.dtype), v, mixed, input_precision="ieee")
+        maximum = highest
+    if PARTS == 1:
+        tl.store(out + of_query, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
+    else:
+        kept = (head < GROUP)[:, None]
+        index = (token * KV_HEADS + kv_head) * PARTS
+        of_part = (index + part) * GROUP + head
+        tl.store(partial + of_part[:, None] * HEAD_DIM + column[None, :], mixed, mask=kept)
+        tl.store(sums + 2 * of_part, maximum, mask=head < GROUP)
+        tl.store(sums + 2 * of_part + 1, total, mask=head < GROUP)
+        tl.debug_barrier()
+        if tl.atomic_add(arrived + token * KV_HEADS + kv_head, 1, sem="acq_rel") == PARTS - 1:
+            tl.store(arrived + token * KV_HEADS + kv_head, 0)
+            add_parts(partial, sums, out, of_query, index, head, column, GROUP, GROUP_PAD, HEAD_DIM, PARTS, PARTS_PAD)
+
+
+@triton.jit
+def add_parts(partial, sums, out, of_query, index, head, column, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr,
+              HEAD_DIM: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr):  # fmt: skip
+    """Add the parts of a token's heads up, each weighted by how far its maximum is below the highest of all."""
+    part = tl.arange(0, PARTS_PAD)
+    of_part = (index + part)[:, None] * GROUP + head[None, :]  # (parts, group)
+    there = (part < PARTS)[:, None] & (head < GROUP)[None, :]
+    maxima = tl.load(sums + 2 * of_part, mask=there, other=LOWEST, cache_modifier=".cg")
+    totals = tl.load(sums + 2 * of_part + 1, mask=there, other=0.0, cache_modifier=".cg")
+    weights = tl.exp2(maxima - tl.max(maxima, 0)[None, :])
+    whole = tl.sum(totals * weights, 0)
+    highest = tl.max(maxima, 0)
+    mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
+    for number in range(PARTS):
+        here = (index + number) * GROUP + head
+        weight = tl.exp2(tl.load(sums + 2 * here, mask=head < GROUP, other=LOWEST, cache_modifier=".cg") - highest)
+        values = tl.load(
+            partial + here[:, None] * HEAD_DIM + column[None, :], mask=(head < GROUP)[:, None], other=0.0,
+            cache_modifier=".cg",
+        )  # fmt: skip
+        mixed += values * weight[:, None]
+    result = mixed / tl.where(head < GROUP, whole, 1.0)[:, None]
+    tl.store(out + of_query, result.to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
+
+
+def parts_for(count: int, kv_heads: int, capacity: int, processors: int) -> int:
+    """Return how many parts the keys of a head are cut into, so that the whole GPU has work.
+
+    Parameters
+    ----------
+    count, kv_heads : int
+        Tokens and heads of keys: together so many programs there are for each part.
+    capacity : int
+        Keys that there can be.
+    processors : int
+        Multiprocessors of the GPU.
+    """
+    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, count * kv_heads)
+    return max(1, min(wanted, capacity // SMALLEST_PART, 64))
+
+
+class Attention:
+    """Attention of a fixed number of tokens to a cache: its memory between the two halves of the work.
+
+    Parameters
+    ----------
+    count : int
+        Tokens.
+    heads, kv_heads, head_dim : int
+        Of queries, of keys, and the size of one.
+    capacity : int
+        Keys that a sequence can have.
+    like : torch.Tensor
+        The keys of a cache: for their format and device.
+    """
+
+    def __init__(self, count: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: torch.Tensor) -> None:
+        self.group = heads // kv_heads
+        processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 4
+        self.parts = parts_for(count, kv_heads, capacity, processors)
+        self.scale = head_dim**-0.5
+        self.overlap = overlaps(like.device)
+        room = (count, kv_heads, self.parts, self.group)
+        self.partial = torch.empty(*room, head_dim, dtype=torch.float32, device=like.device)
+        self.sums = torch.empty(*room, 2, dtype=torch.float32, device=like.device)
+        self.arrived = torch.zeros(count, kv_heads, dtype=torch.int32, device=like.device)
+
+    def __call__(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor,
+                 rows: torch.Tensor, positions: torch.Tensor, out: torch.Tensor) -> torch.Tensor:  # fmt: skip
+        """Attend.
+
+        Parameters
+        ----------
+        queries : torch.Tensor
+            ``(count, heads, head_dim)``
+        keys, values : torch.Tensor
+            One layer's pages, ``(pages, kv_heads, PAGE, head_dim)``.
+        table : torch.Tensor
+            ``(rows, pages of a row)``, int32.
+        rows, positions : torch.Tensor
+            ``(count,)``, int64: whose token it is, and its position: it sees the keys up to there.
+        out : torch.Tensor
+            As ``queries``; written.
+        """
+        count, heads, head_dim = queries.shape
+        kv_heads = keys.shape[1]
+        attend_kernel[(self.parts, kv_heads, count)](
+            queries, keys, values, table, table.shape[1], rows, positions, out, self.partial, self.sums, self.arrived,
+            self.scale, KV_HEADS=kv_heads, GROUP=self.group, GROUP_PAD=1 if self.group == 1 else max(16, triton.next_power_of_2(self.group)),
+            HEAD_DIM=head_dim, PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3,
+            OVERLAP=self.overlap, num_warps=4, **({"launch_pdl": True} if self.overlap else {}),
+        )  # fmt: skip
+        return out
+
+
+def overlaps(device: torch.device) -> bool:
+    """Return whether kernels on a device can be launched while their predecessors run (compute capability 9 and newer)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

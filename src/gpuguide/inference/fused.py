@@ -1,0 +1,406 @@
+"""A decode step in few kernels, all its memory reserved beforehand, so that a CUDA graph can hold it.
+
+For one token a layer is five kernels (:mod:`~gpuguide.inference.vector_kernels`): norm with queries, keys and values;
+attention; its second product; norm with the first product of the feed-forward part; the second. For several tokens the
+norms are kernels of their own (:mod:`~gpuguide.inference.matrix_kernels`), which makes seven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch.nn import functional
+
+from gpuguide.inference import matrix_kernels, vector_kernels
+from gpuguide.inference.attention_kernels import Attention, overlaps
+from gpuguide.inference.cache import PAGE, Cache
+from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm
+from gpuguide.inference.parts import let_successor_start, wait_for_predecessor
+from gpuguide.inference.quantize import Int4
+
+LONGEST_PART = 4096
+"""Numbers of a vector that the registers of a program hold beside the weights"""
+WIDTH = 128
+"""Parts of vectors are multiples of this, as the groups of four-bit weights are its divisors"""
+LOWEST = -(2**63)
+"""Below every logit, as :func:`gpuguide.inference.parts.order_of` orders them"""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix as a kernel takes it."""
+
+    weight: torch.Tensor
+    """Numbers of the model's format, or int32 words of quantised ones, ``(outputs, stride)``"""
+    scales: torch.Tensor
+    bias: torch.Tensor
+    has_bias: bool
+    outputs: int
+    inputs: int
+    groups: int
+    """Scales of a row"""
+    bits: int
+    """8 or 4; 0 for numbers of the model's format"""
+    group: int
+    """Inputs that share a scale, with 4 bits"""
+
+    @classmethod
+    def of(cls, linear: Linear) -> Matrix:
+        """Return the matrix of a linear layer, plain or quantised."""
+        weight = linear.weight
+        has_bias = linear.bias is not None
+        if isinstance(weight, torch.Tensor):
+            bias = weight if linear.bias is None else linear.bias
+            return cls(weight, weight, bias, has_bias, *weight.shape, groups=1, bits=0, group=1)
+        stored = weight.weight
+        bias = stored if linear.bias is None else linear.bias
+        sizes = weight.out_features, weight.in_features, weight.groups
+        if isinstance(weight, Int4):
+            return cls(stored, weight.scales, bias, has_bias, *sizes, bits=4, group=weight.group)
+        words = functional.pad(stored, (0, -stored.shape[1] % WIDTH)).view(torch.int32)
+        return cls(words, weight.scales, bias, has_bias, *sizes, bits=8, group=1)
+
+    @property
+    def word(self) -> int:
+        """Numbers in an element of the stored matrix."""
+        return 32 // self.bits if self.bits else 1
+
+    @property
+    def stride(self) -> int:
+        """Elements of a row in memory."""
+        return self.weight.shape[1]
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what every kernel takes of a matrix, in order."""
+        high = 0x7F8000 if self.bits == 8 else 0x780000
+        return self.weight, self.scales, self.bias, high, 0x78000, self.inputs, self.outputs, self.stride, self.groups
+
+
+@dataclass(frozen=True)
+class VectorTiling:
+    """How a product with one vector is shared out."""
+
+    parts: int
+    """Into which the vector is cut, where it is too long for registers"""
+    length: int
+    """Of a part"""
+    padded: int
+    """The power of two that holds a part"""
+    rows: int
+    """That a program multiplies at a time"""
+    programs: int
+    """That share the rows out"""
+    warps: int
+
+
+@dataclass(frozen=True)
+class MatrixTiling:
+    """How a product with several tokens is cut up."""
+
+    tokens: int
+    rows: int
+    block: int
+    parts: int
+    warps: int
+    stages: int
+
+
+def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTiling:
+    """Return the tiling for one vector.
+
+    A program has 16 KiB of weights under way while it multiplies as many, which takes four programs a multiprocessor to
+    fill the memory's pipe. The rounds in which programs take rows come out even. All this was found by trying, on an
+    H200, with the shapes of a model of seven billion weights; the small ones get fewer rows, so that each multiprocessor
+    has work for two programs.
+    """
+    inputs = matrix.stride * matrix.word
+    parts = triton.cdiv(inputs, LONGEST_PART) if can_cut else 1
+    length = triton.cdiv(triton.cdiv(inputs, parts), WIDTH) * WIDTH
+    padded = max(WIDTH, triton.next_power_of_2(length))
+    warps = min(16, max(2, padded // (1024 if matrix.bits else 512)))
+    rows = 8 if matrix.bits else max(2, 8192 // padded)
+    while rows > 2 and matrix.outputs // rows * parts < 2 * processors:
+        rows //= 2
+    groups = triton.cdiv(matrix.outputs, rows)
+    at_once = max(1, processors * max(1, (16 if matrix.bits else 32) // warps) // parts)
+    rounds = triton.cdiv(groups, at_once)
+    return VectorTiling(parts, length, padded, rows, triton.cdiv(groups, rounds), warps)
+
+
+def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: bool) -> MatrixTiling:
+    """Return the tiling for ``count`` tokens; ``can_split`` says whether inputs may be cut into parts."""
+    tokens = max(16, min(64, triton.next_power_of_2(count)))
+    block = matrix.group if matrix.bits == 4 else 128
+    rows = 64
+    while rows > 16 and triton.cdiv(matrix.outputs, rows) < processors:
+        rows //= 2
+    programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
+    blocks = triton.cdiv(matrix.inputs, block)
+    parts = max(1, min(8, 2 * processors // programs, blocks // 2)) if can_split else 1
+    return MatrixTiling(tokens, rows, block, parts, 4, 4)
+
+
+class Step:
+    """One step: the next tokens of some rows go in, the logits after them come out.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        On a GPU.
+    cache : Cache
+        For it.
+    rows : torch.Tensor
+        ``(count,)``, int64: whose tokens they are. A row may occur several times, with its tokens in order: each sees
+        the keys of those before it.
+    """
+
+    def __init__(self, decoder: Decoder, cache: Cache, rows: torch.Tensor) -> None:
+        self.decoder, self.cache, self.rows = decoder, cache, rows
+        self.count = count = len(rows)
+        shape, device = decoder.shape, decoder.device
+        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+        self.overlap = overlaps(device)
+        self.layers = [_Matrices.of(layer) for layer in decoder.layers]
+        self.head = Matrix.of(decoder.head)
+
+        def room(*size: int, dtype: torch.dtype = decoder.dtype) -> torch.Tensor:
+            return torch.empty(count, *size, dtype=dtype, device=device)
+
+        self.hidden = room(shape.hidden, dtype=torch.float32)
+        self.normed = room(shape.hidden)
+        self.queries = room(shape.heads, shape.head_dim)
+        self.mixed = room(shape.heads, shape.head_dim)
+        self.inner = room(shape.inner)
+        self.logits = room(shape.vocab_size, dtype=torch.float32)
+        self.best = torch.full((count,), LOWEST, dtype=torch.int64, device=device)
+        """The order of the best logit of each row so far, and which token it is; :func:`advance` puts it back"""
+        self.attention = Attention(count, shape.heads, shape.kv_heads, shape.head_dim, cache.capacity, cache.keys)
+        self.out_tiling = self._tiling(self.layers[0].out, can_split=True)
+        self.down_tiling = self._tiling(self.layers[0].down, can_split=True)
+        parts = max(self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(shape.inner, LONGEST_PART) + 1)
+        self.partial = torch.empty(parts, count, shape.hidden, dtype=torch.float32, device=device)
+        """Sums over parts of the inputs of a product, to be added up"""
+        self.arrived = torch.zeros(shape.hidden, dtype=torch.int32, device=device)
+        """How many programs have finished with their part, for each group of rows; zero between kernels"""
+
+    def __call__(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Push one token of each row through the model.
+
+        Parameters
+        ----------
+        tokens : torch.Tensor
+            ``(count,)``, int64
+        lengths : torch.Tensor
+            ``(count,)``, int64: how many tokens are before each, and so its position.
+
+        Returns
+        -------
+        torch.Tensor
+            ``(count, vocab_size)``, in fp32: the same memory every time.
+        """
+        shape = self.decoder.shape
+        block = 1024
+        positions = self.decoder.position_embedding
+        self._launch(
+            vector_kernels.embed_kernel, (self.count, triton.cdiv(shape.hidden, block)), 4,
+            tokens, lengths, self.decoder.token_embedding, tokens if positions is None else positions, self.hidden,
+            WIDTH=shape.hidden, BLOCK=block, POSITIONS=positions is not None,
+        )  # fmt: skip
+        if self.count == 1:
+            self._one_token(lengths)
+        else:
+            self._several_tokens(lengths)
+        return self.logits
+
+    # --- one token ---------------------------------------------------------------------------------------
+
+    def _one_token(self, positions: torch.Tensor) -> None:
+        shape, kernels = self.decoder.shape, vector_kernels
+        for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
+            into_cache = self._cache_arguments(number, positions)
+            self._normed(kernels.project_kernel, layer.attention_norm, of.query_key_value, into_cache,
+                         **self._head_sizes())  # fmt: skip
+            self._attend(number, positions)
+            self._add(of.out, self.mixed)
+            self._normed(kernels.activate_kernel, layer.feed_forward_norm, of.up, (self.inner,), GATED=shape.gated)
+            self._add(of.down, self.inner)
+        norm, head = self.decoder.final_norm, self.head
+        tiling = vector_tiling(head, self.processors, can_cut=False)
+        self._launch(
+            kernels.head_kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), head.weight,
+            head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded,
+            ROWS=tiling.rows,
+        )  # fmt: skip
+
+    def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
+        tiling = vector_tiling(of, self.processors, can_cut=False)
+        self._launch(
+            kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
+            LAYER_NORM=norm.bias is not None, **_constants(of, tiling), **constants,
+        )  # fmt: skip
+
+    def _add(self, of: Matrix, x: torch.Tensor) -> None:
+        tiling = vector_tiling(of, self.processors, can_cut=True)
+        self._launch(
+            vector_kernels.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
+            self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts, **_constants(of, tiling),
+        )  # fmt: skip
+
+    # --- several tokens ------------------------------------------------------------------------------------
+
+    def _several_tokens(self, positions: torch.Tensor) -> None:
+        shape, kernels = self.decoder.shape, matrix_kernels
+        before: Matrix | None = None
+        parts = 0
+        for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
+            self._add_and_norm(before, parts, layer.attention_norm)
+            into_cache = self._cache_arguments(number, positions)
+            self._matrix(kernels.project_matrix_kernel, of.query_key_value, into_cache, **self._head_sizes())
+            self._attend(number, positions)
+            self._part(of.out, self.out_tiling, self.mixed)
+            self._add_and_norm(of.out, self.out_tiling.parts, layer.feed_forward_norm)
+            self._matrix(kernels.activate_matrix_kernel, of.up, (self.inner,), GATED=shape.gated)
+            self._part(of.down, self.down_tiling, self.inner)
+            before, parts = of.down, self.down_tiling.parts
+        self._add_and_norm(before, parts, self.decoder.final_norm)
+        tiling, head = self._tiling(self.head, can_split=False), self.head
+        self._launch(
+            kernels.head_matrix_kernel, self._grid(head, tiling), tiling.warps, self.normed, head.weight, self.count,
+            head.inputs, head.outputs, self.logits, self.best, TOKENS=tiling.tokens, ROWS=tiling.rows,
+            BLOCK=tiling.block, STAGES=tiling.stages,
+        )  # fmt: skip
+
+    def _matrix(self, kernel: Any, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
+        tiling = self._tiling(of, can_split=False)
+        self._launch(
+            kernel, self._grid(of, tiling), tiling.warps, self.normed, *of.arguments(), self.count, *into,
+            BIAS=of.has_bias, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
+            STAGES=tiling.stages, **constants,
+        )  # fmt: skip
+
+    def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
+        blocks = triton.cdiv(of.inputs, tiling.block)
+        length = triton.cdiv(blocks, tiling.parts) * tiling.block
+        self._launch(
+            matrix_kernels.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
+            self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
+            STAGES=tiling.stages,
+        )  # fmt: skip
+
+    def _add_and_norm(self, before: Matrix | None, parts: int, norm: Norm) -> None:
+        width = self.decoder.shape.hidden
+        has_bias = before is not None and before.has_bias
+        self._launch(
+            matrix_kernels.add_and_norm_kernel, (self.count,), 4 if width <= 2048 else 8, self.hidden, self.partial,
+            before.bias if before is not None and has_bias else self.hidden, *_norm(norm), self.normed, self.count,
+            width, PARTS=parts, BIAS=has_bias, LAYER_NORM=norm.bias is not None, BLOCK=triton.next_power_of_2(width),
+        )  # fmt: skip
+
+    def _tiling(self, of: Matrix, *, can_split: bool) -> MatrixTiling:
+        return matrix_tiling(of, self.count, self.processors, can_split=can_split)
+
+    def _grid(self, of: Matrix, tiling: MatrixTiling) -> tuple[int, int]:
+        return triton.cdiv(of.outputs, tiling.rows), triton.cdiv(self.count, tiling.tokens)
+
+    # --- both ------------------------------------------------------------------------------------------------
+
+    def _attend(self, number: int, positions: torch.Tensor) -> None:
+        cache = self.cache
+        keys, values = cache.keys[number], cache.values[number]
+        self.attention(self.queries, keys, values, cache.table, self.rows, positions, self.mixed)
+
+    def _cache_arguments(self, number: int, positions: torch.Tensor) -> tuple[Any, ...]:
+        cache = self.cache
+        rotations = self.decoder.rotations
+        return (self.queries, cache.keys[number], cache.values[number], cache.table, cache.table.shape[1], self.rows,
+                positions, self.hidden if rotations is None else rotations)  # fmt: skip
+
+    def _head_sizes(self) -> Mapping[str, Any]:
+        shape = self.decoder.shape
+        return {
+            "QUERIES": shape.heads * shape.head_dim,
+            "KV_HEADS": shape.kv_heads,
+            "HEAD_DIM": shape.head_dim,
+            "PAGE": PAGE,
+            "ROTATE": self.decoder.rotations is not None,
+        }
+
+    def _launch(self, kernel: Any, grid: tuple[int, ...], warps: int, *arguments: Any, **constants: Any) -> None:
+        pdl = {"launch_pdl": True} if self.overlap else {}
+        kernel[grid](*arguments, **constants, OVERLAP=self.overlap, num_warps=warps, **pdl)
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """The four matrices of a layer."""
+
+    query_key_value: Matrix
+    out: Matrix
+    up: Matrix
+    down: Matrix
+
+    @classmethod
+    def of(cls, layer: Layer) -> _Matrices:
+        return cls(*(Matrix.of(linear) for linear in (layer.query_key_value, layer.out, layer.up, layer.down)))
+
+
+def _norm(norm: Norm) -> tuple[Any, ...]:
+    return norm.weight, norm.weight if norm.bias is None else norm.bias, norm.epsilon
+
+
+def _constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
+    return {
+        "BIAS": of.has_bias,
+        "BITS": of.bits,
+        "GROUP": of.group,
+        "INPUTS": tiling.padded,
+        "ACROSS": tiling.padded // of.word,
+        "ROWS": tiling.rows,
+    }
+
+
+# --- the end of a step -----------------------------------------------------------------------------------
+
+
+@triton.jit
+def advance_kernel(best, drawn, tokens, lengths, writing, texts, text_width, GREEDY: tl.constexpr,
+                   LOWEST: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Put each row's new token where the next step reads it, and into its text."""
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    row = tl.program_id(0)
+    if GREEDY:
+        token = 2147483647 - (tl.load(best + row) & 0xFFFFFFFF)
+        tl.store(best + row, LOWEST)
+    else:
+        token = tl.maximum(tl.load(drawn + row), 0)
+    length = tl.load(lengths + row) + tl.load(writing + row).to(tl.int64)
+    tl.store(tokens + row, token)
+    tl.store(texts + row * text_width + length, token)
+    tl.store(lengths + row, tl.minimum(length, text_width - 2))
+
+
+def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, lengths: torch.Tensor, writing: torch.Tensor,
+            texts: torch.Tensor) -> None:  # fmt: skip
+    """Finish a step: the new tokens become the last ones, and every row that is writing is one token longer.
+
+    Parameters
+    ----------
+    step : Step
+        Which has been run.
+    drawn : torch.Tensor or None
+        ``(count,)``, int64: the new tokens; ``None`` for the most likely ones, which the step knows.
+    tokens, lengths, writing, texts
+        As :class:`gpuguide.inference.Engine` has them, of the step's rows; written.
+    """
+    count = step.count
+    pdl = {"launch_pdl": True} if step.overlap and drawn is None else {}
+    advance_kernel[(count,)](
+        step.best, step.best if drawn is None else drawn, tokens, lengths, writing, texts, texts.shape[1],
+        GREEDY=drawn is None, LOWEST=LOWEST, OVERLAP=bool(pdl), num_warps=1, **pdl,
+    )  # fmt: skip

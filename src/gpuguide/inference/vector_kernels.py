@@ -1,0 +1,161 @@
+"""A decode step for one token: products of a matrix with a vector, with all around them in the same kernel.
+
+A product with one vector does one multiplication for each weight, so nothing counts but how fast weights arrive. A
+program keeps the whole vector in registers, as the product wants it: normalised, which each program does for itself,
+since a few kilobytes from the L2 cache are cheaper than another launch. Then it goes over rows of the matrix, and asks
+for the next rows before it uses those that have come.
+
+The programs of a kernel share the rows out among themselves: program ``p`` of ``P`` takes the ``p``-th group of rows,
+then the one ``P`` further on.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gpuguide.inference.parts import (
+    add_bias,
+    let_successor_start,
+    load_normalized,
+    load_rows,
+    order_of,
+    spread,
+    store_activated,
+    store_projected,
+    times_vector,
+    wait_for_predecessor,
+)
+
+
+@triton.jit
+def embed_kernel(tokens, positions, embedding, position_embedding, hidden, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+                 POSITIONS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Write the first hidden state of each token: its vector, and that of its position where there is one."""
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    m = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    x = tl.load(embedding + tl.load(tokens + m) * WIDTH + column, mask=inside).to(tl.float32)
+    if POSITIONS:
+        x += tl.load(position_embedding + tl.load(positions + m) * WIDTH + column, mask=inside).to(tl.float32)
+    tl.store(hidden + m * WIDTH + column, x, mask=inside)
+
+
+@triton.jit
+def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, high, low, inputs, outputs, stride,
+                   groups, queries, keys, values, table, table_width, cache_rows, positions, rotations,
+                   QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+                   ROTATE: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr,
+                   GROUP: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr,
+                   OVERLAP: tl.constexpr):  # fmt: skip
+    """Norm, then queries, keys and values: rotated, and the latter two put into the cache."""
+    token = tl.program_id(1)
+    first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
+    ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, stride, 0, stride, ACROSS)
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    x = load_normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
+    x = spread(x, BITS)
+    m = token + tl.arange(0, 1)
+    for start in range(first, outputs, step):
+        tile, n = ahead, start + tl.arange(0, ROWS)
+        ahead = load_rows(weight, n + step, outputs, stride, 0, stride, ACROSS)
+        y = times_vector(tile, x, scales, n, outputs, groups, 0, high, low, ROWS, INPUTS, BITS, GROUP)[None, :]
+        y = add_bias(y, n, outputs, bias, BIAS)
+        store_projected(y, m, n, token + 1, outputs, queries, keys, values, table, table_width, cache_rows, positions,
+                        rotations, QUERIES, KV_HEADS, HEAD_DIM, PAGE, ROTATE, 1, ROWS)  # fmt: skip
+
+
+@triton.jit
+def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, high, low, inputs, outputs, stride,
+                    groups, inner, GATED: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr,
+                    BITS: tl.constexpr, GROUP: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr,
+                    ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Norm, then the first product of the feed-forward part and what follows it: GELU or the gate."""
+    token = tl.program_id(1)
+    first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
+    ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, stride, 0, stride, ACROSS)
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    x = load_normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
+    x = spread(x, BITS)
+    m = token + tl.arange(0, 1)
+    for start in range(first, outputs, step):
+        tile, n = ahead, start + tl.arange(0, ROWS)
+        ahead = load_rows(weight, n + step, outputs, stride, 0, stride, ACROSS)
+        y = times_vector(tile, x, scales, n, outputs, groups, 0, high, low, ROWS, INPUTS, BITS, GROUP)[None, :]
+        y = add_bias(y, n, outputs, bias, BIAS)
+        store_activated(y, m, n, token + 1, outputs, inner, GATED, 1, ROWS)
+
+
+@triton.jit
+def add_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, hidden, partial, arrived, length,
+               BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, INPUTS: tl.constexpr,
+               ACROSS: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Multiply, and add the result to the hidden state: the second product of attention and of the feed-forward part.
+
+    A vector that is too long for a program's registers is cut into parts of ``length``. The last program to finish with
+    its part of some rows adds them up, always in the same order.
+    """
+    group, token, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first, step = group * ROWS, tl.num_programs(0) * ROWS
+    begin = part * length
+    column = begin * ACROSS // INPUTS
+    stop = tl.minimum(stride, (begin + length) * ACROSS // INPUTS)
+    ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, stride, column, stop, ACROSS)
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    place = begin + tl.arange(0, INPUTS)
+    inside = place < tl.minimum(inputs, begin + length)
+    vector = spread(tl.load(x + token * inputs + place, mask=inside, other=0).to(tl.float32), BITS)
+    for start in range(first, outputs, step):
+        tile, n = ahead, start + tl.arange(0, ROWS)
+        ahead = load_rows(weight, n + step, outputs, stride, column, stop, ACROSS)
+        y = times_vector(tile, vector, scales, n, outputs, groups, begin // GROUP, high, low, ROWS, INPUTS, BITS, GROUP)
+        if PARTS == 1:
+            add_to_hidden(y, n, outputs, bias, hidden + token * outputs, BIAS)
+        else:
+            tl.store(partial + (token * PARTS + part) * outputs + n, y, mask=n < outputs)
+    if PARTS > 1:
+        tl.debug_barrier()
+        counter = arrived + token * tl.num_programs(0) + group
+        if tl.atomic_add(counter, 1, sem="acq_rel") == PARTS - 1:
+            tl.store(counter, 0)
+            for start in range(first, outputs, step):
+                n = start + tl.arange(0, ROWS)
+                y = tl.zeros((ROWS,), tl.float32)
+                for other in tl.static_range(PARTS):
+                    where = partial + (token * PARTS + other) * outputs + n
+                    y += tl.load(where, mask=n < outputs, other=0, cache_modifier=".cg")
+                add_to_hidden(y, n, outputs, bias, hidden + token * outputs, BIAS)
+
+
+@triton.jit
+def add_to_hidden(y, n, outputs, bias, hidden, BIAS: tl.constexpr):
+    """Add some outputs, and their bias, to a hidden state."""
+    inside = n < outputs
+    if BIAS:
+        y += tl.load(bias + n, mask=inside, other=0).to(tl.float32)
+    tl.store(hidden + n, tl.load(hidden + n, mask=inside, other=0) + y, mask=inside)
+
+
+@triton.jit
+def head_kernel(hidden, norm_weight, norm_bias, epsilon, weight, inputs, outputs, logits, best,
+                LAYER_NORM: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Norm, then the logits, in fp32; and the best of them, by one atomic operation a program."""
+    token = tl.program_id(1)
+    first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
+    ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, inputs, 0, inputs, INPUTS)
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
+    x = load_normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
+    highest = tl.full((ROWS,), -9223372036854775808, tl.int64)
+    for start in range(first, outputs, step):
+        tile, n = ahead, start + tl.arange(0, ROWS)
+        ahead = load_rows(weight, n + step, outputs, inputs, 0, inputs, INPUTS)
+        y = tl.sum(tile.to(tl.float32) * x[None, :], axis=1)
+        tl.store(logits + token.to(tl.int64) * outputs + n, y, mask=n < outputs)
+        highest = tl.maximum(highest, tl.where(n < outputs, order_of(y, n), -9223372036854775808))
+    tl.atomic_max(best + token, tl.max(highest, 0), sem="relaxed")
