@@ -56,16 +56,16 @@ def storage_of(keys: Keys) -> cost.Storage:
 
 def model(name: str, device: str) -> GPT2 | Llama:
     """Return a model with random weights in bf16. Contenders of one case get the same one."""
-    return _once(("model", name, device), lambda: shapes.random_model(name, torch.bfloat16, device))
+    return shared(("model", name, device), lambda: shapes.random_model(name, torch.bfloat16, device))
 
 
 def decoder(name: str, weights: str, device: str) -> Decoder:
     """Return the same model laid out for writing. Contenders of one case get the same one."""
-    return _once(("decoder", name, weights, device), lambda: prepare(model(name, device), weights=KEPT_AS[weights]))
+    return shared(("decoder", name, weights, device), lambda: prepare(model(name, device), weights=KEPT_AS[weights]))
 
 
-def _once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return what was made before as long as somebody holds it, and no longer: a case ends, and memory is free."""
+def shared(key: Hashable, make: Callable[[], Any]) -> Any:
+    """Return what was made under a key, as long as somebody holds it: when a case has ended, its memory is free."""
     found = _shared.get(key)
     if found is None:
         found = _shared[key] = make()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gpuguide.benchmarks.inference import models
-from gpuguide.models import checkpoint, llama_checkpoint
+from gpuguide.models import gpt2_checkpoint, llama_checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 
@@ -35,7 +35,7 @@ def converted(ours: GPT2 | Llama, device: str, attention: str = "sdpa") -> Any:
     """
     with torch.device("meta"):
         theirs = _gpt2(ours, attention) if isinstance(ours, GPT2) else _llama(ours, attention)
-    weights = checkpoint.to_transformers(ours) if isinstance(ours, GPT2) else llama_checkpoint.their_places(ours)
+    weights = gpt2_checkpoint.to_transformers(ours) if isinstance(ours, GPT2) else llama_checkpoint.their_places(ours)
     theirs.load_state_dict(weights, strict=False, assign=True)
     theirs.tie_weights()
     if isinstance(ours, Llama):  # its frequencies are no weights, and are computed where the model is made
@@ -116,7 +116,7 @@ def tuned(generate: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 def _gpt2(ours: GPT2, attention: str) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {theirs: getattr(ours.config, name) for name, theirs in checkpoint.SIZES.items()}
+    sizes = {theirs: getattr(ours.config, name) for name, theirs in gpt2_checkpoint.SIZES.items()}
     config = GPT2Config(**sizes, layer_norm_epsilon=ours.config.norm_epsilon, **TOKENS_WITHOUT_MEANING)
     return GPT2LMHeadModel._from_config(config, attn_implementation=attention)
 
