@@ -10,14 +10,16 @@ import pytest
 from rooms import imported, modules, room
 
 OF_TENSORS = {"attention", "cross_entropy", "logits", "sampling", "softmax"}
-KERNELS_OF_DATAFRAMES = "gpuguide.dataframes.kernels"
+PARTS_OF_TENSORS = ("gpuguide.dataframes.kernels", "gpuguide.inference.acceptance")
+"""Modules and packages of other topics"""
 PYTORCHS = {"ValueError", "TypeError", "RuntimeError"}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
 
 
 def takes_tensors(module: str) -> bool:
     """Return whether a module's callers are programs that hand it tensors."""
-    return module.split(".")[1:2] in [[topic] for topic in OF_TENSORS] or module == KERNELS_OF_DATAFRAMES
+    within = any(f"{module}.".startswith(f"{part}.") for part in PARTS_OF_TENSORS)
+    return within or module.split(".")[1:2] in [[topic] for topic in OF_TENSORS]
 
 
 def built_in(names: Iterator[str]) -> set[str]:
