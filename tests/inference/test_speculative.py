@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from chances import chance
 
 from gpuguide import logits as distributions
 from gpuguide import models
@@ -17,11 +15,10 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import prepare
 from gpuguide.inference.cache import PAGE, Cache
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.drafting import LookupDrafter, PromptLookup, probabilities
-from gpuguide.inference.speculative import Speculator, accept, agree
+from gpuguide.inference.drafting import LookupDrafter, PromptLookup
+from gpuguide.inference.speculative import Speculator
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.sampling import sample_token
 from gpuguide.sampling.reference import Settings
 
 NEW = 24
@@ -198,18 +195,6 @@ def poison(cache: Cache, lengths: torch.Tensor) -> None:
 # --- sampled -------------------------------------------------------------------------------------------------
 
 
-def chance(counts: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the p-value of Pearson's chi-square test, of what can come at all; nothing else may have come."""
-    assert not counts[expected == 0].any()
-    counts, expected = counts[expected > 0], expected[expected > 0]
-    rare = expected < 5
-    if rare.any():
-        counts = torch.cat([counts[~rare], counts[rare].sum().view(1)])
-        expected = torch.cat([expected[~rare], expected[rare].sum().view(1)])
-    statistic = ((counts - expected).square() / expected).sum()
-    return float(torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2).double(), statistic / 2))
-
-
 def exact(model: GPT2, prompt: list[int], settings: Settings) -> torch.Tensor:
     """Return the probabilities of all texts of three tokens, ``(vocab, vocab, vocab)``, from whole forwards."""
     vocab = model.config.vocab_size
@@ -221,13 +206,13 @@ def exact(model: GPT2, prompt: list[int], settings: Settings) -> torch.Tensor:
     return p[0, 0, 0, :, None, None] * p[:, 0, 1, :, None] * p[:, :, 2]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(("settings", "k"), [(SETTINGS[0], 1), (SETTINGS[1], 2)])
 @pytest.mark.parametrize("kind", ["model", "lookup"])
-def test_sampled_texts_have_the_targets_distribution(kind: str, settings: Settings) -> None:
+def test_sampled_texts_have_the_targets_distribution(kind: str, settings: Settings, k: int) -> None:
     """The second token, and all three together, of thousands of texts beside one another."""
     model, prompt = small_model(1), [3, 1, 3]
     drafting = LOOKUP if kind == "lookup" else prepare(small_model(2))
-    texts, writer = write(prepare(model), drafting, [prompt] * MANY, 3, k=2, settings=settings)
+    texts, writer = write(prepare(model), drafting, [prompt] * MANY, 3, k=k, settings=settings)
     drawn = torch.tensor(texts)
     joint = exact(model, prompt, settings)
     assert 0.05 < writer.acceptance() < 0.95, "both ways are taken"
@@ -267,126 +252,29 @@ def test_a_sampled_text_depends_on_its_seed_alone(target: Decoder, draft: Decode
     assert writer.write([prompts[1]], 12, seeds=[2])[0] != together[1]
 
 
-# --- acceptance ----------------------------------------------------------------------------------------------
+# --- on a GPU ------------------------------------------------------------------------------------------------
 
 
-def accept_one_by_one(
-    p: np.ndarray, q: np.ndarray, drafted: np.ndarray, uniforms: np.ndarray
-) -> tuple[int, np.ndarray]:
-    """Algorithm 1 of the paper, for one row: how many are accepted, and the distribution of the next token."""
-    for place, token in enumerate(drafted):
-        if uniforms[place] > p[place, token] / q[place, token]:
-            missing = np.maximum(p[place] - q[place], 0)
-            return place, missing / missing.sum()
-    return len(drafted), p[-1]
-
-
-@given(st.integers(1, 6), st.integers(2, 40), st.sampled_from([0.3, 1.0, 5.0]), st.integers(0, 2**31))
-def test_accept_is_the_papers_algorithm(k: int, vocab: int, spread: float, seed: int) -> None:
-    """Row by row in NumPy; the draw is where the running sum of the distribution passes the last random number."""
-    random = torch.Generator().manual_seed(seed)
-    rows = 16
-    p = torch.softmax(spread * torch.randn(rows, k + 1, vocab, generator=random, dtype=torch.float64), dim=-1)
-    q = torch.softmax(spread * torch.randn(rows, k, vocab, generator=random, dtype=torch.float64), dim=-1)
-    drafted = torch.multinomial(q.flatten(0, 1), 1, generator=random).view(rows, k)
-    uniforms = torch.rand(rows, k + 1, generator=random, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
-    counts, following = accept(p, q, drafted, uniforms)
-    for row in range(rows):
-        of_row = (part[row].numpy() for part in (p, q, drafted, uniforms))
-        count, distribution = accept_one_by_one(*of_row)
-        assert int(counts[row]) == count
-        reached = distribution.cumsum()
-        token = int(following[row])
-        assert distribution[token] > 0
-        assert reached[token] - distribution[token] - 1e-12 <= uniforms[row, k] <= reached[token] + 1e-12
-
-
-def test_what_is_written_has_the_targets_distribution() -> None:
-    """Of all places, whatever was drafted, with distributions that exclude tokens."""
-    random = torch.Generator().manual_seed(3)
-    p = torch.tensor([[0.5, 0.3, 0.0, 0.2], [0.1, 0.2, 0.7, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
-    q = torch.tensor([[0.2, 0.0, 0.5, 0.3], [0.4, 0.4, 0.1, 0.1]], dtype=torch.float64)
-    rows = 2**17
-    drafted = torch.multinomial(q, rows, replacement=True, generator=random).T.contiguous()
-    uniforms = (torch.randint(2**32, (rows, 3), generator=random).double() + 0.5) * 2.0**-32
-    count, following = accept(p.expand(rows, 3, 4), q.expand(rows, 2, 4), drafted, uniforms)
-    tokens = torch.cat([drafted, following[:, None]], dim=1).scatter(1, count[:, None], following[:, None])
-    for place in range(3):
-        seen = tokens[count >= place, place]
-        assert chance(torch.bincount(seen, minlength=4), len(seen) * p[place]) > 1e-3
-    shared = torch.minimum(p[:2], q).sum(dim=1)
-    reached = torch.stack([1 - shared[0], shared[0] * (1 - shared[1]), shared[0] * shared[1]])
-    assert chance(torch.bincount(count, minlength=3), rows * reached) > 1e-3
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_distributions_accept_everything(dtype: torch.dtype) -> None:
-    """Whatever the random numbers, the smallest and the largest that there are too."""
-    p = torch.softmax(torch.randn(2, 4, 50, generator=torch.Generator().manual_seed(0), dtype=dtype), dim=-1)
-    drafted = torch.tensor([[3, 0, 49], [7, 7, 7]])
-    for uniform in (0.5 * 2.0**-32, 0.5, 1 - 0.5 * 2.0**-32):
-        count, following = accept(p, p[:, :3], drafted, torch.full((2, 4), uniform, dtype=torch.float64))
-        assert count.tolist() == [3, 3]
-        assert ((following >= 0) & (following < 50)).all()
-
-
-def test_a_rounding_error_rejects_into_no_void() -> None:
-    """If a token is rejected though nothing is missing elsewhere, it comes all the same."""
-    q = torch.tensor([[[0.5, 0.5]]], dtype=torch.float64)
-    p = torch.stack([q[0, 0] * (1 - 2.0**-50), q[0, 0]])[None]
-    count, following = accept(p, q, torch.tensor([[1]]), torch.tensor([[1 - 2.0**-53, 0.5]], dtype=torch.float64))
-    assert (count.tolist(), following.tolist()) == ([0], [1])
-
-
-def test_a_token_that_the_target_excludes_never_comes() -> None:
-    p = torch.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]], dtype=torch.float64)
-    q = torch.tensor([[[1.0, 0.0, 0.0]]], dtype=torch.float64)
-    for uniform in (2.0**-33, 1 - 2.0**-33):
-        count, following = accept(p, q, torch.tensor([[0]]), torch.full((1, 2), uniform, dtype=torch.float64))
-        assert (count.tolist(), following.tolist()) == ([0], [1])
-
-
-def test_greedy_acceptance_is_that_of_certain_distributions() -> None:
-    random = torch.Generator().manual_seed(1)
-    chosen, drafted = torch.randint(2, (64, 5), generator=random), torch.randint(2, (64, 4), generator=random)
-    p, q = (torch.nn.functional.one_hot(tokens, 2).double() for tokens in (chosen, drafted))
-    uniforms = torch.rand(64, 5, generator=random, dtype=torch.float64)
-    count, following = accept(p, q, drafted, uniforms)
-    assert torch.equal(agree(chosen, drafted), count)
-    assert torch.equal(chosen.gather(1, count[:, None])[:, 0], following)
-    assert set(count.tolist()) == {0, 1, 2, 3, 4}
-
-
-def test_accept_names_the_shape_that_does_not_fit() -> None:
-    p, q = torch.ones(2, 4, 9), torch.ones(2, 3, 9)
-    drafted, uniforms = torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 4)
-    for wrong_ones, name in (
-        ((p[:, :3], q, drafted, uniforms), r"target_probabilities must have the shape \(2, 4, 9\)"),
-        ((p, q[..., :8], drafted, uniforms), r"draft_probabilities must have the shape \(2, 3, 9\)"),
-        (
-            (p, q, drafted, uniforms[:, :3]),
-            r"uniforms must have the shape \(2, 4\) for 3 drafted tokens; given \(2, 3\)",
-        ),
-    ):
-        with pytest.raises(ValueError, match=name):
-            accept(*wrong_ones)
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize(
-    "settings",
-    [Settings(), Settings(temperature=0.8, top_k=20), Settings(top_p=0.7), Settings(temperature=1e-30),
-     Settings(temperature=1.5, top_k=30, top_p=0.9, min_p=0.05)],
-)  # fmt: skip
-def test_probabilities_are_those_of_the_adjusted_logits(device: str, settings: Settings) -> None:
-    """And the sampler draws nothing else."""
-    logits = 3 * torch.randn(4, 3, 300, generator=torch.Generator().manual_seed(2))
-    expected = torch.softmax(distributions.adjust(logits.double(), **asdict(settings)), dim=-1)
-    found = probabilities(logits.to(device), settings)
-    torch.testing.assert_close(found.double().cpu(), expected, atol=1e-6, rtol=1e-5)
-    seeds = torch.arange(12, device=device).view(4, 3)
-    drawn = sample_token(logits.to(device), seeds, **asdict(settings))
-    assert (found.gather(2, drawn[..., None]) > 0).all()
+@pytest.mark.gpu
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", ["model", "lookup"])
+def test_a_gpu_writes_the_same_texts(
+    kind: str, temperature: float, target: Decoder, draft: Decoder, prompts: list[list[int]]
+) -> None:
+    """In fp32, with kernels and a graph; and no cycle waits for the device."""
+    settings = Settings(temperature=temperature)
+    expected, _ = write(target, LOOKUP if kind == "lookup" else draft, prompts, k=3, settings=settings)
+    fast, small = (prepare(models.load(name).model, device="cuda") for name in ("main", "draft"))
+    texts, writer = write(fast, LOOKUP if kind == "lookup" else small, prompts, k=3, rows=4, settings=settings)
+    assert texts == expected
+    writer.start(prompts, NEW)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(NEW):
+            writer.cycle()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert writer.written() == expected
 
 
 # --- lookup --------------------------------------------------------------------------------------------------

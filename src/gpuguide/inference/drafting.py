@@ -10,7 +10,7 @@ need not know how long any of them is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -21,9 +21,8 @@ from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache
 from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import LONGEST_TEXT, Engine
-from gpuguide.logits import adjust, softmax
 from gpuguide.sampling import sample_token
-from gpuguide.sampling.reference import Settings, is_distribution
+from gpuguide.sampling.reference import Settings
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes tokens and their positions, both ``(rows, seq)``, and returns logits, ``(rows, seq, vocab_size)``"""
@@ -54,8 +53,9 @@ class Drafter(Protocol):
         -------
         tokens : torch.Tensor
             ``(rows, k)``, int64
-        probabilities : torch.Tensor or None
-            ``(rows, k, vocab_size)``: the distributions they were drawn from; ``None`` where nothing is left to chance.
+        logits : torch.Tensor or None
+            ``(rows, k, vocab_size)``: what they were drawn by, to be read before the next call; ``None`` if they were
+            not drawn.
         """
 
     def state(self) -> list[torch.Tensor]:
@@ -111,7 +111,7 @@ class ModelDrafter:
                 self._logits[:, number] = logits  # a step's logits are overwritten by the next
                 drafted.append(self._draw(logits, draws[:, number + 2]))
         tokens = torch.stack(drafted, dim=1)
-        return tokens, None if greedy else probabilities(self._logits, self.settings)
+        return tokens, None if greedy else self._logits
 
     def _draw(self, logits: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
         of = self.settings
@@ -206,33 +206,3 @@ def forward(decoder: Decoder, cache: Cache, rows: int, seq: int) -> Forward:
         return logits.view(rows, seq, -1)
 
     return read
-
-
-def probabilities(logits: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """Return the probabilities that :func:`gpuguide.sampling.sample_token` draws by, without waiting for the device.
-
-    Parameters
-    ----------
-    logits : torch.Tensor
-        ``(..., vocab_size)``, floating point.
-    settings : Settings
-        With a temperature above zero.
-
-    Returns
-    -------
-    torch.Tensor
-        Same shape, in fp32, or in float64 on the processor. A row that is no distribution may give anything.
-    """
-    if not kernels.take(logits):
-        rows = torch.where(is_distribution(logits).unsqueeze(-1), logits, 0).double()
-        return softmax(adjust(rows, **asdict(settings)))
-    from gpuguide.sampling import fused
-
-    wide = logits.float()
-    if settings.top_k or settings.top_p < 1 or settings.min_p:
-        # A draw knows the smallest logit that the settings keep; the token drawn is not needed.
-        seeds = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
-        lowest = fused.draw(logits, seeds, seeds.new_zeros(()), settings)[1]
-        wide = wide.masked_fill(wide < lowest.unsqueeze(-1), -torch.inf)
-    shifted = wide - wide.amax(dim=-1, keepdim=True)  # a tiny temperature makes nothing infinite then
-    return torch.softmax(shifted / max(settings.temperature, 1e-30), dim=-1)

@@ -7,7 +7,7 @@ that place the target's pass has the right token already. So a cycle gives at le
 ``k`` guesses hold.
 
 The text does not depend on the guesses. Greedy decoding gives the target's own tokens; sampling draws from the target's
-own distribution, by the rule in :func:`accept`.
+own distribution, by the rule in :func:`gpuguide.inference.acceptance.accept`.
 
 Keys and values of rejected tokens stay in the cache, behind the length that counts. Nothing reads them there, and the
 next cycle writes over them: to roll back is to set a length.
@@ -25,9 +25,11 @@ from dataclasses import asdict
 
 import torch
 
+from gpuguide import kernels
 from gpuguide.errors import GpuguideError
+from gpuguide.inference.acceptance import accept_logits, agree
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward, probabilities
+from gpuguide.inference.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward
 from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
 from gpuguide.inference.graph import Captured
 from gpuguide.logits import check_settings
@@ -35,95 +37,6 @@ from gpuguide.sampling.reference import Settings, random_words
 
 ACCEPT, REPLACE = 1, 2
 """Which random numbers of a position decide whether its guess is accepted, and what comes if not; draws take the 0th"""
-
-
-def agree(chosen: torch.Tensor, drafted: torch.Tensor) -> torch.Tensor:
-    """Return how many drafted tokens greedy decoding accepts: those before the first that it would not have chosen.
-
-    Parameters
-    ----------
-    chosen : torch.Tensor
-        ``(rows, k + 1)``: the target's most likely token at each place, given the drafted tokens before it.
-    drafted : torch.Tensor
-        ``(rows, k)``
-
-    Returns
-    -------
-    torch.Tensor
-        ``(rows,)``, int64, from 0 to ``k``. The tokens of the text are as many of ``chosen``, and one more.
-    """
-    return (chosen[:, :-1] == drafted).cumprod(dim=1).sum(dim=1)
-
-
-def accept(
-    target_probabilities: torch.Tensor,
-    draft_probabilities: torch.Tensor,
-    drafted: torch.Tensor,
-    uniforms: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Accept drafted tokens so that what is written has the target's distribution, whatever the draft's is.
-
-    A token ``x`` was drawn with the draft's probability ``q(x)``, and should come with the target's, ``p(x)``. It is
-    accepted with probability ``min(1, p(x) / q(x))``, so it comes this way with ``min(p(x), q(x))``. What is missing
-    to ``p(x)`` is ``max(0, p(x) - q(x))``, and from there, scaled to add up to one, the token that replaces the first
-    rejected one is drawn. If all are accepted, one more is drawn from the target's last distribution.
-
-    Nothing waits for the device.
-
-    Parameters
-    ----------
-    target_probabilities : torch.Tensor
-        ``(rows, k + 1, vocab_size)``, floating point: at each place, given the drafted tokens before it.
-    draft_probabilities : torch.Tensor
-        ``(rows, k, vocab_size)``: the distributions that the tokens were drawn from.
-    drafted : torch.Tensor
-        ``(rows, k)``, int64
-    uniforms : torch.Tensor
-        ``(rows, k + 1)``, float64, uniform between 0 and 1, neither included, and independent: one for each drafted
-        token, and one for the draw.
-
-    Returns
-    -------
-    count : torch.Tensor
-        ``(rows,)``, int64: accepted tokens, from 0 to ``k``.
-    following : torch.Tensor
-        ``(rows,)``, int64: the token after them.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit. Values are not looked at.
-
-    References
-    ----------
-    Leviathan et al., 2023, section 2.3, and appendix A.1 for the proof.
-    """
-    k = drafted.shape[1]
-    _check_accept(target_probabilities, draft_probabilities, drafted, uniforms)
-    of_target = target_probabilities[:, :k].gather(2, drafted[:, :, None]).squeeze(2)
-    of_draft = draft_probabilities.gather(2, drafted[:, :, None]).squeeze(2)
-    count = (uniforms[:, :k] * of_draft < of_target).cumprod(dim=1).sum(dim=1)
-
-    rejected = count.clamp(max=k - 1)[:, None]
-    p = target_probabilities.take_along_dim(count[:, None, None], dim=1).squeeze(1)
-    q = draft_probabilities.take_along_dim(rejected[:, :, None], dim=1).squeeze(1)
-    missing = (p - q * (count < k)[:, None]).clamp(min=0)
-    sums = missing.cumsum(dim=1, dtype=torch.float64)
-    following = torch.searchsorted(sums, uniforms[:, k:] * sums[:, -1:], right=True)
-    # Where p and q differ by a rounding error only, a token can be rejected with nothing missing anywhere.
-    return count, torch.where(sums[:, -1:] > 0, following, drafted.gather(1, rejected)).squeeze(1)
-
-
-def _check_accept(target: torch.Tensor, draft: torch.Tensor, drafted: torch.Tensor, uniforms: torch.Tensor) -> None:
-    rows, k = drafted.shape
-    vocab = target.shape[-1]
-    for name, given, wanted in (
-        ("target_probabilities", target, (rows, k + 1, vocab)),
-        ("draft_probabilities", draft, (rows, k, vocab)),
-        ("uniforms", uniforms, (rows, k + 1)),
-    ):
-        if given.shape != wanted:
-            raise ValueError(f"{name} must have the shape {wanted} for {k} drafted tokens; given {tuple(given.shape)}.")
 
 
 class Speculator:
@@ -184,7 +97,6 @@ class Speculator:
         self._uniforms = torch.zeros(rows, 2 * self.texts.shape[1], dtype=torch.float64, device=device)
         self._beside = torch.arange(-1, k + 2, device=device)
         self._tests_and_draw = torch.tensor([*range(1, k + 1), self.texts.shape[1]], device=device)
-        self._one = torch.ones(rows, 1, dtype=torch.int64, device=device)
         self._verify = forward(target, self.target.cache, rows, k + 1)
         self._spans: list[tuple[int, int]] = []
         self._captured: Captured | None = None
@@ -274,30 +186,25 @@ class Speculator:
         # A complete text goes nowhere: what is computed for it lands behind all places that a text can have.
         last = self.lengths.masked_fill(complete, self.capacity - 1)[:, None]
         places = last + self._beside
-        drafted, guessed = self.drafter.propose(self.texts, places, self.target.seeds)
+        drafted, draft_logits = self.drafter.propose(self.texts, places, self.target.seeds)
         given = torch.cat([self.texts.gather(1, last), drafted], dim=1)
         logits = self._verify(given, places[:, 1:-1])
         if self.settings.temperature:
-            count, tokens = self._sampled(logits, drafted, guessed, last)
+            uniforms = self._uniforms.gather(1, last + self._tests_and_draw)
+            count, tokens = accept_logits(logits, draft_logits, drafted, uniforms, self.settings)
         else:
-            tokens = logits.argmax(dim=-1)
-            count = agree(tokens, drafted)
-        self.texts.scatter_(1, places[:, 2:], tokens)
-        gained = (count + 1).masked_fill(complete, 0)
-        self.lengths.add_(gained)
-        self.outcomes.scatter_add_(1, gained[:, None], self._one)
-        return gained
+            count, tokens = None, logits.argmax(dim=-1)
+        if kernels.take(self.texts):
+            from gpuguide.inference import acceptance_kernels
 
-    def _sampled(
-        self, logits: torch.Tensor, drafted: torch.Tensor, guessed: torch.Tensor | None, last: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return how many tokens are accepted, and all of them with the one that follows, ``(rows, k + 1)``."""
-        p = probabilities(logits, self.settings)
-        q = torch.zeros_like(p[:, :-1]).scatter_(2, drafted[:, :, None], 1.0) if guessed is None else guessed
-        uniforms = self._uniforms.gather(1, last + self._tests_and_draw)
-        count, following = accept(p, q, drafted, uniforms)
-        tokens = torch.cat([drafted, following[:, None]], dim=1)
-        return count, tokens.scatter(1, count[:, None], following[:, None])
+            return acceptance_kernels.advance(count, tokens, drafted, self.lengths, self.ends, self.texts,
+                                              self.outcomes, self.capacity)  # fmt: skip
+        gained = (agree(tokens, drafted) if count is None else count) + 1
+        gained = gained.masked_fill(complete, 0)
+        self.texts.scatter_(1, places[:, 2:], tokens)
+        self.lengths.add_(gained)
+        self.outcomes.scatter_add_(1, gained[:, None], torch.ones_like(gained[:, None]))
+        return gained
 
     def _random_numbers(self, seeds: torch.Tensor) -> torch.Tensor:
         """Return all uniform numbers that texts can need, ``(len(seeds), 2 * width)``.
