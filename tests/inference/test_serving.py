@@ -453,6 +453,16 @@ def test_a_latency_target_is_kept() -> None:
     assert 0.016 < gaps[0.016] <= 0.0192 + 1e-9
 
 
+def test_odd_pieces_do_not_mislead() -> None:
+    """Pieces of 65 tokens would fit beside a step, and pieces of 128 would not."""
+    writes = CountingEngine(2, a_step=0.010, a_token=0.0002)
+    scheduler = Scheduler(writes, clock=writes.clock, latency_target=0.030, share=False)
+    for _ in range(4):
+        scheduler.run([Request([1] * 65, 6)])
+    scheduler.run([Request([1], 100), *[Request([1] * 400, 3)] * 5])
+    assert max(gap for text in scheduler.texts.values() for gap in text.times_between_tokens) <= 0.030
+
+
 def test_where_nobody_writes_a_prompt_is_read_at_once() -> None:
     writes = slow_engine()
     scheduler = Scheduler(writes, clock=writes.clock, latency_target=0.020)
