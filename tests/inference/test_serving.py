@@ -543,6 +543,8 @@ def test_a_request_that_cannot_be_served_is_refused(request_: Request, message: 
     scheduler = Scheduler(engine(slots=1, pages=2))
     with pytest.raises(GpuguideError, match=message):
         scheduler.submit(request_)
+    with pytest.raises(GpuguideError, match=message):
+        scheduler.run([Request([1], 1), request_])
     assert not scheduler.texts
     assert scheduler.run([Request(prompt(0, 9), 2)]) == [alone(Request(prompt(0, 9), 2))]
 
