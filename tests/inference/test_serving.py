@@ -321,6 +321,30 @@ def test_the_lowest_slots_are_used_and_only_as_many_rows_as_needed() -> None:
     assert scheduler.texts[5].slot == 0
 
 
+def test_nobody_joins_a_static_batch() -> None:
+    scheduler = Scheduler(CountingEngine(3), policy="static")
+    first, cancelled = scheduler.submit(Request([1], 5)), scheduler.submit(Request([1], 5))
+    scheduler.step()
+    late = scheduler.submit(Request([1], 5))
+    scheduler.cancel(cancelled)
+    drive(scheduler)
+    assert scheduler.texts[late].entered_at == scheduler.texts[first].left_at == 4
+
+
+def test_rows_that_are_free_stay_empty() -> None:
+    writes = engine()
+    scheduler = Scheduler(writes)
+    for place in (2, 1, 5):
+        scheduler.submit(REQUESTS[place])
+    while scheduler.texts[1].left_at is None:
+        scheduler.step()
+    for _ in range(3):
+        scheduler.step()
+    assert writes.writing.tolist() == [True, False, True]
+    assert writes.lengths[1] == 0
+    assert not writes.cache.table[1].any()
+
+
 # --- leaving early -------------------------------------------------------------------------------------
 
 
@@ -421,11 +445,22 @@ def test_a_latency_target_is_kept() -> None:
     assert gaps[None] > 0.200
     assert gaps[0.030] <= 0.030
     assert gaps[0.100] <= 0.100
-    assert read[0.030] < read[0.100] < read[None]
+    assert (read[0.030], read[0.100]) == (64, 256), "beside 4 rows, 16 ms are left; beside 8 rows, 82 ms"
     assert rows == {0.016: 4, 0.030: 8, 0.100: 8, None: 8}, "18 ms with 8 rows"
+    assert read[None] > 400
     # With 4 rows a step takes 14 ms, and the least that must be read of a prompt 5.2 ms.
     assert read[0.016] == 16
     assert 0.016 < gaps[0.016] <= 0.0192 + 1e-9
+
+
+def test_odd_pieces_do_not_mislead() -> None:
+    """Pieces of 65 tokens would fit beside a step, and pieces of 128 would not."""
+    writes = CountingEngine(2, a_step=0.010, a_token=0.0002)
+    scheduler = Scheduler(writes, clock=writes.clock, latency_target=0.030, share=False)
+    for _ in range(4):
+        scheduler.run([Request([1] * 65, 6)])
+    scheduler.run([Request([1], 100), *[Request([1] * 400, 3)] * 5])
+    assert max(gap for text in scheduler.texts.values() for gap in text.times_between_tokens) <= 0.030
 
 
 def test_where_nobody_writes_a_prompt_is_read_at_once() -> None:
@@ -465,16 +500,16 @@ def test_times_of_a_request() -> None:
 def test_occupancy_is_who_had_which_slot_when() -> None:
     def run(policy: str) -> list[list[int]]:
         scheduler = Scheduler(CountingEngine(2), policy=policy, chunk=16)
-        scheduler.run([Request([1] * 20, 3), Request([2], 2), Request([3], 4)])
+        scheduler.run([Request([2] * 16, 2), Request([1] * 20, 3), Request([3], 4)])
         happened = occupancy(scheduler.texts.values(), scheduler.steps, 2)
         wrote = [(happened[:, place] == WRITING).sum() for place in range(len(scheduler.steps))]
         assert wrote == [step.writing for step in scheduler.steps]
         return happened.tolist()
 
     r, w, e, f = READING, WRITING, ENDED, FREE
-    # 16 tokens of the first prompt, then the other 4 and the second prompt: two new tokens are one step beyond it.
-    assert run("continuous") == [[r, w, w, f, f], [r, w, w, w, w]]
-    assert run("static") == [[r, w, w, w, w, w], [r, w, e, f, f, f]]
+    # Two new tokens are one step after the one that is drawn when the prompt has been read.
+    assert run("continuous") == [[w, r, w, w, w], [r, r, w, w, f]]
+    assert run("static") == [[r, r, w, e, w, w, w], [r, r, w, w, f, f, f]]
 
 
 def test_a_run_in_numbers() -> None:
@@ -508,6 +543,8 @@ def test_a_request_that_cannot_be_served_is_refused(request_: Request, message: 
     scheduler = Scheduler(engine(slots=1, pages=2))
     with pytest.raises(GpuguideError, match=message):
         scheduler.submit(request_)
+    with pytest.raises(GpuguideError, match=message):
+        scheduler.run([Request([1], 1), request_])
     assert not scheduler.texts
     assert scheduler.run([Request(prompt(0, 9), 2)]) == [alone(Request(prompt(0, 9), 2))]
 

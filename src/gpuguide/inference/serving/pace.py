@@ -45,7 +45,7 @@ class Pace:
         self.buckets = list(buckets)
         self._noted = 0
         self._steps: Times = {}  # by rows: seconds of steps before which nothing was read
-        self._reads: Times = {}  # by tokens, rounded up to a power of two: seconds that reading them added
+        self._reads: Times = {}  # by tokens, rounded down to a power of two: seconds that reading them adds at most
 
     @property
     def groups(self) -> int | None:
@@ -70,7 +70,9 @@ class Pace:
         if self._noted % MEMORY == 0:
             self._steps, self._reads = {}, {}
         if read:
-            _add(self._reads, max(LEAST, _power_of_two(read)), max(seconds - self._step(rows), 0.0))
+            added = max(seconds - self._step(rows), 0.0)
+            # Neither fewer tokens nor, for each token, more of them take longer: these are times at most.
+            _add(self._reads, max(LEAST, _power_of_two(read)), added * max(1.0, LEAST / read))
         elif rows:
             _add(self._steps, rows, seconds)
 
@@ -128,5 +130,5 @@ def _median(times: Times, size: int) -> float | None:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()
+    """Return the largest power of two that is not above a number."""
+    return 1 << (number.bit_length() - 1)

@@ -104,15 +104,8 @@ class Scheduler:
     # --- requests --------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> int:
-        """Put a request into the queue, and return its number.
-
-        Raises
-        ------
-        GpuguideError
-            If the prompt is empty or holds what is no token, the seed is out of range, or the request can never fit.
-        """
-        self.engine.check_prompt(request.prompt)
-        check_fits(request, self.engine.capacity, self.slots.pages.count)
+        """Put a request into the queue, and return its number. Errors as :meth:`check`."""
+        self.check(request)
         number = self._next_number
         self._next_number += 1
         text = Text(number, request, self._now() if request.arrival is None else request.arrival)
@@ -123,6 +116,17 @@ class Scheduler:
             self._unfinished += 1
             self._queue.add(text)
         return number
+
+    def check(self, request: Request) -> None:
+        """Look whether a request can be served.
+
+        Raises
+        ------
+        GpuguideError
+            If the prompt is empty or holds what is no token, the seed is out of range, or the request can never fit.
+        """
+        self.engine.check_prompt(request.prompt)
+        check_fits(request, self.engine.capacity, self.slots.pages.count)
 
     def cancel(self, number: int) -> bool:
         """End a request, wherever it is, and return whether there was anything left to end.
@@ -149,8 +153,10 @@ class Scheduler:
     def run(self, requests: Sequence[Request] = ()) -> list[list[int]]:
         """Serve until no request is left, and return the texts of those given here, without their prompts.
 
-        Errors as :meth:`submit`, before anything is served.
+        Errors as :meth:`check`; then none of them is in the queue.
         """
+        for request in requests:
+            self.check(request)
         numbers = [self.submit(request) for request in requests]
         for _ in self.stream():
             pass

@@ -117,9 +117,8 @@ class Slots:
             return torch.empty(3, 0, dtype=torch.int64)
         engine = self.engine
         told = upload([self._state(row) for row in rows], engine.decoder.device).T.contiguous()
-        index, lengths, seeds = told[:3]
-        engine.lengths[index] = lengths
-        engine.seeds[index] = seeds
+        index = told[0]
+        engine.lengths[index] = told[1]
         engine.writing[index] = False
         engine.cache.table[index] = told[3:].T.to(engine.cache.table.dtype)
         return told[:3]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuguide.inference.serving.requests import Text
 
 FREE, READING, WRITING, ENDED = range(4)
-"""What happens in a slot: nothing, a prompt is read, a text is written, or the text has ended and holds the slot"""
+"""What happens in a slot: nothing, it waits for prompts, its text is written, or its text has ended and holds it"""
 
 
 @dataclass(eq=False)
@@ -100,6 +100,8 @@ def occupancy(texts: Iterable[Text], steps: Sequence[Step], slots: int) -> NDArr
         happened[text.slot, text.entered_at : began] = READING
         happened[text.slot, began:ended] = WRITING
         happened[text.slot, ended:left] = ENDED
+    only_read = [step.rows == 0 for step in steps]  # a static batch in which some have begun waits for the others
+    happened[:, only_read] = np.where(happened[:, only_read] == WRITING, READING, happened[:, only_read])
     return happened
 
 
