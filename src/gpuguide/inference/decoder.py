@@ -162,14 +162,13 @@ class _Keep:
 
     def matrix(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         kept_bias = None if bias is None else self.tensor(bias)
+        moved = weight.detach().to(self.device)
+        if self.weights == "plain":
+            return Linear(moved.to(self.dtype).contiguous(), kept_bias)
         from gpuguide.inference.quantize import quantize_int4, quantize_int8
 
-        moved = weight.detach().to(self.device)
-        if self.weights == "int8":
-            return Linear(quantize_int8(moved), kept_bias)
-        if self.weights == "int4":
-            return Linear(quantize_int4(moved, self.group), kept_bias)
-        return Linear(moved.to(self.dtype).contiguous(), kept_bias)
+        quantized = quantize_int8(moved) if self.weights == "int8" else quantize_int4(moved, self.group)
+        return Linear(quantized, kept_bias)
 
 
 def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:

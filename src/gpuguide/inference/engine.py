@@ -123,14 +123,19 @@ class Engine:
         longest = max(map(len, pieces))
         filled = [[*piece, *[0] * (longest - len(piece))] for piece in pieces]
         device = self.decoder.device
-        tokens = torch.tensor(filled, dtype=torch.int64).to(device, non_blocking=True)
-        counts = torch.tensor([len(piece) for piece in pieces]).to(device, non_blocking=True)
+        pinned = device.type == "cuda"  # a copy from other memory may wait for the step before it
+        tokens = torch.tensor(filled, dtype=torch.int64, pin_memory=pinned).to(device, non_blocking=True)
+        counts = torch.tensor([len(piece) for piece in pieces], pin_memory=pinned).to(device, non_blocking=True)
         with torch.inference_mode():
             self.texts[rows, start : start + longest] = tokens
             return plain.prefill(self.decoder, self.cache, tokens, rows, start, counts)
 
     def begin(
-        self, rows: torch.Tensor, lengths: Sequence[int], logits: torch.Tensor, seeds: Sequence[int]
+        self,
+        rows: torch.Tensor,
+        lengths: Sequence[int] | torch.Tensor,
+        logits: torch.Tensor,
+        seeds: Sequence[int] | torch.Tensor,
     ) -> torch.Tensor:
         """Draw the first new token of rows whose prompts have been read; from here on :meth:`step` continues them.
 
@@ -138,11 +143,11 @@ class Engine:
         ----------
         rows : torch.Tensor
             ``(count,)``
-        lengths : sequence of int
-            Tokens of each prompt.
+        lengths : sequence of int, or torch.Tensor
+            Tokens of each prompt. Numbers are copied to the device, which the host waits for; a tensor there is not.
         logits : torch.Tensor
             ``(count, vocab_size)``: those after the prompts.
-        seeds : sequence of int
+        seeds : sequence of int, or torch.Tensor
             One for each text: with it and its prompt a text is what it is, whoever is written beside it.
 
         Returns
@@ -151,8 +156,8 @@ class Engine:
             ``(count,)``
         """
         with torch.inference_mode():
-            self.lengths[rows] = torch.tensor(list(lengths), device=rows.device)
-            self.seeds[rows] = torch.tensor(list(seeds), device=rows.device)
+            self.lengths[rows] = torch.as_tensor(lengths, device=rows.device)
+            self.seeds[rows] = torch.as_tensor(seeds, device=rows.device)
             self.writing[rows] = True
             first = self.choose(logits, rows)
             self.tokens[rows] = first
