@@ -21,8 +21,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
 PROGRAMS_PER_PROCESSOR = 4
 """Programs that there should be for each of the GPU's multiprocessors, together"""
-SMALLEST_PART = 64
-"""Keys that are worth a program of their own"""
+SMALLEST_PART = 256
+"""Keys that are worth a program of their own, and adding up with the others"""
 
 
 @triton.jit
@@ -31,8 +31,6 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
                   PAGE: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr, STAGES: tl.constexpr,
                   OVERLAP: tl.constexpr):  # fmt: skip
     """Read one part of the keys and values of one token's heads; the last program of them adds all parts up."""
-    let_successor_start(OVERLAP)
-    wait_for_predecessor(OVERLAP)
     token, kv_head, part = tl.program_id(2), tl.program_id(1), tl.program_id(0)
     length = tl.load(positions + token) + 1
     pages = tl.cdiv(length, PAGE)
@@ -43,10 +41,13 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
     column = tl.arange(0, HEAD_DIM)
     slot = tl.arange(0, PAGE)
     of_query = ((token * KV_HEADS + kv_head) * GROUP + head)[:, None] * HEAD_DIM + column[None, :]
+    let_successor_start(OVERLAP)
+    wait_for_predecessor(OVERLAP)
     q = tl.load(queries + of_query, mask=(head < GROUP)[:, None], other=0)
     maximum = tl.full((GROUP_PAD,), LOWEST, tl.float32)
     total = tl.zeros((GROUP_PAD,), tl.float32)
-    mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
+    # A single query adds up slot by slot, and all slots in the end.
+    mixed = tl.zeros((PAGE if GROUP_PAD == 1 else GROUP_PAD, HEAD_DIM), tl.float32)
     for number in tl.range(first, last, num_stages=STAGES):
         page = tl.load(table + number).to(tl.int64)
         place = (page * KV_HEADS + kv_head) * (PAGE * HEAD_DIM) + slot[:, None] * HEAD_DIM + column[None, :]
@@ -64,10 +65,12 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
         total = total * shrink + tl.sum(weights, 1)
         mixed = mixed * shrink[:, None]
         if GROUP_PAD == 1:
-            mixed += tl.sum(tl.trans(weights) * v.to(tl.float32), axis=0)[None, :]
+            mixed += tl.trans(weights) * v.to(tl.float32)
         else:
             mixed = tl.dot(weights.to(v.dtype), v, mixed, input_precision="ieee")
         maximum = highest
+    if GROUP_PAD == 1:
+        mixed = tl.sum(mixed, axis=0)[None, :]
     if PARTS == 1:
         tl.store(out + of_query, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
     else:
@@ -80,32 +83,25 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
         tl.debug_barrier()
         if tl.atomic_add(arrived + token * KV_HEADS + kv_head, 1, sem="acq_rel") == PARTS - 1:
             tl.store(arrived + token * KV_HEADS + kv_head, 0)
-            add_parts(partial, sums, out, of_query, index, head, column, GROUP, GROUP_PAD, HEAD_DIM, PARTS, PARTS_PAD)
+            for number in range(GROUP):
+                add_parts(partial, sums, out, index, number, GROUP, HEAD_DIM, PARTS, PARTS_PAD)
 
 
 @triton.jit
-def add_parts(partial, sums, out, of_query, index, head, column, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr,
-              HEAD_DIM: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr):  # fmt: skip
-    """Add the parts of a token's heads up, each weighted by how far its maximum is below the highest of all."""
+def add_parts(partial, sums, out, index, head, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PARTS: tl.constexpr,
+              PARTS_PAD: tl.constexpr):  # fmt: skip
+    """Add the parts of one head up, each weighted by how far its maximum is below the highest of all."""
     part = tl.arange(0, PARTS_PAD)
-    of_part = (index + part)[:, None] * GROUP + head[None, :]  # (parts, group)
-    there = (part < PARTS)[:, None] & (head < GROUP)[None, :]
+    column = tl.arange(0, HEAD_DIM)
+    of_part = (index + part) * GROUP + head
+    there = part < PARTS
     maxima = tl.load(sums + 2 * of_part, mask=there, other=LOWEST, cache_modifier=".cg")
     totals = tl.load(sums + 2 * of_part + 1, mask=there, other=0.0, cache_modifier=".cg")
-    weights = tl.exp2(maxima - tl.max(maxima, 0)[None, :])
-    whole = tl.sum(totals * weights, 0)
-    highest = tl.max(maxima, 0)
-    mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
-    for number in range(PARTS):
-        here = (index + number) * GROUP + head
-        weight = tl.exp2(tl.load(sums + 2 * here, mask=head < GROUP, other=LOWEST, cache_modifier=".cg") - highest)
-        values = tl.load(
-            partial + here[:, None] * HEAD_DIM + column[None, :], mask=(head < GROUP)[:, None], other=0.0,
-            cache_modifier=".cg",
-        )  # fmt: skip
-        mixed += values * weight[:, None]
-    result = mixed / tl.where(head < GROUP, whole, 1.0)[:, None]
-    tl.store(out + of_query, result.to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
+    places = of_part[:, None] * HEAD_DIM + column[None, :]
+    values = tl.load(partial + places, mask=there[:, None], other=0.0, cache_modifier=".cg")
+    weights = tl.exp2(maxima - tl.max(maxima, 0))
+    result = tl.sum(values * weights[:, None], 0) / tl.sum(totals * weights, 0)
+    tl.store(out + (index // PARTS * GROUP + head) * HEAD_DIM + column, result.to(out.dtype.element_ty))
 
 
 def parts_for(count: int, kv_heads: int, capacity: int, processors: int) -> int:
@@ -137,14 +133,17 @@ class Attention:
         Keys that a sequence can have.
     like : torch.Tensor
         The keys of a cache: for their format and device.
+    overlap : bool
+        Whether the kernel is launched while its predecessor runs, which that one must allow for.
     """
 
-    def __init__(self, count: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: torch.Tensor) -> None:
+    def __init__(self, count: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: torch.Tensor,
+                 *, overlap: bool = False) -> None:  # fmt: skip
         self.group = heads // kv_heads
         processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 4
         self.parts = parts_for(count, kv_heads, capacity, processors)
         self.scale = head_dim**-0.5
-        self.overlap = overlaps(like.device)
+        self.overlap = overlap
         room = (count, kv_heads, self.parts, self.group)
         self.partial = torch.empty(*room, head_dim, dtype=torch.float32, device=like.device)
         self.sums = torch.empty(*room, 2, dtype=torch.float32, device=like.device)
@@ -167,17 +166,19 @@ class Attention:
         out : torch.Tensor
             As ``queries``; written.
         """
-        count, heads, head_dim = queries.shape
+        count, _, head_dim = queries.shape
         kv_heads = keys.shape[1]
+        launch = {"launch_pdl": True} if self.overlap else {}
         attend_kernel[(self.parts, kv_heads, count)](
             queries, keys, values, table, table.shape[1], rows, positions, out, self.partial, self.sums, self.arrived,
-            self.scale, KV_HEADS=kv_heads, GROUP=self.group, GROUP_PAD=1 if self.group == 1 else max(16, triton.next_power_of_2(self.group)),
-            HEAD_DIM=head_dim, PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3,
-            OVERLAP=self.overlap, num_warps=4, **({"launch_pdl": True} if self.overlap else {}),
+            self.scale, KV_HEADS=kv_heads, GROUP=self.group,
+            GROUP_PAD=1 if self.group == 1 else max(16, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim,
+            PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3, OVERLAP=self.overlap,
+            num_warps=8 if self.group == 1 else 4, **launch,
         )  # fmt: skip
         return out
 
 
 def overlaps(device: torch.device) -> bool:
-    """Return whether kernels on a device can be launched while their predecessors run (compute capability 9 and newer)."""
+    """Return whether kernels on a device can be launched while their predecessors run: from compute capability 9."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch.nn import functional
 
 from gpuguide.inference import matrix_kernels, vector_kernels
 from gpuguide.inference.attention_kernels import Attention, overlaps
 from gpuguide.inference.cache import PAGE, Cache
 from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm
-from gpuguide.inference.parts import let_successor_start, wait_for_predecessor
 from gpuguide.inference.quantize import Int4
 
 LONGEST_PART = 4096
 """Numbers of a vector that the registers of a program hold beside the weights"""
+LARGEST_OVERLAPPED = 2**26
+"""Bytes of a layer's weights up to which it pays to launch its kernels while their predecessors run. Of a large layer
+every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
 WIDTH = 128
 """Parts of vectors are multiples of this, as the groups of four-bit weights are its divisors"""
 LOWEST = -(2**63)
@@ -56,14 +57,14 @@ class Matrix:
         has_bias = linear.bias is not None
         if isinstance(weight, torch.Tensor):
             bias = weight if linear.bias is None else linear.bias
-            return cls(weight, weight, bias, has_bias, *weight.shape, groups=1, bits=0, group=1)
+            return cls(weight, weight, bias, has_bias, weight.shape[0], weight.shape[1], 1, 0, 1)
         stored = weight.weight
         bias = stored if linear.bias is None else linear.bias
         sizes = weight.out_features, weight.in_features, weight.groups
         if isinstance(weight, Int4):
-            return cls(stored, weight.scales, bias, has_bias, *sizes, bits=4, group=weight.group)
+            return cls(stored, weight.scales, bias, has_bias, *sizes, 4, weight.group)
         words = functional.pad(stored, (0, -stored.shape[1] % WIDTH)).view(torch.int32)
-        return cls(words, weight.scales, bias, has_bias, *sizes, bits=8, group=1)
+        return cls(words, weight.scales, bias, has_bias, *sizes, 8, 1)
 
     @property
     def word(self) -> int:
@@ -95,6 +96,8 @@ class VectorTiling:
     """That a program multiplies at a time"""
     programs: int
     """That share the rows out"""
+    rounds: int
+    """In which they take them"""
     warps: int
 
 
@@ -113,36 +116,42 @@ class MatrixTiling:
 def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTiling:
     """Return the tiling for one vector.
 
-    A program has 16 KiB of weights under way while it multiplies as many, which takes four programs a multiprocessor to
-    fill the memory's pipe. The rounds in which programs take rows come out even. All this was found by trying, on an
-    H200, with the shapes of a model of seven billion weights; the small ones get fewer rows, so that each multiprocessor
-    has work for two programs.
+    Found by trying, on an H200 with the shapes of models of one and of seven billion weights: how many rows a program
+    has under way, how many warps share them, and how many programs a multiprocessor has. Small matrices get fewer rows
+    a program, so that every multiprocessor has work for two. The rounds in which programs take rows come out even.
     """
     inputs = matrix.stride * matrix.word
     parts = triton.cdiv(inputs, LONGEST_PART) if can_cut else 1
     length = triton.cdiv(triton.cdiv(inputs, parts), WIDTH) * WIDTH
     padded = max(WIDTH, triton.next_power_of_2(length))
-    warps = min(16, max(2, padded // (1024 if matrix.bits else 512)))
-    rows = 8 if matrix.bits else max(2, 8192 // padded)
+    if matrix.bits == 8:
+        rows, warps, at_once = 8, padded // 1024, 24
+    elif matrix.bits == 4:
+        rows, warps, at_once = 16, padded // 512, 16
+    elif padded >= 2048:
+        rows, warps, at_once = max(2, 16384 // padded), padded // 256, 32
+    else:
+        rows, warps, at_once = 8192 // padded, padded // 512, 32
+    warps = min(16, max(2, warps))
     while rows > 2 and matrix.outputs // rows * parts < 2 * processors:
         rows //= 2
     groups = triton.cdiv(matrix.outputs, rows)
-    at_once = max(1, processors * max(1, (16 if matrix.bits else 32) // warps) // parts)
-    rounds = triton.cdiv(groups, at_once)
-    return VectorTiling(parts, length, padded, rows, triton.cdiv(groups, rounds), warps)
+    rounds = triton.cdiv(groups, max(1, processors * max(1, at_once // warps) // parts))
+    return VectorTiling(parts, length, padded, rows, triton.cdiv(groups, rounds), rounds, warps)
 
 
 def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: bool) -> MatrixTiling:
     """Return the tiling for ``count`` tokens; ``can_split`` says whether inputs may be cut into parts."""
     tokens = max(16, min(64, triton.next_power_of_2(count)))
-    block = matrix.group if matrix.bits == 4 else 128
-    rows = 64
+    few = count <= 32
+    block = matrix.group if matrix.bits == 4 else 256 if few else 128
+    rows = 32 if few else 64
     while rows > 16 and triton.cdiv(matrix.outputs, rows) < processors:
         rows //= 2
     programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
     blocks = triton.cdiv(matrix.inputs, block)
     parts = max(1, min(8, 2 * processors // programs, blocks // 2)) if can_split else 1
-    return MatrixTiling(tokens, rows, block, parts, 4, 4)
+    return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
 
 
 class Step:
@@ -164,8 +173,8 @@ class Step:
         self.count = count = len(rows)
         shape, device = decoder.shape, decoder.device
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-        self.overlap = overlaps(device)
         self.layers = [_Matrices.of(layer) for layer in decoder.layers]
+        self.overlap = overlaps(device) and self.layers[0].nbytes() <= LARGEST_OVERLAPPED
         self.head = Matrix.of(decoder.head)
 
         def room(*size: int, dtype: torch.dtype = decoder.dtype) -> torch.Tensor:
@@ -179,7 +188,9 @@ class Step:
         self.logits = room(shape.vocab_size, dtype=torch.float32)
         self.best = torch.full((count,), LOWEST, dtype=torch.int64, device=device)
         """The order of the best logit of each row so far, and which token it is; :func:`advance` puts it back"""
-        self.attention = Attention(count, shape.heads, shape.kv_heads, shape.head_dim, cache.capacity, cache.keys)
+        self.attention = Attention(
+            count, shape.heads, shape.kv_heads, shape.head_dim, cache.capacity, cache.keys, overlap=self.overlap
+        )
         self.out_tiling = self._tiling(self.layers[0].out, can_split=True)
         self.down_tiling = self._tiling(self.layers[0].down, can_split=True)
         parts = max(self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(shape.inner, LONGEST_PART) + 1)
@@ -234,7 +245,7 @@ class Step:
         self._launch(
             kernels.head_kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), head.weight,
             head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded,
-            ROWS=tiling.rows,
+            ROWS=tiling.rows, ROUNDS=tiling.rounds,
         )  # fmt: skip
 
     def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
@@ -248,7 +259,8 @@ class Step:
         tiling = vector_tiling(of, self.processors, can_cut=True)
         self._launch(
             vector_kernels.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
-            self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts, **_constants(of, tiling),
+            self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
+            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **_constants(of, tiling),
         )  # fmt: skip
 
     # --- several tokens ------------------------------------------------------------------------------------
@@ -344,6 +356,10 @@ class _Matrices:
     up: Matrix
     down: Matrix
 
+    def nbytes(self) -> int:
+        """Return their size in bytes."""
+        return sum(of.weight.nbytes for of in (self.query_key_value, self.out, self.up, self.down))
+
     @classmethod
     def of(cls, layer: Layer) -> _Matrices:
         return cls(*(Matrix.of(linear) for linear in (layer.query_key_value, layer.out, layer.up, layer.down)))
@@ -361,28 +377,11 @@ def _constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
         "INPUTS": tiling.padded,
         "ACROSS": tiling.padded // of.word,
         "ROWS": tiling.rows,
+        "ROUNDS": tiling.rounds,
     }
 
 
 # --- the end of a step -----------------------------------------------------------------------------------
-
-
-@triton.jit
-def advance_kernel(best, drawn, tokens, lengths, writing, texts, text_width, GREEDY: tl.constexpr,
-                   LOWEST: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Put each row's new token where the next step reads it, and into its text."""
-    let_successor_start(OVERLAP)
-    wait_for_predecessor(OVERLAP)
-    row = tl.program_id(0)
-    if GREEDY:
-        token = 2147483647 - (tl.load(best + row) & 0xFFFFFFFF)
-        tl.store(best + row, LOWEST)
-    else:
-        token = tl.maximum(tl.load(drawn + row), 0)
-    length = tl.load(lengths + row) + tl.load(writing + row).to(tl.int64)
-    tl.store(tokens + row, token)
-    tl.store(texts + row * text_width + length, token)
-    tl.store(lengths + row, tl.minimum(length, text_width - 2))
 
 
 def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, lengths: torch.Tensor, writing: torch.Tensor,
@@ -400,7 +399,7 @@ def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, length
     """
     count = step.count
     pdl = {"launch_pdl": True} if step.overlap and drawn is None else {}
-    advance_kernel[(count,)](
+    vector_kernels.advance_kernel[(count,)](
         step.best, step.best if drawn is None else drawn, tokens, lengths, writing, texts, texts.shape[1],
         GREEDY=drawn is None, LOWEST=LOWEST, OVERLAP=bool(pdl), num_warps=1, **pdl,
     )  # fmt: skip

@@ -15,7 +15,10 @@ from gpuguide.inference.parts import (
     add_bias,
     let_successor_start,
     load_rows,
+    load_turns,
     order_of,
+    place_in_cache,
+    rotated,
     store_activated,
     store_projected,
     wait_for_predecessor,
@@ -56,11 +59,13 @@ def unpacked(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.cons
         place = tl.arange(0, 8)
         shift = place // 2 * 4 + place % 2 * 16
         nibbles = (words[:, :, None] >> shift[None, None, :]) & 0xF
-        return (nibbles - 8).to(tl.float32).reshape(ROWS, BLOCK).to(like)
+        # 2²³ + n is a float whose last bits are n, which is faster than a conversion
+        numbers = (nibbles | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
+        return numbers.reshape(ROWS, BLOCK).to(like)
     elif BITS == 8:
-        shift = 24 - tl.arange(0, 4) * 8
-        numbers = (words[:, :, None] << shift[None, None, :]) >> 24
-        return numbers.to(tl.float32).reshape(ROWS, BLOCK).to(like)
+        shift = tl.arange(0, 4) * 8
+        signed = ((words[:, :, None] >> shift[None, None, :]) & 0xFF) ^ 0x4B000080
+        return (signed.to(tl.float32, bitcast=True) - 8388736.0).reshape(ROWS, BLOCK).to(like)
     else:
         return words.to(like)
 
@@ -97,21 +102,24 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
                           KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROTATE: tl.constexpr,
                           BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
                           BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Queries, keys and values: rotated, and the latter two put into the cache."""
+    """Compute queries, keys and values: rotated, and the latter two put into the cache."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
                 STAGES, OVERLAP)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
-    store_projected(y, m, n, count, outputs, queries, keys, values, table, table_width, cache_rows, positions,
-                    rotations, QUERIES, KV_HEADS, HEAD_DIM, PAGE, ROTATE, TOKENS, ROWS)  # fmt: skip
+    position, slot = place_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
+    if ROTATE:
+        cosine, sine = load_turns(rotations, position, n, QUERIES, KV_HEADS, HEAD_DIM, ROWS)
+        y = rotated(y, cosine, sine, TOKENS, ROWS)
+    store_projected(y, m, n, count, outputs, queries, keys, values, slot, QUERIES, KV_HEADS, HEAD_DIM, PAGE)
 
 
 @triton.jit
 def activate_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, inner,
-                           GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                           BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """The first product of the feed-forward part and what follows it: GELU or the gate."""
+                           GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
+                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Compute the first product of the feed-forward part and what follows it: GELU or the gate."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
@@ -137,7 +145,7 @@ def part_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, gro
 @triton.jit
 def head_matrix_kernel(x, weight, count, inputs, outputs, logits, best, TOKENS: tl.constexpr, ROWS: tl.constexpr,
                        BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """The logits, in fp32, and the best of each token."""
+    """Compute the logits, in fp32, and the best of each token."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,

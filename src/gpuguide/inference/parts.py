@@ -74,20 +74,17 @@ def number(words, PLACE: tl.constexpr, BITS: tl.constexpr, high, low):
 
     A conversion of integers takes the processor several times as long as a multiplication. A float between 1 and 2 has
     its number in its upper bits of the fraction, and those can be put there: a shift, and one operation that takes the
-    bits and adds the exponent. For ``q`` of eight bits that gives 1.5 + q / 256. Of four bits, two places share a shift:
-    one gives 1 + q / 16, the other 1 + q / 256. :func:`start_of_sum` takes away what is too much.
+    bits and adds the exponent. For ``q`` of eight bits that gives 1.5 + q / 256. Of four bits, two places share a
+    shift: one gives 1 + q / 16, the other 1 + q / 256. :func:`start_of_sum` takes away what is too much.
 
     ``high`` and ``low`` are the bits of the fraction where a number lies. They are arguments so that they are in
     registers: the instruction has room for one constant only.
     """
-    if BITS == 8:
-        left: tl.constexpr = 15 - 8 * PLACE
+    LEFT: tl.constexpr = 15 - (8 * PLACE if BITS == 8 else PLACE // 4 * 8 + PLACE % 2 * 16)
+    if LEFT >= 0:
+        moved = words << LEFT
     else:
-        left: tl.constexpr = 15 - (PLACE // 4) * 8 - (PLACE % 2) * 16
-    if left >= 0:
-        moved = words << left
-    else:
-        moved = words >> (-left)
+        moved = words >> (-LEFT)
     if BITS == 8:
         return ((moved & high) ^ 0x3FC00000).to(tl.float32, bitcast=True)
     elif PLACE // 2 % 2 == 1:
@@ -128,17 +125,27 @@ def times_vector(tile, x, scales, rows, outputs, groups, first_group, high, low,
 
 
 @triton.jit
-def load_normalized(hidden, inputs, weight, bias, epsilon, INPUTS: tl.constexpr, LAYER_NORM: tl.constexpr):
-    """Load a hidden state and normalise it: LayerNorm, or RMSNorm, which leaves the mean and has no bias."""
+def normalized(hidden, inputs, weight, bias, epsilon, INPUTS: tl.constexpr, LAYER_NORM: tl.constexpr):
+    """Load a hidden state and normalise it: LayerNorm, or RMSNorm, which leaves the mean and has no bias.
+
+    ``weight`` and ``bias`` are vectors that have been loaded: they depend on no predecessor.
+    """
     place = tl.arange(0, INPUTS)
     inside = place < inputs
     x = tl.load(hidden + place, mask=inside, other=0)
     if LAYER_NORM:
         x = tl.where(inside, x - tl.sum(x, 0) / inputs, 0.0)
-    x = x * tl.rsqrt(tl.sum(x * x, 0) / inputs + epsilon) * tl.load(weight + place, mask=inside, other=0).to(tl.float32)
+    x = x * tl.rsqrt(tl.sum(x * x, 0) / inputs + epsilon) * weight
     if LAYER_NORM:
-        x += tl.load(bias + place, mask=inside, other=0).to(tl.float32)
+        x += bias
     return x
+
+
+@triton.jit
+def load_vector(vector, inputs, INPUTS: tl.constexpr):
+    """Load a vector in fp32."""
+    place = tl.arange(0, INPUTS)
+    return tl.load(vector + place, mask=place < inputs, other=0).to(tl.float32)
 
 
 # --- what is done with a result -------------------------------------------------------------------------------
@@ -174,34 +181,48 @@ def store_activated(y, m, n, count, outputs, out, GATED: tl.constexpr, TOKENS: t
 
 
 @triton.jit
-def store_projected(y, m, n, count, outputs, queries, keys, values, table, table_width, cache_rows, positions,
-                    rotations, QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
-                    PAGE: tl.constexpr, ROTATE: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """Store queries, and put keys and values into the cache, queries and keys rotated."""
-    inside_m = m < count
-    position = tl.load(positions + m, mask=inside_m, other=0)
+def place_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS: tl.constexpr,
+                   HEAD_DIM: tl.constexpr, PAGE: tl.constexpr):  # fmt: skip
+    """Return the position of each token, and where its first head of keys begins in the cache."""
+    position = tl.load(positions + m, mask=m < count, other=0)
+    row = tl.load(cache_rows + m, mask=m < count, other=0)
+    page = tl.load(table + row * table_width + position // PAGE, mask=m < count, other=0).to(tl.int64)
+    return position, (page * (KV_HEADS * PAGE) + position % PAGE) * HEAD_DIM
+
+
+@triton.jit
+def load_turns(rotations, position, n, QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+               ROWS: tl.constexpr):  # fmt: skip
+    """Return the cosine and the sine by which each pair of outputs is rotated: of no angle for values."""
+    pair, _ = tl.split(n.reshape(ROWS // 2, 2))
+    turn = rotations + position[:, None] * HEAD_DIM + (pair % HEAD_DIM)[None, :]
+    turned = (position >= 0)[:, None] & (pair < QUERIES + KV_HEADS * HEAD_DIM)[None, :]
+    return tl.load(turn, mask=turned, other=1.0), tl.load(turn + 1, mask=turned, other=0.0)
+
+
+@triton.jit
+def rotated(y, cosine, sine, TOKENS: tl.constexpr, ROWS: tl.constexpr):
+    """Rotate each pair of outputs."""
+    first, second = tl.split(y.reshape(TOKENS, ROWS // 2, 2))
+    return tl.join(first * cosine - second * sine, second * cosine + first * sine).reshape(TOKENS, ROWS)
+
+
+@triton.jit
+def store_projected(y, m, n, count, outputs, queries, keys, values, slot, QUERIES: tl.constexpr,
+                    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr):  # fmt: skip
+    """Store queries, and put keys and values into the cache."""
     keys_size: tl.constexpr = KV_HEADS * HEAD_DIM
-    if ROTATE:
-        first, second = tl.split(y.reshape(TOKENS, ROWS // 2, 2))
-        pair, _ = tl.split(n.reshape(ROWS // 2, 2))
-        turn = rotations + position[:, None] * HEAD_DIM + (pair % HEAD_DIM)[None, :]
-        turned = inside_m[:, None] & (pair < QUERIES + keys_size)[None, :]
-        cosine = tl.load(turn, mask=turned, other=1.0)
-        sine = tl.load(turn + 1, mask=turned, other=0.0)
-        y = tl.join(first * cosine - second * sine, second * cosine + first * sine).reshape(TOKENS, ROWS)
-    is_query = inside_m[:, None] & (n < QUERIES)[None, :]
+    inside_m = (m < count)[:, None]
+    is_query = inside_m & (n < QUERIES)[None, :]
     tl.store(queries + m[:, None] * QUERIES + n[None, :], y.to(queries.dtype.element_ty), mask=is_query)
-    row = tl.load(cache_rows + m, mask=inside_m, other=0)
-    page = tl.load(table + row * table_width + position // PAGE, mask=inside_m, other=0).to(tl.int64)
     of_kind = n - QUERIES
     is_key = (of_kind >= 0) & (of_kind < keys_size)
     is_value = (of_kind >= keys_size) & (n < outputs)
     inner = tl.where(is_key, of_kind, of_kind - keys_size)
-    slot = (page * (KV_HEADS * PAGE) + position % PAGE)[:, None] * HEAD_DIM
-    place = slot + ((inner // HEAD_DIM) * (PAGE * HEAD_DIM) + inner % HEAD_DIM)[None, :]
+    place = slot[:, None] + ((inner // HEAD_DIM) * (PAGE * HEAD_DIM) + inner % HEAD_DIM)[None, :]
     kept = y.to(keys.dtype.element_ty)
-    tl.store(keys + place, kept, mask=inside_m[:, None] & is_key[None, :])
-    tl.store(values + place, kept, mask=inside_m[:, None] & is_value[None, :])
+    tl.store(keys + place, kept, mask=inside_m & is_key[None, :])
+    tl.store(values + place, kept, mask=inside_m & is_value[None, :])
 
 
 @triton.jit
