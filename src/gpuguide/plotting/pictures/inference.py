@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import store
@@ -50,7 +51,7 @@ class Pass:
 def passes() -> list[Pass]:
     """Return the prefill of the example and the decode steps that follow it."""
     found = [Pass("prefill", PROMPT, WRITTEN[0], len(PROMPT))]
-    for number, (taken, written) in enumerate(zip(WRITTEN, WRITTEN[1:], strict=False), 1):
+    for number, (taken, written) in enumerate(pairwise(WRITTEN), 1):
         found.append(Pass(f"step {number}", (taken,), written, len(PROMPT) + number))
     return found
 
@@ -84,7 +85,7 @@ def _draw_passes(figure: Canvas, theme: Theme, found: list[Pass]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     left, gap = 8.0, (10.0 if narrow else 26.0)
-    one = (width - 2 * left - 3 * gap) / (6.0 if narrow else 6.4)
+    one = (width - 2 * left - 3 * gap) / (6.8 if narrow else 6.4)
     widths = [width - 2 * left - 3 * gap - 3 * one, one, one, one]
     base, tall = 150.0, height - 238
     x = left
