@@ -110,13 +110,13 @@ class KernelProduct:
         return self.partial
 
     def _one(self) -> None:
-        from gpuguide.inference import vector_kernels
+        from gpuguide.inference import fused, vector_kernels
 
         of, tiling = self.matrix, self.vector
         self._launch(
             vector_kernels.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, self.tokens, *of.arguments(),
-            self.added, self.partial, self.arrived, tiling.length, PARTS=tiling.parts, BIAS=of.has_bias, BITS=of.bits,
-            GROUP=of.group, INPUTS=tiling.padded, ACROSS=tiling.padded // of.word, ROWS=tiling.rows,
+            self.added, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
+            ROUNDS_PAD=2 ** (tiling.rounds - 1).bit_length(), **fused.vector_constants(of, tiling),
         )  # fmt: skip
 
     def _several(self) -> None:
