@@ -69,9 +69,7 @@ writes = st.lists(
 
 
 @given(writes=writes, seed=st.integers(0, 99), length=st.sampled_from([*BORDERS, 3 * PAGE]))
-def test_what_was_written_last_is_read(
-    writes: list[tuple[int, list[int], int, int]], seed: int, length: int
-) -> None:
+def test_what_was_written_last_is_read(writes: list[tuple[int, list[int], int, int]], seed: int, length: int) -> None:
     """Layer, rows in some order (the last of them is not written), first position, and how many."""
     cache = shuffled(DECODER, 3, 3 * PAGE, seed)
     shape = DECODER.shape

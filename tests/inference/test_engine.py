@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
 from random_models import random_gpt2, random_llama, random_prompts
 
 from gpuguide import models
@@ -68,7 +68,7 @@ def text(writer: Engine, row: int, given: Sequence[int], new: int = NEW) -> list
 # --- beside others -----------------------------------------------------------------------------------------
 
 
-@given(
+@hypothesis.given(
     name=st.sampled_from(sorted(MODELS)),
     lengths=st.lists(st.sampled_from([1, 2, 31, 63, 64, 65, 128, 129]), min_size=1, max_size=4),
     settings=st.sampled_from([GREEDY, SAMPLED]),
@@ -258,7 +258,9 @@ def test_the_longest_prompt_gets_one_token() -> None:
 
 def test_a_capacity_beyond_the_context() -> None:
     Engine(decoder("gpt2"), 1, 256)
-    with pytest.raises(GpuguideError, match=re.escape("A text of 257 tokens is longer than the model's context of 256")):
+    with pytest.raises(
+        GpuguideError, match=re.escape("A text of 257 tokens is longer than the model's context of 256")
+    ):
         Engine(decoder("gpt2"), 1, 257)
 
 
@@ -275,7 +277,9 @@ def test_a_cache_that_does_not_fit() -> None:
         Engine(given, 3, PAGE, cache=cache)
     with pytest.raises(GpuguideError, match="2 rows of 64 tokens; 2 rows of 65 are asked for"):
         Engine(given, 2, PAGE + 1, cache=cache)
-    with pytest.raises(GpuguideError, match=r"The cache holds torch\.bfloat16 and the model computes in torch\.float32"):
+    with pytest.raises(
+        GpuguideError, match=r"The cache holds torch\.bfloat16 and the model computes in torch\.float32"
+    ):
         Engine(given, 2, PAGE, cache=static_cache(prepare(MODELS["gpt2"], dtype=torch.bfloat16), 2, PAGE))
     elsewhere = Cache(cache.keys.to("meta"), cache.values.to("meta"), cache.table.to("meta"))
     with pytest.raises(GpuguideError, match="The cache is on meta and the model on cpu; put both on one"):

@@ -55,7 +55,9 @@ def test_another_tensor_is_refused(device: str, change: str) -> None:
     captured, calls = counting(total, by)
     done = len(calls)
     change_of, words = CHANGES[change]
-    with pytest.raises(ValueError, match=f"^Tensor 1 of a captured step was .* and is now {re.escape(words)}") as raised:
+    with pytest.raises(
+        ValueError, match=f"^Tensor 1 of a captured step was .* and is now {re.escape(words)}"
+    ) as raised:
         captured([total, change_of(by)])
     assert str(raised.value).endswith("A graph reads the memory it was captured with; capture the step again.")
     assert len(calls) == done

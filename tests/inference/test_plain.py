@@ -171,11 +171,19 @@ def test_texts_of_a_llama_are_those_of_transformers(kv_heads: int) -> None:
     config = ours.config
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=config.vocab_size, max_position_embeddings=config.context, hidden_size=config.hidden,
-            intermediate_size=config.inner, num_hidden_layers=config.layers, num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads, rms_norm_eps=config.norm_epsilon, tie_word_embeddings=config.tied,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_base}, bos_token_id=1, eos_token_id=2,
-        )  # fmt: skip
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.context,
+            hidden_size=config.hidden,
+            intermediate_size=config.inner,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            rms_norm_eps=config.norm_epsilon,
+            tie_word_embeddings=config.tied,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_base},
+            bos_token_id=1,
+            eos_token_id=2,
+        )
     ).eval()
     theirs.load_state_dict(llama_checkpoint.their_places(ours))
     prompts = random_prompts([9, 70, 1])
