@@ -91,10 +91,12 @@ def _draw_passes(figure: Canvas, theme: Theme, found: list[Pass]) -> None:
     x = left
     for number, (this, wide) in enumerate(zip(found, widths, strict=True)):
         drawings.label(ax, x + wide / 2, height - 12, this.name, bold=True)
-        drawings.label(ax, x + wide / 2, height - 28, "all at once" if not number else "one token", size=10)
+        drawings.label(
+            ax, x + wide / 2, height - 28, "all at once" if not number else "one" if narrow else "one token", size=10
+        )
         colour = "blue"
         drawings.box(ax, x, base, wide, tall, colour=colour, strength=0.2)
-        words = "layers and head:\nall weights are read" if not number else "same\nweights,\nagain"
+        words = "layers and head:\nall weights are read" if not number else "all of\nthem\nagain"
         drawings.label(ax, x + wide / 2, base + tall / 2, words, size=10)
         _tokens_in(ax, x, wide, base, this)
         out = base + tall + 22
