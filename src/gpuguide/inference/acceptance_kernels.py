@@ -1,0 +1,254 @@
+"""Acceptance for a GPU: three kernels in place of some fifty small operations, each of which would take microseconds.
+
+1. :func:`weigh_kernel` finds for each row of logits its largest and the sum of its weights. With these two a logit
+   becomes a probability wherever it is read, so no probabilities are stored.
+2. :func:`accept_kernel` has one program a row. It tests the drafted tokens one after another, and draws the token after
+   them in two passes over the vocabulary: what is missing in all, and where the running sum passes a random share.
+3. :func:`advance_kernel` puts the tokens into the texts and moves on.
+
+:mod:`gpuguide.inference.acceptance` has the same in plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from gpuguide.sampling.reference import Settings
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+BLOCK = 4096
+"""Logits at a time"""
+
+
+# --- from logits to probabilities ---------------------------------------------------------------------------
+
+
+@triton.jit
+def weigh_kernel(logits, lowest, highest, total, vocab_size, scale, BLOCK: tl.constexpr):
+    """Store a row's largest logit, and the sum of the weights of those that are kept."""
+    row = tl.program_id(0).to(tl.int64)
+    smallest = tl.load(lowest + row)
+    largest = tl.full((), LOWEST, tl.float32)
+    weights = tl.zeros((), tl.float32)
+    for start in range(0, vocab_size, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + row * vocab_size + column, mask=column < vocab_size, other=-float("inf"))
+        now = tl.maximum(largest, tl.max(x, 0))
+        kept = tl.where(x >= smallest, tl.exp2((x - now) * scale), 0.0)
+        weights = weights * tl.exp2((largest - now) * scale) + tl.sum(kept, 0)
+        largest = now
+    tl.store(highest + row, largest)
+    tl.store(total + row, weights)
+
+
+@triton.jit
+def probability(x, lowest, highest, total, scale):
+    """Return the probability of a logit."""
+    return tl.where(x >= lowest, tl.exp2((x - highest) * scale) / total, 0.0)
+
+
+# --- accepting -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def accept_kernel(
+    target,  # (rows, K + 1, vocab)
+    target_lowest,  # (rows, K + 1), as the next two
+    target_highest,
+    target_total,
+    draft,  # (rows, K, vocab)
+    draft_lowest,  # (rows, K), as the next two
+    draft_highest,
+    draft_total,
+    drafted,  # (rows, K)
+    uniforms,  # (rows, K + 1)
+    counts,  # (rows,)
+    tokens,  # (rows, K + 1)
+    vocab_size,
+    scale,
+    K: tl.constexpr,
+    CERTAIN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Accept the drafted tokens of one row, and draw the one after them."""
+    row = tl.program_id(0).to(tl.int64)
+    count = tl.zeros((), tl.int32)
+    goes_on = tl.full((), 1, tl.int32)
+    for place in tl.static_range(K):
+        token = tl.load(drafted + row * K + place)
+        at = row * (K + 1) + place
+        x = tl.load(target + at * vocab_size + token)
+        p = probability(x, tl.load(target_lowest + at), tl.load(target_highest + at), tl.load(target_total + at), scale)
+        if CERTAIN:
+            q = 1.0
+        else:
+            of_draft = row * K + place
+            x = tl.load(draft + of_draft * vocab_size + token)
+            q = probability(x, tl.load(draft_lowest + of_draft), tl.load(draft_highest + of_draft),
+                            tl.load(draft_total + of_draft), scale)  # fmt: skip
+        # In float64, where no random number below 1 is rounded to it: equal distributions accept everything.
+        kept = tl.load(uniforms + row * (K + 1) + place) * q < p.to(tl.float64)
+        goes_on = goes_on & kept.to(tl.int32)
+        count += goes_on
+        tl.store(tokens + at, token)
+    tl.store(tokens + row * (K + 1) + K, 0)
+    tl.store(counts + row, count.to(tl.int64))
+
+    at = row * (K + 1) + count
+    of_draft = row * K + tl.minimum(count, K - 1)
+    rejected = tl.load(drafted + of_draft)
+    target += at * vocab_size
+    draft += of_draft * vocab_size
+    target_row = tl.load(target_lowest + at), tl.load(target_highest + at), tl.load(target_total + at)
+    if CERTAIN:
+        draft_row = target_row
+    else:
+        draft_row = tl.load(draft_lowest + of_draft), tl.load(draft_highest + of_draft), tl.load(draft_total + of_draft)
+    missing = tl.zeros((), tl.float64)
+    for start in range(0, vocab_size, BLOCK):
+        missing += tl.sum(missing_of(target, target_row, draft, draft_row, rejected, count, start, vocab_size, scale,
+                                     K, CERTAIN, BLOCK), 0)  # fmt: skip
+    share = tl.load(uniforms + row * (K + 1) + K) * missing
+    before = tl.zeros((), tl.float64)
+    passed = tl.zeros((), tl.int32)
+    for start in range(0, vocab_size, BLOCK):
+        part = missing_of(target, target_row, draft, draft_row, rejected, count, start, vocab_size, scale, K, CERTAIN,
+                          BLOCK)  # fmt: skip
+        sums = before + tl.cumsum(part, 0)
+        inside = start + tl.arange(0, BLOCK) < vocab_size
+        passed += tl.sum(((sums <= share) & inside).to(tl.int32), 0)
+        before += tl.sum(part, 0)
+    following = tl.where(missing > 0, tl.minimum(passed, vocab_size - 1).to(tl.int64), rejected)
+    tl.debug_barrier()  # this place was written above, perhaps by another thread
+    tl.store(tokens + at, following)
+
+
+@triton.jit
+def missing_of(target, target_row, draft, draft_row, rejected, count, start, vocab_size, scale, K: tl.constexpr,
+               CERTAIN: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Return by how much the target's probabilities exceed the draft's, or all of them where nothing was drafted."""
+    column = start + tl.arange(0, BLOCK)
+    inside = column < vocab_size
+    x = tl.load(target + column, mask=inside, other=-float("inf"))
+    p = probability(x, target_row[0], target_row[1], target_row[2], scale)
+    if CERTAIN:
+        q = (column == rejected).to(tl.float32)
+    else:
+        x = tl.load(draft + column, mask=inside, other=-float("inf"))
+        q = probability(x, draft_row[0], draft_row[1], draft_row[2], scale)
+    return tl.maximum(p - tl.where(count < K, q, 0.0), 0.0).to(tl.float64)
+
+
+def accept(
+    target_logits: torch.Tensor,
+    draft_logits: torch.Tensor | None,
+    drafted: torch.Tensor,
+    uniforms: torch.Tensor,
+    settings: Settings,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Accept drafted tokens. As :func:`gpuguide.inference.acceptance.accept_logits`, on a GPU."""
+    rows, k = drafted.shape
+    vocab = target_logits.shape[-1]
+    scale = math.log2(math.e) / max(settings.temperature, 1e-30)
+    target = weighed(target_logits, settings, scale)
+    draft = target if draft_logits is None else weighed(draft_logits, settings, scale)
+    counts = torch.empty(rows, dtype=torch.int64, device=drafted.device)
+    tokens = torch.empty(rows, k + 1, dtype=torch.int64, device=drafted.device)
+    accept_kernel[(rows,)](
+        *target, *draft, drafted.contiguous(), uniforms.contiguous(), counts, tokens, vocab, scale, K=k,
+        CERTAIN=draft_logits is None, BLOCK=block_for(vocab), num_warps=8,
+    )  # fmt: skip
+    return counts, tokens
+
+
+def weighed(
+    logits: torch.Tensor, settings: Settings, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logits in fp32 with what makes them probabilities: the lowest that is kept, the highest, the total."""
+    from gpuguide.sampling import fused
+
+    wide = logits.float().contiguous()
+    shape, vocab = wide.shape[:-1], wide.shape[-1]
+    if 0 < settings.top_k < vocab or settings.top_p < 1 or settings.min_p > 0:
+        # A draw finds the smallest logit that the settings keep; the token it draws is not needed.
+        seeds = torch.zeros(shape, dtype=torch.int64, device=wide.device)
+        lowest = fused.draw(wide, seeds, torch.zeros((), dtype=torch.int64, device=wide.device), settings)[1]
+    else:
+        lowest = torch.full(shape, LOWEST.value, device=wide.device)
+    highest, total = torch.empty_like(lowest), torch.empty_like(lowest)
+    weigh_kernel[(shape.numel(),)](wide, lowest, highest, total, vocab, scale, BLOCK=block_for(vocab), num_warps=8)
+    return wide, lowest, highest, total
+
+
+def block_for(vocab: int) -> int:
+    """Return how many logits a program looks at together."""
+    return min(BLOCK, triton.next_power_of_2(vocab))
+
+
+# --- moving on -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def advance_kernel(counts, tokens, drafted, lengths, ends, texts, outcomes, gained, text_width, capacity,
+                   K: tl.constexpr, PLACES: tl.constexpr, COUNTED: tl.constexpr):  # fmt: skip
+    """Put a row's tokens into its text, and count them."""
+    row = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths + row)
+    complete = length >= tl.load(ends + row)
+    place = tl.arange(0, PLACES)
+    token = tl.load(tokens + row * (K + 1) + place, mask=place <= K, other=0)
+    if COUNTED:
+        count = tl.load(counts + row)
+    else:
+        guess = tl.load(drafted + row * K + place, mask=place < K, other=-1)
+        count = tl.min(tl.where((token != guess) | (place >= K), place, K), 0).to(tl.int64)
+    first = tl.where(complete, capacity, length + 1)
+    tl.store(texts + row * text_width + first + place, token, mask=place <= K)
+    gain = tl.where(complete, 0, count + 1)
+    tl.store(gained + row, gain)
+    tl.store(lengths + row, length + gain)
+    outcome = outcomes + row * (K + 2) + gain
+    tl.store(outcome, tl.load(outcome) + 1)
+
+
+def advance(
+    counts: torch.Tensor | None,
+    tokens: torch.Tensor,
+    drafted: torch.Tensor,
+    lengths: torch.Tensor,
+    ends: torch.Tensor,
+    texts: torch.Tensor,
+    outcomes: torch.Tensor,
+    capacity: int,
+) -> torch.Tensor:
+    """Put accepted tokens into the texts, and move on.
+
+    Parameters
+    ----------
+    counts : torch.Tensor or None
+        ``(rows,)``, int64: tokens accepted; ``None`` for greedy decoding, which accepts those that are ``tokens``.
+    tokens : torch.Tensor
+        ``(rows, k + 1)``, int64: the accepted ones and the one after them; with greedy decoding the target's choices.
+    drafted : torch.Tensor
+        ``(rows, k)``, int64
+    lengths, ends, texts, outcomes : torch.Tensor
+        As :class:`gpuguide.inference.speculative.Speculator` has them; all but ``ends`` are written.
+    capacity : int
+        Tokens of a text at most; of one that is complete, new tokens go behind them.
+
+    Returns
+    -------
+    torch.Tensor
+        ``(rows,)``, int64: the tokens that each row has gained.
+    """
+    rows, k = drafted.shape
+    gained = torch.empty_like(lengths)
+    advance_kernel[(rows,)](
+        tokens if counts is None else counts, tokens, drafted, lengths, ends, texts, outcomes, gained, texts.shape[1],
+        capacity, K=k, PLACES=triton.next_power_of_2(k + 1), COUNTED=counts is not None, num_warps=1,
+    )  # fmt: skip
+    return gained
