@@ -166,17 +166,19 @@ class Attention:
         out : torch.Tensor
             As ``queries``; written.
         """
-        count, heads, head_dim = queries.shape
+        count, _, head_dim = queries.shape
         kv_heads = keys.shape[1]
+        launch = {"launch_pdl": True} if self.overlap else {}
         attend_kernel[(self.parts, kv_heads, count)](
             queries, keys, values, table, table.shape[1], rows, positions, out, self.partial, self.sums, self.arrived,
             self.scale, KV_HEADS=kv_heads, GROUP=self.group,
-            GROUP_PAD=1 if self.group == 1 else max(16, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim, PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3,
-            OVERLAP=self.overlap, num_warps=8 if self.group == 1 else 4, **({"launch_pdl": True} if self.overlap else {}),
+            GROUP_PAD=1 if self.group == 1 else max(16, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim,
+            PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3, OVERLAP=self.overlap,
+            num_warps=8 if self.group == 1 else 4, **launch,
         )  # fmt: skip
         return out
 
 
 def overlaps(device: torch.device) -> bool:
-    """Return whether kernels on a device can be launched while their predecessors run (compute capability 9 and newer)."""
+    """Return whether kernels on a device can be launched while their predecessors run: from compute capability 9."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

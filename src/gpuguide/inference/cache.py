@@ -1,8 +1,9 @@
 """The KV cache: keys and values of every token so far, in pages.
 
-A page holds :data:`PAGE` tokens of one sequence, for all heads of one layer. A table says which pages a sequence has, in
-order, so a sequence can grow page by page, two can share the pages of a common beginning, and what one leaves another
-takes, without a byte being moved. With one run of pages for each sequence, reserved once, it is a static cache.
+A page holds :data:`PAGE` tokens of one sequence, for all heads of one layer. A table says which pages a sequence has,
+in order, so a sequence can grow page by page, two can share the pages of a common beginning, and what one leaves
+another takes, without a byte being moved. With one run of pages for each sequence, reserved once, it is a static
+cache.
 
 Page 0 belongs to nobody. Where a sequence has no page, its table says 0, and what is written there is never read.
 

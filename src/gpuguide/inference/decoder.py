@@ -12,7 +12,7 @@ one of a pair has the other too. Queries and keys are reordered alike, so their 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -173,6 +173,7 @@ class _Keep:
 
 def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
     config = model.config
+    blocks: Any = model.blocks
     width = config.hidden
     shape = Shape(config.vocab_size, config.context, config.layers, config.heads, config.heads, config.head_dim, width,
                   4 * width, gated=False)  # fmt: skip
@@ -189,7 +190,7 @@ def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
             up=keep.matrix(block.feed_forward.up.weight, block.feed_forward.up.bias),
             down=keep.matrix(block.feed_forward.down.weight, block.feed_forward.down.bias),
         )
-        for block in model.blocks
+        for block in blocks
     ]
     embedding = keep.tensor(model.token_embedding.weight)
     positions = keep.tensor(model.position_embedding.weight)
@@ -198,14 +199,15 @@ def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
 
 def _of_llama(model: Llama, keep: _Keep) -> Decoder:
     config = model.config
+    blocks: Any = model.blocks
     shape = Shape(config.vocab_size, config.context, config.layers, config.heads, config.kv_heads, config.head_dim,
                   config.hidden, config.inner, gated=True)  # fmt: skip
 
-    def norm(module: torch.nn.Module) -> Norm:
+    def norm(module: Any) -> Norm:
         return Norm(keep.tensor(module.weight), None, config.norm_epsilon)
 
     layers = []
-    for block in model.blocks:
+    for block in blocks:
         attention, forward = block.attention, block.feed_forward
         sizes = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim]
         queries, keys, values = attention.query_key_value.weight.split(sizes)

@@ -1,9 +1,9 @@
 """A model set up to write: its weights, a cache, and a step that is captured once and replayed for every token.
 
-Everything that a step needs is on the device: the last token of each row, how many are in the cache, who is writing, the
-seeds. So a step neither waits for the host nor tells it anything; it leaves its tokens in :attr:`Engine.texts`, which
-can be looked at later. On a GPU the step runs the kernels of :mod:`gpuguide.inference.fused` in a CUDA graph, elsewhere
-:mod:`gpuguide.inference.plain`.
+Everything that a step needs is on the device: the last token of each row, how many are in the cache, who is writing,
+the seeds. So a step neither waits for the host nor tells it anything; it leaves its tokens in :attr:`Engine.texts`,
+which can be looked at later. On a GPU the step runs the kernels of :mod:`gpuguide.inference.fused` in a CUDA graph,
+elsewhere :mod:`gpuguide.inference.plain`.
 """
 
 from __future__ import annotations

@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch.nn import functional
 
 from gpuguide.inference import matrix_kernels, vector_kernels
 from gpuguide.inference.attention_kernels import Attention, overlaps
 from gpuguide.inference.cache import PAGE, Cache
 from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm
-from gpuguide.inference.parts import wait_for_predecessor
 from gpuguide.inference.quantize import Int4
 
 LONGEST_PART = 4096
@@ -59,14 +57,14 @@ class Matrix:
         has_bias = linear.bias is not None
         if isinstance(weight, torch.Tensor):
             bias = weight if linear.bias is None else linear.bias
-            return cls(weight, weight, bias, has_bias, *weight.shape, groups=1, bits=0, group=1)
+            return cls(weight, weight, bias, has_bias, weight.shape[0], weight.shape[1], 1, 0, 1)
         stored = weight.weight
         bias = stored if linear.bias is None else linear.bias
         sizes = weight.out_features, weight.in_features, weight.groups
         if isinstance(weight, Int4):
-            return cls(stored, weight.scales, bias, has_bias, *sizes, bits=4, group=weight.group)
+            return cls(stored, weight.scales, bias, has_bias, *sizes, 4, weight.group)
         words = functional.pad(stored, (0, -stored.shape[1] % WIDTH)).view(torch.int32)
-        return cls(words, weight.scales, bias, has_bias, *sizes, bits=8, group=1)
+        return cls(words, weight.scales, bias, has_bias, *sizes, 8, 1)
 
     @property
     def word(self) -> int:
@@ -246,8 +244,8 @@ class Step:
         tiling = vector_tiling(head, self.processors, can_cut=False)
         self._launch(
             kernels.head_kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), head.weight,
-            head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded, ROUNDS=tiling.rounds,
-            ROWS=tiling.rows,
+            head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded,
+            ROWS=tiling.rows, ROUNDS=tiling.rounds,
         )  # fmt: skip
 
     def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
@@ -386,23 +384,6 @@ def _constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
 # --- the end of a step -----------------------------------------------------------------------------------
 
 
-@triton.jit
-def advance_kernel(best, drawn, tokens, lengths, writing, texts, text_width, GREEDY: tl.constexpr,
-                   LOWEST: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Put each row's new token where the next step reads it, and into its text."""
-    wait_for_predecessor(OVERLAP)
-    row = tl.program_id(0)
-    if GREEDY:
-        token = 2147483647 - (tl.load(best + row) & 0xFFFFFFFF)
-        tl.store(best + row, LOWEST)
-    else:
-        token = tl.maximum(tl.load(drawn + row), 0)
-    length = tl.load(lengths + row) + tl.load(writing + row).to(tl.int64)
-    tl.store(tokens + row, token)
-    tl.store(texts + row * text_width + length, token)
-    tl.store(lengths + row, tl.minimum(length, text_width - 2))
-
-
 def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, lengths: torch.Tensor, writing: torch.Tensor,
             texts: torch.Tensor) -> None:  # fmt: skip
     """Finish a step: the new tokens become the last ones, and every row that is writing is one token longer.
@@ -418,7 +399,7 @@ def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, length
     """
     count = step.count
     pdl = {"launch_pdl": True} if step.overlap and drawn is None else {}
-    advance_kernel[(count,)](
+    vector_kernels.advance_kernel[(count,)](
         step.best, step.best if drawn is None else drawn, tokens, lengths, writing, texts, texts.shape[1],
         GREEDY=drawn is None, LOWEST=LOWEST, OVERLAP=bool(pdl), num_warps=1, **pdl,
     )  # fmt: skip

@@ -23,7 +23,7 @@ class Captured:
     Parameters
     ----------
     function : callable
-        Takes nothing, reads and writes tensors in place, and returns a tensor. On a GPU it must not wait for the device.
+        Takes nothing, reads and writes tensors in place, and returns a tensor. It must not wait for a GPU.
     uses : sequence of torch.Tensor
         The tensors whose memory it reads and writes.
     before : callable, optional

@@ -102,7 +102,7 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
                           KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROTATE: tl.constexpr,
                           BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
                           BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Queries, keys and values: rotated, and the latter two put into the cache."""
+    """Compute queries, keys and values: rotated, and the latter two put into the cache."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
@@ -117,9 +117,9 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
 
 @triton.jit
 def activate_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, inner,
-                           GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                           BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """The first product of the feed-forward part and what follows it: GELU or the gate."""
+                           GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
+                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Compute the first product of the feed-forward part and what follows it: GELU or the gate."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
@@ -145,7 +145,7 @@ def part_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, gro
 @triton.jit
 def head_matrix_kernel(x, weight, count, inputs, outputs, logits, best, TOKENS: tl.constexpr, ROWS: tl.constexpr,
                        BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """The logits, in fp32, and the best of each token."""
+    """Compute the logits, in fp32, and the best of each token."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,

@@ -74,20 +74,17 @@ def number(words, PLACE: tl.constexpr, BITS: tl.constexpr, high, low):
 
     A conversion of integers takes the processor several times as long as a multiplication. A float between 1 and 2 has
     its number in its upper bits of the fraction, and those can be put there: a shift, and one operation that takes the
-    bits and adds the exponent. For ``q`` of eight bits that gives 1.5 + q / 256. Of four bits, two places share a shift:
-    one gives 1 + q / 16, the other 1 + q / 256. :func:`start_of_sum` takes away what is too much.
+    bits and adds the exponent. For ``q`` of eight bits that gives 1.5 + q / 256. Of four bits, two places share a
+    shift: one gives 1 + q / 16, the other 1 + q / 256. :func:`start_of_sum` takes away what is too much.
 
     ``high`` and ``low`` are the bits of the fraction where a number lies. They are arguments so that they are in
     registers: the instruction has room for one constant only.
     """
-    if BITS == 8:
-        left: tl.constexpr = 15 - 8 * PLACE
+    LEFT: tl.constexpr = 15 - (8 * PLACE if BITS == 8 else PLACE // 4 * 8 + PLACE % 2 * 16)
+    if LEFT >= 0:
+        moved = words << LEFT
     else:
-        left: tl.constexpr = 15 - (PLACE // 4) * 8 - (PLACE % 2) * 16
-    if left >= 0:
-        moved = words << left
-    else:
-        moved = words >> (-left)
+        moved = words >> (-LEFT)
     if BITS == 8:
         return ((moved & high) ^ 0x3FC00000).to(tl.float32, bitcast=True)
     elif PLACE // 2 % 2 == 1:

@@ -6,8 +6,8 @@ since a few kilobytes from the L2 cache are cheaper than another launch. Then it
 for the next rows before it uses those that have come.
 
 The programs of a kernel share the rows out among themselves: program ``p`` of ``P`` takes the ``p``-th group of rows,
-then the one ``P`` further on, so that all of them together read the matrix from one end to the other. What depends on no
-predecessor, the first rows and the norm's weights, is asked for before it is waited for.
+then the one ``P`` further on, so that all of them together read the matrix from one end to the other. What depends on
+no predecessor, the first rows and the norm's weights, is asked for before it is waited for.
 
 A kernel that has several rounds of rows lets its successor start only after the last: programs that wait would take the
 place of those that read. A kernel with one round lets it start at once.
@@ -59,8 +59,8 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
                    groups, queries, keys, values, table, table_width, cache_rows, positions, rotations,
                    QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
                    ROTATE: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr,
-                   GROUP: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr,
-                   OVERLAP: tl.constexpr):  # fmt: skip
+                   GROUP: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr,
+                   ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then queries, keys and values: rotated, and the latter two put into the cache."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -114,8 +114,8 @@ def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bia
 @triton.jit
 def add_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, hidden, partial, arrived, length,
                BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, INPUTS: tl.constexpr,
-               ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_PAD: tl.constexpr, PARTS: tl.constexpr,
-               OVERLAP: tl.constexpr):  # fmt: skip
+               ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_PAD: tl.constexpr,
+               PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Multiply, and add the result to the hidden state: the second product of attention and of the feed-forward part.
 
     A vector that is too long for a program's registers is cut into parts of ``length``. The last program to finish with
@@ -159,7 +159,8 @@ def add_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, grou
 
 @triton.jit
 def head_kernel(hidden, norm_weight, norm_bias, epsilon, weight, inputs, outputs, logits, best,
-                LAYER_NORM: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                LAYER_NORM: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr,
+                OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then the logits, in fp32; and the best of them, by one atomic operation a program."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -187,3 +188,20 @@ def load_hidden(hidden, bias, n, outputs, BIAS: tl.constexpr):
     if BIAS:
         before += tl.load(bias + n, mask=n < outputs, other=0).to(tl.float32)
     return before
+
+
+@triton.jit
+def advance_kernel(best, drawn, tokens, lengths, writing, texts, text_width, GREEDY: tl.constexpr,
+                   LOWEST: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Put each row's new token where the next step reads it, and into its text."""
+    wait_for_predecessor(OVERLAP)
+    row = tl.program_id(0)
+    if GREEDY:
+        token = 2147483647 - (tl.load(best + row) & 0xFFFFFFFF)
+        tl.store(best + row, LOWEST)
+    else:
+        token = tl.maximum(tl.load(drawn + row), 0)
+    length = tl.load(lengths + row) + tl.load(writing + row).to(tl.int64)
+    tl.store(tokens + row, token)
+    tl.store(texts + row * text_width + length, token)
+    tl.store(lengths + row, tl.minimum(length, text_width - 2))
