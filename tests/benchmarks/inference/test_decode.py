@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpuguide.benchmarks.inference import decode, exact, models, texts
+from gpuguide.benchmarks.inference import decode, models, texts
 from gpuguide.costs import presets
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
-from gpuguide.inference import cost
+from gpuguide.inference import Engine, cost
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import Keys, lacking, too_large
@@ -66,10 +66,10 @@ def test_where_contenders_are_measured_there_are_cases() -> None:
 
 
 def test_what_is_left_out_is_said_in_a_sentence() -> None:
-    reason = DECODE.contenders["torch-int4"].leaves_out(on(80), {**SMALL, "model": "llama-7b-shape"})
+    reason = DECODE.contenders["torch-int4"].leaves_out(on(80), SMALL)
     assert reason == (
-        "multiplies by narrow weights with PyTorch's own kernel, and is measured with llama-1b-shape in int4 at a "
-        "batch of 1, and llama-7b-shape in int4 at a batch of 1 only"
+        "multiplies by narrow weights with PyTorch's own kernel, and is measured with llama-7b-shape in int4 at a "
+        "batch of 1 only"
     )
 
 
@@ -172,9 +172,17 @@ def test_texts_of_another_model_are_found(monkeypatch: pytest.MonkeyPatch) -> No
         work.check()
 
 
-def test_what_is_accepted_of_torchao_is_far_from_what_a_wrong_model_writes() -> None:
-    assert max(decode.ACCEPTED_OF_TORCHAO.values()) < 2
-    assert min(decode.ACCEPTED_OF_TORCHAO.values()) > exact.ACCEPTED_GAP
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_what_is_accepted_of_torchao_is_what_rounding_makes_and_no_other_model(weights: str) -> None:
+    keys: Keys = {**SMALL, "weights": weights}
+    check = decode.check_of({**keys, "weights": "bf16"}, devices.cpu(), decode.ACCEPTED_OF_TORCHAO[weights])
+    engine = Engine(models.decoder("tiny-llama", weights, "cpu"), 3, 32)
+    engine.start(decode.prompts_of(keys))
+    for _ in range(19):
+        engine.step()
+    check(engine.texts[:, :32])
+    with pytest.raises(AssertionError, match="standard deviations below the best"):
+        check(torch.randint(512, (3, 32), generator=torch.Generator().manual_seed(0)))
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ HEADS = 32
 KV_HEADS = (32, 8)
 """As many as of queries, as in the 7B shape, and a quarter"""
 BATCHES = (1, 8, 64)
-CONTEXTS = (128, 1024, 4096, 16384)
+CONTEXTS = (128, 2048, 16384)
 ELEMENT_SIZE = 2
 """Bytes of a number in bf16"""
 ACCEPTED_ERROR = 1e-2

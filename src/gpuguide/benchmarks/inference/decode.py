@@ -28,33 +28,26 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_
 PROMPT, NEW_TOKENS = 64, 256
 BATCHES: Mapping[tuple[str, str], Sequence[int]] = {
     ("gpt2-small", "bf16"): powers_of_two(1, 256),
-    ("gpt2-small", "int8"): (1,),
-    ("gpt2-small", "int4"): (1,),
-    ("llama-1b-shape", "bf16"): (1, 4, 16, 32, 64, 128, 256),
-    ("llama-1b-shape", "int8"): (1, 32),
-    ("llama-1b-shape", "int4"): (1, 32),
-    ("llama-7b-shape", "bf16"): (1, 8, 32, 128),
-    ("llama-7b-shape", "int8"): (1, 8, 32),
-    ("llama-7b-shape", "int4"): (1, 8, 32),
+    ("llama-1b-shape", "bf16"): (1, 8, 32, 64, 128, 256),
+    ("llama-1b-shape", "int8"): (1,),
+    ("llama-1b-shape", "int4"): (1,),
+    ("llama-7b-shape", "bf16"): (1, 32, 128),
+    ("llama-7b-shape", "int8"): (1, 32),
+    ("llama-7b-shape", "int4"): (1, 32),
 }
 """How many sequences are written together, by model and weights"""
 Places = Mapping[tuple[str, str], Sequence[int]]
 """Batches by model and weights, as above: where a contender is measured"""
-DYNAMIC: Places = {
-    ("gpt2-small", "bf16"): (1, 32),
-    ("llama-1b-shape", "bf16"): (1, 32),
-    ("llama-7b-shape", "bf16"): (1,),
-}
-COMPILED: Places = {("gpt2-small", "bf16"): (1, 32), ("llama-1b-shape", "bf16"): (1, 32)}
-TORCH: Mapping[str, Places] = {
-    weights: {("llama-1b-shape", weights): (1,), ("llama-7b-shape", weights): (1,)} for weights in ("int8", "int4")
-}
+DYNAMIC: Places = {("gpt2-small", "bf16"): (1, 32), ("llama-1b-shape", "bf16"): (1,)}
+COMPILED: Places = {("gpt2-small", "bf16"): (1, 32), ("llama-1b-shape", "bf16"): (1,)}
+TORCH: Mapping[str, Places] = {weights: {("llama-7b-shape", weights): (1,)} for weights in ("int8", "int4")}
 TORCHAO: Places = {("llama-1b-shape", "int8"): (1,), ("llama-1b-shape", "int4"): (1,)}
 SLOW = "takes long to compile or to run"
 OWN_KERNELS = "multiplies by narrow weights with PyTorch's own kernel"
-ACCEPTED_OF_TORCHAO = {"int8": 0.3, "int4": 1.5}
-"""As :data:`gpuguide.benchmarks.inference.exact.ACCEPTED_GAP`, but against the weights before they were quantised:
-torchao rounds in its own way. Where attention is left out, the gap is above 4."""
+ACCEPTED_OF_TORCHAO = {"int8": 0.5, "int4": 3.5}
+"""As :data:`gpuguide.benchmarks.inference.exact.ACCEPTED_GAP`, but against the weights before they were quantised, for
+torchao rounds in its own way. Rounding alone, ours, makes gaps of up to 0.15 and 2.0 with random weights, and leaving
+attention out one of 5.9: only what is plainly wrong is found."""
 
 
 def prompts_of(keys: Keys) -> list[list[int]]:

@@ -18,11 +18,11 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
 PROMPTS: Mapping[tuple[str, int], Sequence[int]] = {
-    ("gpt2-small", 1): (64, 256, 1024),
-    ("gpt2-small", 8): (64, 1024),
+    ("gpt2-small", 1): (64, 1024),
+    ("gpt2-small", 8): (1024,),
     ("llama-1b-shape", 1): (64, 512, 4096),
-    ("llama-1b-shape", 8): (64, 4096),
-    ("llama-7b-shape", 1): (64, 256, 1024, 4096),
+    ("llama-1b-shape", 8): (4096,),
+    ("llama-7b-shape", 1): (64, 512, 4096),
 }
 """Tokens of a prompt, by model and batch"""
 ACCEPTED_ERROR = 0.05

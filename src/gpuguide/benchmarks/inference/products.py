@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OUT, UP, DOWN = (4096, 4096), (2 * 11008, 4096), (4096, 11008)
 QUERY_KEY_VALUE = (3 * 4096, 4096)
-SHAPES = {1: (QUERY_KEY_VALUE, OUT, UP, DOWN), 8: (UP, DOWN), 32: (UP, DOWN)}
+SHAPES = {1: (QUERY_KEY_VALUE, OUT, UP, DOWN), 32: (UP, DOWN)}
 """Outputs and inputs of a layer's matrices, by the number of tokens"""
 KEPT: Mapping[str, Callable[[torch.Tensor], torch.Tensor | Int8 | Int4]] = {
     "bf16": lambda weight: weight,
