@@ -252,7 +252,7 @@ class Step:
         tiling = vector_tiling(of, self.processors, can_cut=False)
         self._launch(
             kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
-            LAYER_NORM=norm.bias is not None, **_constants(of, tiling), **constants,
+            LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling), **constants,
         )  # fmt: skip
 
     def _add(self, of: Matrix, x: torch.Tensor) -> None:
@@ -260,7 +260,7 @@ class Step:
         self._launch(
             vector_kernels.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
             self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
-            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **_constants(of, tiling),
+            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling),
         )  # fmt: skip
 
     # --- several tokens ------------------------------------------------------------------------------------
@@ -369,7 +369,8 @@ def _norm(norm: Norm) -> tuple[Any, ...]:
     return norm.weight, norm.weight if norm.bias is None else norm.bias, norm.epsilon
 
 
-def _constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
+def vector_constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
+    """Return what is fixed when a kernel for one vector is compiled."""
     return {
         "BIAS": of.has_bias,
         "BITS": of.bits,

@@ -118,7 +118,8 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
 @triton.jit
 def activate_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, inner,
                            GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
-                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+                           OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the first product of the feed-forward part and what follows it: GELU or the gate."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

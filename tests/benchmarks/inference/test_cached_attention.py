@@ -44,12 +44,13 @@ def test_heads_that_share_keys_are_left_out_by_one_backend() -> None:
     assert leaves_out(device, SMALL) is None
 
 
-def test_the_largest_case_needs_a_large_card() -> None:
+def test_the_largest_cases_need_more_than_a_small_card() -> None:
     def skipped(gigabytes: int) -> int:
         device = replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
         return sum(too_large(ATTENTION, keys, device) is not None for keys in ATTENTION.cases(device))
 
-    assert skipped(8) > skipped(24) > skipped(48) == 0
+    assert skipped(8) > 0
+    assert skipped(16) == 0
 
 
 def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

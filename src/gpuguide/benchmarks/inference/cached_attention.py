@@ -26,8 +26,8 @@ HEAD_DIM = 128
 HEADS = 32
 KV_HEADS = (32, 8)
 """As many as of queries, as in the 7B shape, and a quarter"""
-BATCHES = (1, 8, 64)
-CONTEXTS = (128, 2048, 16384)
+CONTEXTS = {1: (128, 2048, 16384), 8: (128, 2048, 16384), 64: (128, 2048)}
+"""Keys and values of each sequence, by how many sequences there are"""
 ELEMENT_SIZE = 2
 """Bytes of a number in bf16"""
 ACCEPTED_ERROR = 1e-2
@@ -215,9 +215,9 @@ def cases(device: Device) -> Sequence[Keys]:
         return []
     return [
         {"batch": batch, "heads": HEADS, "kv_heads": kv_heads, "head_dim": HEAD_DIM, "context": context}
-        for batch in BATCHES
+        for batch, contexts in CONTEXTS.items()
         for kv_heads in KV_HEADS
-        for context in CONTEXTS
+        for context in contexts
     ]
 
 

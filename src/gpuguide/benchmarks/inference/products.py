@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -25,9 +23,6 @@ from gpuguide.inference.decoder import Linear
 from gpuguide.inference.quantize import Int4, Int8, quantize_int4, quantize_int8
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
-
-if TYPE_CHECKING:
-    from gpuguide.inference.fused import Matrix
 
 OUT, UP, DOWN = (4096, 4096), (2 * 11008, 4096), (4096, 11008)
 QUERY_KEY_VALUE = (3 * 4096, 4096)
@@ -79,67 +74,11 @@ def matrix_bytes(keys: Keys) -> float:
 # --- contenders ------------------------------------------------------------------------------------------
 
 
-class KernelProduct:
-    """A product by the kernels of :mod:`gpuguide.inference.fused`, for as many tokens as it is made for.
-
-    For one token the result is added to what ``result`` holds, as a step adds it to the hidden state. For several, the
-    inputs may be cut into parts, whose sums are left side by side: in a step the norm that follows adds them up.
-    """
-
-    def __init__(self, tokens: torch.Tensor, matrix: Matrix) -> None:
-        from gpuguide.inference import fused
-        from gpuguide.inference.attention_kernels import overlaps
-
-        self.tokens, self.matrix = tokens, matrix
-        device = tokens.device
-        processors = torch.cuda.get_device_properties(device).multi_processor_count if tokens.is_cuda else 4
-        self.overlap = overlaps(device)
-        self.vector = fused.vector_tiling(matrix, processors, can_cut=True)
-        self.several = fused.matrix_tiling(matrix, len(tokens), processors, can_split=True)
-        parts = self.vector.parts if len(tokens) == 1 else self.several.parts
-        self.partial = torch.empty(parts, len(tokens), matrix.outputs, dtype=torch.float32, device=device)
-        self.arrived = torch.zeros(matrix.outputs, dtype=torch.int32, device=device)
-        self.added = torch.zeros(1, matrix.outputs, dtype=torch.float32, device=device)
-
-    def __call__(self) -> torch.Tensor:
-        """Multiply: returns parts, ``(parts, batch, outputs)``, in fp32, the same memory every time."""
-        if len(self.tokens) == 1:
-            self._one()
-            return self.added.unsqueeze(0)
-        self._several()
-        return self.partial
-
-    def _one(self) -> None:
-        from gpuguide.inference import vector_kernels
-
-        of, tiling = self.matrix, self.vector
-        self._launch(
-            vector_kernels.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, self.tokens, *of.arguments(),
-            self.added, self.partial, self.arrived, tiling.length, PARTS=tiling.parts, BIAS=of.has_bias, BITS=of.bits,
-            GROUP=of.group, INPUTS=tiling.padded, ACROSS=tiling.padded // of.word, ROWS=tiling.rows,
-        )  # fmt: skip
-
-    def _several(self) -> None:
-        from gpuguide.inference import matrix_kernels
-
-        of, tiling, count = self.matrix, self.several, len(self.tokens)
-        grid = (ceil(of.outputs / tiling.rows), ceil(count / tiling.tokens), tiling.parts)
-        length = ceil(ceil(of.inputs / tiling.block) / tiling.parts) * tiling.block
-        self._launch(
-            matrix_kernels.part_kernel, grid, tiling.warps, self.tokens, *of.arguments(), count, self.partial, length,
-            BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block, STAGES=tiling.stages,
-        )  # fmt: skip
-
-    def _launch(self, kernel: Any, grid: tuple[int, ...], warps: int, *arguments: Any, **constants: Any) -> None:
-        overlapping = {"launch_pdl": True} if self.overlap else {}
-        kernel[grid](*arguments, **constants, OVERLAP=self.overlap, num_warps=warps, **overlapping)
-
-
 def ours(tokens: torch.Tensor, linear: Linear) -> Multiply:
     """Return the product by our kernels: for one token, or for several."""
-    from gpuguide.inference.fused import Matrix
+    from gpuguide.benchmarks.inference.step_product import StepProduct
 
-    return KernelProduct(tokens, Matrix.of(linear))
+    return StepProduct(tokens, linear).multiply
 
 
 def with_torch(tokens: torch.Tensor, linear: Linear) -> Multiply:

@@ -45,7 +45,7 @@ SEED = 0
 CHECKED = 3
 """Requests whose texts are checked: the first ones"""
 CASES: Sequence[Keys] = [
-    {"model": "llama-1b-shape", "requests": 128, "slots": 32, "prompt_median": 128, "text_median": 64}
+    {"model": "llama-1b-shape", "requests": 64, "slots": 16, "prompt_median": 128, "text_median": 64}
 ]
 
 
