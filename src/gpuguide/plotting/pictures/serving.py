@@ -144,8 +144,8 @@ def cycle_of_guesses() -> Figure:
         caption=f"A cycle of speculative decoding, after the text {'“for i”'}. The small model takes a step for each "
         "guess; the large one reads all guesses in a single pass. Guesses hold up to the first that differs, and there "
         "the pass already has the right token.",
-        size=(WIDE, 3.3),
-        narrow=(4.6, 3.6),
+        size=(WIDE, 3.0),
+        narrow=(4.6, 3.1),
         name="cycle-of-guesses",
         rows=[
             {"place": place + 1, "guess": guess, "target": wanted, "kept": "yes" if place <= count else "no"}
