@@ -21,6 +21,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
 PROGRAMS_PER_PROCESSOR = 4
 """Programs that there should be for each of the GPU's multiprocessors, together"""
+FEWEST_ROWS = 16
+"""Of a product on tensor cores: heads that share keys and values are filled up to as many. The arithmetic is free."""
 SMALLEST_PART = 256
 """Keys that are worth a program of their own, and adding up with the others"""
 
@@ -46,31 +48,21 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
     q = tl.load(queries + of_query, mask=(head < GROUP)[:, None], other=0)
     maximum = tl.full((GROUP_PAD,), LOWEST, tl.float32)
     total = tl.zeros((GROUP_PAD,), tl.float32)
-    # A single query adds up slot by slot, and all slots in the end.
-    mixed = tl.zeros((PAGE if GROUP_PAD == 1 else GROUP_PAD, HEAD_DIM), tl.float32)
+    mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
     for number in tl.range(first, last, num_stages=STAGES):
         page = tl.load(table + number).to(tl.int64)
         place = (page * KV_HEADS + kv_head) * (PAGE * HEAD_DIM) + slot[:, None] * HEAD_DIM + column[None, :]
         seen = number * PAGE + slot < length
         k = tl.load(keys + place, mask=seen[:, None], other=0)
         v = tl.load(values + place, mask=seen[:, None], other=0)
-        if GROUP_PAD == 1:
-            scores = tl.sum(k.to(tl.float32) * q.to(tl.float32), axis=1)[None, :]
-        else:
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         scores = tl.where(seen[None, :], scores * (scale * LOG2_E), LOWEST)
         highest = tl.maximum(maximum, tl.max(scores, 1))
         shrink = tl.exp2(maximum - highest)
         weights = tl.exp2(scores - highest[:, None])
         total = total * shrink + tl.sum(weights, 1)
-        mixed = mixed * shrink[:, None]
-        if GROUP_PAD == 1:
-            mixed += tl.trans(weights) * v.to(tl.float32)
-        else:
-            mixed = tl.dot(weights.to(v.dtype), v, mixed, input_precision="ieee")
+        mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
         maximum = highest
-    if GROUP_PAD == 1:
-        mixed = tl.sum(mixed, axis=0)[None, :]
     if PARTS == 1:
         tl.store(out + of_query, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
     else:
@@ -172,9 +164,9 @@ class Attention:
         attend_kernel[(self.parts, kv_heads, count)](
             queries, keys, values, table, table.shape[1], rows, positions, out, self.partial, self.sums, self.arrived,
             self.scale, KV_HEADS=kv_heads, GROUP=self.group,
-            GROUP_PAD=1 if self.group == 1 else max(16, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim,
+            GROUP_PAD=max(FEWEST_ROWS, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim,
             PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3, OVERLAP=self.overlap,
-            num_warps=8 if self.group == 1 else 4, **launch,
+            num_warps=4, **launch,
         )  # fmt: skip
         return out
 
