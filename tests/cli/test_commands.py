@@ -34,6 +34,7 @@ COMMANDS = [name for name, command in commands() if not hasattr(command, "comman
 def test_the_commands_of_the_contract_are_there() -> None:
     assert set(COMMANDS) >= {
         ("doctor",),
+        ("generate",),
         *[("bench", name) for name in ("list", "run", "compare")],
         *[("records", name) for name in ("list", "show", "verify", "import")],
         ("claims", "check"),

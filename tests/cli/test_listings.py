@@ -86,6 +86,13 @@ def test_a_listing_fits(gpuguide: Run, many_records: Path, tmp_path: Path, words
     assert not too_long
 
 
+def test_how_fast_a_text_was_written_fits(gpuguide: Run) -> None:
+    status, _, err = gpuguide("generate", "--prompt", "import", "--tokens", "3", "--model", "draft", "--device", "cpu")
+    assert status == 0
+    assert len(err.splitlines()) > 3
+    assert max(map(len, err.splitlines())) <= COLUMNS
+
+
 def test_claims_that_do_not_hold_fit(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     row = claims.load()[0]
     outcome = Outcome(row, False, "measurement('ceilings/copy:bandwidth').p25 > 2e12 does not hold: " * 5)

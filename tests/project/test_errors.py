@@ -10,7 +10,12 @@ import pytest
 from rooms import imported, modules, room
 
 OF_TENSORS = {"attention", "cross_entropy", "logits", "sampling", "softmax"}
-PARTS_OF_TENSORS = ("gpuguide.dataframes.kernels", "gpuguide.inference.acceptance", "gpuguide.inference.quantize")
+PARTS_OF_TENSORS = (
+    "gpuguide.dataframes.kernels",
+    "gpuguide.inference.acceptance",
+    "gpuguide.inference.graph",
+    "gpuguide.inference.quantize",
+)
 """Modules and packages of other topics"""
 PYTORCHS = {"ValueError", "TypeError", "RuntimeError"}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}

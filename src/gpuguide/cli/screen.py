@@ -36,9 +36,9 @@ def broken(name: str, columns: int) -> str:
     return "\n".join(textwrap.wrap(name, columns))
 
 
-def show(table: Table) -> None:
-    """Print a table to standard output."""
-    Console(width=width(), highlight=False, markup=False, emoji=False).print(table)
+def show(table: Table, *, stderr: bool = False) -> None:
+    """Print a table to standard output, or to standard error if it only says how things went."""
+    Console(width=width(), stderr=stderr, highlight=False, markup=False, emoji=False).print(table)
 
 
 def say(text: str, indent: str = "") -> None:

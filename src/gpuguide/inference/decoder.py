@@ -131,7 +131,7 @@ def prepare(
     Raises
     ------
     GpuguideError
-        If the architecture or the kind of weights is unknown.
+        If the architecture, the kind of weights or the device is unknown, or the device is not there.
     """
     from gpuguide.models.gpt2 import GPT2
     from gpuguide.models.llama import Llama
@@ -139,13 +139,25 @@ def prepare(
     if weights not in WEIGHTS:
         raise GpuguideError(f"Weights are {weights!r}; known: {', '.join(WEIGHTS)}.")
     first = next(model.parameters())
-    keep = _Keep(weights, dtype or first.dtype, torch.device(device or first.device), group)
+    keep = _Keep(weights, dtype or first.dtype, _place(device or first.device), group)
     with torch.no_grad():
         if isinstance(model, GPT2):
             return _of_gpt2(model, keep)
         if isinstance(model, Llama):
             return _of_llama(model, keep)
     raise GpuguideError(f"A {type(model).__name__} cannot be prepared; the architectures are GPT2 and Llama.")
+
+
+def _place(device: torch.device | str) -> torch.device:
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise GpuguideError(f"PyTorch knows no device {str(device)!r}; give cpu or cuda.") from error
+    if place.type == "cuda" and (place.index or 0) >= (seen := torch.cuda.device_count()):
+        raise GpuguideError(
+            f"The device {place} is not there: PyTorch sees {seen} CUDA GPUs. 'gpuguide doctor' says what is missing."
+        )
+    return place
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def random_model(
 
     Parameters
     ----------
-    shape : str or Config
+    shape : str, gpt2.Config or llama.Config
         A name in :data:`SHAPES`, or a configuration of either kind.
     dtype : torch.dtype
         Format of the weights: fp32, bf16 or fp16.

@@ -21,6 +21,7 @@ from gpuguide.site.finding import (
     search_entries,
     sitemap,
     source_pages,
+    type_names,
 )
 from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
@@ -84,6 +85,7 @@ PARTS = (
     source_pages,
     status,
     stylesheet,
+    type_names,
     watching,
     words,
     your_records,

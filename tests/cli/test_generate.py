@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_records as synthetic
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpuguide import models
+from gpuguide.cli import generate
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware import device as devices
+from gpuguide.inference import prepare, writing
+from gpuguide.measure import records, store
+from gpuguide.measure.records import Rate
+
+Run = Callable[..., tuple[int, str, str]]
+PROMPT = "def __init__(self"
+ON_CPU = ("--model", "draft", "--device", "cpu")
+
+
+@functools.cache
+def draft() -> models.Loaded:
+    return models.load("draft")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """The draft model in a folder of one's own."""
+    folder = tmp_path / "mine"
+    shutil.copytree(models.packaged_folder("draft"), folder)
+    return folder
+
+
+def configure(folder: Path, **settings: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def test_the_text_goes_out_and_how_fast_it_was_to_standard_error(gpuguide: Run) -> None:
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, *ON_CPU)
+    assert status == 0
+    assert out == draft().complete(PROMPT, 12) + "\n"
+    assert re.fullmatch(
+        r"model +draft in fp32, plain weights, on .*\n"
+        r"prompt +5 tokens *\n"
+        r"time to first token +[\d.]+ .?s *\n"
+        r"new tokens +12 *\n"
+        r"speed +[\d.]+ token/s, [\d.]+ ms a token *\n"
+        r"a step reads +[\d.]+ MiB of weights, [\d.]+ KiB of cache on average *\n"
+        r"share of the roofline +not compared: a processor's caches may hold some of it *\n",
+        err,
+    )
+
+
+def test_one_token_has_no_speed(gpuguide: Run) -> None:
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 1, *ON_CPU)
+    assert (status, out) == (0, ",\n")
+    assert "time to first token" in err
+    assert "speed" not in err
+
+
+def test_a_prompt_from_standard_input_is_taken_byte_for_byte(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = b"x = '\xff'\nimport "
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    status, out, err = gpuguide("generate", "--prompt", "-", "--tokens", 8, *ON_CPU)
+    expected = draft().complete(given, 8)
+    assert (status, out) == (0, expected if expected.endswith("\n") else expected + "\n")
+    assert f"{len(draft().tokenizer.prompt(given))} tokens" in err
+
+
+def test_settings_arrive(gpuguide: Run) -> None:
+    words = ("--tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
+    format = ("--weights", "int8", "--dtype", "bf16")
+    _, out, err = gpuguide("generate", "--prompt", PROMPT, *words, *format, *ON_CPU)
+    prompt = draft().tokenizer.prompt(PROMPT)
+    decoder = prepare(draft().model, weights="int8", dtype=torch.bfloat16)
+    engine = writing.engine_for(decoder, len(prompt), 10, writing.settings(0.9, 50, 0.9, 0.01))
+    text = draft().tokenizer.decode(list(writing.stream(engine, prompt, 10, draft().tokenizer.ends, seed=5)))
+    assert out.rstrip("\n") == text.rstrip("\n")
+    assert "draft in bf16, int8 weights" in err
+
+
+def test_an_end_of_text_ends_it_unless_it_is_in_the_prompt(gpuguide: Run, checkpoint: Path) -> None:
+    tokenizer = draft().tokenizer
+    written = models.generate(draft().model, tokenizer.prompt(PROMPT), 12)
+    place = max(written.index(token) for token in written)
+    configure(checkpoint, eos_token_id=[written[place]])
+    words = ("generate", "--model", checkpoint, "--device", "cpu", "--tokens", 12)
+    _, out, err = gpuguide(*words, "--prompt", PROMPT)
+    assert out.rstrip("\n") == tokenizer.decode(written[:place]).rstrip("\n")
+    assert re.search(rf"new tokens +{place} ", err)
+    in_prompt = tokenizer.prompt(PROMPT)[0]
+    configure(checkpoint, eos_token_id=in_prompt)
+    assert in_prompt not in written
+    assert re.search(r"new tokens +12 ", gpuguide(*words, "--prompt", PROMPT)[2])
+
+
+def test_by_default_it_writes_what_has_room(gpuguide: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(writing, "stream", lambda engine, prompt, count, *rest: asked.append(count) or iter(()))
+    prompt = "x" * 10
+    length = len(draft().tokenizer.prompt(prompt))
+    gpuguide("generate", "--prompt", prompt, *ON_CPU)
+    monkeypatch.setattr(generate, "NEW_TOKENS", 1000)
+    gpuguide("generate", "--prompt", prompt, *ON_CPU)
+    assert asked == [128, draft().config.context - length]
+
+
+def test_an_interrupted_text_is_kept_and_timed(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: Any) -> Any:
+        yield from draft().tokenizer.encode("import")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writing, "stream", interrupted)
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, *ON_CPU)
+    assert (status, out) == (0, "import\n")
+    assert "Interrupted" in err
+    assert "new tokens" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ((), 2, "Missing option '--prompt'"),
+        (("--prompt", "x", "--tokens", "0"), 2, "--tokens"),
+        (("--prompt", "x", "--model", "mian"), 2, "There is no model named 'mian'. Did you mean main?"),
+        (("--prompt", "x", "--weights", "int3"), 2, "There is no kind of weights named 'int3'."),
+        (("--prompt", "x", "--dtype", "bf61"), 2, "There is no format named 'bf61'. Did you mean bf16 or fp16?"),
+        (("--prompt", "x", "--device", "gqu"), 2, "There is no device named 'gqu'. Did you mean gpu?"),
+        (("--prompt", "x", "--temperature", "nan"), 1, "The temperature is nan; it must be a finite number"),
+        (("--prompt", "x", "--top-p", "1.5"), 1, "top-p is 1.5; it must lie above 0"),
+        (("--prompt", "x", "--seed", "-1"), 1, "A seed is -1; give one from 0"),
+        (("--prompt", "~!" * 1200), 1, "leaves no room in the model's context of 512; give its last 511"),
+        (("--prompt", "x", "--tokens", "512"), 1, "do not fit into the model's context of 512; ask for 511 or fewer"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_done(gpuguide: Run, words: tuple[str, ...], status: int, message: str) -> None:
+    found, out, err = gpuguide("generate", *ON_CPU, *words)
+    assert (found, out) == (status, "")
+    assert message in err
+    assert "Usage" in err or err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, err = gpuguide("generate", "--prompt", "x", "--device", "gpu")
+    assert (status, out) == (1, "")
+    assert "sees no CUDA GPU. Run 'gpuguide doctor'" in err
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "rtx-4090")
+    status, out, err = gpuguide("generate", "--prompt", "x")
+    assert (status, out) == (1, "")
+    assert err == "gpuguide: A device that GPUGUIDE_FAKE_DEVICE makes up cannot write; use --device cpu.\n"
+
+
+def test_a_checkpoint_that_does_not_hold_the_model(gpuguide: Run, checkpoint: Path) -> None:
+    def error() -> str:
+        status, out, err = gpuguide("generate", "--prompt", "x", "--model", checkpoint, "--device", "cpu")
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        return err
+
+    file = checkpoint / "model.safetensors"
+    whole = load_file(file)
+    name = next(name for name in whole if name.endswith("ln_f.weight"))
+    save_file({other: tensor for other, tensor in whole.items() if other != name}, file)
+    assert "model.safetensors has no tensor ln_f.weight; it does not hold the model" in error()
+    save_file({**whole, "transformer.h.0.gate": torch.zeros(1)}, file)
+    assert "no place for h.0.gate; it is another kind of model" in error()
+    configure(checkpoint, model_type="mamba")
+    assert "model_type is 'mamba'; only 'gpt2' and 'llama' can be read" in error()
+
+
+# --- what a step is compared with ----------------------------------------------------------------------------
+
+
+def ceilings(slug: str, name: str, bandwidth: float) -> records.Record:
+    """A record of a machine whose copy reaches so many B/s."""
+    size = 2.0**31
+    case = synthetic.case({}, "copy", size / bandwidth, {"bandwidth": Rate("B/s", size)})
+    made_up = synthetic.record("ceilings", [case], (slug, name))
+    return replace(made_up, runs=tuple(replace(run, simulated=False) for run in made_up.runs))
+
+
+def test_the_bandwidth_is_ones_own_or_that_of_the_same_gpu_or_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: Path
+) -> None:
+    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    where = devices.fake("rtx-4090")
+    other = ceilings("nvidia-h200", "NVIDIA H200", 4e12)
+    for folder in (tmp_path, overlay):
+        records.write(other, folder / other.device / "ceilings.json")
+    bandwidth, source = generate.copy_bandwidth(where)
+    assert source == "a copy timed just now"
+    assert 0.5e12 < bandwidth <= 1.01e12  # the made-up device copies as fast as its data sheet says
+    same = ceilings(where.slug, where.name, 0.9e12)
+    records.write(same, tmp_path / where.slug / "ceilings.json")
+    assert generate.copy_bandwidth(where) == (
+        pytest.approx(0.9e12, rel=0.02),
+        "a copy in the published record of this GPU",
+    )
+    own = ceilings(where.slug, where.name, 0.8e12)
+    records.write(own, overlay / where.slug / "ceilings.json")
+    assert generate.copy_bandwidth(where) == (pytest.approx(0.8e12, rel=0.02), "a copy in your own record")
+
+
+def test_a_record_without_a_copy_is_passed_over() -> None:
+    record = ceilings("nvidia-h200", "NVIDIA H200", 4e12)
+    (case,) = record.cases
+    assert generate.copy_of(record) == pytest.approx(4e12, rel=0.02)
+    assert generate.copy_of(synthetic.record("ceilings", record.cases, ("nvidia-h200", "NVIDIA H200"))) is None
+    assert generate.copy_of(replace(record, cases=(replace(case, status="failed"),))) is None
+    assert generate.copy_of(replace(record, cases=())) is None
+
+
+def test_the_share_of_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = prepare(draft().model)
+    monkeypatch.setattr(generate, "copy_bandwidth", lambda where: (1e12, "as a test says"))
+    # Of three tokens two took a step, with 10 and 11 in the cache before it.
+    moved = (writing.step_bytes(decoder, 10) + writing.step_bytes(decoder, 11)) / 2
+    step = 2 * moved / 1e12
+    large = replace(devices.fake("rtx-4090"), l2=0)
+    rows = dict(generate.roofline(10, 3, step, decoder, large))
+    assert rows["share of the roofline"] == "50 % of 1.00 TB/s, as a test says"
+    small = replace(large, l2=2**30)
+    assert "fits into the L2 cache" in dict(generate.roofline(10, 3, step, decoder, small))["share of the roofline"]
+
+    def fail(where: devices.Device) -> tuple[float, str]:
+        raise GpuguideError("There is no memory left.")
+
+    monkeypatch.setattr(generate, "copy_bandwidth", fail)
+    rows = dict(generate.roofline(10, 3, step, decoder, large))
+    assert rows["share of the roofline"] == "not compared: There is no memory left."

@@ -1,0 +1,130 @@
+"""A model laid out for writing computes what the model computes, and holds no more than it must."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from random_models import random_gpt2, random_llama, random_prompts
+from torch import nn
+
+from gpuguide.errors import GpuguideError
+from gpuguide.inference import Decoder, plain, prepare, static_cache
+from gpuguide.inference.decoder import WEIGHTS, neighbours
+from gpuguide.inference.quantize import GROUPS, Int4, Int8, quantized_copy
+from gpuguide.models.gpt2 import GPT2
+from gpuguide.models.llama import Llama, RopeScaling
+
+MODELS = {
+    "gpt2": random_gpt2(),
+    "gpt2 with odd sizes": random_gpt2(vocab_size=101, heads=3, hidden=39),
+    "llama": random_llama(),
+    "tied": random_llama(tied=True),
+    "not grouped": random_llama(heads=3, kv_heads=3, hidden=48, inner=50),
+    "one head of keys": random_llama(heads=3, kv_heads=1, hidden=42),
+    "scaled rotations": random_llama(rope_scaling=RopeScaling(8.0, 1.0, 4.0, 16)),
+}
+TOKENS = torch.tensor(random_prompts([70, 70], seed=3))
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def logits(decoder: Decoder) -> torch.Tensor:
+    """Return a decoder's logits after each of the tokens, ``(2, 70, vocab_size)``, as one decode step gives them."""
+    cache = static_cache(decoder, 2, 70)
+    with torch.inference_mode():
+        return plain.decode(decoder, cache, TOKENS, torch.arange(2), torch.zeros(2, dtype=torch.int64))
+
+
+def of_model(model: nn.Module) -> torch.Tensor:
+    with torch.inference_mode():
+        result: torch.Tensor = model(TOKENS)
+    return result
+
+
+@every_model
+def test_logits_are_those_of_the_model(name: str) -> None:
+    model = MODELS[name].double()
+    torch.testing.assert_close(logits(prepare(model)), of_model(model), rtol=1e-5, atol=1e-5)  # rotations are in fp32
+    exact = of_model(model)
+    model.float()
+    torch.testing.assert_close(logits(prepare(model)).double(), exact, rtol=1e-3, atol=1e-3)
+
+
+@every_model
+@pytest.mark.parametrize(("weights", "group"), [("int8", 128), *(("int4", group) for group in GROUPS)])
+def test_quantised_logits_are_those_of_a_model_with_the_values_read_back(name: str, weights: str, group: int) -> None:
+    """Its matrices are quantised before they are laid out anew, and ours after: each row's numbers are the same."""
+    model = MODELS[name].float()
+    expected = of_model(quantized_copy(model, weights, group).double())
+    found = logits(prepare(model, weights=weights, group=group)).double()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(found, of_model(model).double(), rtol=1e-3, atol=1e-3)
+
+
+def test_neighbours_are_the_two_of_a_pair() -> None:
+    heads, half, inputs = 3, 5, 2
+    weight = torch.arange(heads * 2 * half * inputs).view(-1, inputs)
+    found = neighbours(weight, heads).view(heads, half, 2, inputs)
+    for head in range(heads):
+        for pair in range(half):
+            for side in range(2):
+                assert torch.equal(found[head, pair, side], weight[head * 2 * half + side * half + pair])
+
+
+@pytest.mark.parametrize(("model", "tied"), [(random_gpt2(), True), (random_llama(tied=True), True),
+                                             (random_llama(), False)])  # fmt: skip
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_tied_head_is_held_once(model: GPT2 | Llama, tied: bool, dtype: torch.dtype | None) -> None:
+    decoder = prepare(model, dtype=dtype)
+    assert isinstance(decoder.head.weight, torch.Tensor)
+    assert (decoder.head.weight.data_ptr() == decoder.token_embedding.data_ptr()) == tied
+    assert torch.equal(decoder.head.weight, model.head.weight.detach().to(decoder.dtype))
+
+
+def test_what_needs_no_change_is_the_model_s_own_memory() -> None:
+    model = random_gpt2()
+    decoder = prepare(model)
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    assert decoder.token_embedding.data_ptr() in own
+    for layer in decoder.layers:
+        for linear in (layer.query_key_value, layer.out, layer.up, layer.down):
+            assert isinstance(linear.weight, torch.Tensor)
+            assert linear.weight.data_ptr() in own
+    assert not decoder.head.weight.requires_grad  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_formats(weights: str) -> None:
+    """Matrices of layers are quantised, the head and the embeddings never; rotations stay in fp32."""
+    decoder = prepare(random_llama(), weights=weights, dtype=torch.bfloat16, group=32)
+    kind = {"plain": torch.Tensor, "int8": Int8, "int4": Int4}[weights]
+    for layer in decoder.layers:
+        for linear in (layer.query_key_value, layer.out, layer.up, layer.down):
+            assert isinstance(linear.weight, kind)
+            if isinstance(linear.weight, torch.Tensor):
+                assert linear.weight.dtype == torch.bfloat16
+        assert layer.attention_norm.weight.dtype == torch.bfloat16
+    assert decoder.dtype == decoder.head.weight.dtype == torch.bfloat16  # type: ignore[union-attr]
+    assert decoder.rotations is not None
+    assert decoder.rotations.dtype == torch.float32
+    assert decoder.device.type == "cpu"
+
+
+def test_shapes() -> None:
+    shape = prepare(random_gpt2(vocab_size=101, context=33, layers=3, heads=3, hidden=39)).shape
+    assert (shape.vocab_size, shape.context, shape.layers, shape.heads, shape.kv_heads) == (101, 33, 3, 3, 3)
+    assert (shape.head_dim, shape.hidden, shape.inner, shape.gated) == (13, 39, 156, False)
+    shape = prepare(random_llama()).shape
+    assert shape == replace(shape, heads=4, kv_heads=2, head_dim=16, hidden=64, inner=88, gated=True)
+
+
+def test_an_unknown_kind_of_weights() -> None:
+    with pytest.raises(GpuguideError, match=re.escape("Weights are 'int2'; known: plain, int8, int4.")):
+        prepare(random_gpt2(), weights="int2")
+
+
+def test_an_unknown_architecture() -> None:
+    with pytest.raises(GpuguideError, match="A Linear cannot be prepared; the architectures are GPT2 and Llama"):
+        prepare(nn.Linear(2, 2))  # type: ignore[arg-type]

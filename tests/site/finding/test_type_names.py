@@ -1,0 +1,46 @@
+"""Short names of classes in the API reference, where several classes have one name."""
+
+from __future__ import annotations
+
+import pytest
+from docutils import nodes
+from sphinx import addnodes
+
+from gpuguide.site.finding.type_names import class_seen_from, name_in_full
+
+SETTINGS = "gpuguide.sampling.reference.Settings"
+
+
+@pytest.mark.parametrize(
+    ("described", "name", "full"),
+    [
+        ("gpuguide.inference.engine.Engine", "Settings", SETTINGS),
+        ("gpuguide.inference.engine.Engine.step", "Engine", "gpuguide.inference.engine.Engine"),
+        ("gpuguide.cross_entropy.loop.Settings", "Settings", "gpuguide.cross_entropy.loop.Settings"),
+        ("gpuguide.inference.cost.decode_time", "Shape", "gpuguide.costs.memory.shape.Shape"),
+        ("gpuguide.inference.plain.feed_forward", "Shape", "gpuguide.inference.decoder.Shape"),
+        ("gpuguide.inference.engine.Engine", "GREEDY", None),
+        ("gpuguide.inference.engine.Engine", "Elephant", None),
+        ("torch.nn.Linear", "Engine", None),
+    ],
+)
+def test_the_class_is_the_one_that_the_module_knows(described: str, name: str, full: str | None) -> None:
+    assert class_seen_from(described, name) == full
+
+
+def reference(target: str, domain: str = "py") -> addnodes.pending_xref:
+    return addnodes.pending_xref(refdomain=domain, reftarget=target, refspecific=True)
+
+
+def test_only_short_names_within_a_description_change() -> None:
+    short, inside, long, term, outside = (
+        reference("Settings"), reference("Settings"), reference("torch.Tensor"), reference("Settings", "std"),
+        reference("Settings"),
+    )  # fmt: skip
+    signature = addnodes.desc_signature("", "", inside, module="gpuguide.inference.engine", fullname="Engine")
+    content = addnodes.desc_content("", nodes.paragraph("", "", short, long, term))
+    document = nodes.document(None, None)  # type: ignore[arg-type]
+    document += [addnodes.desc("", signature, content), nodes.paragraph("", "", outside)]
+    name_in_full(None, document)  # type: ignore[arg-type]
+    found = [node["reftarget"] for node in (short, inside, long, term, outside)]
+    assert found == [SETTINGS, SETTINGS, "torch.Tensor", "Settings", "Settings"]
