@@ -27,6 +27,7 @@ from gpuguide.plotting.pictures.machine import stream_and_queue
 from gpuguide.plotting.pictures.memories import bytes_under_way, memories_of_a_gpu, wait_for_a_word
 from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
 from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
+from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, slots_over_time
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "causal_tiles",
     "chain_and_one_read",
     "cut_and_draw",
+    "cycle_of_guesses",
     "frame_to_the_gpu",
     "from_text_to_token",
     "gradient_of_the_loss",
@@ -51,6 +53,8 @@ __all__ = [
     "race_of_the_tokens",
     "radix_sort_passes",
     "ring_of_buffers",
+    "shared_pages",
+    "slots_over_time",
     "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",
