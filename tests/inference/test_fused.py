@@ -196,7 +196,7 @@ def best_tokens(step: Any) -> torch.Tensor:
     texts = torch.zeros(step.count, 9, dtype=torch.int64, device=step.best.device)
     tokens, lengths = texts[:, 0].clone(), texts[:, 0].clone()
     fused.advance(step, None, tokens, lengths, texts[:, 0].bool(), texts)
-    assert (step.best == fused.LOWEST).all()
+    assert (step.best == fused.step.LOWEST).all()
     return tokens
 
 
@@ -300,7 +300,7 @@ def test_tilings_cover_all_inputs_and_outputs(
 ) -> None:
     from gpuguide.inference import fused
 
-    multiple = {0: 1, 4: group, 8: fused.WIDTH}[bits]
+    multiple = {0: 1, 4: group, 8: fused.tiling.WIDTH}[bits]
     stored = -(-inputs // multiple) * multiple * max(bits, 1) // (32 if bits else 1)
     weight = torch.empty(outputs, stored, device="meta")
     matrix = fused.Matrix(weight, weight, weight, False, outputs, inputs, 1, bits, group if bits == 4 else 1)
@@ -308,12 +308,12 @@ def test_tilings_cover_all_inputs_and_outputs(
     assert vector.programs * vector.rounds * vector.rows >= outputs
     assert vector.parts * vector.length >= inputs
     assert vector.padded >= vector.length
-    assert vector.length % fused.WIDTH == 0
+    assert vector.length % fused.tiling.WIDTH == 0
     assert all(power.bit_count() == 1 for power in (vector.padded, vector.rows, vector.warps))
     assert 2 <= vector.rows <= 64
     assert vector.warps <= 16
     assert vector.parts == 1 or can_cut
-    assert not can_cut or vector.length <= fused.LONGEST_PART
+    assert not can_cut or vector.length <= fused.tiling.LONGEST_PART
 
     tiling = fused.matrix_tiling(matrix, count, processors, can_split=can_cut)
     blocks = -(-inputs // tiling.block)

@@ -138,14 +138,12 @@ def prepare(
 
     if weights not in WEIGHTS:
         raise GpuguideError(f"Weights are {weights!r}; known: {', '.join(WEIGHTS)}.")
+    if not isinstance(model, GPT2 | Llama):
+        raise GpuguideError(f"A {type(model).__name__} cannot be prepared; the architectures are GPT2 and Llama.")
     first = next(model.parameters())
     keep = _Keep(weights, dtype or first.dtype, _place(device or first.device), group)
     with torch.no_grad():
-        if isinstance(model, GPT2):
-            return _of_gpt2(model, keep)
-        if isinstance(model, Llama):
-            return _of_llama(model, keep)
-    raise GpuguideError(f"A {type(model).__name__} cannot be prepared; the architectures are GPT2 and Llama.")
+        return _of_gpt2(model, keep) if isinstance(model, GPT2) else _of_llama(model, keep)
 
 
 def _place(device: torch.device | str) -> torch.device:

@@ -90,6 +90,8 @@ class Engine:
         """
         if not 1 <= len(prompts) <= self.rows:
             raise GpuguideError(f"{len(prompts)} prompts were given; this engine has rows for 1 to {self.rows}.")
+        if seeds is not None and len(seeds) != len(prompts):
+            raise GpuguideError(f"{len(seeds)} seeds were given for {len(prompts)} prompts; give one for each.")
         for prompt in prompts:
             self.check_prompt(prompt)
         rows = torch.arange(len(prompts), device=self.decoder.device)
@@ -183,6 +185,8 @@ class Engine:
             ``(rows,)``, on the device: the new tokens; the next step overwrites them.
         """
         count = self.rows if rows is None else rows
+        if not 1 <= count <= self.rows:
+            raise GpuguideError(f"A step of {count} rows was asked for; this engine has 1 to {self.rows}.")
         with torch.inference_mode():
             if count not in self._steps:
                 self._steps[count] = self._captured(count)

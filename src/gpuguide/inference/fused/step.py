@@ -49,6 +49,8 @@ class Step:
     """
 
     def __init__(self, decoder: Decoder, cache: Cache, rows: torch.Tensor) -> None:
+        if decoder.shape.head_dim & (decoder.shape.head_dim - 1):
+            raise ValueError(f"The kernels take heads of a power of two; these have {decoder.shape.head_dim} numbers.")
         self.decoder, self.cache, self.rows = decoder, cache, rows
         self.count = count = len(rows)
         shape, device = decoder.shape, decoder.device
@@ -73,7 +75,9 @@ class Step:
         )
         self.out_tiling = self._tiling(self.layers[0].out, can_split=True)
         self.down_tiling = self._tiling(self.layers[0].down, can_split=True)
-        parts = max(self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(max(shape.inner, shape.hidden), LONGEST_PART) + 1)
+        parts = max(
+            self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(max(shape.inner, shape.hidden), LONGEST_PART) + 1
+        )
         self.partial = torch.empty(parts, count, shape.hidden, dtype=torch.float32, device=device)
         """Sums over parts of the inputs of a product, to be added up"""
         self.arrived = torch.zeros(shape.hidden, dtype=torch.int32, device=device)

@@ -1,10 +1,10 @@
 """Speculative decoding: somebody drafts a few tokens ahead, and the target model verifies all of them in one pass.
 
-A decode step reads all weights for one token. Reading them for five tokens takes hardly longer, but the five have to be
-knkernels. So they are guessed: by a small model, or from the text (:mod:`gpuguide.inference.speculative.drafting`). The target model
-then says at every place what it would have done there. Guesses are accepted up to the first one that fails, and for
-that place the target's pass has the right token already. So a cycle gives at least one token, and ``k + 1`` if all
-``k`` guesses hold.
+A decode step reads all weights for one token. Reading them for five tokens takes hardly longer, but the five have to
+be known. So they are guessed: by a small model, or from the text (:mod:`gpuguide.inference.speculative.drafting`). The
+target model then says at every place what it would have done there. Guesses are accepted up to the first one that
+fails, and for that place the target's pass has the right token already. So a cycle gives at least one token, and ``k +
+1`` if all ``k`` guesses hold.
 
 The text does not depend on the guesses. Greedy decoding gives the target's own tokens; sampling draws from the target's
 own distribution, by the rule in :func:`gpuguide.inference.speculative.acceptance.accept`.
@@ -25,13 +25,13 @@ from dataclasses import asdict
 
 import torch
 
-from gpuguide.kernels import take
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.speculative.acceptance import accept_logits, agree
 from gpuguide.inference.speculative.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward
+from gpuguide.kernels import take
 from gpuguide.logits import check_settings
 from gpuguide.sampling.reference import Settings, random_words
 
@@ -212,7 +212,7 @@ class Speculator:
         At place ``i`` stands what decides whether position ``i`` accepts its guess, at ``width + i`` what draws the
         last token of a cycle that begins with position ``i`` as its last. A position may be drafted and tested in
         several cycles. Only one of them decides it, and the others' outcome, behind a rejected token, is never seen: so
-        the same numbers can serve them all, and still each token has its kernels.
+        the same numbers can serve them all, and still each token has its own.
         """
         width = self.texts.shape[1]
         places = seeds[:, None] * LONGEST_TEXT + torch.arange(width, device=seeds.device)
