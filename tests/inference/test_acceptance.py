@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from interpreted import needs_triton
 
 from gpuguide import logits as distributions
-from gpuguide.inference.acceptance import accept, accept_logits, agree, probabilities
+from gpuguide.inference.speculative.acceptance import accept, accept_logits, agree, probabilities
 from gpuguide.sampling import sample_token
 from gpuguide.sampling.reference import Settings
 
@@ -159,7 +159,7 @@ def kernels_accept_what_the_plain_version_accepts(device: str) -> None:
 
 
 def compare(vocab: int, k: int, settings: Settings, *, certain: bool, device: str, rows: int = 4) -> None:
-    from gpuguide.inference import acceptance_kernels
+    from gpuguide.inference.speculative import kernels
 
     random = torch.Generator().manual_seed(vocab + k)
     target = 3 * torch.randn(rows, k + 1, vocab, generator=random)
@@ -168,7 +168,7 @@ def compare(vocab: int, k: int, settings: Settings, *, certain: bool, device: st
     uniforms = torch.rand(rows, k + 1, generator=random, dtype=torch.float64).clamp(min=1e-9)
     counts, tokens = accept_logits(target, None if certain else draft, drafted, uniforms, settings)
     given = [part.to(device) for part in (target, draft, drafted, uniforms)]
-    found = acceptance_kernels.accept(given[0], None if certain else given[1], given[2], given[3], settings)
+    found = kernels.accept(given[0], None if certain else given[1], given[2], given[3], settings)
     case = (vocab, k, settings, certain)
     assert torch.equal(found[0].cpu(), counts), case
     written = torch.arange(k + 1) <= counts[:, None]
@@ -177,21 +177,21 @@ def compare(vocab: int, k: int, settings: Settings, *, certain: bool, device: st
 
 def equal_logits_accept_everything(device: str) -> None:
     """And a row of NaN gives tokens that exist."""
-    from gpuguide.inference import acceptance_kernels
+    from gpuguide.inference.speculative import kernels
 
     p = torch.randn(3, 5, 70, generator=torch.Generator().manual_seed(0)).to(device)
     p[2] = torch.nan
     drafted = torch.tensor([[3, 0, 69, 1]] * 3, device=device)
     for uniform in (0.5 * 2.0**-32, 1 - 0.5 * 2.0**-32):
         uniforms = torch.full((3, 5), uniform, dtype=torch.float64, device=device)
-        counts, tokens = acceptance_kernels.accept(p, p[:, :4], drafted, uniforms, Settings(temperature=0.7))
+        counts, tokens = kernels.accept(p, p[:, :4], drafted, uniforms, Settings(temperature=0.7))
         assert counts[:2].tolist() == [4, 4]
         assert ((tokens >= 0) & (tokens < 70)).all()
 
 
 def the_kernel_advances_texts(device: str) -> None:
     """Greedy and counted; a complete text gains nothing, and keeps all its places."""
-    from gpuguide.inference import acceptance_kernels
+    from gpuguide.inference.speculative import kernels
 
     capacity, k, width = 9, 3, 13
     for counted in (False, True):
@@ -201,7 +201,7 @@ def the_kernel_advances_texts(device: str) -> None:
         texts = torch.ones(4, width, dtype=torch.int64, device=device)
         outcomes = torch.ones(4, k + 2, dtype=torch.int64, device=device)
         counts = torch.tensor([3, 1, 0, 3], device=device) if counted else None
-        gained = acceptance_kernels.advance(counts, tokens, drafted, lengths, ends, texts, outcomes, capacity)
+        gained = kernels.advance(counts, tokens, drafted, lengths, ends, texts, outcomes, capacity)
         assert gained.tolist() == [4, 2, 1, 0]
         assert lengths.tolist() == [6, 6, 8, 8]
         assert texts[0].tolist() == [1, 1, 1, 5, 6, 7, 8, 1, 1, 1, 1, 1, 1]

@@ -45,8 +45,10 @@ def of_model(model: nn.Module) -> torch.Tensor:
 
 @every_model
 def test_logits_are_those_of_the_model(name: str) -> None:
+    """Of a model in fp64 all but what is rotated, which goes through fp32."""
     model = MODELS[name].double()
-    torch.testing.assert_close(logits(prepare(model)), of_model(model), rtol=1e-5, atol=1e-5)  # rotations are in fp32
+    accepted = 1e-10 if isinstance(model, GPT2) else 1e-4
+    torch.testing.assert_close(logits(prepare(model)), of_model(model), rtol=accepted, atol=accepted)
     exact = of_model(model)
     model.float()
     torch.testing.assert_close(logits(prepare(model)).double(), exact, rtol=1e-3, atol=1e-3)

@@ -158,10 +158,13 @@ def compare(kind: str, name: str, device: str, dtype: torch.dtype = torch.float3
     """Assert that a step gives the plain version's logits, tokens, keys and values, and writes nowhere else."""
     case: Case = KINDS[kind][name]()
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        from gpuguide.inference import attention_kernels, fused
+        from gpuguide.inference import fused
+        from gpuguide.inference.fused import attention, step, tiling
 
         for constant, small in case.constants.items():
-            patch.setattr(fused if hasattr(fused, constant) else attention_kernels, constant, small)
+            for module in (tiling, step, attention):
+                if hasattr(module, constant):
+                    patch.setattr(module, constant, small)
         decoder = prepare(case.model, weights=case.weights, dtype=dtype, group=case.group, device=device)
         prompts = random_prompts(case.lengths, vocab_size=101)
         before = [list(case.rows[:place]).count(row) for place, row in enumerate(case.rows)]
@@ -324,7 +327,7 @@ def test_tilings_cover_all_inputs_and_outputs(
 
 @needs_triton
 def test_a_gpu_has_work_for_all_its_processors() -> None:
-    from gpuguide.inference.attention_kernels import parts_for
+    from gpuguide.inference.fused.attention import parts_for
 
     assert parts_for(count=1, kv_heads=8, capacity=8192, processors=132) == 32  # no part below 256 keys
     assert parts_for(count=1, kv_heads=32, capacity=8192, processors=132) == 17

@@ -15,8 +15,8 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import prepare
 from gpuguide.inference.cache import PAGE, Cache
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.drafting import LookupDrafter, PromptLookup
 from gpuguide.inference.speculative import Speculator
+from gpuguide.inference.speculative.drafting import LookupDrafter, PromptLookup
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.sampling.reference import Settings

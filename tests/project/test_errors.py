@@ -12,7 +12,7 @@ from rooms import imported, modules, room
 OF_TENSORS = {"attention", "cross_entropy", "logits", "sampling", "softmax"}
 PARTS_OF_TENSORS = (
     "gpuguide.dataframes.kernels",
-    "gpuguide.inference.acceptance",
+    "gpuguide.inference.speculative.acceptance",
     "gpuguide.inference.graph",
     "gpuguide.inference.quantize",
 )

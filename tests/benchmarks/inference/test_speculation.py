@@ -10,7 +10,7 @@ import torch
 from gpuguide import models
 from gpuguide.benchmarks.inference import speculation
 from gpuguide.hardware import device as devices
-from gpuguide.inference.drafting import PromptLookup
+from gpuguide.inference.speculative.drafting import PromptLookup
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Keys

@@ -96,7 +96,7 @@ def cache_bytes(keys: Keys) -> int:
 
 def ours(problem: Problem, keys: Keys) -> Attend:
     """Return our kernel, which finds a sequence's pages in a table."""
-    from gpuguide.inference.attention_kernels import Attention
+    from gpuguide.inference.fused.attention import Attention
 
     batch, heads, head_dim = problem.queries.shape
     context = number(keys, "context")

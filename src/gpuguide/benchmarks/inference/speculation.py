@@ -22,8 +22,8 @@ from gpuguide.benchmarks.inference.models import number
 from gpuguide.benchmarks.inference.texts import timed
 from gpuguide.hardware.device import Device
 from gpuguide.inference import Decoder, Engine, prepare
-from gpuguide.inference.drafting import PromptLookup
 from gpuguide.inference.speculative import Speculator
+from gpuguide.inference.speculative.drafting import PromptLookup
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate

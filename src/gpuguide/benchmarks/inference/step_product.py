@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gpuguide.inference import fused
-from gpuguide.inference.attention_kernels import overlaps
 from gpuguide.inference.decoder import Linear
+from gpuguide.inference.fused.attention import overlaps
 
 
 class StepProduct(fused.Step):

@@ -15,6 +15,7 @@ from gpuguide.plotting.pictures.frames import (
     radix_sort_passes,
     ring_of_buffers,
 )
+from gpuguide.plotting.pictures.inference import kernels_of_a_step, prefill_and_decode
 from gpuguide.plotting.pictures.losses import (
     gradient_of_the_loss,
     loss_in_chunks,
@@ -41,12 +42,14 @@ __all__ = [
     "group_by_in_a_table",
     "join_in_two_steps",
     "kernel_lanes",
+    "kernels_of_a_step",
     "loss_in_chunks",
     "mask_tiles",
     "memories_of_a_gpu",
     "memory_of_a_loss",
     "online_softmax",
     "overlapped_schedule",
+    "prefill_and_decode",
     "race_of_the_tokens",
     "radix_sort_passes",
     "ring_of_buffers",

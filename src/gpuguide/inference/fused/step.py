@@ -1,8 +1,8 @@
 """A decode step in few kernels, all its memory reserved beforehand, so that a CUDA graph can hold it.
 
-For one token a layer is five kernels (:mod:`~gpuguide.inference.vector_kernels`): norm with queries, keys and values;
+For one token a layer is five kernels (:mod:`~gpuguide.inference.fused.vector`): norm with queries, keys and values;
 attention; its second product; norm with the first product of the feed-forward part; the second. For several tokens the
-norms are kernels of their own (:mod:`~gpuguide.inference.matrix_kernels`), which makes seven.
+norms are kernels of their own (:mod:`~gpuguide.inference.fused.matrix`), which makes seven.
 """
 
 from __future__ import annotations
@@ -13,145 +13,25 @@ from typing import Any
 
 import torch
 import triton
-from torch.nn import functional
 
-from gpuguide.inference import matrix_kernels, vector_kernels
-from gpuguide.inference.attention_kernels import Attention, overlaps
 from gpuguide.inference.cache import PAGE, Cache
-from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm
-from gpuguide.inference.quantize import Int4
+from gpuguide.inference.decoder import Decoder, Layer, Norm
+from gpuguide.inference.fused import matrix, vector
+from gpuguide.inference.fused.attention import Attention, overlaps
+from gpuguide.inference.fused.tiling import (
+    LONGEST_PART,
+    Matrix,
+    MatrixTiling,
+    matrix_tiling,
+    vector_constants,
+    vector_tiling,
+)
 
-LONGEST_PART = 4096
-"""Numbers of a vector that the registers of a program hold beside the weights"""
 LARGEST_OVERLAPPED = 2**26
 """Bytes of a layer's weights up to which it pays to launch its kernels while their predecessors run. Of a large layer
 every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
-WIDTH = 128
-"""Parts of vectors are multiples of this, as the groups of four-bit weights are its divisors"""
 LOWEST = -(2**63)
-"""Below every logit, as :func:`gpuguide.inference.parts.order_of` orders them"""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix as a kernel takes it."""
-
-    weight: torch.Tensor
-    """Numbers of the model's format, or int32 words of quantised ones, ``(outputs, stride)``"""
-    scales: torch.Tensor
-    bias: torch.Tensor
-    has_bias: bool
-    outputs: int
-    inputs: int
-    groups: int
-    """Scales of a row"""
-    bits: int
-    """8 or 4; 0 for numbers of the model's format"""
-    group: int
-    """Inputs that share a scale, with 4 bits"""
-
-    @classmethod
-    def of(cls, linear: Linear) -> Matrix:
-        """Return the matrix of a linear layer, plain or quantised."""
-        weight = linear.weight
-        has_bias = linear.bias is not None
-        if isinstance(weight, torch.Tensor):
-            bias = weight if linear.bias is None else linear.bias
-            return cls(weight, weight, bias, has_bias, weight.shape[0], weight.shape[1], 1, 0, 1)
-        stored = weight.weight
-        bias = stored if linear.bias is None else linear.bias
-        sizes = weight.out_features, weight.in_features, weight.groups
-        if isinstance(weight, Int4):
-            return cls(stored, weight.scales, bias, has_bias, *sizes, 4, weight.group)
-        words = functional.pad(stored, (0, -stored.shape[1] % WIDTH)).view(torch.int32)
-        return cls(words, weight.scales, bias, has_bias, *sizes, 8, 1)
-
-    @property
-    def word(self) -> int:
-        """Numbers in an element of the stored matrix."""
-        return 32 // self.bits if self.bits else 1
-
-    @property
-    def stride(self) -> int:
-        """Elements of a row in memory."""
-        return self.weight.shape[1]
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Return what every kernel takes of a matrix, in order."""
-        high = 0x7F8000 if self.bits == 8 else 0x780000
-        return self.weight, self.scales, self.bias, high, 0x78000, self.inputs, self.outputs, self.stride, self.groups
-
-
-@dataclass(frozen=True)
-class VectorTiling:
-    """How a product with one vector is shared out."""
-
-    parts: int
-    """Into which the vector is cut, where it is too long for registers"""
-    length: int
-    """Of a part"""
-    padded: int
-    """The power of two that holds a part"""
-    rows: int
-    """That a program multiplies at a time"""
-    programs: int
-    """That share the rows out"""
-    rounds: int
-    """In which they take them"""
-    warps: int
-
-
-@dataclass(frozen=True)
-class MatrixTiling:
-    """How a product with several tokens is cut up."""
-
-    tokens: int
-    rows: int
-    block: int
-    parts: int
-    warps: int
-    stages: int
-
-
-def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTiling:
-    """Return the tiling for one vector.
-
-    Found by trying, on an H200 with the shapes of models of one and of seven billion weights: how many rows a program
-    has under way, how many warps share them, and how many programs a multiprocessor has. Small matrices get fewer rows
-    a program, so that every multiprocessor has work for two. The rounds in which programs take rows come out even.
-    """
-    inputs = matrix.stride * matrix.word
-    parts = triton.cdiv(inputs, LONGEST_PART) if can_cut else 1
-    length = triton.cdiv(triton.cdiv(inputs, parts), WIDTH) * WIDTH
-    padded = max(WIDTH, triton.next_power_of_2(length))
-    if matrix.bits == 8:
-        rows, warps, at_once = 8, padded // 1024, 24
-    elif matrix.bits == 4:
-        rows, warps, at_once = 16, padded // 512, 16
-    elif padded >= 2048:
-        rows, warps, at_once = max(2, 16384 // padded), padded // 256, 32
-    else:
-        rows, warps, at_once = 8192 // padded, padded // 512, 32
-    warps = min(16, max(2, warps))
-    while rows > 2 and matrix.outputs // rows * parts < 2 * processors:
-        rows //= 2
-    groups = triton.cdiv(matrix.outputs, rows)
-    rounds = triton.cdiv(groups, max(1, processors * max(1, at_once // warps) // parts))
-    return VectorTiling(parts, length, padded, rows, triton.cdiv(groups, rounds), rounds, warps)
-
-
-def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: bool) -> MatrixTiling:
-    """Return the tiling for ``count`` tokens; ``can_split`` says whether inputs may be cut into parts."""
-    tokens = max(16, min(64, triton.next_power_of_2(count)))
-    few = count <= 32
-    block = matrix.group if matrix.bits == 4 else 256 if few else 128
-    rows = 32 if few else 64
-    while rows > 16 and triton.cdiv(matrix.outputs, rows) < processors:
-        rows //= 2
-    programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
-    blocks = triton.cdiv(matrix.inputs, block)
-    parts = max(1, min(8, 2 * processors // programs, blocks // 2)) if can_split else 1
-    return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
+"""Below every logit, as :func:`gpuguide.inference.fused.parts.order_of` orders them"""
 
 
 class Step:
@@ -193,7 +73,7 @@ class Step:
         )
         self.out_tiling = self._tiling(self.layers[0].out, can_split=True)
         self.down_tiling = self._tiling(self.layers[0].down, can_split=True)
-        parts = max(self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(shape.inner, LONGEST_PART) + 1)
+        parts = max(self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(max(shape.inner, shape.hidden), LONGEST_PART) + 1)
         self.partial = torch.empty(parts, count, shape.hidden, dtype=torch.float32, device=device)
         """Sums over parts of the inputs of a product, to be added up"""
         self.arrived = torch.zeros(shape.hidden, dtype=torch.int32, device=device)
@@ -218,7 +98,7 @@ class Step:
         block = 1024
         positions = self.decoder.position_embedding
         self._launch(
-            vector_kernels.embed_kernel, (self.count, triton.cdiv(shape.hidden, block)), 4,
+            vector.embed_kernel, (self.count, triton.cdiv(shape.hidden, block)), 4,
             tokens, lengths, self.decoder.token_embedding, tokens if positions is None else positions, self.hidden,
             WIDTH=shape.hidden, BLOCK=block, POSITIONS=positions is not None,
         )  # fmt: skip
@@ -231,7 +111,7 @@ class Step:
     # --- one token ---------------------------------------------------------------------------------------
 
     def _one_token(self, positions: torch.Tensor) -> None:
-        shape, kernels = self.decoder.shape, vector_kernels
+        shape, kernels = self.decoder.shape, vector
         for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
             into_cache = self._cache_arguments(number, positions)
             self._normed(kernels.project_kernel, layer.attention_norm, of.query_key_value, into_cache,
@@ -258,7 +138,7 @@ class Step:
     def _add(self, of: Matrix, x: torch.Tensor) -> None:
         tiling = vector_tiling(of, self.processors, can_cut=True)
         self._launch(
-            vector_kernels.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
+            vector.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
             self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
             ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling),
         )  # fmt: skip
@@ -266,7 +146,7 @@ class Step:
     # --- several tokens ------------------------------------------------------------------------------------
 
     def _several_tokens(self, positions: torch.Tensor) -> None:
-        shape, kernels = self.decoder.shape, matrix_kernels
+        shape, kernels = self.decoder.shape, matrix
         before: Matrix | None = None
         parts = 0
         for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
@@ -299,7 +179,7 @@ class Step:
         blocks = triton.cdiv(of.inputs, tiling.block)
         length = triton.cdiv(blocks, tiling.parts) * tiling.block
         self._launch(
-            matrix_kernels.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
+            matrix.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
             self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
             STAGES=tiling.stages,
         )  # fmt: skip
@@ -308,7 +188,7 @@ class Step:
         width = self.decoder.shape.hidden
         has_bias = before is not None and before.has_bias
         self._launch(
-            matrix_kernels.add_and_norm_kernel, (self.count,), 4 if width <= 2048 else 8, self.hidden, self.partial,
+            matrix.add_and_norm_kernel, (self.count,), 4 if width <= 2048 else 8, self.hidden, self.partial,
             before.bias if before is not None and has_bias else self.hidden, *_norm(norm), self.normed, self.count,
             width, PARTS=parts, BIAS=has_bias, LAYER_NORM=norm.bias is not None, BLOCK=triton.next_power_of_2(width),
         )  # fmt: skip
@@ -369,19 +249,6 @@ def _norm(norm: Norm) -> tuple[Any, ...]:
     return norm.weight, norm.weight if norm.bias is None else norm.bias, norm.epsilon
 
 
-def vector_constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
-    """Return what is fixed when a kernel for one vector is compiled."""
-    return {
-        "BIAS": of.has_bias,
-        "BITS": of.bits,
-        "GROUP": of.group,
-        "INPUTS": tiling.padded,
-        "ACROSS": tiling.padded // of.word,
-        "ROWS": tiling.rows,
-        "ROUNDS": tiling.rounds,
-    }
-
-
 # --- the end of a step -----------------------------------------------------------------------------------
 
 
@@ -400,7 +267,7 @@ def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, length
     """
     count = step.count
     pdl = {"launch_pdl": True} if step.overlap and drawn is None else {}
-    vector_kernels.advance_kernel[(count,)](
+    vector.advance_kernel[(count,)](
         step.best, step.best if drawn is None else drawn, tokens, lengths, writing, texts, texts.shape[1],
         GREEDY=drawn is None, LOWEST=LOWEST, OVERLAP=bool(pdl), num_warps=1, **pdl,
     )  # fmt: skip

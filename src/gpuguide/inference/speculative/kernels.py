@@ -6,7 +6,7 @@
    them in two passes over the vocabulary: what is missing in all, and where the running sum passes a random share.
 3. :func:`advance_kernel` puts the tokens into the texts and moves on.
 
-:mod:`gpuguide.inference.acceptance` has the same in plain PyTorch.
+:mod:`gpuguide.inference.speculative.acceptance` has the same in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def accept(
     uniforms: torch.Tensor,
     settings: Settings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Accept drafted tokens. As :func:`gpuguide.inference.acceptance.accept_logits`, on a GPU."""
+    """Accept drafted tokens. As :func:`gpuguide.inference.speculative.acceptance.accept_logits`, on a GPU."""
     rows, k = drafted.shape
     vocab = target_logits.shape[-1]
     scale = math.log2(math.e) / max(settings.temperature, 1e-30)

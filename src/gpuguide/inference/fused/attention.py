@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from gpuguide.inference.cache import PAGE
-from gpuguide.inference.parts import let_successor_start, wait_for_predecessor
+from gpuguide.inference.fused.parts import let_successor_start, wait_for_predecessor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)

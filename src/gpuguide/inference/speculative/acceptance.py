@@ -2,7 +2,7 @@
 
 Greedy decoding accepts what the target would have chosen itself (:func:`agree`). Sampling accepts by chance, with the
 one rule that leaves the target's distribution as it is (:func:`accept`). :func:`accept_logits` is that rule from logits
-to tokens, on a GPU in the kernels of :mod:`gpuguide.inference.acceptance_kernels`.
+to tokens, on a GPU in the kernels of :mod:`gpuguide.inference.speculative.kernels`.
 
 References
 ----------
@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 import torch
 
-from gpuguide import kernels
+from gpuguide.kernels import take
 from gpuguide.logits import adjust, softmax
 from gpuguide.sampling.reference import Settings, is_distribution
 
@@ -137,10 +137,10 @@ def accept_logits(
     tokens : torch.Tensor
         ``(rows, k + 1)``, int64: the accepted ones, the one after them, and then anything.
     """
-    if kernels.take(target_logits):
-        from gpuguide.inference import acceptance_kernels
+    if take(target_logits):
+        from gpuguide.inference.speculative import kernels
 
-        return acceptance_kernels.accept(target_logits, draft_logits, drafted, uniforms, settings)
+        return kernels.accept(target_logits, draft_logits, drafted, uniforms, settings)
     p = probabilities(target_logits, settings)
     q = (
         torch.zeros_like(p[:, :-1]).scatter_(2, drafted[:, :, None], 1.0)

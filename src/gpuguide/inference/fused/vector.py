@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpuguide.inference.parts import (
+from gpuguide.inference.fused.parts import (
     add_bias,
     let_successor_start,
     load_rows,

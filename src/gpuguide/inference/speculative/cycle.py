@@ -1,13 +1,13 @@
 """Speculative decoding: somebody drafts a few tokens ahead, and the target model verifies all of them in one pass.
 
 A decode step reads all weights for one token. Reading them for five tokens takes hardly longer, but the five have to be
-known. So they are guessed: by a small model, or from the text (:mod:`gpuguide.inference.drafting`). The target model
+knkernels. So they are guessed: by a small model, or from the text (:mod:`gpuguide.inference.speculative.drafting`). The target model
 then says at every place what it would have done there. Guesses are accepted up to the first one that fails, and for
 that place the target's pass has the right token already. So a cycle gives at least one token, and ``k + 1`` if all
 ``k`` guesses hold.
 
 The text does not depend on the guesses. Greedy decoding gives the target's own tokens; sampling draws from the target's
-own distribution, by the rule in :func:`gpuguide.inference.acceptance.accept`.
+own distribution, by the rule in :func:`gpuguide.inference.speculative.acceptance.accept`.
 
 Keys and values of rejected tokens stay in the cache, behind the length that counts. Nothing reads them there, and the
 next cycle writes over them: to roll back is to set a length.
@@ -25,13 +25,13 @@ from dataclasses import asdict
 
 import torch
 
-from gpuguide import kernels
+from gpuguide.kernels import take
 from gpuguide.errors import GpuguideError
-from gpuguide.inference.acceptance import accept_logits, agree
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward
 from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
 from gpuguide.inference.graph import Captured
+from gpuguide.inference.speculative.acceptance import accept_logits, agree
+from gpuguide.inference.speculative.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward
 from gpuguide.logits import check_settings
 from gpuguide.sampling.reference import Settings, random_words
 
@@ -194,10 +194,10 @@ class Speculator:
             count, tokens = accept_logits(logits, draft_logits, drafted, uniforms, self.settings)
         else:
             count, tokens = None, logits.argmax(dim=-1)
-        if kernels.take(self.texts):
-            from gpuguide.inference import acceptance_kernels
+        if take(self.texts):
+            from gpuguide.inference.speculative import kernels
 
-            return acceptance_kernels.advance(count, tokens, drafted, self.lengths, self.ends, self.texts,
+            return kernels.advance(count, tokens, drafted, self.lengths, self.ends, self.texts,
                                               self.outcomes, self.capacity)  # fmt: skip
         gained = (agree(tokens, drafted) if count is None else count) + 1
         gained = gained.masked_fill(complete, 0)
@@ -212,7 +212,7 @@ class Speculator:
         At place ``i`` stands what decides whether position ``i`` accepts its guess, at ``width + i`` what draws the
         last token of a cycle that begins with position ``i`` as its last. A position may be drafted and tested in
         several cycles. Only one of them decides it, and the others' outcome, behind a rejected token, is never seen: so
-        the same numbers can serve them all, and still each token has its own.
+        the same numbers can serve them all, and still each token has its kernels.
         """
         width = self.texts.shape[1]
         places = seeds[:, None] * LONGEST_TEXT + torch.arange(width, device=seeds.device)
