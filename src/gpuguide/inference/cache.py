@@ -51,7 +51,7 @@ class Cache:
     def write(
         self, layer: int, rows: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
-        """Put away keys and values.
+        """Store keys and values.
 
         Parameters
         ----------
@@ -60,7 +60,7 @@ class Cache:
         rows : torch.Tensor
             ``(batch,)``: whose.
         positions : torch.Tensor
-            ``(batch, seq)``: of which token. A position below zero is nobody's: nothing is kept.
+            ``(batch, seq)``: of which token. Where a position is below zero, nothing is kept.
         keys, values : torch.Tensor
             ``(batch, kv_heads, seq, head_dim)``
         """
@@ -98,7 +98,7 @@ def empty_cache(decoder: Decoder, rows: int, capacity: int, pages: int) -> Cache
     capacity : int
         Tokens that one of them can have.
     pages : int
-        Pages for all of them together, beside the one that is nobody's.
+        Pages for all of them together, beside the one that belongs to nobody.
 
     Raises
     ------

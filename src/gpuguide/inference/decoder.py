@@ -5,7 +5,7 @@ in the data: a norm has a bias or not, positions are a table of vectors or rotat
 or not, the feed-forward part has a gate or not.
 
 Two things are laid out anew. Rotations turn pairs of numbers of a query or key, and ``transformers`` pairs number ``i``
-with ``i + head_dim / 2``. Here the two are neighbours, and so are each gate and what it gates: then whoever computes
+with ``i + head_dim / 2``. Here the two are neighbours, and so are each gate and what it gates: then a kernel that has
 one of a pair has the other too. Queries and keys are reordered alike, so their products stay what they were.
 """
 

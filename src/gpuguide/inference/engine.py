@@ -1,7 +1,7 @@
 """A model set up to write: its weights, a cache, and a step that is captured once and replayed for every token.
 
 Everything that a step needs is on the device: the last token of each row, how many are in the cache, who is writing,
-the seeds. So a step neither waits for the host nor tells it anything; it leaves its tokens in :attr:`Engine.texts`,
+the seeds. So a step neither waits for the host nor reports to it; it leaves its tokens in :attr:`Engine.texts`,
 which can be looked at later. On a GPU the step runs the kernels of :mod:`gpuguide.inference.fused` in a CUDA graph,
 elsewhere :mod:`gpuguide.inference.plain`.
 """
@@ -139,7 +139,7 @@ class Engine:
         logits: torch.Tensor,
         seeds: Sequence[int] | torch.Tensor,
     ) -> torch.Tensor:
-        """Draw the first new token of rows whose prompts have been read; from here on :meth:`step` continues them.
+        """Draw the first new token of rows whose prompts have been read; afterwards :meth:`step` continues them.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class Engine:
         logits : torch.Tensor
             ``(count, vocab_size)``: those after the prompts.
         seeds : sequence of int, or torch.Tensor
-            One for each text: with it and its prompt a text is what it is, whoever is written beside it.
+            One for each text. Seed and prompt alone determine a text, whatever is written beside it.
 
         Returns
         -------

@@ -30,7 +30,7 @@ class Request:
     priority: int = 0
     """Requests with a higher one are served first"""
     seed: int = 0
-    """With the prompt it decides what is drawn, whoever is served beside it"""
+    """Together with the prompt it determines what is drawn, whatever else is served"""
     arrival: float | None = None
     """Seconds after the scheduler's start; by default it arrives when it is submitted"""
 

@@ -44,7 +44,7 @@ class Speculator:
 
     A cycle drafts ``k`` tokens, verifies them, accepts and rolls back. Rows accept different numbers of tokens and go
     on at different places. All of it happens on the device, in one CUDA graph on a GPU, and nothing waits for the host.
-    With its seed and prompt a text is what it is, whoever is written beside it.
+    Seed and prompt alone determine a text, whatever is written beside it.
 
     Parameters
     ----------
