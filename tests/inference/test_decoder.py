@@ -14,7 +14,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import Decoder, plain, prepare, static_cache
 from gpuguide.inference.decoder import WEIGHTS, neighbours
 from gpuguide.inference.quantize import GROUPS, Int4, Int8, quantized_copy
-from gpuguide.models.gpt2 import GPT2
+from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.llama import Llama, RopeScaling
 
 MODELS = {
@@ -130,3 +130,18 @@ def test_an_unknown_kind_of_weights() -> None:
 def test_an_unknown_architecture() -> None:
     with pytest.raises(GpuguideError, match="A Linear cannot be prepared; the architectures are GPT2 and Llama"):
         prepare(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("head_dim", "dtype", "suits"), [
+    (16, torch.float32, True),
+    (16, torch.bfloat16, True),
+    (16, torch.float64, False),
+    (24, torch.float32, False),
+])  # fmt: skip
+def test_kernels_take_what_they_can_compute(
+    head_dim: int, dtype: torch.dtype, suits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where they would otherwise round float64, or fail on heads that are no power of two."""
+    monkeypatch.setattr("gpuguide.kernels.take", lambda tensor: tensor.dtype != torch.float64)
+    model = GPT2(Config(vocab_size=11, context=8, layers=1, heads=2, hidden=2 * head_dim))
+    assert prepare(model, dtype=dtype).suits_kernels() is suits

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpuguide import kernels
 from gpuguide.errors import GpuguideError
+from gpuguide.inference.quantize import Int4, Int8, quantize_int4, quantize_int8
 
 if TYPE_CHECKING:
-    from gpuguide.inference.quantize import Int4, Int8
     from gpuguide.models.gpt2 import GPT2
     from gpuguide.models.llama import Llama
 
@@ -104,6 +105,13 @@ class Decoder:
         """The format of what is not quantised."""
         return self.token_embedding.dtype
 
+    def suits_kernels(self) -> bool:
+        """Return whether :mod:`gpuguide.inference.fused` takes this model; elsewhere PyTorch computes it.
+
+        Its kernels compute in fp32 at most, and their heads have a power of two numbers.
+        """
+        return kernels.take(self.token_embedding) and self.shape.head_dim.bit_count() == 1
+
 
 def prepare(
     model: GPT2 | Llama,
@@ -175,8 +183,6 @@ class _Keep:
         moved = weight.detach().to(self.device)
         if self.weights == "plain":
             return Linear(moved.to(self.dtype).contiguous(), kept_bias)
-        from gpuguide.inference.quantize import quantize_int4, quantize_int8
-
         quantized = quantize_int8(moved) if self.weights == "int8" else quantize_int4(moved, self.group)
         return Linear(quantized, kept_bias)
 

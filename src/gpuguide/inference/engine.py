@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gpuguide import kernels
 from gpuguide.errors import GpuguideError
 from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache, static_cache
@@ -219,7 +218,7 @@ class Engine:
             for tensor, as_it_was in zip(changed, kept, strict=True):
                 tensor.copy_(as_it_was)
 
-        return Captured(self._fused_step(count) if kernels.take(self.tokens) else self._plain_step(count),
+        return Captured(self._fused_step(count) if self.decoder.suits_kernels() else self._plain_step(count),
                         self._state(), restore)  # fmt: skip
 
     def _plain_step(self, count: int) -> Callable[[], torch.Tensor]:

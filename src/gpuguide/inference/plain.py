@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from gpuguide.attention import attention
+from gpuguide.inference import quantize
 from gpuguide.inference.cache import Cache
 from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm, Shape
 
@@ -168,7 +169,5 @@ def linear(values: torch.Tensor, by: Linear) -> torch.Tensor:
     """Multiply ``(..., inputs)`` by a matrix: ``(..., outputs)``."""
     if isinstance(by.weight, torch.Tensor):
         return functional.linear(values, by.weight, by.bias)
-    from gpuguide.inference import quantize
-
     product = quantize.linear(values, by.weight)
     return product if by.bias is None else product + by.bias

@@ -40,7 +40,7 @@ class Step:
     Parameters
     ----------
     decoder : Decoder
-        On a GPU.
+        One that :meth:`suits the kernels <gpuguide.inference.decoder.Decoder.suits_kernels>`.
     cache : Cache
         For it.
     rows : torch.Tensor

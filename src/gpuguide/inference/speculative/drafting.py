@@ -15,7 +15,6 @@ from typing import Protocol
 
 import torch
 
-from gpuguide import kernels
 from gpuguide.errors import GpuguideError
 from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache
@@ -195,7 +194,7 @@ def forward(decoder: Decoder, cache: Cache, rows: int, seq: int) -> Forward:
     Its result may be the same memory in every call.
     """
     every = torch.arange(rows, device=decoder.device)
-    if not kernels.take(decoder.token_embedding):
+    if not decoder.suits_kernels():
         return lambda tokens, places: plain.decode(decoder, cache, tokens, every, places[:, 0])
     from gpuguide.inference import fused
 
