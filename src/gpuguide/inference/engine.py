@@ -17,6 +17,7 @@ from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache, static_cache
 from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.graph import Captured
+from gpuguide.inference.prefill import Prefill
 from gpuguide.sampling import NO_TOKEN, sample_token
 from gpuguide.sampling.reference import Settings
 
@@ -73,6 +74,7 @@ class Engine:
         self.seeds = torch.zeros(rows, dtype=torch.int64, device=device)
         self.texts = torch.zeros(rows, capacity + 1, dtype=torch.int64, device=device)
         """The tokens of each row by position, prompt included"""
+        self._prefill = Prefill(decoder, self.cache)
         self._steps: dict[int, Captured] = {}
 
     # --- a text begins ---------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class Engine:
         counts = torch.tensor([len(piece) for piece in pieces], pin_memory=pinned).to(device, non_blocking=True)
         with torch.inference_mode():
             self.texts[rows, start : start + longest] = tokens
-            return plain.prefill(self.decoder, self.cache, tokens, rows, start, counts)
+            return self._prefill(tokens, rows, start, counts)
 
     def begin(
         self,

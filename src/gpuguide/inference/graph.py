@@ -8,6 +8,7 @@ memory would be read in silence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -29,12 +30,20 @@ class Captured:
     before : callable, optional
         Called before each warm-up call and before the capture's first replay, to put the state back that the warm-up
         calls have changed.
+    pool : optional
+        From :func:`torch.cuda.graph_pool_handle`: memory for what is computed on the way, shared with other graphs. A
+        result must then be read before another of them is replayed.
     """
 
     def __init__(
-        self, function: Callable[[], torch.Tensor], uses: Sequence[torch.Tensor], before: Callable[[], None]
+        self,
+        function: Callable[[], torch.Tensor],
+        uses: Sequence[torch.Tensor],
+        before: Callable[[], None],
+        pool: Any = None,
     ) -> None:
         self.function = function
+        self.pool = pool
         self.addresses = [_address(tensor) for tensor in uses]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: torch.Tensor | None = None
@@ -51,7 +60,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, pool=self.pool):
             self.result = self.function()
 
     def __call__(self, uses: Sequence[torch.Tensor]) -> torch.Tensor:
