@@ -63,12 +63,18 @@ def narrow() -> Llama:
     return llama(heads=3, kv_heads=1, hidden=48, inner=262)
 
 
-PARTS_OF_KEYS = {"SMALLEST_PART": PAGE}
+PARTS_OF_KEYS = {"SMALLEST_PART": 16 * PAGE}
+PAGE_BY_PAGE = {"AT_ONCE": 1, "AT_ONCE_ALONE": 1}
+TWO_PAGES = {"AT_ONCE": 2 * 16 * PAGE, "AT_ONCE_ALONE": 2 * 16 * PAGE}
 PARTS_OF_VECTORS = {"LONGEST_PART": 128}
 ONE_TOKEN = {
     "gpt2": lambda: Case(gpt2(), lengths=[63], processors=4),
-    "llama, 3 heads share": lambda: Case(llama(layers=2), lengths=[64], constants=PARTS_OF_KEYS, processors=4),
-    "llama, none shares": lambda: Case(llama(heads=3, kv_heads=3), lengths=[129], constants=PARTS_OF_KEYS),
+    "llama, 3 heads share": lambda: Case(
+        llama(layers=2), lengths=[64], constants=PARTS_OF_KEYS | PAGE_BY_PAGE, processors=4
+    ),
+    "llama, none shares": lambda: Case(llama(heads=3, kv_heads=3), lengths=[129], constants=PARTS_OF_KEYS | TWO_PAGES),
+    "llama, page by page": lambda: Case(llama(heads=3, kv_heads=3), lengths=[129], constants=PAGE_BY_PAGE),
+    "llama, two pages at a time": lambda: Case(llama(heads=3, kv_heads=3), lengths=[130], constants=TWO_PAGES),
     "gpt2 in 8 bits": lambda: Case(gpt2(heads=1, hidden=64), "int8", lengths=[65]),
     "llama in 8 bits": lambda: Case(llama(heads=3, kv_heads=1, hidden=48), "int8", lengths=[1]),
     "gpt2 in 4 bits": lambda: Case(gpt2(), "int4", 32, lengths=[128]),
@@ -85,9 +91,11 @@ VECTORS_IN_PARTS = {
                                            constants=PARTS_OF_VECTORS),
 }  # fmt: skip
 SEVERAL_TOKENS = {
-    "gpt2": lambda: Case(gpt2(layers=2), rows=[2, 0]),
-    "llama": lambda: Case(llama(layers=2), rows=[3, 1, 0, 2, 4], lengths=[*BORDERS, 0], constants=PARTS_OF_KEYS),
-    "rows that repeat": lambda: Case(llama(), rows=[1, 1, 1, 0, 2, 2], constants=PARTS_OF_KEYS),
+    "gpt2": lambda: Case(gpt2(layers=2), rows=[2, 0], constants=PAGE_BY_PAGE),
+    "llama": lambda: Case(
+        llama(layers=2), rows=[3, 1, 0, 2, 4], lengths=[*BORDERS, 0], constants=PARTS_OF_KEYS | PAGE_BY_PAGE
+    ),
+    "rows that repeat": lambda: Case(llama(), rows=[1, 1, 1, 0, 2, 2], constants=PARTS_OF_KEYS | TWO_PAGES),
     "rows that repeat, none shares": lambda: Case(gpt2(), rows=[0, 0, 0, 1], constants=PARTS_OF_KEYS),
     "inputs in parts": lambda: Case(llama(heads=2, kv_heads=1, hidden=32, inner=1100, layers=2), rows=[0, 1, 2]),
     "inputs in parts, 4 bits": lambda: Case(gpt2(heads=2, hidden=32, layers=2), "int4", 32, rows=[0, 1, 2]),
@@ -205,7 +213,7 @@ def check_that_limits_are_reached(step: Any, case: Case) -> None:
     from gpuguide.inference import fused
 
     if "SMALLEST_PART" in case.constants:
-        assert step.attention.parts > 1
+        assert step.attention.tiling.parts > 1
     if "LONGEST_PART" in case.constants:
         tiling = fused.vector_tiling(step.layers[0].down, step.processors, can_cut=True)
         assert tiling.parts > 1
@@ -327,13 +335,28 @@ def test_tilings_cover_all_inputs_and_outputs(
 
 @needs_triton
 def test_a_gpu_has_work_for_all_its_processors() -> None:
-    from gpuguide.inference.fused.attention import parts_for
+    from gpuguide.inference.fused.attention import tiling_for
 
-    assert parts_for(count=1, kv_heads=8, capacity=8192, processors=132) == 32  # no part below 256 keys
-    assert parts_for(count=1, kv_heads=32, capacity=8192, processors=132) == 17
-    assert parts_for(count=64, kv_heads=32, capacity=8192, processors=132) == 1
-    assert parts_for(count=1, kv_heads=1, capacity=2**20, processors=132) == 64
-    assert parts_for(count=1, kv_heads=8, capacity=64, processors=132) == 1
+    def parts(count: int, kv_heads: int, capacity: int, head_dim: int = 64) -> int:
+        return tiling_for(count, kv_heads, head_dim, capacity, processors=132).parts
+
+    assert parts(count=1, kv_heads=8, capacity=8192) == 32  # no part below 256 keys
+    assert parts(count=1, kv_heads=8, capacity=4096, head_dim=128) == 32  # nor below 128 of twice the size
+    assert parts(count=1, kv_heads=32, capacity=8192) == 17
+    assert parts(count=64, kv_heads=32, capacity=8192) == 1
+    assert parts(count=1, kv_heads=1, capacity=2**20) == 64
+    assert parts(count=1, kv_heads=8, capacity=64) == 1
+
+
+@needs_triton
+def test_a_program_that_is_alone_takes_more_keys_at_a_time() -> None:
+    from gpuguide.inference.fused.attention import tiling_for
+
+    def block(count: int, head_dim: int) -> int:
+        return tiling_for(count, 12, head_dim, capacity=320, processors=132).block
+
+    assert [block(1, head_dim) for head_dim in (16, 64, 128, 512)] == [256, 256, 128, PAGE]
+    assert [block(32, head_dim) for head_dim in (16, 64, 128, 512)] == [256, 128, PAGE, PAGE]
 
 
 # --- whole texts, on a GPU -------------------------------------------------------------------------------

@@ -5,10 +5,16 @@ head would leave most of the GPU idle, so each head's keys are cut into parts, o
 running maximum, a sum and a weighted sum of values, as :mod:`gpuguide.attention.tiled` explains. The last program of a
 head to finish, which a counter knows, adds the parts up.
 
+How many keys a program takes at a time depends on how many programs there are. Many keep the memory busy together, each
+with a few keys. Where there are fewer programs than multiprocessors, a short context lasts as long as one program
+does: it then asks for all it can hold at once.
+
 Source: T. Dao et al., "Flash-Decoding for long-context inference", 2023, https://pytorch.org/blog/flash-decoding/.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -23,25 +29,30 @@ PROGRAMS_PER_PROCESSOR = 4
 """Programs that there should be for each of the GPU's multiprocessors, together"""
 FEWEST_ROWS = 16
 """Of a product on tensor cores: heads that share keys and values are filled up to as many. The arithmetic is free."""
-SMALLEST_PART = 256
-"""Keys that are worth a program of their own, and adding up with the others"""
+SMALLEST_PART = 2**14
+"""Numbers in the keys that are worth a program of their own, and adding up with the others"""
+MOST_PARTS = 64
+AT_ONCE, AT_ONCE_ALONE = 2**13, 2**14
+"""Numbers in the keys that a program takes at a time: beside others on its multiprocessor, and if it is alone"""
+LARGEST_BLOCK = 256
+"""Keys that a program takes at a time at most, however small they are"""
 
 
 @triton.jit
 def attend_kernel(queries, keys, values, table, table_width, cache_rows, positions, out, partial, sums, arrived, scale,
                   KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_DIM: tl.constexpr,
-                  PAGE: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr, STAGES: tl.constexpr,
-                  OVERLAP: tl.constexpr):  # fmt: skip
+                  PAGE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr,
+                  STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Read one part of the keys and values of one token's heads; the last program of them adds all parts up."""
     token, kv_head, part = tl.program_id(2), tl.program_id(1), tl.program_id(0)
     length = tl.load(positions + token) + 1
     pages = tl.cdiv(length, PAGE)
-    first = (pages * part // PARTS).to(tl.int32)
-    last = (pages * (part + 1) // PARTS).to(tl.int32)
+    first = (pages * part // PARTS).to(tl.int32) * PAGE
+    last = tl.minimum((pages * (part + 1) // PARTS).to(tl.int32) * PAGE, length.to(tl.int32))
     table += tl.load(cache_rows + token) * table_width
     head = tl.arange(0, GROUP_PAD)
     column = tl.arange(0, HEAD_DIM)
-    slot = tl.arange(0, PAGE)
+    slot = tl.arange(0, BLOCK)
     of_query = ((token * KV_HEADS + kv_head) * GROUP + head)[:, None] * HEAD_DIM + column[None, :]
     let_successor_start(OVERLAP)
     wait_for_predecessor(OVERLAP)
@@ -49,10 +60,15 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
     maximum = tl.full((GROUP_PAD,), LOWEST, tl.float32)
     total = tl.zeros((GROUP_PAD,), tl.float32)
     mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
-    for number in tl.range(first, last, num_stages=STAGES):
-        page = tl.load(table + number).to(tl.int64)
-        place = (page * KV_HEADS + kv_head) * (PAGE * HEAD_DIM) + slot[:, None] * HEAD_DIM + column[None, :]
-        seen = number * PAGE + slot < length
+    for start in tl.range(first, last, BLOCK, num_stages=STAGES):
+        seen = start + slot < last
+        if BLOCK == PAGE:
+            page = tl.load(table + start // PAGE).to(tl.int64)
+            begin = ((page * KV_HEADS + kv_head) * PAGE + slot) * HEAD_DIM
+        else:
+            page = tl.load(table + (start + slot) // PAGE, mask=seen, other=0).to(tl.int64)
+            begin = ((page * KV_HEADS + kv_head) * PAGE + slot % PAGE) * HEAD_DIM
+        place = begin[:, None] + column[None, :]
         k = tl.load(keys + place, mask=seen[:, None], other=0)
         v = tl.load(values + place, mask=seen[:, None], other=0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -96,20 +112,35 @@ def add_parts(partial, sums, out, index, head, GROUP: tl.constexpr, HEAD_DIM: tl
     tl.store(out + (index // PARTS * GROUP + head) * HEAD_DIM + column, result.to(out.dtype.element_ty))
 
 
-def parts_for(count: int, kv_heads: int, capacity: int, processors: int) -> int:
-    """Return how many parts the keys of a head are cut into, so that the whole GPU has work.
+@dataclass(frozen=True)
+class Tiling:
+    """How attention is shared out."""
+
+    parts: int
+    """Into which the keys of a head are cut"""
+    block: int
+    """Keys that a program takes at a time: pages"""
+    stages: int
+    """Blocks that are under way"""
+
+
+def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processors: int) -> Tiling:
+    """Return how to share attention out so that the whole GPU has work.
 
     Parameters
     ----------
-    count, kv_heads : int
-        Tokens and heads of keys: together so many programs there are for each part.
+    count, kv_heads, head_dim : int
+        Tokens and heads of keys: together so many programs there are for each part; and the size of a head.
     capacity : int
         Keys that there can be.
     processors : int
         Multiprocessors of the GPU.
     """
     wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, count * kv_heads)
-    return max(1, min(wanted, capacity // SMALLEST_PART, 64))
+    parts = max(1, min(wanted, capacity * head_dim // SMALLEST_PART, MOST_PARTS))
+    alone = count * kv_heads * parts <= processors
+    block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_ALONE if alone else AT_ONCE) // head_dim))
+    return Tiling(parts, block, 3 if block == PAGE else 2)
 
 
 class Attention:
@@ -133,10 +164,10 @@ class Attention:
                  *, overlap: bool = False) -> None:  # fmt: skip
         self.group = heads // kv_heads
         processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 4
-        self.parts = parts_for(count, kv_heads, capacity, processors)
+        self.tiling = tiling_for(count, kv_heads, head_dim, capacity, processors)
         self.scale = head_dim**-0.5
         self.overlap = overlap
-        room = (count, kv_heads, self.parts, self.group)
+        room = (count, kv_heads, self.tiling.parts, self.group)
         self.partial = torch.empty(*room, head_dim, dtype=torch.float32, device=like.device)
         self.sums = torch.empty(*room, 2, dtype=torch.float32, device=like.device)
         self.arrived = torch.zeros(count, kv_heads, dtype=torch.int32, device=like.device)
@@ -161,12 +192,13 @@ class Attention:
         count, _, head_dim = queries.shape
         kv_heads = keys.shape[1]
         launch = {"launch_pdl": True} if self.overlap else {}
-        attend_kernel[(self.parts, kv_heads, count)](
+        parts = self.tiling.parts
+        attend_kernel[(parts, kv_heads, count)](
             queries, keys, values, table, table.shape[1], rows, positions, out, self.partial, self.sums, self.arrived,
             self.scale, KV_HEADS=kv_heads, GROUP=self.group,
             GROUP_PAD=max(FEWEST_ROWS, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim,
-            PAGE=PAGE, PARTS=self.parts, PARTS_PAD=triton.next_power_of_2(self.parts), STAGES=3, OVERLAP=self.overlap,
-            num_warps=4, **launch,
+            PAGE=PAGE, BLOCK=self.tiling.block, PARTS=parts, PARTS_PAD=triton.next_power_of_2(parts),
+            STAGES=self.tiling.stages, OVERLAP=self.overlap, num_warps=4, **launch,
         )  # fmt: skip
         return out
 
