@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite
 
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.cache import pages_for
@@ -106,12 +105,12 @@ class Text:
 
 
 def check_fits(request: Request, capacity: int, pages: int) -> None:
-    """Raise a :class:`GpuguideError` if a request can never be served.
+    """Raise a :class:`GpuguideError` if a request asks for what can never be done.
 
     Parameters
     ----------
     request : Request
-        Its prompt has been checked by :meth:`Engine.check_prompt <gpuguide.inference.Engine.check_prompt>`.
+        With a prompt that is known to be right.
     capacity : int
         Tokens that a text can have.
     pages : int
@@ -131,8 +130,6 @@ def check_fits(request: Request, capacity: int, pages: int) -> None:
             f"A prompt of {prompt} tokens and {request.new_tokens} more need {needed} pages of the cache, which has "
             f"{pages}; ask for fewer tokens, or give the cache more pages."
         )
-    if request.arrival is not None and not isfinite(request.arrival):
-        raise GpuguideError(f"A request arrives after {request.arrival} s; give a finite time, or leave it out.")
     if not 0 <= request.seed <= HIGHEST_SEED:
         raise GpuguideError(f"A seed is {request.seed}; give one from 0 to {HIGHEST_SEED}.")
 
