@@ -71,43 +71,26 @@ def unpacked(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.cons
 
 
 @triton.jit
-def add_block(total, tile, x, scales, m, n, count, inputs, outputs, groups, at, stop, ROWS: tl.constexpr,
-              BLOCK: tl.constexpr, BITS: tl.constexpr):  # fmt: skip
-    """Add the product over one block of inputs, whose weights have been asked for."""
-    column = at + tl.arange(0, BLOCK)
-    inside = (m < count)[:, None] & (column < stop)[None, :]
-    values = tl.load(x + m[:, None] * inputs + column[None, :], mask=inside, other=0)
-    numbers = tl.trans(unpacked(tile, values.dtype, ROWS, BLOCK, BITS))
-    if BITS == 4:  # a block is a group
-        by = tl.load(scales + n * groups + at // BLOCK, mask=n < outputs, other=0).to(tl.float32)
-        return total + tl.dot(values, numbers, input_precision="ieee") * by[None, :]
-    else:
-        return tl.dot(values, numbers, total, input_precision="ieee")
-
-
-@triton.jit
 def product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, start, stop, TOKENS: tl.constexpr,
-            ROWS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, BITS: tl.constexpr, STAGES: tl.constexpr,
+            ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr, STAGES: tl.constexpr,
             OVERLAP: tl.constexpr):  # fmt: skip
-    """Multiply some tokens by some rows of a matrix, over inputs ``start`` to ``stop``: ``(tokens, rows)`` in fp32.
-
-    Weights depend on nobody. Those of the first blocks (``AHEAD``) are asked for before the wait.
-    """
+    """Multiply some tokens by some rows of a matrix, over inputs ``start`` to ``stop``: ``(tokens, rows)`` in fp32."""
     let_successor_start(OVERLAP)
-    WORD: tl.constexpr = 1 if BITS == 0 else 32 // BITS
-    tiles = ()
-    for block in tl.static_range(AHEAD):
-        first = (start + block * BLOCK) // WORD
-        tiles = tiles + (load_rows(weight, n, outputs, stride, first, stride, BLOCK // WORD),)  # noqa: RUF005 (Triton)
     wait_for_predecessor(OVERLAP)
+    like = x.dtype.element_ty
+    WORD: tl.constexpr = 1 if BITS == 0 else 32 // BITS
     total = tl.zeros((TOKENS, ROWS), tl.float32)
-    for block in tl.static_range(AHEAD):
-        total = add_block(total, tiles[block], x, scales, m, n, count, inputs, outputs, groups, start + block * BLOCK,
-                          stop, ROWS, BLOCK, BITS)  # fmt: skip
-    if STAGES > 0:
-        for at in tl.range(start + AHEAD * BLOCK, stop, BLOCK, num_stages=STAGES):
-            tile = load_rows(weight, n, outputs, stride, at // WORD, stride, BLOCK // WORD)
-            total = add_block(total, tile, x, scales, m, n, count, inputs, outputs, groups, at, stop, ROWS, BLOCK, BITS)
+    for at in tl.range(start, stop, BLOCK, num_stages=STAGES):
+        tile = load_rows(weight, n, outputs, stride, at // WORD, stride, BLOCK // WORD)
+        column = at + tl.arange(0, BLOCK)
+        inside = (m < count)[:, None] & (column < inputs)[None, :]
+        values = tl.load(x + m[:, None] * inputs + column[None, :], mask=inside, other=0)
+        numbers = tl.trans(unpacked(tile, like, ROWS, BLOCK, BITS))
+        if BITS == 4:  # a block is a group
+            by = tl.load(scales + n * groups + at // BLOCK, mask=n < outputs, other=0).to(tl.float32)
+            total += tl.dot(values, numbers, input_precision="ieee") * by[None, :]
+        else:
+            total = tl.dot(values, numbers, total, input_precision="ieee")
     if BITS == 8:
         total *= tl.load(scales + n, mask=n < outputs, other=0).to(tl.float32)[None, :]
     return total
@@ -118,13 +101,12 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
                           values, table, table_width, cache_rows, positions, rotations, QUERIES: tl.constexpr,
                           KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROTATE: tl.constexpr,
                           BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                          BLOCK: tl.constexpr, AHEAD: tl.constexpr, STAGES: tl.constexpr,
-                          OVERLAP: tl.constexpr):  # fmt: skip
+                          BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Compute queries, keys and values: rotated, and the latter two put into the cache."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK,
-                AHEAD, BITS, STAGES, OVERLAP)  # fmt: skip
+    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
+                STAGES, OVERLAP)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
     position, slot = place_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
     if ROTATE:
@@ -136,40 +118,39 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
 @triton.jit
 def activate_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, inner,
                            GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
-                           ROWS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, STAGES: tl.constexpr,
+                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
                            OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the first product of the feed-forward part and what follows it: GELU or the gate."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK,
-                AHEAD, BITS, STAGES, OVERLAP)  # fmt: skip
+    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
+                STAGES, OVERLAP)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
     store_activated(y, m, n, count, outputs, inner, GATED, TOKENS, ROWS)
 
 
 @triton.jit
 def part_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, partial, length,
-                BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-                AHEAD: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+                OVERLAP: tl.constexpr):  # fmt: skip
     """One part of a product, over ``length`` inputs: the sum is left to the norm that follows."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(2)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, part * length,
-                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, AHEAD, BITS, STAGES, OVERLAP)  # fmt: skip
+                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, STAGES, OVERLAP)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(partial + (part * count + m)[:, None] * outputs + n[None, :], y, mask=inside)
 
 
 @triton.jit
 def head_matrix_kernel(x, weight, count, inputs, outputs, logits, best, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                       BLOCK: tl.constexpr, AHEAD: tl.constexpr, STAGES: tl.constexpr,
-                       OVERLAP: tl.constexpr):  # fmt: skip
+                       BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the logits, in fp32, and the best of each token."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, AHEAD, 0,
-                STAGES, OVERLAP)  # fmt: skip
+    y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,
+                OVERLAP)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(logits + m.to(tl.int64)[:, None] * outputs + n[None, :], y, mask=inside)
     order = tl.where(inside, order_of(y, n[None, :]), -9223372036854775808)

@@ -22,7 +22,6 @@ from gpuguide.inference.fused.tiling import (
     LONGEST_PART,
     Matrix,
     MatrixTiling,
-    matrix_constants,
     matrix_tiling,
     vector_constants,
     vector_tiling,
@@ -166,23 +165,27 @@ class Step:
             before, parts = of.down, self.down_tiling.parts
         self._add_and_norm(before, parts, self.decoder.final_norm)
         tiling, head = self._tiling(self.head, can_split=False), self.head
-        constants = {name: value for name, value in matrix_constants(head, tiling).items() if name != "BITS"}
         self._launch(
             kernels.head_matrix_kernel, self._grid(head, tiling), tiling.warps, self.normed, head.weight, self.count,
-            head.inputs, head.outputs, self.logits, self.best, **constants,
+            head.inputs, head.outputs, self.logits, self.best, TOKENS=tiling.tokens, ROWS=tiling.rows,
+            BLOCK=tiling.block, STAGES=tiling.stages,
         )  # fmt: skip
 
     def _matrix(self, kernel: Any, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
         tiling = self._tiling(of, can_split=False)
         self._launch(
             kernel, self._grid(of, tiling), tiling.warps, self.normed, *of.arguments(), self.count, *into,
-            BIAS=of.has_bias, **matrix_constants(of, tiling), **constants,
+            BIAS=of.has_bias, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
+            STAGES=tiling.stages, **constants,
         )  # fmt: skip
 
     def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
+        blocks = triton.cdiv(of.inputs, tiling.block)
+        length = triton.cdiv(blocks, tiling.parts) * tiling.block
         self._launch(
             matrix.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
-            self.count, self.partial, tiling.length, **matrix_constants(of, tiling),
+            self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
+            STAGES=tiling.stages,
         )  # fmt: skip
 
     def _add_and_norm(self, before: Matrix | None, parts: int, norm: Norm) -> None:

@@ -15,9 +15,6 @@ from gpuguide.inference.quantize import Int4
 
 LONGEST_PART = 4096
 """Numbers of a vector that the registers of a program hold beside the weights"""
-MOST_AHEAD = 4
-"""Blocks of weights in the model's format that the registers of a program hold beside its sums. They are asked for
-ahead where a multiprocessor has two programs at most: with more of them, one reads while another waits."""
 WIDTH = 128
 """Parts of vectors are multiples of this, as the groups of four-bit weights are its divisors"""
 
@@ -97,14 +94,8 @@ class MatrixTiling:
 
     tokens: int
     rows: int
-    parts: int
-    """Into which the inputs are cut"""
-    length: int
-    """Inputs of a part"""
     block: int
-    """Inputs that a program takes at a time"""
-    ahead: int
-    """Blocks whose weights are asked for before the kernel's turn"""
+    parts: int
     warps: int
     stages: int
 
@@ -147,25 +138,7 @@ def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: boo
     programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
     blocks = triton.cdiv(matrix.inputs, block)
     parts = max(1, min(8, 2 * processors // programs, blocks // 2)) if can_split else 1
-    length = triton.cdiv(blocks, parts) * block
-    parts = triton.cdiv(blocks * block, length)
-    warps = 2 if few and not matrix.bits else 4
-    ahead = 0
-    if few and programs * parts <= 2 * processors:
-        ahead, warps = min(length // block, MOST_AHEAD * matrix.word), 4
-    return MatrixTiling(tokens, rows, parts, length, block, ahead, warps, 3 if few else 5)
-
-
-def matrix_constants(of: Matrix, tiling: MatrixTiling) -> Mapping[str, Any]:
-    """Return what is fixed when a kernel for several tokens is compiled."""
-    return {
-        "BITS": of.bits,
-        "TOKENS": tiling.tokens,
-        "ROWS": tiling.rows,
-        "BLOCK": tiling.block,
-        "AHEAD": tiling.ahead,
-        "STAGES": tiling.stages,
-    }
+    return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
 
 
 def vector_constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
