@@ -1,0 +1,1 @@
+"""What links carry: copies, peers, collectives, and computing while bytes move."""
