@@ -1,1 +1,0 @@
-"""What links carry: copies, peers, collectives, and computing while bytes move."""
