@@ -71,7 +71,7 @@ html_title = "gpuguide"
 html_favicon = "src/gpuguide/site/look/theme/static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
-# Thousands of names from A to Z would be the heaviest page here; the search and the list of modules lead to them.
+# Thousands of names from A to Z would be the heaviest page here; the search and the reference lead to them.
 html_use_index = False
 html_sidebars = {"index": []}
 pygments_style = "a11y-high-contrast-light"

@@ -32,6 +32,12 @@ def pieces(device: str, lengths: list[int], seed: int) -> tuple[torch.Tensor, to
     return torch.tensor(filled, device=device), torch.tensor(lengths, device=device)
 
 
+def whole_prompts(device: str, lengths: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]:
+    """Return what to call a prefill with to read pieces from the beginning, into the first rows."""
+    tokens, counts = pieces(device, lengths, seed)
+    return tokens, torch.arange(len(lengths), device=device), 0, counts
+
+
 @on_each_device
 @every_model
 @pytest.mark.parametrize("multiple", [1, 8, 64, 256])
@@ -57,15 +63,13 @@ def test_logits_and_cache_are_those_of_the_plain_prefill(name: str, device: str,
 def test_a_result_outlasts_the_next(device: str) -> None:
     """Graphs share the memory in which they compute."""
     _, _, reading = made("gpt2", device)
-    rows = torch.arange(1, device=device)
-    tokens, counts = pieces(device, [9], seed=0)
-    results = [reading(tokens.roll(number), rows, 0, counts) for number in range(PASSES)]
-    again = [reading(tokens.roll(number), rows, 0, counts) for number in range(PASSES)]
+    results = [reading(*whole_prompts(device, [9], seed)) for seed in range(PASSES)]
+    again = [reading(*whole_prompts(device, [9], seed)) for seed in range(PASSES)]
     for first, second in zip(results, again, strict=True):
         torch.testing.assert_close(first, second)
 
 
-def calls_of_the_plain(reading: Prefill, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def calls_of_the_plain(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which each prefill that is no replay adds its number of tokens."""
     calls: list[int] = []
     whole = plain.prefill
@@ -81,19 +85,12 @@ def calls_of_the_plain(reading: Prefill, monkeypatch: pytest.MonkeyPatch) -> lis
 @pytest.mark.gpu
 def test_the_third_of_a_shape_is_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, reading = made("gpt2", "cuda", 8)
-    calls = calls_of_the_plain(reading, monkeypatch)
-    rows = torch.arange(1, device="cuda")
+    calls = calls_of_the_plain(monkeypatch)
     for length in (9, 10):
-        reading(*_call(*pieces("cuda", [length], seed=0), rows))
+        reading(*whole_prompts("cuda", [length], seed=0))
     done = len(calls)
-    reading(*_call(*pieces("cuda", [16], seed=1), rows))
+    reading(*whole_prompts("cuda", [16], seed=1))
     assert len(calls) == done > 2
-
-
-def _call(
-    tokens: torch.Tensor, counts: torch.Tensor, rows: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]:
-    return tokens, rows, 0, counts
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_TOKENS", 8), ("MOST_GRAPHS", 0)])
@@ -101,14 +98,14 @@ def test_what_is_beyond_the_limits_is_read_plainly(monkeypatch: pytest.MonkeyPat
     _, _, reading = made("gpt2", "cpu")
     monkeypatch.setattr(prefill, limit, value)
     for number in range(3):
-        reading(*_call(*pieces("cpu", [9], seed=number), torch.arange(1)))
+        reading(*whole_prompts("cpu", [9], seed=number))
     assert not reading._graphs
 
 
 def test_another_cache_under_a_captured_prefill_is_refused() -> None:
     """Its graph would go on writing into the old one."""
     _, cache, reading = made("gpt2", "cpu")
-    call = _call(*pieces("cpu", [9], seed=0), torch.arange(1))
+    call = whole_prompts("cpu", [9], seed=0)
     for _ in range(2):
         reading(*call)
     cache.keys = cache.keys.clone()

@@ -1,4 +1,4 @@
-"""A step of the loop as one CUDA graph: hundreds of launches become one, and the host no longer sets the pace.
+"""Work of a fixed shape as one CUDA graph: hundreds of launches become one, and the host no longer sets the pace.
 
 A graph remembers addresses, not tensors. It reads and writes the very memory that it was captured with, so inputs are
 copied there, and it must not be replayed once a tensor that it uses has been replaced or has another shape: the old
@@ -43,14 +43,13 @@ class Captured:
         pool: Any = None,
     ) -> None:
         self.function = function
-        self.pool = pool
         self.addresses = [_address(tensor) for tensor in uses]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: torch.Tensor | None = None
         if uses[0].is_cuda:
-            self._capture(before)
+            self._capture(before, pool)
 
-    def _capture(self, restore: Callable[[], None]) -> None:
+    def _capture(self, restore: Callable[[], None], pool: Any) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -60,7 +59,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=self.pool):
+        with torch.cuda.graph(self.graph, pool=pool):
             self.result = self.function()
 
     def __call__(self, uses: Sequence[torch.Tensor]) -> torch.Tensor:

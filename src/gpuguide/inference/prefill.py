@@ -8,9 +8,6 @@ are at most :data:`MOST_GRAPHS` graphs. Large pieces stay as they are: their ker
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch.nn import functional
 
@@ -40,51 +37,39 @@ class Prefill:
 
     def __init__(self, decoder: Decoder, cache: Cache) -> None:
         self.decoder, self.cache = decoder, cache
-        self.multiple = MULTIPLE if decoder.device.type == "cuda" else 1
+        on_gpu = decoder.device.type == "cuda"
+        self.multiple = MULTIPLE if on_gpu else 1
+        self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
         self._seen: set[tuple[int, int, int]] = set()
-        self._graphs: dict[tuple[int, int, int], _Graph] = {}
-        self._pool: Any = None
+        self._graphs: dict[tuple[int, int, int], tuple[Captured, list[torch.Tensor]]] = {}
+        """Captured prefills, and the memory that each reads its pieces from"""
 
     def __call__(self, tokens: torch.Tensor, rows: torch.Tensor, start: int, counts: torch.Tensor) -> torch.Tensor:
         """Read pieces, and return the logits after each. Parameters and result as :func:`plain.prefill`."""
         tokens = functional.pad(tokens, (0, -tokens.shape[1] % self.multiple))
         shape = (*tokens.shape, start)
         with torch.inference_mode():
+            if shape in self._seen and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
+                self._graphs[shape] = self._captured(start, tokens, rows, counts)
             if shape in self._graphs:
-                return self._graphs[shape](tokens, rows, counts)
-            if shape in self._seen and len(self._graphs) < MOST_GRAPHS:
-                self._graphs[shape] = graph = self._captured(start, tokens, rows, counts)
-                return graph(tokens, rows, counts)
+                return self._replayed(*self._graphs[shape], tokens, rows, counts)
             if tokens.numel() <= MOST_TOKENS:
                 self._seen.add(shape)
             return plain.prefill(self.decoder, self.cache, tokens, rows, start, counts)
 
-    def _captured(self, start: int, *given: torch.Tensor) -> _Graph:
-        if self._pool is None and self.decoder.device.type == "cuda":
-            self._pool = torch.cuda.graph_pool_handle()
+    def _captured(self, start: int, *given: torch.Tensor) -> tuple[Captured, list[torch.Tensor]]:
         tokens, rows, counts = inputs = [tensor.clone() for tensor in given]
 
         def read() -> torch.Tensor:
             return plain.prefill(self.decoder, self.cache, tokens, rows, start, counts)
 
-        return _Graph(inputs, self.cache, Captured(read, _uses(inputs, self.cache), lambda: None, self._pool))
+        return Captured(read, self._uses(inputs), lambda: None, self._pool), inputs
 
-
-@dataclass
-class _Graph:
-    """A captured prefill, and the memory that it reads its pieces from."""
-
-    inputs: list[torch.Tensor]
-    cache: Cache
-    captured: Captured
-
-    def __call__(self, *given: torch.Tensor) -> torch.Tensor:
-        for tensor, now in zip(self.inputs, given, strict=True):
+    def _replayed(self, captured: Captured, inputs: list[torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+        for tensor, now in zip(inputs, given, strict=True):
             tensor.copy_(now)
         # All graphs use the same memory for what they compute, so a result is not safe where it is.
-        return self.captured(_uses(self.inputs, self.cache)).clone()
+        return captured(self._uses(inputs)).clone()
 
-
-def _uses(inputs: list[torch.Tensor], cache: Cache) -> list[torch.Tensor]:
-    """Return the tensors whose memory a captured prefill reads and writes."""
-    return [*inputs, cache.keys, cache.values, cache.table]
+    def _uses(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [*inputs, self.cache.keys, self.cache.values, self.cache.table]

@@ -32,6 +32,7 @@ FEWEST_ROWS = 16
 SMALLEST_PART = 2**14
 """Numbers in the keys that are worth a program of their own, and adding up with the others"""
 MOST_PARTS = 64
+"""That the last program of a head adds up"""
 AT_ONCE, AT_ONCE_ALONE = 2**13, 2**14
 """Numbers in the keys that a program takes at a time: beside others on its multiprocessor, and if it is alone"""
 LARGEST_BLOCK = 256
@@ -62,7 +63,7 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
     mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
     for start in tl.range(first, last, BLOCK, num_stages=STAGES):
         seen = start + slot < last
-        if BLOCK == PAGE:
+        if BLOCK == PAGE:  # its keys lie side by side: one number says where
             page = tl.load(table + start // PAGE).to(tl.int64)
             begin = ((page * KV_HEADS + kv_head) * PAGE + slot) * HEAD_DIM
         else:
@@ -119,7 +120,7 @@ class Tiling:
     parts: int
     """Into which the keys of a head are cut"""
     block: int
-    """Keys that a program takes at a time: pages"""
+    """Keys that a program takes at a time: one page, or several"""
     stages: int
     """Blocks that are under way"""
 
