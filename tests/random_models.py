@@ -1,4 +1,5 @@
-"""Small models with random weights that are far from the initial ones, so that each of them matters."""
+"""Small models with random weights that are far from the initial ones, so that each of them matters; and for them
+prompts, and caches whose pages are in no order."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from gpuguide.inference import Cache, Decoder, empty_cache
+from gpuguide.inference.cache import pages_for
 from gpuguide.models import gpt2, llama
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
@@ -47,3 +50,13 @@ def random_prompts(lengths: Sequence[int], vocab_size: int = 97, seed: int = 0) 
     """Return prompts of some lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def shuffled_cache(decoder: Decoder, rows: int, capacity: int, seed: int = 0) -> Cache:
+    """Return a cache whose rows have pages in no order, and whose every number is NaN."""
+    cache = empty_cache(decoder, rows, capacity, rows * pages_for(capacity))
+    order = torch.randperm(cache.table.numel(), generator=torch.Generator().manual_seed(seed))
+    cache.table.copy_(1 + order.view(cache.table.shape))
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(torch.nan)
+    return cache

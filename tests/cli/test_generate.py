@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import io
 import json
 import re
@@ -14,24 +13,20 @@ from typing import Any
 import pytest
 import synthetic_records as synthetic
 import torch
+from packaged import loaded
 from safetensors.torch import load_file, save_file
 
 from gpuguide import models
 from gpuguide.cli import generate
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
-from gpuguide.inference import prepare, writing
+from gpuguide.inference import cost, prepare, writing
 from gpuguide.measure import records, store
 from gpuguide.measure.records import Rate
 
 Run = Callable[..., tuple[int, str, str]]
 PROMPT = "def __init__(self"
 ON_CPU = ("--model", "draft", "--device", "cpu")
-
-
-@functools.cache
-def draft() -> models.Loaded:
-    return models.load("draft")
 
 
 @pytest.fixture
@@ -50,9 +45,10 @@ def configure(folder: Path, **settings: object) -> None:
 def test_the_text_goes_out_and_how_fast_it_was_to_standard_error(gpuguide: Run) -> None:
     status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, *ON_CPU)
     assert status == 0
-    assert out == draft().complete(PROMPT, 12) + "\n"
+    assert out == loaded().complete(PROMPT, 12) + "\n"
     assert re.fullmatch(
-        r"model +draft in fp32, plain weights, on .*\n"
+        r"model +draft in fp32, plain weights *\n"
+        r"device +\S.*\n"
         r"prompt +5 tokens *\n"
         r"time to first token +[\d.]+ .?s *\n"
         r"new tokens +12 *\n"
@@ -74,26 +70,26 @@ def test_a_prompt_from_standard_input_is_taken_byte_for_byte(gpuguide: Run, monk
     given = b"x = '\xff'\nimport "
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
     status, out, err = gpuguide("generate", "--prompt", "-", "--tokens", 8, *ON_CPU)
-    expected = draft().complete(given, 8)
+    expected = loaded().complete(given, 8)
     assert (status, out) == (0, expected if expected.endswith("\n") else expected + "\n")
-    assert f"{len(draft().tokenizer.prompt(given))} tokens" in err
+    assert f"{len(loaded().tokenizer.prompt(given))} tokens" in err
 
 
 def test_settings_arrive(gpuguide: Run) -> None:
     words = ("--tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
     format = ("--weights", "int8", "--dtype", "bf16")
     _, out, err = gpuguide("generate", "--prompt", PROMPT, *words, *format, *ON_CPU)
-    prompt = draft().tokenizer.prompt(PROMPT)
-    decoder = prepare(draft().model, weights="int8", dtype=torch.bfloat16)
+    prompt = loaded().tokenizer.prompt(PROMPT)
+    decoder = prepare(loaded().model, weights="int8", dtype=torch.bfloat16)
     engine = writing.engine_for(decoder, len(prompt), 10, writing.settings(0.9, 50, 0.9, 0.01))
-    text = draft().tokenizer.decode(list(writing.stream(engine, prompt, 10, draft().tokenizer.ends, seed=5)))
+    text = loaded().tokenizer.decode(list(writing.stream(engine, prompt, 10, loaded().tokenizer.ends, seed=5)))
     assert out.rstrip("\n") == text.rstrip("\n")
     assert "draft in bf16, int8 weights" in err
 
 
 def test_an_end_of_text_ends_it_unless_it_is_in_the_prompt(gpuguide: Run, checkpoint: Path) -> None:
-    tokenizer = draft().tokenizer
-    written = models.generate(draft().model, tokenizer.prompt(PROMPT), 12)
+    tokenizer = loaded().tokenizer
+    written = models.generate(loaded().model, tokenizer.prompt(PROMPT), 12)
     place = max(written.index(token) for token in written)
     configure(checkpoint, eos_token_id=[written[place]])
     words = ("generate", "--model", checkpoint, "--device", "cpu", "--tokens", 12)
@@ -110,16 +106,16 @@ def test_by_default_it_writes_what_has_room(gpuguide: Run, checkpoint: Path, mon
     asked = []
     monkeypatch.setattr(writing, "stream", lambda engine, prompt, count, *rest: asked.append(count) or iter(()))
     prompt = "x" * 10
-    length = len(draft().tokenizer.prompt(prompt))
+    length = len(loaded().tokenizer.prompt(prompt))
     gpuguide("generate", "--prompt", prompt, *ON_CPU)
     monkeypatch.setattr(generate, "NEW_TOKENS", 1000)
     gpuguide("generate", "--prompt", prompt, *ON_CPU)
-    assert asked == [128, draft().config.context - length]
+    assert asked == [128, loaded().config.context - length]
 
 
 def test_an_interrupted_text_is_kept_and_timed(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: Any) -> Any:
-        yield from draft().tokenizer.encode("import")
+        yield from loaded().tokenizer.encode("import")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(writing, "stream", interrupted)
@@ -127,6 +123,14 @@ def test_an_interrupted_text_is_kept_and_timed(gpuguide: Run, monkeypatch: pytes
     assert (status, out) == (0, "import\n")
     assert "Interrupted" in err
     assert "new tokens" in err
+
+
+def test_what_the_terminal_cannot_show_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    written = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", written)
+        generate.print_as_it_comes(["d\xe9j\xe0 ", "\N{GRINNING FACE}", "\N{REPLACEMENT CHARACTER}\n"])
+    assert written.buffer.getvalue() == "d\xe9j\xe0 ??\n".encode("latin-1")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -224,10 +228,11 @@ def test_a_record_without_a_copy_is_passed_over() -> None:
 
 
 def test_the_share_of_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = prepare(draft().model)
+    decoder = prepare(loaded().model)
     monkeypatch.setattr(generate, "copy_bandwidth", lambda where: (1e12, "as a test says"))
     # Of three tokens two took a step, with 10 and 11 in the cache before it.
-    moved = (writing.step_bytes(decoder, 10) + writing.step_bytes(decoder, 11)) / 2
+    shape, storage = decoder.shape, decoder.storage()
+    moved = sum(cost.bytes_moved(cost.decode_step(shape, 1, context, storage)) for context in (10, 11)) / 2
     step = 2 * moved / 1e12
     large = replace(devices.fake("rtx-4090"), l2=0)
     rows = dict(generate.roofline(10, 3, step, decoder, large))

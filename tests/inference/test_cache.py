@@ -8,24 +8,14 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
-from random_models import random_gpt2, random_llama, random_prompts
+from random_models import random_gpt2, random_llama, random_prompts, shuffled_cache
 
 from gpuguide.errors import GpuguideError
-from gpuguide.inference import PAGE, Cache, Decoder, empty_cache, plain, prepare, static_cache
+from gpuguide.inference import PAGE, empty_cache, plain, prepare, static_cache
 from gpuguide.inference.cache import NOBODY, pages_for
 
 DECODER = prepare(random_llama(heads=4, kv_heads=2, hidden=32))
 BORDERS = [1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 1]
-
-
-def shuffled(decoder: Decoder, rows: int, capacity: int, seed: int) -> Cache:
-    """Return a cache whose rows have pages in no order, and whose every number is NaN."""
-    cache = empty_cache(decoder, rows, capacity, rows * pages_for(capacity))
-    order = torch.randperm(cache.table.numel(), generator=torch.Generator().manual_seed(seed))
-    cache.table.copy_(1 + order.view(cache.table.shape))
-    cache.keys.fill_(torch.nan)
-    cache.values.fill_(torch.nan)
-    return cache
 
 
 @pytest.mark.parametrize("capacity", BORDERS)
@@ -71,7 +61,7 @@ writes = st.lists(
 @given(writes=writes, seed=st.integers(0, 99), length=st.sampled_from([*BORDERS, 3 * PAGE]))
 def test_what_was_written_last_is_read(writes: list[tuple[int, list[int], int, int]], seed: int, length: int) -> None:
     """Layer, rows in some order (the last of them is not written), first position, and how many."""
-    cache = shuffled(DECODER, 3, 3 * PAGE, seed)
+    cache = shuffled_cache(DECODER, 3, 3 * PAGE, seed)
     shape = DECODER.shape
     kept: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
     generator = torch.Generator().manual_seed(seed)
@@ -95,7 +85,7 @@ def test_what_was_written_last_is_read(writes: list[tuple[int, list[int], int, i
 
 
 def test_rows_can_share_a_page() -> None:
-    cache = shuffled(DECODER, 2, 2 * PAGE, seed=0)
+    cache = shuffled_cache(DECODER, 2, 2 * PAGE, seed=0)
     cache.table[1, 0] = cache.table[0, 0]
     keys, values = torch.randn(2, 1, 2, PAGE + 3, DECODER.shape.head_dim)
     cache.write(1, torch.tensor([0]), torch.arange(PAGE + 3)[None], keys, values)
@@ -122,7 +112,7 @@ def test_what_lies_beyond_the_length_changes_nothing(length: int) -> None:
     counts = torch.tensor([length, len(prompts[1])])
     rows = torch.arange(2)
     results = []
-    for cache in (static_cache(DECODER, 2, 3 * PAGE), shuffled(DECODER, 2, 3 * PAGE, seed=length)):
+    for cache in (static_cache(DECODER, 2, 3 * PAGE), shuffled_cache(DECODER, 2, 3 * PAGE, seed=length)):
         with torch.inference_mode():
             after = plain.prefill(DECODER, cache, tokens, rows, 0, counts)
             following = plain.decode(DECODER, cache, torch.tensor([[5, 6], [7, 8]]), rows, counts)

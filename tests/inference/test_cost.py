@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations, pairwise
 from math import ceil
 
@@ -13,20 +13,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from random_models import random_gpt2, random_llama
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide.attention.cost import compulsory_bytes, forward_flops, problem
 from gpuguide.costs import limits, memory, presets, roofline
 from gpuguide.errors import GpuguideError
-from gpuguide.inference import cost
+from gpuguide.inference import PAGE, Decoder, cost, prepare, static_cache
 from gpuguide.inference.cost import BF16, Slot, Storage, stored
-from gpuguide.models import gpt2
+from gpuguide.inference.decoder import WEIGHTS, Linear, Norm
+from gpuguide.models import gpt2, llama
 
 GPT2, LLAMA, MIXTRAL = map(presets.shape, ("gpt2", "llama-3.1-8b", "mixtral-8x7b"))
 PEAK, BANDWIDTH = 1000e12, 4e12
 SMALL = memory.Shape(3, 32, 4, 2, 8, 48, 100, 64)
 """Grouped keys and a gate, small enough to run"""
+NARROW = gpt2.Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)
+NARROW_SHAPE = replace(
+    GPT2, layers=3, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=128, vocab=100, context=64
+)
+"""A narrow GPT-2, and its shape as one would write it down"""
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
@@ -78,14 +85,42 @@ def test_all_parts_of_a_decode_step_are_what_the_calculator_counts(model: str) -
 
 
 def test_the_weights_of_a_real_model_are_counted_once() -> None:
-    model = gpt2.GPT2(gpt2.Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)).to(torch.bfloat16)
-    shape = replace(GPT2, layers=3, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=128, vocab=100, context=64)
+    model, shape = gpt2.GPT2(NARROW).to(torch.bfloat16), NARROW_SHAPE
     blocks = sum(each.numel() * each.element_size() for each in model.blocks.parameters())
     head = sum(
         each.numel() * each.element_size() for part in (model.head, model.final_norm) for each in part.parameters()
     )
     assert (cost.linear_bytes(shape), cost.head_bytes(shape)) == (blocks, head)
     assert cost.weight_bytes_held(shape) == 2 * model.parameter_count()
+
+
+def kept_bytes(decoder: Decoder) -> tuple[int, int]:
+    """Return the bytes of all weights in a decoder's layers, and of its head with the norm before it."""
+
+    def size(part: Linear | Norm) -> int:
+        return part.weight.nbytes + (0 if part.bias is None else part.bias.nbytes)
+
+    layers = sum(size(getattr(layer, each.name)) for layer in decoder.layers for each in fields(layer))
+    return layers, size(decoder.head) + size(decoder.final_norm)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("model", [random_gpt2(heads=3, hidden=39), random_llama(tied=True), random_llama()])
+def test_a_decoders_shape_and_storage_count_the_bytes_it_holds(
+    model: gpt2.GPT2 | llama.Llama, dtype: torch.dtype, weights: str
+) -> None:
+    decoder = prepare(model, weights=weights, dtype=dtype)
+    shape, storage = decoder.shape, decoder.storage()
+    layers, head = kept_bytes(decoder)
+    read = layers + head + shape.hidden * dtype.itemsize  # a row of the embedding
+    assert cost.linear_bytes(shape, storage) == pytest.approx(layers, rel=1e-12)
+    assert cost.head_bytes(shape, storage) == head
+    assert cost.weight_bytes_read(shape, storage) == pytest.approx(read, rel=1e-12)
+    cache = static_cache(decoder, 1, 1)
+    assert cost.cache_bytes_per_token(shape, storage) * PAGE == (cache.keys.nbytes + cache.values.nbytes) / 2
+    name = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
+    assert (storage == stored(name, name)) == (weights == "plain")
 
 
 def counted(run: Callable[[], object]) -> int:
@@ -97,8 +132,7 @@ def counted(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("tokens", [1, 7, 64])
 def test_prefill_against_pytorchs_counter(tokens: int) -> None:
-    model = gpt2.GPT2(gpt2.Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)).eval()
-    shape = replace(GPT2, layers=3, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=128, vocab=100, context=64)
+    model, shape = gpt2.GPT2(NARROW).eval(), NARROW_SHAPE
     hidden_pairs = 3 * 4 * 32 * tokens * (tokens - 1) / 2
     found = counted(lambda: model(torch.zeros(1, tokens, dtype=torch.long)))
     assert cost.prefill_flops(shape, tokens, scored=tokens) + hidden_pairs == found

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict
 
 import pytest
 import torch
 from random_models import random_gpt2, random_llama, random_prompts
 from torch import nn
 
+from gpuguide.costs import presets
 from gpuguide.errors import GpuguideError
 from gpuguide.inference import Decoder, plain, prepare, static_cache
 from gpuguide.inference.decoder import WEIGHTS, neighbours
 from gpuguide.inference.quantize import GROUPS, Int4, Int8, quantized_copy
+from gpuguide.models import shapes
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.llama import Llama, RopeScaling
 
@@ -85,6 +87,15 @@ def test_a_tied_head_is_held_once(model: GPT2 | Llama, tied: bool, dtype: torch.
     assert torch.equal(decoder.head.weight, model.head.weight.detach().to(decoder.dtype))
 
 
+@pytest.mark.parametrize("model", [random_gpt2(), random_llama(tied=True)])
+def test_a_head_that_is_no_longer_tied_is_the_models_own(model: GPT2 | Llama) -> None:
+    untied = quantized_copy(model, "int4", head=True)
+    decoder = prepare(untied)
+    torch.testing.assert_close(logits(decoder), of_model(untied), rtol=1e-3, atol=1e-3)
+    assert not decoder.shape.tied
+    assert decoder.shape.parameters() == decoder.shape.hidden * decoder.shape.vocab + model.parameter_count()
+
+
 def test_what_needs_no_change_is_the_model_s_own_memory() -> None:
     model = random_gpt2()
     decoder = prepare(model)
@@ -114,17 +125,45 @@ def test_formats(weights: str) -> None:
     assert decoder.device.type == "cpu"
 
 
-def test_shapes() -> None:
-    shape = prepare(random_gpt2(vocab_size=101, context=33, layers=3, heads=3, hidden=39)).shape
-    assert (shape.vocab_size, shape.context, shape.layers, shape.heads, shape.kv_heads) == (101, 33, 3, 3, 3)
-    assert (shape.head_dim, shape.hidden, shape.inner, shape.gated) == (13, 39, 156, False)
-    shape = prepare(random_llama()).shape
-    assert shape == replace(shape, heads=4, kv_heads=2, head_dim=16, hidden=64, inner=88, gated=True)
+@every_model
+def test_the_shape_counts_every_parameter_once(name: str) -> None:
+    assert prepare(MODELS[name]).shape.parameters() == MODELS[name].parameter_count()
+
+
+@pytest.mark.parametrize(("name", "published"), [("gpt2-small", "gpt2"), ("llama-1b-shape", "llama-3.2-1b")])
+def test_the_shape_is_the_published_one(name: str, published: str) -> None:
+    shape = prepare(shapes.without_memory(shapes.config(name), torch.bfloat16)).shape
+    assert asdict(shape) == asdict(presets.shape(published))
+    assert (shape.inner, shape.vocab_size) == (shape.intermediate, shape.vocab)
+
+
+@pytest.mark.parametrize(("dtype", "narrow"), [(torch.float32, torch.float16), (torch.float64, torch.float32)])
+@pytest.mark.parametrize("weight", ["token_embedding", "blocks.1.feed_forward.up", "final_norm"])
+def test_a_weight_that_a_format_cannot_hold_is_refused(weight: str, dtype: torch.dtype, narrow: torch.dtype) -> None:
+    model = random_gpt2().to(dtype)
+    largest = 2 * torch.finfo(narrow).max
+    with torch.no_grad():
+        model.get_submodule(weight).weight.flatten()[0] = -largest  # type: ignore[operator, union-attr]
+    fitting = torch.bfloat16 if narrow == torch.float16 else dtype
+    message = f"A weight of {-largest:.3g} is too large for {narrow}; prepare the model in {fitting}."
+    with pytest.raises(GpuguideError, match=f"^{re.escape(message)}$"):
+        prepare(model, dtype=narrow)
+    prepare(model, dtype=fitting)
 
 
 def test_an_unknown_kind_of_weights() -> None:
     with pytest.raises(GpuguideError, match=re.escape("Weights are 'int2'; known: plain, int8, int4.")):
         prepare(random_gpt2(), weights="int2")
+
+
+def test_matrices_that_cannot_be_quantised() -> None:
+    model = random_gpt2()
+    with pytest.raises(GpuguideError, match=r"^The model cannot be kept in int4\. The group is 17; .* 32, 64 or 128"):
+        prepare(model, weights="int4", group=17)
+    with torch.no_grad():
+        model.get_submodule("blocks.1.feed_forward.up").weight[3, 0] = torch.nan  # type: ignore[operator, union-attr, index]
+    with pytest.raises(GpuguideError, match=r"^The model cannot be kept in int8\. .* row 3 of \(128, 32\) is not"):
+        prepare(model, weights="int8")
 
 
 def test_an_unknown_architecture() -> None:

@@ -13,11 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from interpreted import needs_triton
-from random_models import random_gpt2, random_llama, random_prompts
+from random_models import random_gpt2, random_llama, random_prompts, shuffled_cache
 
 from gpuguide import models
-from gpuguide.inference import GREEDY, PAGE, Cache, Decoder, Engine, empty_cache, plain, prepare
-from gpuguide.inference.cache import pages_for
+from gpuguide.inference import GREEDY, PAGE, Cache, Decoder, Engine, plain, prepare
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
@@ -119,19 +118,9 @@ every_case = pytest.mark.parametrize(
 # --- what is compared ------------------------------------------------------------------------------------
 
 
-def unread_cache(decoder: Decoder, rows: int) -> Cache:
-    """Return a cache whose rows have pages in no order, and whose every number is NaN."""
-    cache = empty_cache(decoder, rows, CAPACITY, rows * pages_for(CAPACITY))
-    order = torch.randperm(cache.table.numel(), generator=torch.Generator().manual_seed(0))
-    cache.table.copy_(1 + order.view(cache.table.shape))
-    cache.keys.fill_(torch.nan)
-    cache.values.fill_(torch.nan)
-    return cache
-
-
 def filled_cache(decoder: Decoder, prompts: list[list[int]]) -> Cache:
     """Return a cache that holds prompts, and NaN beyond; the page that is nobody's too."""
-    cache = unread_cache(decoder, len(prompts))
+    cache = shuffled_cache(decoder, len(prompts), CAPACITY)
     longest = max(map(len, prompts))
     if longest:
         tokens = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts], device=decoder.device)
@@ -251,7 +240,7 @@ def the_first_of_the_best_logits_is_taken(device: str) -> None:
         head[[100, 30, 31, 77]] = best / 16
         decoder.head.weight = head
         with torch.inference_mode():
-            step = fused.Step(decoder, unread_cache(decoder, 2), torch.arange(count, device=device))
+            step = fused.Step(decoder, shuffled_cache(decoder, 2, CAPACITY), torch.arange(count, device=device))
             logits = step(torch.arange(count, device=device), torch.zeros(count, dtype=torch.int64, device=device))
         assert logits[:, 29:32].tolist() == [[others, best, best]] * count
         assert best_tokens(step).tolist() == [30] * count

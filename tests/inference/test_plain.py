@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import transformers
@@ -22,15 +20,6 @@ ACCEPTED = 1e-3
 """Largest error of a logit in fp32; the logits differ by some units"""
 NEW = 24
 every_model = pytest.mark.parametrize("name", MODELS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """The products here are too small to share."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

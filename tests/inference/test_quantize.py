@@ -513,6 +513,17 @@ def test_errors_by_kind_of_layer(small: GPT2) -> None:
     assert set(relative_errors(small, torch.zeros_like).values()) == {1}
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_layers_of_zeros_come_back_exactly(weights: str) -> None:
+    model = nn.ModuleDict({"up": nn.Linear(8, 8), "down": nn.Linear(8, 8)})
+    nn.init.zeros_(model.get_submodule("up").weight)  # type: ignore[arg-type]
+    errors = relative_errors(model, weights)
+    assert errors["up"] == 0
+    assert 0 < errors["down"] < 0.2
+    lost = relative_errors(model, torch.ones_like)
+    assert lost["up"] == float("inf")
+
+
 def test_linear_layers_without_numbers_or_of_other_names() -> None:
     model = nn.ModuleDict({"inner": nn.ModuleDict({"up": nn.Linear(8, 8)}), "lm_head": nn.Linear(8, 8)})
     assert list(linear_layers(model)) == ["inner.up", "lm_head"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -12,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from packaged import decoder, held_out, loaded, uncached
 
-from gpuguide import models
 from gpuguide.errors import GpuguideError
-from gpuguide.inference import Decoder, Engine, empty_cache, prepare
+from gpuguide.inference import Engine, empty_cache, prepare
 from gpuguide.inference.cache import PAGE
 from gpuguide.inference.serving import (
     Clock,
@@ -29,7 +28,6 @@ from gpuguide.inference.serving import (
 from gpuguide.inference.serving.reading import plan
 from gpuguide.inference.serving.statistics import ENDED, FREE, READING, WRITING
 from gpuguide.inference.serving.transfer import Delivery
-from gpuguide.models import corpus
 from gpuguide.sampling.reference import Settings
 
 SLOTS, CAPACITY = 3, 160
@@ -37,42 +35,13 @@ NEW = 12
 """The most new tokens that a test asks for where texts are compared"""
 
 
-@functools.cache
-def loaded(name: str = "draft") -> models.Loaded:
-    return models.load(name)
-
-
-@functools.cache
-def decoder(name: str = "draft") -> Decoder:
-    return prepare(loaded(name).model)
-
-
-@functools.cache
-def held_out() -> tuple[int, ...]:
-    return tuple(loaded().tokenizer.encode(corpus.held_out()))
-
-
 def prompt(place: int, length: int) -> list[int]:
     return list(held_out()[97 * place : 97 * place + length])
 
 
-@functools.cache
-def _alone(name: str, given: tuple[int, ...]) -> list[int]:
-    return models.generate(loaded(name).model, given, NEW)
-
-
 def alone(request: Request, name: str = "draft") -> list[int]:
     """What the model writes for a request if nobody else is there, without a cache and without stop tokens."""
-    return _alone(name, tuple(request.prompt))[: request.new_tokens]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The products here are too small to share."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    return uncached(request.prompt, NEW, name)[: request.new_tokens]
 
 
 def engine(slots: int = SLOTS, pages: int | None = None, settings: Settings | None = None) -> Engine:
@@ -497,6 +466,17 @@ def test_times_of_a_request() -> None:
     assert [step.seconds for step in scheduler.steps] == [4.0, 2.0, 3.0]
 
 
+def test_the_time_between_two_runs_belongs_to_no_step() -> None:
+    """When a stop token ends the last text, the step after it is still under way."""
+    writes = CountingEngine(1, a_step=2.0)
+    scheduler = Scheduler(writes, clock=writes.clock)
+    assert scheduler.run([Request([1], 9, stop=frozenset({3}))]) == [[1, 2]]
+    assert [step.seconds for step in scheduler.steps] == [2.0] * 3
+    writes.fake.wait(1000.0)
+    scheduler.run([Request([1], 3)])
+    assert [step.seconds for step in scheduler.steps] == [2.0] * 5
+
+
 def test_occupancy_is_who_had_which_slot_when() -> None:
     def run(policy: str) -> list[list[int]]:
         scheduler = Scheduler(CountingEngine(2), policy=policy, chunk=16)
@@ -535,6 +515,14 @@ def test_a_run_in_numbers() -> None:
         (Request([1] * 150, 11), r"A prompt of 150 tokens and 11 more do not fit into a capacity of 160; ask for 10"),
         (Request([1] * 120, 20), r"A prompt of 120 tokens and 20 more need 3 pages of the cache, which has 2; ask for"),
         (Request([2048], 1), r"holds a token that is not below 2048"),
+        (
+            Request([1], 1, arrival=float("nan")),
+            r"A request arrives after nan s; give a finite time, or leave it out\.",
+        ),
+        (
+            Request([1], 1, arrival=float("inf")),
+            r"A request arrives after inf s; give a finite time, or leave it out\.",
+        ),
         (Request([1], 1, seed=-1), r"A seed is -1; give one from 0 to 8796093022207\."),
         (Request([1], 1, seed=2**43), r"A seed is 8796093022208"),
     ],
@@ -573,7 +561,7 @@ def test_cancelling_what_does_not_exist() -> None:
     ("settings", "message"),
     [
         ({"policy": "statick"}, r"The policy is 'statick'; known: continuous, static\."),
-        ({"chunk": 15}, r"Chunks of 15 tokens are too small to get on; give at least 16\."),
+        ({"chunk": 15}, r"A chunk of 15 tokens is too small; give at least 16\."),
         ({"latency_target": 0.0}, r"A latency target of 0\.0 s cannot be kept"),
         ({"latency_target": float("nan")}, r"A latency target of nan s cannot be kept"),
         ({"latency_target": 1.0, "policy": "static"}, r"A static batch begins together, whatever the target"),
@@ -591,7 +579,7 @@ def test_warming_up_and_forgetting_are_for_an_idle_scheduler() -> None:
     scheduler.step()
     with pytest.raises(GpuguideError, match=r"Texts are being written; warm up before the first request\."):
         scheduler.warm_up()
-    with pytest.raises(GpuguideError, match=r"1 requests have not ended; serve or cancel them first\."):
+    with pytest.raises(GpuguideError, match=r"1 request has not ended; serve or cancel it first\."):
         scheduler.forget()
     drive(scheduler)
     assert scheduler.texts[0].tokens == alone(REQUESTS[0])
@@ -692,4 +680,4 @@ def test_texts_on_a_gpu(policy: str) -> None:
         ends = next((place for place, token in enumerate(wanted) if token in stop), len(wanted))
         assert scheduler.texts[number].tokens == wanted[:ends]
     assert nothing_is_left(scheduler)
-    assert all(step.seconds is not None and step.seconds > 0 for step in scheduler.steps[:-1])
+    assert all(step.seconds is not None and step.seconds > 0 for step in scheduler.steps)

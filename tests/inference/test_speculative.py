@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import pytest
@@ -26,15 +26,6 @@ VOCAB = 5
 MANY = 8192
 SETTINGS = [Settings(), Settings(temperature=0.7, top_k=4, top_p=0.95)]
 LOOKUP = PromptLookup()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Many small operations: threads would wait for one another most of the time where other tests run beside them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # --- models --------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from itertools import islice
 from types import SimpleNamespace
@@ -12,36 +11,19 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
+from packaged import decoder, held_out, loaded, uncached
 
 from gpuguide import models
-from gpuguide.costs import presets
 from gpuguide.errors import GpuguideError
-from gpuguide.inference import Decoder, Engine, cost, empty_cache, prepare, writing
+from gpuguide.inference import Engine, empty_cache, prepare, writing
 from gpuguide.inference.serving import Request, Scheduler
-from gpuguide.models import corpus, gpt2, shapes
 
 NEW = 12
 
 
-@functools.cache
-def draft() -> models.Loaded:
-    return models.load("draft")
-
-
-@functools.cache
-def decoder() -> Decoder:
-    return prepare(draft().model)
-
-
-@functools.cache
-def held_out() -> list[int]:
-    return draft().tokenizer.encode(corpus.held_out())
-
-
-@functools.cache
 def reference(length: int) -> list[int]:
     """What the model writes after the first tokens of the held-out text, without a cache."""
-    return models.generate(draft().model, held_out()[:length], NEW)
+    return uncached(held_out()[:length], NEW)
 
 
 class CountingEngine(Engine):
@@ -65,7 +47,7 @@ def test_a_text_can_fill_the_context() -> None:
     context = decoder().shape.context
     prompt = held_out()[: context - 3]
     text = list(writing.stream(writing.engine_for(decoder(), len(prompt), 3), prompt, 3))
-    assert text == models.generate(draft().model, prompt, 3)
+    assert text == models.generate(loaded().model, prompt, 3)
 
 
 @pytest.mark.parametrize("place", [0, 1, NEW - 1])
@@ -141,7 +123,7 @@ def test_a_draw_is_that_of_a_server() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_every_token_arrives() -> None:
-    on_gpu = prepare(draft().model, device="cuda")
+    on_gpu = prepare(loaded().model, device="cuda")
     engine = writing.engine_for(on_gpu, 20, NEW, writing.settings(temperature=0.7))
     arrived = list(writing.stream(engine, held_out()[:20], NEW, seed=3))
     assert arrived == engine.texts[0, 20 : 20 + NEW].tolist()
@@ -152,7 +134,7 @@ def test_on_a_gpu_every_token_arrives() -> None:
 
 @given(st.one_of(st.text(), st.binary()))
 def test_all_pieces_are_the_text(text: str | bytes) -> None:
-    tokenizer = draft().tokenizer
+    tokenizer = loaded().tokenizer
     tokens = tokenizer.encode(text)
     pieces = list(writing.pieces_of_text(tokenizer, tokens))
     assert all(pieces)
@@ -160,7 +142,7 @@ def test_all_pieces_are_the_text(text: str | bytes) -> None:
 
 
 def test_a_character_waits_until_it_is_whole() -> None:
-    tokenizer = draft().tokenizer
+    tokenizer = loaded().tokenizer
     tokens = [*tokenizer.encode("a"), *tokenizer.encode("\N{GRINNING FACE}".encode()), *tokenizer.encode("b")]
     assert len(tokens) > 3
     assert list(writing.pieces_of_text(tokenizer, tokens)) == ["a", "\N{GRINNING FACE}", "b"]
@@ -171,33 +153,12 @@ def test_a_piece_comes_before_the_next_token_is_asked_for() -> None:
     asked = []
 
     def tokens() -> Any:
-        for token in draft().tokenizer.encode("import os"):
+        for token in loaded().tokenizer.encode("import os"):
             asked.append(token)
             yield token
 
-    next(writing.pieces_of_text(draft().tokenizer, tokens()))
+    next(writing.pieces_of_text(loaded().tokenizer, tokens()))
     assert len(asked) == 1
-
-
-# --- bytes -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_bytes_of_a_step_are_what_the_cost_model_counts(dtype: torch.dtype) -> None:
-    size = float(dtype.itemsize)
-    model = shapes.without_memory(gpt2.Config(), dtype)
-    parts = cost.decode_step(presets.shape("gpt2"), 1, 700, cost.Storage(size, size, size))
-    assert writing.step_bytes(prepare(model), 700) == cost.bytes_moved(parts)
-
-
-def test_narrow_weights_leave_all_but_the_matrices() -> None:
-    plain, narrow = (prepare(draft().model, weights=kind) for kind in ("plain", "int8"))
-    matrices = [
-        getattr(layer, name).weight for layer in plain.layers for name in ("query_key_value", "out", "up", "down")
-    ]
-    saved = sum(3 * matrix.numel() - 4 * len(matrix) for matrix in matrices)  # four bytes to one, and a scale a row
-    assert writing.weight_bytes_read(plain) - writing.weight_bytes_read(narrow) == saved
-    assert writing.cache_bytes_per_token(plain) == writing.cache_bytes_per_token(narrow)
 
 
 # --- what cannot be done -----------------------------------------------------------------------------------
@@ -220,10 +181,10 @@ def engine() -> Engine:
         (lambda: writing.stream(engine(), [1], 5, seed=-1), "A seed is -1"),
         (lambda: writing.settings(temperature=-1), "The temperature is -1; it must be"),
         (lambda: writing.settings(top_p=0), "top-p is 0; it must"),
-        (lambda: list(writing.pieces_of_text(draft().tokenizer, [2048])), "2048 is no token"),
-        (lambda: prepare(draft().model, device="cuda:99"), "cuda:99 is not there: PyTorch sees .* 'gpuguide doctor'"),
-        (lambda: prepare(draft().model, device="gpu"), "PyTorch knows no device 'gpu'; give cpu or cuda"),
-        (lambda: Engine(decoder(), 1, 64, cache=empty_cache(prepare(draft().model, device="meta"), 1, 64, 1)),
+        (lambda: list(writing.pieces_of_text(loaded().tokenizer, [2048])), "2048 is no token"),
+        (lambda: prepare(loaded().model, device="cuda:99"), "cuda:99 is not there: PyTorch sees .* 'gpuguide doctor'"),
+        (lambda: prepare(loaded().model, device="gpu"), "PyTorch knows no device 'gpu'; give cpu or cuda"),
+        (lambda: Engine(decoder(), 1, 64, cache=empty_cache(prepare(loaded().model, device="meta"), 1, 64, 1)),
          "The cache is on meta and the model on cpu; put both on one"),
     ],
 )  # fmt: skip

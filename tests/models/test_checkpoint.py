@@ -220,6 +220,15 @@ def test_unknown_name() -> None:
         models.training_record("gpt2")
 
 
+def test_a_folder_that_is_not_there_and_a_file(tmp_path: Path) -> None:
+    missing, file = tmp_path / "gpt3", tmp_path / "config.json"
+    file.write_text("{}")
+    with pytest.raises(UnknownName, match=rf"^There is no folder {missing}; .* or one of main, draft, gpt2\.$"):
+        models.load(str(missing))
+    with pytest.raises(UnknownName, match=rf"^{file} is a file; give the folder of a checkpoint\.$"):
+        models.load(file)
+
+
 def test_a_model_by_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub
 

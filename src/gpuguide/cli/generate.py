@@ -73,6 +73,8 @@ def generate(
 
     Example: gpuguide generate --prompt "def __init__(self" --tokens 64
     """
+    import torch
+
     from gpuguide import models
     from gpuguide.inference import prepare, writing
     from gpuguide.inference.decoder import WEIGHTS
@@ -84,7 +86,8 @@ def generate(
     if where.backend == "fake":
         raise GpuguideError(f"A device that {devices.FAKE_VARIABLE} makes up cannot write; use --device cpu.")
     format = format_for(dtype, where)
-    loaded = models.load(model)
+    # In fp32 a 7B model would take 27 GB on the host. But what is quantised is best not rounded before.
+    loaded = models.load(model, format if weights == "plain" else torch.float32)
     given = loaded.tokenizer.prompt(sys.stdin.buffer.read() if prompt == STANDARD_INPUT else os.fsencode(prompt))
     count = min(NEW_TOKENS, max(1, loaded.config.context - len(given))) if tokens is None else tokens
     decoder = prepare(loaded.model, weights=weights, dtype=format, device=where.torch_device)
@@ -94,7 +97,7 @@ def generate(
     if where.is_gpu:
         warm_up(engine, given)
     print_as_it_comes(writing.pieces_of_text(loaded.tokenizer, coming))
-    report(f"{model} in {dtype_name(format)}, {weights} weights, on {where.name}", len(given), times, decoder, where)
+    report(f"{model} in {dtype_name(format)}, {weights} weights", len(given), times, decoder, where)
 
 
 def format_for(name: str | None, where: Device) -> torch.dtype:
@@ -134,12 +137,18 @@ def print_as_it_comes(pieces: Iterable[str]) -> None:
     last = "\n"
     try:
         for piece in pieces:
-            typer.echo(piece, nl=False)
+            typer.echo(printable(piece), nl=False)
             last = piece[-1]
     except KeyboardInterrupt:
         err.print("\nInterrupted; this is how fast it was until then.")
     if last != "\n":
         typer.echo()
+
+
+def printable(text: str) -> str:
+    """Return a text with a question mark for each character that standard output cannot write in its encoding."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, errors="replace").decode(encoding)
 
 
 # --- how fast it was, and could be -----------------------------------------------------------------------
@@ -149,6 +158,7 @@ def report(what: str, prompt: int, times: Times, decoder: Decoder, where: Device
     """Print how fast a text was written to standard error, and on a GPU how fast memory would allow it."""
     table = listing("measure", "value", head=False)
     table.add_row("model", what)
+    table.add_row("device", where.name)
     table.add_row("prompt", counted(prompt, "token"))
     if times.arrivals:
         table.add_row("time to first token", format_quantity(times.arrivals[0], "s"))
@@ -162,12 +172,14 @@ def report(what: str, prompt: int, times: Times, decoder: Decoder, where: Device
 
 def roofline(prompt: int, written: int, step: float, decoder: Decoder, where: Device) -> Iterator[tuple[str, str]]:
     """Yield rows that compare a step's mean time with that of reading what it must read."""
-    from gpuguide.inference import writing
+    from gpuguide.inference import cost
 
+    shape, storage = decoder.shape, decoder.storage()
     context = prompt + (written - 2) / 2  # the first of the new tokens came from the prompt, without a step
-    cache = (context + 1) * writing.cache_bytes_per_token(decoder)
-    read = writing.step_bytes(decoder, context)
-    yield "a step reads", f"{format_bytes(read - cache)} of weights, {format_bytes(cache)} of cache on average"
+    weights = cost.weight_bytes_read(shape, storage)
+    cache = (context + 1) * cost.cache_bytes_per_token(shape, storage)
+    read = weights + cache
+    yield "a step reads", f"{format_bytes(weights)} of weights, {format_bytes(cache)} of cache on average"
     if not where.is_gpu:
         yield "share of the roofline", "not compared: a processor's caches may hold some of it"
         return

@@ -74,7 +74,7 @@ def current() -> Device:
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
         raise GpuguideError(
             f"PyTorch {torch.__version__} ({built}) sees no CUDA GPU. "
-            "Run 'gpuguide doctor' to see what is missing, or measure this machine's processor with '--device cpu'."
+            "Run 'gpuguide doctor' to see what is missing, or use this machine's processor with '--device cpu'."
         )
     properties = torch.cuda.get_device_properties(0)
     capability = (properties.major, properties.minor)

@@ -87,7 +87,7 @@ def pages_for(tokens: int) -> int:
 
 
 def empty_cache(decoder: Decoder, rows: int, capacity: int, pages: int) -> Cache:
-    """Return a cache of whose pages none is given away.
+    """Return a cache whose pages no sequence has yet.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def empty_cache(decoder: Decoder, rows: int, capacity: int, pages: int) -> Cache
 
 
 def static_cache(decoder: Decoder, rows: int, capacity: int) -> Cache:
-    """Return a cache in which every row has pages for ``capacity`` tokens from the beginning. Errors as above."""
+    """Return a cache whose rows all have pages for ``capacity`` tokens already. Errors as :func:`empty_cache`."""
     cache = empty_cache(decoder, rows, capacity, max(rows, 1) * pages_for(max(capacity, 1)))
     cache.table.copy_(1 + torch.arange(cache.table.numel(), device=decoder.device).view(cache.table.shape))
     return cache

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpuguide import kernels
+from gpuguide.costs import memory
 from gpuguide.errors import GpuguideError
+from gpuguide.inference.cost.parts import Storage
 from gpuguide.inference.quantize import Int4, Int8, quantize_int4, quantize_int8
 
 if TYPE_CHECKING:
@@ -28,24 +30,18 @@ WEIGHTS = ("plain", "int8", "int4")
 """How the matrices of the layers are kept; the head and the embeddings always as the model's numbers"""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a decoder."""
+class Shape(memory.Shape):
+    """The sizes of a decoder: a shape as :mod:`gpuguide.inference.cost` takes it, with the decode loop's names too."""
 
-    vocab_size: int
-    context: int
-    """Positions that it knows"""
-    layers: int
-    heads: int
-    """Of queries"""
-    kv_heads: int
-    """Of keys and values; ``heads`` is a multiple"""
-    head_dim: int
-    hidden: int
-    inner: int
-    """Width between the two products of the feed-forward part"""
-    gated: bool
-    """Whether half of the first product gates the other half (SwiGLU), or all of it goes through GELU"""
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it knows."""
+        return self.vocab
+
+    @property
+    def inner(self) -> int:
+        """Width between the two products of the feed-forward part."""
+        return self.intermediate
 
 
 @dataclass
@@ -79,6 +75,11 @@ class Layer:
     """Outputs: ``inner``, or ``2 * inner`` as pairs of a gate and what it gates"""
     down: Linear
 
+    @property
+    def matrices(self) -> tuple[torch.Tensor | Int8 | Int4, ...]:
+        """The weights of its four products, which are what is quantised."""
+        return self.query_key_value.weight, self.out.weight, self.up.weight, self.down.weight
+
 
 @dataclass
 class Decoder:
@@ -105,6 +106,16 @@ class Decoder:
         """The format of what is not quantised."""
         return self.token_embedding.dtype
 
+    def storage(self) -> Storage:
+        """Return how weights and cache are kept: with :attr:`shape`, what :mod:`gpuguide.inference.cost` counts with.
+
+        The bytes of a weight in the matrices are the mean of all; those of quantised ones include scales and padding.
+        The cache is taken to be in the model's own format, as :func:`gpuguide.inference.static_cache` makes it.
+        """
+        kept = sum(matrix.nbytes for layer in self.layers for matrix in layer.matrices)
+        numbers = self.shape.layers * memory.local(self.shape, 1).matrices
+        return Storage(kept / numbers, self.dtype.itemsize, self.dtype.itemsize)
+
     def suits_kernels(self) -> bool:
         """Return whether :mod:`gpuguide.inference.fused` takes this model; elsewhere PyTorch computes it.
 
@@ -121,7 +132,7 @@ def prepare(
     device: torch.device | str | None = None,
     group: int = 128,
 ) -> Decoder:
-    """Lay out a model's weights for writing. What needs no change of format or place is shared, not copied.
+    """Lay out a model's weights for writing. Those whose format, place and order stay are shared, not copied.
 
     Parameters
     ----------
@@ -139,7 +150,9 @@ def prepare(
     Raises
     ------
     GpuguideError
-        If the architecture, the kind of weights or the device is unknown, or the device is not there.
+        If the architecture, the kind of weights or the device is unknown, the device is not there, a weight is too
+        large for the format, or the matrices cannot be quantised: one is not finite, or the group is none of
+        :data:`~gpuguide.inference.quantize.GROUPS`.
     """
     from gpuguide.models.gpt2 import GPT2
     from gpuguide.models.llama import Llama
@@ -176,23 +189,51 @@ class _Keep:
     group: int
 
     def tensor(self, weight: torch.Tensor) -> torch.Tensor:
+        _check_range(weight, self.dtype)
         return weight.detach().to(self.device, self.dtype)
 
     def matrix(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         kept_bias = None if bias is None else self.tensor(bias)
-        moved = weight.detach().to(self.device)
         if self.weights == "plain":
-            return Linear(moved.to(self.dtype).contiguous(), kept_bias)
-        quantized = quantize_int8(moved) if self.weights == "int8" else quantize_int4(moved, self.group)
-        return Linear(quantized, kept_bias)
+            return Linear(self.tensor(weight).contiguous(), kept_bias)
+        moved = weight.detach().to(self.device)
+        try:
+            return Linear(
+                quantize_int8(moved) if self.weights == "int8" else quantize_int4(moved, self.group), kept_bias
+            )
+        except ValueError as error:
+            raise GpuguideError(f"The model cannot be kept in {self.weights}. {error}") from error
+
+
+def _check_range(weight: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise if a weight would become infinite: with one, all that a model writes is its token 0."""
+    if weight.is_meta or torch.finfo(dtype).max >= torch.finfo(weight.dtype).max:
+        return
+    lowest, highest = (float(end) for end in weight.detach().aminmax())
+    farthest = max(lowest, highest, key=abs)
+    if torch.finfo(dtype).max < abs(farthest) < float("inf"):
+        fitting = torch.bfloat16 if dtype == torch.float16 else weight.dtype
+        raise GpuguideError(f"A weight of {farthest:.3g} is too large for {dtype}; prepare the model in {fitting}.")
 
 
 def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
     config = model.config
     blocks: Any = model.blocks
-    width = config.hidden
-    shape = Shape(config.vocab_size, config.context, config.layers, config.heads, config.heads, config.head_dim, width,
-                  4 * width, gated=False)  # fmt: skip
+    shape = Shape(
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.heads,
+        head_dim=config.head_dim,
+        intermediate=4 * config.hidden,
+        vocab=config.vocab_size,
+        context=config.context,
+        gated=False,
+        tied=_tied(model),
+        learned_positions=True,
+        bias="all",
+        layer_norm=True,
+    )
 
     def norm(module: torch.nn.LayerNorm) -> Norm:
         return Norm(keep.tensor(module.weight), keep.tensor(module.bias), module.eps)
@@ -210,14 +251,24 @@ def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
     ]
     embedding = keep.tensor(model.token_embedding.weight)
     positions = keep.tensor(model.position_embedding.weight)
-    return Decoder(shape, embedding, positions, None, layers, norm(model.final_norm), Linear(embedding))
+    head = Linear(embedding if shape.tied else keep.tensor(model.head.weight))
+    return Decoder(shape, embedding, positions, None, layers, norm(model.final_norm), head)
 
 
 def _of_llama(model: Llama, keep: _Keep) -> Decoder:
     config = model.config
     blocks: Any = model.blocks
-    shape = Shape(config.vocab_size, config.context, config.layers, config.heads, config.kv_heads, config.head_dim,
-                  config.hidden, config.inner, gated=True)  # fmt: skip
+    shape = Shape(
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        intermediate=config.inner,
+        vocab=config.vocab_size,
+        context=config.context,
+        tied=_tied(model),
+    )
 
     def norm(module: Any) -> Norm:
         return Norm(keep.tensor(module.weight), None, config.norm_epsilon)
@@ -239,11 +290,15 @@ def _of_llama(model: Llama, keep: _Keep) -> Decoder:
             )
         )
     embedding = keep.tensor(model.token_embedding.weight)
-    tied = model.head.weight is model.token_embedding.weight
-    head = Linear(embedding if tied else keep.tensor(model.head.weight))
+    head = Linear(embedding if shape.tied else keep.tensor(model.head.weight))
     angles = torch.arange(config.context).float()[:, None] * model.frequencies().float().cpu()
     rotations = torch.stack([angles.cos(), angles.sin()], dim=-1).to(keep.device)
     return Decoder(shape, embedding, None, rotations, layers, norm(model.final_norm), head)
+
+
+def _tied(model: GPT2 | Llama) -> bool:
+    """Return whether the head is the embedding: not so in a copy whose head alone was quantised."""
+    return model.head.weight is model.token_embedding.weight
 
 
 def neighbours(weight: torch.Tensor, heads: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ place is needed; then the least recently used go first.
 
 References
 ----------
-W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023, sections 4.3
+W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023, sections 4.2
 and 4.4. Finding shared pages by what is in them: L. Zheng et al., "SGLang: Efficient Execution of Structured Language
 Model Programs", 2024, section 3.
 """

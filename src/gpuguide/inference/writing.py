@@ -21,7 +21,7 @@ import torch
 
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.cache import pages_for
-from gpuguide.inference.decoder import Decoder, Linear, Norm
+from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import GREEDY, Engine
 from gpuguide.inference.serving.requests import Request, check_fits
 from gpuguide.inference.serving.transfer import Clock, Delivery
@@ -86,8 +86,8 @@ def stream(
 ) -> Iterator[int]:
     """Write a text in the first row of an engine, and yield each token as it arrives.
 
-    To cancel it, close the iterator or stop asking: nothing is written for nobody, but for the one step under way. The
-    engine writes one such text at a time; a new one takes the row from the one before.
+    To cancel it, close the iterator or stop asking: then nothing more is written, except by the step under way on a
+    GPU. The engine writes one such text at a time; a new one takes the row from the one before.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def stream(
     new_tokens : int
         How many tokens to write at most; with 0 there are none.
     stop : collection of int
-        Tokens that end the text and are not yielded. In the prompt they mean nothing.
+        Tokens that end the text and are not yielded. In the prompt they have no effect.
     seed : int
         With the prompt it decides what is drawn.
 
@@ -154,39 +154,3 @@ def pieces_of_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]
             yield piece
     if rest := decoder.decode(b"", final=True):
         yield rest
-
-
-def weight_bytes_read(decoder: Decoder) -> int:
-    """Return the bytes of weights that a step for one token reads, as they are kept.
-
-    That is every weight but the embedding, of which one row is read. Tables of positions are left out, as in
-    :func:`gpuguide.inference.cost.weight_bytes_read`.
-    """
-    head, embedding = decoder.head, decoder.token_embedding
-    return _nbytes(head, decoder.final_norm) + embedding[0].nbytes + sum(
-        _nbytes(layer.query_key_value, layer.out, layer.up, layer.down, layer.attention_norm, layer.feed_forward_norm)
-        for layer in decoder.layers
-    )  # fmt: skip
-
-
-def cache_bytes_per_token(decoder: Decoder) -> int:
-    """Return the bytes of the keys and values of one token in all layers."""
-    shape = decoder.shape
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * decoder.dtype.itemsize
-
-
-def step_bytes(decoder: Decoder, context: float) -> float:
-    """Return the bytes that a step for one text must move: weights, and the cache of its tokens and the new one.
-
-    Parameters
-    ----------
-    decoder : Decoder
-        The model.
-    context : float
-        Tokens in the cache; a mean over several steps gives their mean.
-    """
-    return weight_bytes_read(decoder) + (context + 1) * cache_bytes_per_token(decoder)
-
-
-def _nbytes(*parts: Linear | Norm) -> int:
-    return sum(part.weight.nbytes + (0 if part.bias is None else part.bias.nbytes) for part in parts)

@@ -9,13 +9,14 @@ These two have the shape of GPT-2 and learned from Python's standard library.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpuguide.errors import GpuguideError, unknown
+from gpuguide.errors import GpuguideError, UnknownName, unknown
 from gpuguide.models import checkpoint, checkpoint_files, gpt2, llama
 from gpuguide.models.generation import generate
 from gpuguide.models.gpt2 import GPT2, Config
@@ -75,9 +76,13 @@ def load(name: str | Path = "main", dtype: torch.dtype = torch.float32) -> Loade
     elif name in HUB:
         folder = fetch(HUB[str(name)])
     else:
-        folder = Path(name)
+        folder, named = Path(name), (*PACKAGED, *HUB)
+        if folder.is_file():
+            raise UnknownName(f"{name} is a file; give the folder of a checkpoint.")
+        if not folder.is_dir() and os.sep in str(name):
+            raise UnknownName(f"There is no folder {name}; give that of a checkpoint, or one of {', '.join(named)}.")
         if not folder.is_dir():
-            raise unknown("model", str(name), [*PACKAGED, *HUB, "a folder with a checkpoint"])
+            raise unknown("model", str(name), [*named, "a folder with a checkpoint"])
     model, tokenizer = checkpoint.read(folder, dtype)
     return Loaded(str(name), model, tokenizer)
 

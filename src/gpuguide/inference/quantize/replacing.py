@@ -52,8 +52,9 @@ def quantized_copy(model: Model, weights: Weights = "int4", group: int = 128, *,
 def relative_errors(model: nn.Module, weights: Weights = "int4", group: int = 128) -> dict[str, float]:
     """Return how far quantised weights are from those of a model, for each kind of layer, the head among them.
 
-    The error is the root of the sum of squared differences, over that of squared weights: 0.1 is 10 %. Layers of
-    all blocks that have one name, ``attention.out`` for example, are one kind.
+    The error is the root of the sum of squared differences, over that of squared weights: 0.1 is 10 %. Of layers of
+    zeros it is 0 if they come back as zeros, and infinite otherwise. Layers of all blocks that have one name,
+    ``attention.out`` for example, are one kind.
 
     Parameters, and errors, as :func:`quantized_copy`.
     """
@@ -64,7 +65,7 @@ def relative_errors(model: nn.Module, weights: Weights = "int4", group: int = 12
         squares = torch.stack([missed.square().sum(), exact.square().sum()]).double()
         kind = _kind(name)
         sums[kind] = sums.get(kind, 0) + squares
-    return {kind: float((missed / whole).sqrt()) for kind, (missed, whole) in sums.items()}
+    return {kind: float((missed / whole).sqrt()) if missed else 0.0 for kind, (missed, whole) in sums.items()}
 
 
 def linear_layers(model: nn.Module, *, head: bool = True) -> dict[str, nn.Linear]:

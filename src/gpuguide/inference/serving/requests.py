@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import isfinite
 
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.cache import pages_for
@@ -105,12 +106,12 @@ class Text:
 
 
 def check_fits(request: Request, capacity: int, pages: int) -> None:
-    """Raise a :class:`GpuguideError` if a request asks for what can never be done.
+    """Raise a :class:`GpuguideError` if a request can never be served.
 
     Parameters
     ----------
     request : Request
-        With a prompt that is known to be right.
+        Its prompt has been checked by :meth:`Engine.check_prompt <gpuguide.inference.Engine.check_prompt>`.
     capacity : int
         Tokens that a text can have.
     pages : int
@@ -130,6 +131,8 @@ def check_fits(request: Request, capacity: int, pages: int) -> None:
             f"A prompt of {prompt} tokens and {request.new_tokens} more need {needed} pages of the cache, which has "
             f"{pages}; ask for fewer tokens, or give the cache more pages."
         )
+    if request.arrival is not None and not isfinite(request.arrival):
+        raise GpuguideError(f"A request arrives after {request.arrival} s; give a finite time, or leave it out.")
     if not 0 <= request.seed <= HIGHEST_SEED:
         raise GpuguideError(f"A seed is {request.seed}; give one from 0 to {HIGHEST_SEED}.")
 

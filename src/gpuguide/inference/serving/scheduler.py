@@ -170,6 +170,8 @@ class Scheduler:
         while self._unfinished:
             yield from self.step()
             self._wait_for_arrival()
+        if self._under_way is not None:
+            self.step()  # it writes for nobody, and what comes before the next request would count as its time
 
     # --- the loop --------------------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ class Scheduler:
     # --- beside the loop -----------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Take an empty step with each number of rows that may come: on a GPU, each captures a graph.
+        """Take an empty step with each number of rows that a step can have: on a GPU, each captures a graph.
 
         Raises
         ------
@@ -325,7 +327,7 @@ class Scheduler:
                 self.engine.step(rows)
 
     def forget(self) -> None:
-        """Forget all texts and steps, and set the time to zero. Prompts that were kept and what was measured stay.
+        """Forget all texts and steps, and set the time to zero. Shared pages and what was learnt of steps stay.
 
         Raises
         ------
@@ -333,7 +335,9 @@ class Scheduler:
             If a request has not ended.
         """
         if self._unfinished:
-            raise GpuguideError(f"{self._unfinished} requests have not ended; serve or cancel them first.")
+            left = "1 request has not ended; serve or cancel it first."
+            many = f"{self._unfinished} requests have not ended; serve or cancel them first."
+            raise GpuguideError(left if self._unfinished == 1 else many)
         self.step()  # what is still under way belongs to nobody
         self.texts.clear()
         self.steps.clear()
@@ -354,7 +358,7 @@ def _check(policy: str, chunk: int, latency_target: float | None) -> None:
     if policy not in POLICIES:
         raise GpuguideError(f"The policy is {policy!r}; known: {', '.join(POLICIES)}.")
     if chunk < LEAST:
-        raise GpuguideError(f"Chunks of {chunk} tokens are too small to get on; give at least {LEAST}.")
+        raise GpuguideError(f"A chunk of {chunk} tokens is too small; give at least {LEAST}.")
     if latency_target is not None and not latency_target > 0:
         raise GpuguideError(f"A latency target of {latency_target} s cannot be kept; give a time above zero.")
     if latency_target is not None and policy == "static":
