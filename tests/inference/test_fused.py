@@ -62,9 +62,9 @@ def narrow() -> Llama:
     return llama(heads=3, kv_heads=1, hidden=48, inner=262)
 
 
-PARTS_OF_KEYS = {"SMALLEST_PART": 16 * PAGE}
-PAGE_BY_PAGE = {"AT_ONCE": 1, "AT_ONCE_ALONE": 1}
-TWO_PAGES = {"AT_ONCE": 2 * 16 * PAGE, "AT_ONCE_ALONE": 2 * 16 * PAGE}
+PARTS_OF_KEYS = {"SMALLEST_PART": 16 * PAGE, "PROGRAMS_PER_PROCESSOR": 8}
+PAGE_BY_PAGE = {"AT_ONCE": 1, "AT_ONCE_OF_FEW": 1}
+TWO_PAGES = {"AT_ONCE": 2 * 16 * PAGE, "AT_ONCE_OF_FEW": 2 * 16 * PAGE}
 PARTS_OF_VECTORS = {"LONGEST_PART": 128}
 ONE_TOKEN = {
     "gpt2": lambda: Case(gpt2(), lengths=[63], processors=4),
@@ -206,7 +206,7 @@ def check_that_limits_are_reached(step: Any, case: Case) -> None:
     if "LONGEST_PART" in case.constants:
         tiling = fused.vector_tiling(step.layers[0].down, step.processors, can_cut=True)
         assert tiling.parts > 1
-        assert tiling.rounds > 1 or step.decoder.shape.hidden < 320
+        assert tiling.rounds > 1 or step.decoder.shape.hidden < 320 or step.processors > case.processors
 
 
 @needs_triton
@@ -331,14 +331,14 @@ def test_a_gpu_has_work_for_all_its_processors() -> None:
 
     assert parts(count=1, kv_heads=8, capacity=8192) == 32  # no part below 256 keys
     assert parts(count=1, kv_heads=8, capacity=4096, head_dim=128) == 32  # nor below 128 of twice the size
-    assert parts(count=1, kv_heads=32, capacity=8192) == 17
+    assert parts(count=1, kv_heads=32, capacity=8192) == 8  # not 9: some programs would come after all the others
     assert parts(count=64, kv_heads=32, capacity=8192) == 1
     assert parts(count=1, kv_heads=1, capacity=2**20) == 64
     assert parts(count=1, kv_heads=8, capacity=64) == 1
 
 
 @needs_triton
-def test_a_program_that_is_alone_takes_more_keys_at_a_time() -> None:
+def test_of_few_programs_each_takes_more_keys_at_a_time() -> None:
     from gpuguide.inference.fused.attention import tiling_for
 
     def block(count: int, head_dim: int) -> int:

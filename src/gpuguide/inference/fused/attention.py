@@ -5,9 +5,9 @@ head would leave most of the GPU idle, so each head's keys are cut into parts, o
 running maximum, a sum and a weighted sum of values, as :mod:`gpuguide.attention.tiled` explains. The last program of a
 head to finish, which a counter knows, adds the parts up.
 
-How many keys a program takes at a time depends on how many programs there are. Many keep the memory busy together, each
-with a few keys. Where there are fewer programs than multiprocessors, a short context lasts as long as one program
-does: it then asks for all it can hold at once.
+All programs should run at once, since a few that come after the others take as long as those did: so there are two for
+each multiprocessor, or fewer, and each takes as many keys at a time as it can hold. Where there are more heads than
+that, programs come in many rounds and keep the memory busy together, each with fewer keys.
 
 Source: T. Dao et al., "Flash-Decoding for long-context inference", 2023, https://pytorch.org/blog/flash-decoding/.
 """
@@ -25,16 +25,16 @@ from gpuguide.inference.fused.parts import let_successor_start, wait_for_predece
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
-PROGRAMS_PER_PROCESSOR = 4
-"""Programs that there should be for each of the GPU's multiprocessors, together"""
+PROGRAMS_PER_PROCESSOR = 2
+"""Programs that each of the GPU's multiprocessors holds at once, with as many keys as they can have"""
 FEWEST_ROWS = 16
 """Of a product on tensor cores: heads that share keys and values are filled up to as many. The arithmetic is free."""
 SMALLEST_PART = 2**14
 """Numbers in the keys that are worth a program of their own, and adding up with the others"""
 MOST_PARTS = 64
 """That the last program of a head adds up"""
-AT_ONCE, AT_ONCE_ALONE = 2**13, 2**14
-"""Numbers in the keys that a program takes at a time: beside others on its multiprocessor, and if it is alone"""
+AT_ONCE, AT_ONCE_OF_FEW = 2**13, 2**14
+"""Numbers in the keys that a program takes at a time: of many programs, and of so few that all run at once"""
 LARGEST_BLOCK = 256
 """Keys that a program takes at a time at most, however small they are"""
 
@@ -137,10 +137,10 @@ def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processo
     processors : int
         Multiprocessors of the GPU.
     """
-    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, count * kv_heads)
-    parts = max(1, min(wanted, capacity * head_dim // SMALLEST_PART, MOST_PARTS))
-    alone = count * kv_heads * parts <= processors
-    block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_ALONE if alone else AT_ONCE) // head_dim))
+    at_once = PROGRAMS_PER_PROCESSOR * processors
+    parts = max(1, min(at_once // (count * kv_heads), capacity * head_dim // SMALLEST_PART, MOST_PARTS))
+    few = count * kv_heads * parts <= at_once
+    block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_OF_FEW if few else AT_ONCE) // head_dim))
     return Tiling(parts, block, 3 if block == PAGE else 2)
 
 
