@@ -93,6 +93,17 @@ def test_the_third_of_a_shape_is_a_replay(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(calls) == done > 2
 
 
+@pytest.mark.gpu
+def test_a_graph_has_a_workspace_of_its_own() -> None:
+    """Its products use one, and PyTorch gives those of streams back whenever ``torch.compile`` captures a graph."""
+    _, _, reading = made("llama", "cuda", 64)
+    call = whole_prompts("cuda", [60], seed=0)
+    first, *_ = [reading(*call) for _ in range(PASSES)]
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.testing.assert_close(reading(*call), first)
+
+
 @pytest.mark.parametrize(("limit", "value"), [("MOST_TOKENS", 8), ("MOST_GRAPHS", 0)])
 def test_what_is_beyond_the_limits_is_read_plainly(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     _, _, reading = made("gpt2", "cpu")

@@ -7,7 +7,9 @@ memory would be read in silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,7 +52,7 @@ class Captured:
             self._capture(before, pool)
 
     def _capture(self, restore: Callable[[], None], pool: Any) -> None:
-        stream = torch.cuda.Stream()
+        stream = _side_stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
@@ -59,7 +61,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
+        with _workspace_of_its_own(), torch.cuda.graph(self.graph, pool=pool, stream=stream):
             self.result = self.function()
 
     def __call__(self, uses: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -91,6 +93,26 @@ class Captured:
         assert self.result is not None
         self.graph.replay()
         return self.result
+
+
+@contextmanager
+def _workspace_of_its_own() -> Iterator[None]:
+    """Have the workspace of cuBLAS reserved within a capture, in memory that lives as long as the graph.
+
+    PyTorch keeps one for each stream, and gives them back when somebody asks, as ``torch.compile`` does before its own
+    captures. A graph that was captured with a workspace from before would then write to memory that is not there.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """Return the stream of a device for all warm-ups and captures: libraries keep what belongs to a stream."""
+    return torch.cuda.Stream(device)
 
 
 Address = tuple[int, tuple[int, ...], torch.dtype, torch.device]
