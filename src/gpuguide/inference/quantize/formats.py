@@ -12,6 +12,8 @@ from typing import Self
 import torch
 from torch.nn import functional
 
+from gpuguide import kernels
+
 GROUPS = (32, 64, 128)
 """Inputs that may share a scale in :class:`Int4`"""
 SCALE_FORMATS = (torch.bfloat16, torch.float32)
@@ -135,6 +137,10 @@ class Int4(_Quantized):
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the values that are stored, ``(out, in)``: products in fp32, rounded to ``dtype``."""
+        if kernels.take(self.weight):
+            from gpuguide.inference.quantize.unpacking import dequantized
+
+            return dequantized(self.weight, self.scales, self.in_features, self.group, dtype)
         grouped = (unpack(self.weight).float() - ZERO).unflatten(1, (self.groups, self.group))
         return (grouped * self.scales.float().unsqueeze(-1)).flatten(1)[:, : self.in_features].to(dtype)
 
@@ -195,6 +201,8 @@ def _described(tensor: torch.Tensor) -> str:
 def linear(x: torch.Tensor, weight: Int8 | Int4) -> torch.Tensor:
     """Multiply by a quantised matrix, plainly: turn all of it back, then multiply and add in fp32.
 
+    In bf16 on a GPU tensor cores multiply, which also add in fp32; weights in 4 bits are then rounded to bf16 before.
+
     Parameters
     ----------
     x : torch.Tensor
@@ -214,4 +222,8 @@ def linear(x: torch.Tensor, weight: Int8 | Int4) -> torch.Tensor:
     """
     if x.ndim == 0 or x.shape[-1] != weight.in_features:
         raise ValueError(f"The matrix takes inputs of the shape (..., {weight.in_features}); given {tuple(x.shape)}.")
-    return functional.linear(x.float(), weight.dequantize()).to(x.dtype)
+    if not x.is_cuda or x.dtype != torch.bfloat16:
+        return functional.linear(x.float(), weight.dequantize()).to(x.dtype)
+    if isinstance(weight, Int8):  # its integers are exact in bf16, its scales are not
+        return (functional.linear(x, weight.weight.to(x.dtype)) * weight.scales[:, 0]).to(x.dtype)
+    return functional.linear(x, weight.dequantize(x.dtype))

@@ -134,7 +134,8 @@ def _best_scales(grouped: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     best = torch.ones_like(largest, dtype=dtype)
     least = torch.full_like(largest, torch.inf)
     for divisor in (*DIVISORS, *(-divisor for divisor in DIVISORS)):
-        scale = (largest / divisor).to(dtype)
+        # By a tensor, since a GPU divides by a Python number inexactly: it multiplies by the number's inverse.
+        scale = (largest / torch.full_like(largest, divisor)).to(dtype)
         steps = grouped / scale.float().unsqueeze(-1)
         missed = steps.round().clamp_(LOWEST, HIGHEST).sub_(steps).square_().sum(dim=-1)
         error = missed * (scale.float() / largest).square_()
