@@ -48,6 +48,10 @@ class Cache:
         """Sequences."""
         return self.table.shape[0]
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Return its memory, all of which a captured graph must find where it was."""
+        return [self.keys, self.values, self.table]
+
     def write(
         self, layer: int, rows: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:

@@ -30,20 +30,6 @@ WEIGHTS = ("plain", "int8", "int4")
 """How the matrices of the layers are kept; the head and the embeddings always as the model's numbers"""
 
 
-class Shape(memory.Shape):
-    """The sizes of a decoder: a shape as :mod:`gpuguide.inference.cost` takes it, with the decode loop's names too."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens that it knows."""
-        return self.vocab
-
-    @property
-    def inner(self) -> int:
-        """Width between the two products of the feed-forward part."""
-        return self.intermediate
-
-
 @dataclass
 class Norm:
     """A norm before a product: with a bias it subtracts the mean (LayerNorm), without it does not (RMSNorm)."""
@@ -85,7 +71,7 @@ class Layer:
 class Decoder:
     """A model, ready to write."""
 
-    shape: Shape
+    shape: memory.Shape
     token_embedding: torch.Tensor
     """``(vocab_size, hidden)``"""
     position_embedding: torch.Tensor | None
@@ -219,7 +205,7 @@ def _check_range(weight: torch.Tensor, dtype: torch.dtype) -> None:
 def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
     config = model.config
     blocks: Any = model.blocks
-    shape = Shape(
+    shape = memory.Shape(
         layers=config.layers,
         hidden=config.hidden,
         heads=config.heads,
@@ -258,7 +244,7 @@ def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
 def _of_llama(model: Llama, keep: _Keep) -> Decoder:
     config = model.config
     blocks: Any = model.blocks
-    shape = Shape(
+    shape = memory.Shape(
         layers=config.layers,
         hidden=config.hidden,
         heads=config.heads,

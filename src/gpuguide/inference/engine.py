@@ -209,8 +209,7 @@ class Engine:
                             top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p)  # fmt: skip
 
     def _state(self) -> list[torch.Tensor]:
-        return [self.tokens, self.lengths, self.writing, self.seeds, self.texts, self.cache.keys, self.cache.values,
-                self.cache.table]  # fmt: skip
+        return [self.tokens, self.lengths, self.writing, self.seeds, self.texts, *self.cache.tensors()]
 
     def _captured(self, count: int) -> Captured:
         changed = [self.tokens, self.lengths]
@@ -262,7 +261,7 @@ class Engine:
                 f"A prompt of {len(prompt)} tokens leaves no room in a capacity of {self.capacity}; "
                 f"give its last {self.capacity - 1} or fewer."
             )
-        vocab = self.decoder.shape.vocab_size
+        vocab = self.decoder.shape.vocab
         if not 0 <= min(prompt) <= max(prompt) < vocab:
             raise GpuguideError(f"The prompt holds a token that is not below {vocab}: {min(prompt)} to {max(prompt)}.")
 

@@ -14,9 +14,10 @@ import torch
 from torch.nn import functional
 
 from gpuguide.attention import attention
+from gpuguide.costs.memory import Shape
 from gpuguide.inference import quantize
 from gpuguide.inference.cache import Cache
-from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm, Shape
+from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes the number of a layer, its queries ``(batch, heads, seq, head_dim)``, new keys and values with ``kv_heads``;

@@ -72,4 +72,4 @@ class Prefill:
         return captured(self._uses(inputs)).clone()
 
     def _uses(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [*inputs, self.cache.keys, self.cache.values, self.cache.table]
+        return [*inputs, *self.cache.tensors()]

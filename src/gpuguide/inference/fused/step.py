@@ -66,8 +66,8 @@ class Step:
         self.normed = room(shape.hidden)
         self.queries = room(shape.heads, shape.head_dim)
         self.mixed = room(shape.heads, shape.head_dim)
-        self.inner = room(shape.inner)
-        self.logits = room(shape.vocab_size, dtype=torch.float32)
+        self.inner = room(shape.intermediate)
+        self.logits = room(shape.vocab, dtype=torch.float32)
         self.best = torch.full((count,), LOWEST, dtype=torch.int64, device=device)
         """The order of the best logit of each row so far, and which token it is; :func:`advance` puts it back"""
         self.attention = Attention(
@@ -76,7 +76,9 @@ class Step:
         self.out_tiling = self._tiling(self.layers[0].out, can_split=True)
         self.down_tiling = self._tiling(self.layers[0].down, can_split=True)
         parts = max(
-            self.out_tiling.parts, self.down_tiling.parts, triton.cdiv(max(shape.inner, shape.hidden), LONGEST_PART) + 1
+            self.out_tiling.parts,
+            self.down_tiling.parts,
+            triton.cdiv(max(shape.intermediate, shape.hidden), LONGEST_PART) + 1,
         )
         self.partial = torch.empty(parts, count, shape.hidden, dtype=torch.float32, device=device)
         """Sums over parts of the inputs of a product, to be added up"""

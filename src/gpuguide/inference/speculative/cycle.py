@@ -221,9 +221,9 @@ class Speculator:
         return ((words.double() + 0.5) * 2.0**-32).flatten(1)
 
     def _state(self) -> list[torch.Tensor]:
-        engine, cache = self.target, self.target.cache
-        return [self.lengths, self.texts, self.ends, self.outcomes, engine.seeds, self._uniforms, cache.keys,
-                cache.values, cache.table, *self.drafter.state()]  # fmt: skip
+        engine = self.target
+        return [self.lengths, self.texts, self.ends, self.outcomes, engine.seeds, self._uniforms,
+                *engine.cache.tensors(), *self.drafter.state()]  # fmt: skip
 
     def _capture(self) -> Captured:
         changed = [self.lengths, self.outcomes]
@@ -260,9 +260,9 @@ def _check_models(target: Decoder, draft: Decoder | PromptLookup, capacity: int,
             )
     if isinstance(draft, PromptLookup):
         return
-    if draft.shape.vocab_size != target.shape.vocab_size:
+    if draft.shape.vocab != target.shape.vocab:
         raise GpuguideError(
-            f"The draft knows {draft.shape.vocab_size} tokens and the target {target.shape.vocab_size}; "
+            f"The draft knows {draft.shape.vocab} tokens and the target {target.shape.vocab}; "
             "a draft must have the target's tokenizer."
         )
     if draft.device != target.device:

@@ -86,7 +86,7 @@ class ModelDrafter:
         self._read_two = forward(decoder, self.engine.cache, rows, 2)
         self._read_one = forward(decoder, self.engine.cache, rows, 1)
         wide = torch.float64 if decoder.dtype == torch.float64 else torch.float32
-        self._logits = torch.empty(rows, k, decoder.shape.vocab_size, dtype=wide, device=decoder.device)
+        self._logits = torch.empty(rows, k, decoder.shape.vocab, dtype=wide, device=decoder.device)
         self._first_draw = torch.zeros((), dtype=torch.int64, device=decoder.device)
 
     def start(self, prompts: Sequence[Sequence[int]]) -> None:
@@ -120,8 +120,7 @@ class ModelDrafter:
 
     def state(self) -> list[torch.Tensor]:
         """Return its cache."""
-        cache = self.engine.cache
-        return [cache.keys, cache.values, cache.table]
+        return self.engine.cache.tensors()
 
 
 @dataclass(frozen=True)
