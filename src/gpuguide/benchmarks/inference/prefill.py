@@ -25,8 +25,9 @@ PROMPTS: Mapping[tuple[str, int], Sequence[int]] = {
     ("llama-7b-shape", 1): (64, 512, 4096),
 }
 """Tokens of a prompt, by model and batch"""
-ACCEPTED_ERROR = 0.05
-"""Largest accepted error of the logits against fp32, as a ratio of norms. In bf16 we found up to 0.014."""
+ACCEPTED_ERROR, DEEP = 0.05, 32
+"""Largest accepted error of the logits against fp32, as a ratio of norms. In bf16 we found up to 0.014, and in a model
+of as many layers as are ``DEEP`` up to 0.07, ours and that of ``transformers``: there, twice as much is accepted."""
 
 Read = Callable[[], torch.Tensor]
 """Reads the prompts of a case, and returns the logits after each, ``(batch, vocab_size)``"""
@@ -80,7 +81,8 @@ def check(found: torch.Tensor, device: Device, keys: Keys) -> None:
     last = models.prompts_for(keys, number(keys, "batch"), number(keys, "prompt"))[-1:]
     wanted = exact.logits(decoder, torch.tensor(last).to(device.torch_device), 1)[0, -1]
     error = exact.relative_error(found[-1], wanted)
-    assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"
+    accepted = ACCEPTED_ERROR * (2 if shape_of(keys).layers >= DEEP else 1)
+    assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
 
 
 def contender(make: Callable[[Device, Keys], Read], *libraries: str) -> Contender:
