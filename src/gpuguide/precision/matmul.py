@@ -1,0 +1,209 @@
+"""A matrix product in Triton, for bf16, fp16 and fp8: tiles that the copy engine brings, summed in fp32.
+
+As many programs run as the GPU has multiprocessors, and each takes one tile of the result after another. So the tiles
+that the next one needs are on their way while the last one is still being written (*persistent* programs). Tiles are
+taken in groups of some rows: the programs that run at the same time read few rows and few columns, which stay in the
+L2 cache.
+
+Nothing here is tried out at run time. A :class:`Tiling` is chosen by the format; :data:`TILINGS` names others, to be
+measured against each other.
+
+References
+----------
+Triton, "Persistent Matmul", https://triton-lang.org/main/getting-started/tutorials/09-persistent-matmul.html; Triton,
+"Matrix Multiplication", tutorial 03, section "L2 Cache Optimizations", for the order of the tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from gpuguide.kernels.context import device_of
+
+TYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+EIGHT_BITS = TYPES[2:]
+ALIGNED = 16
+"""Bytes that a row has to be a multiple of, for the copy engine"""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the work is cut."""
+
+    rows: int = 128
+    columns: int = 256
+    """Of the result, in a tile"""
+    inner: int = 64
+    """Summed over at a time"""
+    stages: int = 3
+    """Tiles of both matrices that have room in shared memory at a time"""
+    warps: int = 8
+    group: int = 8
+    """Tiles below each other that are taken before the next column"""
+    halves: bool = False
+    """Whether a result is written in two halves, which need half the room"""
+    persistent: bool = True
+    """Whether a program takes several tiles, or one"""
+
+
+TILINGS = {
+    "wide": Tiling(),
+    "wide, four stages": Tiling(stages=4, halves=True),
+    "square": Tiling(columns=128, stages=4),
+    "square, four warps": Tiling(columns=128, stages=4, warps=4),
+    "tall": Tiling(rows=256, columns=128),
+    "one tile a program": Tiling(persistent=False),
+    "wide, 8 bits": Tiling(inner=128),
+    "wide, 8 bits, four stages": Tiling(inner=128, stages=4, halves=True),
+    "square, 8 bits": Tiling(columns=128, inner=128, stages=4),
+}
+"""Named choices for a sweep"""
+
+
+@triton.jit
+def place_of(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
+    """Return row and column of a tile: groups of rows from the top, in each from left to right."""
+    in_group = GROUP * tiles_across
+    first = tile // in_group * GROUP
+    height = min(tiles_down - first, GROUP)
+    return first + tile % in_group % height, tile % in_group // height
+
+
+@triton.jit
+def matmul_kernel(
+    left, right, out,  # descriptors: (rows, inner), (columns, inner) or (inner, columns), (rows, columns)
+    left_scale, right_scale,  # fp32, one number each
+    rows, columns, inner, programs,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr, INNER_LAST: tl.constexpr,
+    SCALED: tl.constexpr, HALVES: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Compute every ``programs``-th tile of the result."""
+    tiles_down, tiles_across = tl.cdiv(rows, ROWS), tl.cdiv(columns, COLUMNS)
+    for tile in tl.range(tl.program_id(0), tiles_down * tiles_across, programs, flatten=True):
+        down, across = place_of(tile, tiles_down, tiles_across, GROUP)
+        row, column = down * ROWS, across * COLUMNS
+        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for at in range(0, inner, INNER):  # beyond the ends of a matrix the copy engine brings zeros
+            a = left.load([row, at])
+            if INNER_LAST:
+                b = right.load([column, at]).T
+            else:
+                b = right.load([at, column])
+            if FAST:
+                total = tl.dot(a, b, total)
+            else:  # of fp8, after each tile the sums of the tensor cores are added up in fp32
+                total = tl.dot(a, b, total, max_num_imprecise_acc=INNER)
+        if SCALED:
+            total *= tl.load(left_scale) * tl.load(right_scale)
+        if HALVES:
+            one, other = total.reshape(ROWS, 2, COLUMNS // 2).permute(0, 2, 1).split()
+            out.store([row, column], one.to(out.dtype))
+            out.store([row, column + COLUMNS // 2], other.to(out.dtype))
+        else:
+            out.store([row, column], total.to(out.dtype))
+
+
+def matmul(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+    tiling: Tiling | None = None,
+    fast: bool = True,
+) -> torch.Tensor:
+    """Return ``left @ right``, summed in fp32.
+
+    Parameters
+    ----------
+    left : torch.Tensor
+        ``(rows, inner)``, contiguous; bf16, fp16 or fp8.
+    right : torch.Tensor
+        ``(inner, columns)``, contiguous or the transpose of a contiguous tensor; in fp8 the latter, which is the one
+        that tensor cores read. Of the type of ``left``, or both in fp8.
+    scales : (torch.Tensor, torch.Tensor), optional
+        One fp32 number for each matrix, on their device, that the result is multiplied by.
+    dtype : torch.dtype, optional
+        Of the result; by default that of the matrices, and bf16 of fp8.
+    tiling : Tiling, optional
+        How the work is cut; by default 128 x 256 numbers of the result at a time.
+    fast : bool
+        For fp8 on Hopper: whether tensor cores may keep sums to themselves, with fewer bits than fp32 has.
+
+    Returns
+    -------
+    torch.Tensor
+        ``(rows, columns)``; its rows begin at multiples of 16 bytes.
+
+    Raises
+    ------
+    TypeError
+        If the matrices are in other formats, or in two that do not go together.
+    ValueError
+        If shapes do not fit, a matrix is empty, or does not lie in memory as described.
+    """
+    turned = _check(left, right)
+    tiling = tiling or Tiling(inner=128 if left.dtype in EIGHT_BITS else 64)
+    dtype = dtype or (torch.bfloat16 if left.dtype in EIGHT_BITS else left.dtype)
+    (rows, inner), columns = left.shape, right.shape[1]
+    out = torch.empty(rows, _padded(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
+    tiles = triton.cdiv(rows, tiling.rows) * triton.cdiv(columns, tiling.columns)
+    programs = min(tiles, _multiprocessors(left)) if tiling.persistent else tiles
+    left_scale, right_scale = scales or (left, right)
+    width = tiling.columns // (2 if tiling.halves else 1)
+    with device_of(left):
+        matmul_kernel[(programs,)](
+            _tiles(left, tiling.rows, tiling.inner),
+            _tiles(right.t(), tiling.columns, tiling.inner) if turned else _tiles(right, tiling.inner, tiling.columns),
+            _tiles(out, tiling.rows, width), left_scale, right_scale, rows, columns, inner, programs,
+            ROWS=tiling.rows, COLUMNS=tiling.columns, INNER=tiling.inner, GROUP=tiling.group, INNER_LAST=turned,
+            SCALED=scales is not None, HALVES=tiling.halves, FAST=fast,
+            num_warps=tiling.warps, num_stages=tiling.stages,
+        )  # fmt: skip
+    return out
+
+
+def _check(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Raise if there is no product of the matrices; else return whether ``right`` is turned in memory."""
+    eight = left.dtype in EIGHT_BITS and right.dtype in EIGHT_BITS
+    if left.dtype not in TYPES or right.dtype not in TYPES or (left.dtype != right.dtype and not eight):
+        raise TypeError(f"Both matrices are bf16, both fp16 or both fp8; given {left.dtype} and {right.dtype}.")
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0] or not left.numel() * right.numel():
+        raise ValueError(
+            f"A product takes (rows, inner) and (inner, columns), none of them 0; "
+            f"given {tuple(left.shape)} and {tuple(right.shape)}."
+        )
+    turned = right.stride(0) == 1 and (right.stride(1) != 1 or eight)
+    rows_of_both = (left, right.t() if turned else right)
+    if any(_does_not_lie_well(matrix) for matrix in rows_of_both) or (eight and not turned):
+        raise ValueError(
+            f"Rows must be contiguous and begin at multiples of {ALIGNED} bytes, and in fp8 the second matrix is the "
+            f"transpose of such a one; given strides {left.stride()} and {right.stride()} in {left.dtype}."
+        )
+    return turned
+
+
+def _does_not_lie_well(matrix: torch.Tensor) -> bool:
+    return bool(
+        matrix.stride(1) != 1 or matrix.stride(0) * matrix.element_size() % ALIGNED or matrix.data_ptr() % ALIGNED
+    )
+
+
+def _tiles(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
+
+
+def _padded(columns: int, dtype: torch.dtype) -> int:
+    """Return the length of rows that begin at multiples of 16 bytes."""
+    return triton.cdiv(columns * dtype.itemsize, ALIGNED) * ALIGNED // dtype.itemsize
+
+
+def _multiprocessors(tensor: torch.Tensor) -> int:
+    if not tensor.is_cuda:
+        return 2  # when interpreted, so that a program has several tiles
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count

@@ -1,0 +1,80 @@
+"""Which formats a device multiplies in: asked before a run, so that it does not stop in the middle.
+
+Sources: NVIDIA, "CUDA C++ Programming Guide", tables of features by compute capability, and "Parallel Thread Execution
+ISA", section on ``mma`` instructions, for the first compute capability with each format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from gpuguide.precision.formats import Format, named
+
+SINCE = {"tf32": (8, 0), "fp16": (7, 0), "bf16": (8, 0), "e4m3": (8, 9), "e5m2": (8, 9), "e2m1": (10, 0)}
+"""The first compute capability whose tensor cores take a format"""
+AUTOCAST = ("fp16", "bf16")
+"""Formats that autocast computes in, on a GPU and on the CPU"""
+
+
+def supported(device: torch.device | str, capability: tuple[int, int] | None = None) -> tuple[str, ...]:
+    """Return the names of the formats that a device multiplies in, the widest first.
+
+    A CPU takes fp32 and, through autocast, fp16 and bf16: whether they are faster there is another question.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        A CUDA GPU or the CPU.
+    capability : (int, int), optional
+        Compute capability, if it is not to be asked of the GPU.
+    """
+    if torch.device(device).type != "cuda":
+        return ("fp32", *AUTOCAST)
+    has = torch.cuda.get_device_capability(device) if capability is None else capability
+    return ("fp32", *(name for name, first in SINCE.items() if has >= first))
+
+
+def require(
+    format: str | Format | torch.dtype, device: torch.device | str, capability: tuple[int, int] | None = None
+) -> Format:
+    """Return a format, if the device multiplies in it.
+
+    Raises
+    ------
+    ValueError
+        If it does not; the message says in which it does. Also if there is no such format.
+    """
+    wanted, has = named(format), supported(device, capability)
+    if wanted.name not in has:
+        place = torch.device(device)
+        what = torch.cuda.get_device_name(place) if place.type == "cuda" and capability is None else str(place)
+        raise ValueError(f"{what} does not multiply in {wanted.name}; it supports {', '.join(has)}.")
+    return wanted
+
+
+def autocast(format: str | Format | torch.dtype, device: torch.device | str) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which a model's forward pass computes in a format: autocast, or nothing for fp32.
+
+    PyTorch's own autocast is given the type of a device. With ``"cuda"`` on a machine without a GPU it warns and does
+    nothing, and with ``"cpu"`` it does nothing to a model on a GPU. Here it follows the device.
+
+    Parameters
+    ----------
+    format : str, Format or torch.dtype
+        ``"fp16"``, ``"bf16"`` or ``"fp32"``.
+    device : torch.device or str
+        Where the model is.
+
+    Raises
+    ------
+    ValueError
+        If autocast has no such format, or the device does not multiply in it.
+    """
+    wanted = require(format, device)
+    if wanted.name == "fp32":
+        return contextlib.nullcontext()
+    if wanted.name not in AUTOCAST or wanted.dtype is None:
+        raise ValueError(f"Autocast computes in {' and '.join(AUTOCAST)}, not in {wanted.name}.")
+    return torch.autocast(torch.device(device).type, wanted.dtype)

@@ -1,0 +1,236 @@
+"""The fp8 layer against rounding written in another way, PyTorch's own product, and fp32."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gpuguide.precision import Fp8Linear, fp8_product, quantize_fp8, round_to, to_fp8
+from gpuguide.precision.formats import BF16, E4M3, E5M2, Format
+from gpuguide.precision.fp8 import Recipe
+
+RECIPES: list[Recipe] = ["tensor", "block"]
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rounded(x: torch.Tensor, format: Format, recipe: Recipe, square: bool = False) -> torch.Tensor:
+    """What fp8 makes of a matrix, block by block, by :func:`round_to`."""
+    if recipe == "tensor":
+        scale = x.abs().max() / format.largest
+        return round_to(x / scale, format) * scale
+    result = torch.empty_like(x)
+    height = 128 if square else 1
+    for row in range(0, x.shape[0], height):
+        for column in range(0, x.shape[1], 128):
+            part = x[row : row + height, column : column + 128]
+            scale = part.abs().max() / format.largest
+            result[row : row + height, column : column + 128] = round_to(part / scale, format) * scale
+    return result
+
+
+def error(x: torch.Tensor, right: torch.Tensor) -> float:
+    """Relative to the whole."""
+    x = x.detach()
+    return float((x.double() - right.detach().double()).norm() / right.detach().double().norm())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_result_and_gradients_are_products_of_rounded_matrices(recipe: Recipe) -> None:
+    x, gradient = normal(2, 70, 192, seed=1), normal(2, 70, 144, seed=2) * 1e-3
+    layer = Fp8Linear(192, 144, recipe=recipe)
+    x.requires_grad_()
+    y = layer(x)
+    y.backward(gradient)
+    flat, weight = x.detach().flatten(0, 1), layer.weight.detach()
+    narrow = gradient.flatten(0, 1)
+    expected = rounded(flat, E4M3, recipe) @ rounded(weight, E4M3, recipe, square=True).t()
+    torch.testing.assert_close(y.flatten(0, 1), expected + layer.bias, rtol=1e-5, atol=1e-5)
+    of_x = rounded(narrow, E5M2, recipe) @ rounded(weight, E4M3, recipe, square=True)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.flatten(0, 1), of_x, rtol=1e-5, atol=1e-7)
+    turned, turned_x = rounded(narrow.t().contiguous(), E5M2, recipe), rounded(flat.t().contiguous(), E4M3, recipe)
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, turned @ turned_x.t(), rtol=1e-5, atol=1e-6)
+    assert layer.bias.grad is not None
+    torch.testing.assert_close(layer.bias.grad, narrow.sum(0))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_result_and_gradients_are_near_those_in_fp32(recipe: Recipe) -> None:
+    x, gradient = normal(256, 256, seed=1), normal(256, 128, seed=2)
+    ours, exact = Fp8Linear(256, 128, recipe=recipe), nn.Linear(256, 128)
+    exact.load_state_dict(ours.state_dict())
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    for layer, leaf in ((ours, one), (exact, other)):
+        layer(leaf).backward(gradient)
+    assert one.grad is not None
+    assert other.grad is not None
+    assert ours.weight.grad is not None
+    assert exact.weight.grad is not None
+    assert 0 < error(ours(x), exact(x)) < 0.05
+    assert 0 < error(one.grad, other.grad) < 0.1
+    assert 0 < error(ours.weight.grad, exact.weight.grad) < 0.1
+
+
+def test_an_outlier_costs_the_whole_tensor_and_one_block_only() -> None:
+    x = normal(64, 512)
+    x[0, 0] = 1e6
+    whole, blocks = quantize_fp8(x), quantize_fp8(x, block=(1, 128))
+    others = slice(1, None)
+    assert error(whole.dequantize()[others], x[others]) > 0.9
+    assert error(blocks.dequantize()[others], x[others]) < 0.03
+
+
+@pytest.mark.parametrize("format", [E4M3, E5M2])
+def test_products_equal_pytorchs(format: Format) -> None:
+    """PyTorch's product has an implementation for the CPU, too."""
+    a, b = quantize_fp8(normal(32, 64), format), quantize_fp8(normal(48, 64, seed=1), E4M3)
+    theirs = torch._scaled_mm(a.values, b.values.t(), scale_a=a.scales, scale_b=b.scales, out_dtype=torch.bfloat16)
+    torch.testing.assert_close(fp8_product(a, b), theirs, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 130), (129, 128), (257, 5)])
+@pytest.mark.parametrize("block", [None, (1, 128), (128, 128)])
+def test_any_shape_is_read_back_within_half_a_step(shape: tuple[int, int], block: tuple[int, int] | None) -> None:
+    x = normal(*shape)
+    read = quantize_fp8(x, E4M3, block).dequantize()
+    largest = float(x.abs().max())
+    assert bool(((read - x).abs() <= x.abs() * 2.0**-4 * 1.0001 + largest / 448 * 2.0**-10 * 1.0001).all())
+
+
+def test_zeros_stay_and_what_is_not_finite_becomes_nan() -> None:
+    assert quantize_fp8(torch.zeros(4, 4)).dequantize().abs().sum() == 0
+    for value in (math.inf, -math.inf, math.nan):
+        x = normal(2, 256)
+        x[0, 3] = value
+        assert bool(quantize_fp8(x).dequantize().isnan().all())
+        in_blocks = quantize_fp8(x, E5M2, (1, 128)).dequantize()
+        assert bool(in_blocks[0, :128].isnan().all())
+        assert bool(in_blocks[0, 128:].isfinite().all())
+        assert bool(in_blocks[1].isfinite().all())
+
+
+def test_autocast_decides_the_format_of_the_result() -> None:
+    layer, x = Fp8Linear(16, 16), normal(3, 16)
+    assert layer(x).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, (layer(x) - layer.bias).bfloat16() + layer.bias.bfloat16())
+    y.sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.dtype == torch.float32
+    assert layer(x[0]).shape == (16,)
+
+
+def test_a_compiled_layer_is_the_same() -> None:
+    layer, x = Fp8Linear(32, 16), normal(8, 32)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+    layer.zero_grad()
+    layer(x).sum().backward()
+    expected = layer.weight.grad
+    layer.weight.grad = None
+    compiled(x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, expected)
+
+
+def test_layers_of_a_model_are_replaced_with_their_parameters() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(nn.GELU(), nn.Linear(32, 32, bias=False)), nn.Linear(32, 16))
+    model.append(nn.Linear(16, 5))
+    before = dict(model.named_parameters())
+    assert to_fp8(model, "block", keep=["2"]) == ["0", "1.1"]
+    assert dict(model.named_parameters()).keys() == before.keys()
+    assert all(each is before[name] for name, each in model.named_parameters())
+    assert isinstance(model[0], Fp8Linear)
+    assert type(model[2]) is type(model[3]) is nn.Linear
+    assert "recipe='block'" in repr(model)
+    with pytest.raises(ValueError, match="head is no linear layer of the model; there are 2, 3"):
+        to_fp8(model, keep=["head"])
+
+
+def test_training_in_fp8_lowers_the_loss() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 16))
+    to_fp8(model)
+    x, target = normal(64, 32), normal(64, 16, seed=1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="There is no recipe 'row'; there are tensor and block"):
+        Fp8Linear(16, 16, recipe="row")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"given \(3,\) and e4m3"):
+        quantize_fp8(torch.ones(3))
+    with pytest.raises(ValueError, match="and bf16"):
+        quantize_fp8(torch.ones(3, 3), BF16)
+    with pytest.raises(ValueError, match="have no size"):
+        quantize_fp8(torch.ones(3, 3), block=(0, 1))
+    wide, narrow = quantize_fp8(torch.ones(4, 8), E5M2), quantize_fp8(torch.ones(4, 6), E5M2)
+    with pytest.raises(ValueError, match=r"\(4, 8\) and \(4, 6\) do not fit"):
+        fp8_product(wide, narrow)
+    with pytest.raises(ValueError, match="Both matrices are e5m2"):
+        fp8_product(wide, wide)
+    with pytest.raises(ValueError, match="cannot be turned"):
+        quantize_fp8(torch.ones(4, 8), block=(1, 4)).transposed()
+
+
+# --- on the GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fp8_gpu() -> torch.device:
+    """A GPU that multiplies in fp8."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU does not multiply in fp8")
+    return torch.device("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_tensor_cores_agree_with_the_reference(fp8_gpu: torch.device, dtype: torch.dtype) -> None:
+    x = normal(128, 256).to(fp8_gpu, dtype)
+    gradient = normal(128, 192, seed=2).to(fp8_gpu, dtype)
+    layer = Fp8Linear(256, 192, bias=False, device=fp8_gpu)
+    plain = Fp8Linear(256, 192, bias=False)
+    plain.load_state_dict(layer.state_dict())
+    one, other = x.clone().requires_grad_(), x.cpu().clone().requires_grad_()
+    y, expected = layer(one), plain(other)
+    y.backward(gradient)
+    expected.backward(gradient.cpu())
+    assert one.grad is not None
+    assert other.grad is not None
+    assert layer.weight.grad is not None
+    assert plain.weight.grad is not None
+    assert error(y.cpu(), expected) < 0.01
+    assert error(one.grad.cpu(), other.grad) < 0.01
+    assert error(layer.weight.grad.cpu(), plain.weight.grad) < 0.01
+
+
+@pytest.mark.gpu
+def test_sizes_that_tensor_cores_do_not_take_are_named(fp8_gpu: torch.device) -> None:
+    layer = Fp8Linear(32, 16, device=fp8_gpu)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        layer(torch.randn(3, 32, device=fp8_gpu)).sum().backward()
+
+
+@pytest.mark.gpu
+def test_a_gpu_without_fp8_is_refused_before_anything_runs() -> None:
+    if torch.cuda.get_device_capability() >= (8, 9):
+        pytest.skip("this GPU multiplies in fp8")
+    with pytest.raises(ValueError, match="does not multiply in e4m3; it supports"):
+        Fp8Linear(16, 16, device="cuda")

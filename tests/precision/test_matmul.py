@@ -1,0 +1,169 @@
+"""The matrix product in Triton against float64: interpreted on the CPU, compiled on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import interpreted
+import pytest
+import torch
+from interpreted import needs_triton
+
+FORMATS = {
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "fp16": (torch.float16, torch.float16),
+    "e4m3": (torch.float8_e4m3fn, torch.float8_e4m3fn),
+    "e5m2-e4m3": (torch.float8_e5m2, torch.float8_e4m3fn),
+}
+SHAPES = [(1, 16, 16), (40, 48, 33), (130, 80, 70)]
+"""Rows, inner, columns; with tiles of 32 x 64, several for a program"""
+
+
+def draw(format: str, shape: tuple[int, int, int], turned: bool, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two matrices, the second of which lies in memory as asked."""
+    generator = torch.Generator().manual_seed(0)
+    rows, inner, columns = shape
+    one, other = FORMATS[format]
+    left = torch.randn(rows, inner, generator=generator).to(one)
+    right = torch.randn(columns, inner, generator=generator).to(other)
+    if turned:
+        return left.to(device), right.to(device).t()
+    width = (columns + 7) // 8 * 8  # rows begin at multiples of 16 bytes
+    room = torch.zeros(inner, width, dtype=other, device=device)
+    room[:, :columns] = right.t().to(device)
+    return left.to(device), room[:, :columns]
+
+
+def agree(left: torch.Tensor, right: torch.Tensor, result: torch.Tensor, scale: float = 1.0) -> None:
+    """Assert that a result is right but for its rounding."""
+    exact = left.double() @ right.double() * scale
+    assert result.shape == exact.shape
+    error = float((result.double() - exact).norm() / exact.norm())
+    limit = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 4e-3}[result.dtype]
+    assert error < limit, error
+
+
+def compare(device: str, format: str, shape: tuple[int, int, int], turned: bool) -> None:
+    """Compare with float64, in small tiles, also in halves and one tile a program, with scales and without."""
+    from gpuguide.precision.matmul import Tiling, matmul
+
+    left, right = draw(format, shape, turned, device)
+    tiling = Tiling(32, 64, 32, stages=2, warps=4, group=2)
+    agree(left, right, matmul(left, right, tiling=tiling))
+    scales = (torch.tensor(0.5, device=device), torch.tensor(3.0, device=device))
+    halves = Tiling(32, 64, 32, stages=2, warps=4, group=3, halves=True, persistent=False)
+    agree(left, right, matmul(left, right, scales=scales, dtype=torch.float32, tiling=halves, fast=False), 1.5)
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("format", ["fp16", "e4m3", "e5m2-e4m3"])  # the interpreter multiplies no bf16
+def test_interpreted_with_the_second_matrix_turned(format: str, shape: tuple[int, int, int]) -> None:
+    interpreted.run(__file__, f"compare('cpu', {format!r}, {shape}, True)")
+
+
+@needs_triton
+def test_interpreted_with_the_second_matrix_as_it_is() -> None:
+    interpreted.run(__file__, "compare('cpu', 'fp16', (40, 48, 33), False)")
+
+
+@needs_triton
+@pytest.mark.parametrize(("down", "across", "group"), [(1, 1, 8), (5, 3, 2), (7, 4, 8), (16, 9, 8)])
+def test_every_tile_has_its_place_and_groups_of_rows_are_finished_one_by_one(
+    down: int, across: int, group: int
+) -> None:
+    from gpuguide.precision.matmul import place_of
+
+    taken = [place_of.fn(tile, down, across, group) for tile in range(down * across)]
+    assert sorted(taken) == [(row, column) for row in range(down) for column in range(across)]
+    groups = [row // group for row, _ in taken]
+    assert groups == sorted(groups)
+
+
+@needs_triton
+def test_every_tiling_is_compiled_for_hopper_and_fits_it() -> None:
+    """Compiled for a GPU that is not here: what a program takes is known without one."""
+    interpreted.run(__file__, "compile_every_tiling()", interpret=False)
+
+
+def compile_every_tiling() -> None:
+    """Assert that shared memory suffices and that the product is one of Hopper's, whose operands lie there."""
+    from gpuguide.precision.matmul import TILINGS
+
+    for name, tiling in TILINGS.items():
+        compiled = compiled_for_hopper(tiling, "fp8e4nv" if "8 bits" in name else "bf16")
+        assert compiled.metadata.shared <= 227 * 1024, (name, compiled.metadata.shared)
+        instruction = "e4m3.e4m3" if "8 bits" in name else "bf16.bf16"
+        assert f"wgmma.mma_async.sync.aligned.m64n{tiling.columns}" in compiled.asm["ptx"], name
+        assert f".f32.{instruction}" in compiled.asm["ptx"], name
+        assert "cp.async.bulk.tensor" in compiled.asm["ptx"], name
+
+
+def compiled_for_hopper(tiling: Any, format: str) -> Any:
+    """Return the kernel, with the second matrix turned."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from gpuguide.precision.matmul import matmul_kernel
+
+    types = {
+        "left": f"tensordesc<{format}[{tiling.rows}, {tiling.inner}]>",
+        "right": f"tensordesc<{format}[{tiling.columns}, {tiling.inner}]>",
+        "out": f"tensordesc<bf16[{tiling.rows}, {tiling.columns // (2 if tiling.halves else 1)}]>",
+        "left_scale": "*fp32",
+        "right_scale": "*fp32",
+    }
+    constants = {"ROWS": tiling.rows, "COLUMNS": tiling.columns, "INNER": tiling.inner, "GROUP": tiling.group}
+    constants |= {"INNER_LAST": True, "SCALED": True, "HALVES": tiling.halves, "FAST": True}
+    names = matmul_kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    return triton.compile(
+        ASTSource(matmul_kernel, signature, constants),
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": tiling.warps, "num_stages": tiling.stages},
+    )
+
+
+@needs_triton
+def test_bad_input_is_named() -> None:
+    from gpuguide.precision.matmul import matmul
+
+    half, full = torch.ones(16, 16, dtype=torch.bfloat16), torch.ones(16, 16)
+    narrow = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    with pytest.raises(TypeError, match="both fp16 or both fp8; given"):
+        matmul(half, full)
+    with pytest.raises(TypeError, match="given"):
+        matmul(narrow, half)
+    with pytest.raises(ValueError, match=r"given \(16, 16\) and \(8, 16\)"):
+        matmul(half, half[:8])
+    with pytest.raises(ValueError, match="none of them 0"):
+        matmul(half[:0], half)
+    with pytest.raises(ValueError, match="Rows must be contiguous"):
+        matmul(half.t(), half)
+    with pytest.raises(ValueError, match="begin at multiples of 16 bytes"):
+        matmul(torch.ones(4, 5, dtype=torch.bfloat16), torch.ones(5, 16, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="in fp8 the second matrix is the transpose"):
+        matmul(narrow, narrow)
+
+
+# --- on the GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1, 64, 64), (300, 272, 520), (1024, 768, 2304)], ids=str)
+@pytest.mark.parametrize("format", FORMATS)
+def test_compiled_with_every_tiling(format: str, shape: tuple[int, int, int]) -> None:
+    from gpuguide.precision.matmul import TILINGS, matmul
+
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("the named tilings need the shared memory of Hopper")
+    left, right = draw(format, shape, True, "cuda")
+    eight = left.dtype.itemsize == 1
+    agree(left, right, matmul(left, right))
+    for name, tiling in TILINGS.items():
+        if ("8 bits" in name) == eight:
+            agree(left, right, matmul(left, right, tiling=tiling))
+    if not eight:
+        left, right = draw(format, shape, False, "cuda")
+        agree(left, right, matmul(left, right))
