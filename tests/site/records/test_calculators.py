@@ -13,15 +13,18 @@ from urllib.parse import urlencode
 import barriers
 import pytest
 
-from gpuguide.costs import limits, memory, presets
+import gpuguide.interconnect as interconnect
+from gpuguide.costs import limits, memory, presets, transfers
+from gpuguide.costs.fields import faults_of, raise_first
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware import datasheet
-from gpuguide.measure import machines, reference_gpu
+from gpuguide.hardware import datasheet, links
+from gpuguide.measure import machines, reference_gpu, store
 from gpuguide.site.look.assets import THEME
 from gpuguide.site.records.calculators import data as calculators
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"
+MOVE = SITE / "docs" / "how-long-to-move.html"
 INPUTS = 200
 FLAGS = ("gated", "tied", "learned_positions", "layer_norm", "qk_norm")
 
@@ -33,7 +36,7 @@ built = pytest.mark.skipif(not FIT.exists(), reason="the site is not built; run 
 def scripts(browser: Any) -> Iterator[Any]:
     """A page with the cost models' scripts, and nothing else."""
     page = browser.new_page()
-    for script in ("formulas.js", "memory.js", "limits.js"):
+    for script in ("formulas.js", "memory.js", "limits.js", "transfers.js"):
         page.add_script_tag(path=str(THEME / "static" / script))
     yield page
     page.close()
@@ -263,6 +266,81 @@ def test_the_script_of_limits_equals_python(scripts: Any) -> None:
     assert bounds >= {"arithmetic", "memory", "link", "host", "launch", "refused"}
 
 
+def random_move(draw: random.Random) -> tuple[str, dict[str, Any], dict[str, Any], str]:
+    """Return a thing, its input, how the link is used, and the link; about one in ten makes no sense."""
+    name = draw.choice(list(transfers.THINGS))
+    values = dict(transfers.THINGS[name]["first"])
+    for key, value in values.items():
+        if isinstance(value, int):
+            values[key] = int(10 ** draw.uniform(0, {"context": 4, "size": 14}.get(key, 5)))
+        elif key == "model":
+            values[key] = draw.choice(list(presets.load()))
+        else:
+            values[key] = draw.choice(transfers.FIELDS[key].options({}))
+    if name == "activations":
+        values["gpus"] = draw.choice([1, 2, 4, 5, 8])
+    way = {"share": draw.randint(1, 100), "latency": draw.choice([0, 1, 2500, 10**10])}
+    if draw.random() < 0.1:
+        wrong = draw.choice([values, way])
+        wrong[draw.choice([key for key, value in wrong.items() if type(value) is int] or ["weights"])] = -1
+    return name, values, way, draw.choice(list(links.load()))
+
+
+def moved(name: str, values: dict[str, Any], way: dict[str, Any], link: str) -> dict[str, Any]:
+    """Return what the script is asked for, computed by Python: the numbers, or why there are none."""
+    given = {key: value for key, value in values.items() if key != "model"}
+    try:
+        shape = presets.shape(values["model"]) if "model" in values else None
+        what = transfers.transfer(name, given, shape)
+        raise_first(faults_of(transfers.WAY, [], way, transfers.TIME))
+    except GpuguideError as error:
+        return {"fault": str(error)}
+    time = transfers.time_to_move(what, link, latency=way["latency"] * 1e-9, efficiency=way["share"] / 100)
+    return {"moved": what.moved, "messages": what.messages, "time": time}
+
+
+SCRIPT_OF_MOVES = """([data, inputs]) => {
+  const transfers = gpuguide.costs.transfers(data.transfers);
+  return inputs.map(([name, { model, ...input }, way, link]) => {
+    const shape = model ? data.models.find((each) => each.id === model).shape : null;
+    const fault = Object.values({ ...transfers.faults(name, input, shape), ...transfers.wayFaults(way) })[0];
+    if (fault) return { fault };
+    const what = transfers.transfer(name, input, shape);
+    return { ...what, time: transfers.time(what, data.links.find(({ id }) => id === link).rate, way) };
+  });
+}"""
+
+
+def test_the_script_of_transfers_equals_python(scripts: Any) -> None:
+    draw = random.Random(7)
+    inputs = [random_move(draw) for _ in range(INPUTS)]
+    found = scripts.evaluate(SCRIPT_OF_MOVES, [calculators.move_data(), [list(given) for given in inputs]])
+    refused, things = 0, set()
+    for given, result in zip(inputs, found, strict=True):
+        expected = moved(*given)
+        assert same(result, expected), given
+        refused += "fault" in expected
+        things |= {given[0]} if "time" in expected else set()
+    assert 5 < refused < INPUTS / 4
+    assert things == set(transfers.THINGS)
+
+
+def test_every_call_of_the_calculator_exists_and_counts_its_thing() -> None:
+    assert set(calculators.CALLS) == set(transfers.THINGS) - {"bytes"}
+    for name, call in calculators.CALLS.items():
+        values = dict(transfers.THINGS[name]["first"])
+        shape = presets.shape(values.pop("model"))
+        assert getattr(interconnect, call)(shape, **values) == transfers.transfer(name, values, shape)
+
+
+def test_a_measured_rate_comes_from_a_record_and_is_below_its_link() -> None:
+    measured = {link["id"]: link for link in calculators.move_data()["links"] if link["measured"]}
+    assert set(measured) == {"pcie-5-x16"}
+    case = store.published("ceilings").case("h2d-pinned")
+    found = measured["pcie-5-x16"]["measured"]["value"]
+    assert found == case.metrics["bandwidth"].summary.median < measured["pcie-5-x16"]["rate"]
+
+
 # --- the pages -------------------------------------------------------------------------------------------
 
 
@@ -409,7 +487,7 @@ def test_adapters_and_their_fields_appear_together(browser: Any) -> None:
 
 
 @built
-@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
 def test_the_verdict_is_in_sight_on_a_phone_while_the_fields_are(browser: Any, path: Path) -> None:
     page = opened(browser, path, width=390)
     page.locator(".gg-calculator select").first.scroll_into_view_if_needed()
@@ -463,6 +541,74 @@ def test_every_operation_has_a_roofline_and_its_numbers_as_tables(browser: Any, 
 
 
 @built
+@pytest.mark.parametrize("what", transfers.THINGS)
+def test_everything_is_moved_over_every_link_that_could_carry_it(browser: Any, what: str) -> None:
+    page = opened(browser, MOVE, what=what)
+    verdict = page.locator(".gg-verdict-line").inner_text()
+    assert "at least, at the full rate of PCIe 5.0, 16 lanes." in verdict
+    table = page.locator(".gg-links")
+    shown = table.locator("tbody tr")
+    offered = page.locator("#gg-link option").count()
+    carriers = [link for link in links.load().values() if link.joins in transfers.THINGS[what]["over"]]
+    assert shown.count() == offered == len(carriers)
+    widths = table.locator(".gg-rate").evaluate_all("(all) => all.map((bar) => bar.getBoundingClientRect().width)")
+    rates = [link.per_direction.value for link in carriers]
+    for width, rate in zip(widths, rates, strict=True):
+        assert width == pytest.approx(max(1, max(widths) * rate / max(rates)), abs=0.6), "bars are to scale"
+    assert page.locator(".gg-links .gg-chosen").count() == 1
+    assert table.locator("strong").inner_text() == "PCIe 5.0, 16 lanes"
+    assert page.locator(".gg-answer table").count() == 3
+    page.context.close()
+
+
+@built
+def test_share_and_latency_are_the_readers_and_travel_in_the_address(browser: Any) -> None:
+    page = opened(browser, MOVE, what="activations", link="nvlink-4", model="llama-3.1-70b", tokens="1")
+    assert "no record yet" in page.locator(".gg-answer").inner_text()
+    page.fill("#gg-share", "80")
+    page.fill("#gg-latency", "2000")
+    what = transfers.tensor_parallel_step(presets.shape("llama-3.1-70b"), 8)
+    time = transfers.time_to_move(what, "nvlink-4", latency=2e-6, efficiency=0.8)
+    verdict = page.locator(".gg-verdict-line").inner_text()
+    assert verdict.startswith(f"{1000 * time:.2f} ms at 80 % of the rate of NVLink 4")
+    assert "with 2.00 µs of latency a transfer" in verdict
+    assert "share=80" in page.url
+    assert "latency=2000" in page.url
+    assert 'time_to_move(what, "nvlink-4", latency=2000e-9, efficiency=0.8)' in page.locator(".gg-call").text_content()
+    page.fill("#gg-share", "0")
+    assert "is 0; it must be a whole number from 1 to 100." in page.locator(".gg-verdict-line").inner_text()
+    page.context.close()
+
+
+@built
+def test_gradients_do_not_go_through_storage(browser: Any) -> None:
+    page = opened(browser, MOVE, what="bytes", link="s3-request", size="1e9")
+    assert page.locator(".gg-verdict-line").inner_text().startswith("11.8 s at least")
+    page.select_option("#gg-what", "gradients")
+    assert page.locator("#gg-link").input_value() != "s3-request"
+    assert "S3" not in page.locator(".gg-answer").inner_text()
+    page.context.close()
+    page = opened(browser, MOVE, what="gradients", link="s3-request")
+    assert (
+        "“s3-request”, which is not known here; shown is PCIe 5.0, 16 lanes" in page.locator(".gg-notice").inner_text()
+    )
+    page.fill("#gg-gpus", "1")
+    assert page.locator(".gg-verdict-line").inner_text().startswith("0 s at least")
+    page.context.close()
+
+
+@built
+def test_the_python_of_the_page_says_what_the_page_says(browser: Any) -> None:
+    page = opened(browser, MOVE, what="cache", link="infiniband-ndr", share="90", latency="1500", batch="16")
+    lines = page.locator(".gg-call code").text_content().splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(lines[:-1]), names)
+    seconds = eval(lines[-1], names)
+    assert page.locator(".gg-verdict-line").inner_text().startswith(f"{1000 * seconds:.0f} ms")
+    page.context.close()
+
+
+@built
 def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -> None:
     page = opened(browser, LIMIT, operation="decode", gpu="a100-sxm-80gb")
     ticks = page.locator(".gg-roofline text").all_text_contents()
@@ -472,7 +618,7 @@ def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -
 
 
 @built
-@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
 def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any, path: Path) -> None:
     page = opened(browser, path, javascript=False)
     assert page.locator(".gg-worked table").is_visible()
@@ -487,7 +633,7 @@ def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any
 
 
 @built
-@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
 def test_every_field_is_reached_by_keyboard_and_has_a_name(browser: Any, path: Path) -> None:
     page = opened(browser, path)
     page.evaluate("document.querySelectorAll('.gg-calculator details').forEach((fold) => { fold.open = true; })")
@@ -507,7 +653,7 @@ def test_every_field_is_reached_by_keyboard_and_has_a_name(browser: Any, path: P
 @built
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("path", [FIT, LIMIT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     browser: Any, path: Path, width: int, scheme: str
 ) -> None:

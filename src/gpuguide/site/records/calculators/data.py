@@ -6,17 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gpuguide.costs import limits, memory, presets
+from gpuguide.costs import limits, memory, presets, transfers
 from gpuguide.costs.fields import Field, Rule
 from gpuguide.costs.formulas import Formulas, names_in, tree_of
 from gpuguide.costs.memory import model
-from gpuguide.hardware import capacities, datasheet
+from gpuguide.hardware import capacities, datasheet, links
+from gpuguide.hardware.links import Link
 from gpuguide.hardware.machines import Ceiling, Machine
-from gpuguide.measure import machines, reference_gpu
+from gpuguide.measure import machines, reference_gpu, store
 
 MODEL = "llama-3.1-8b"
 """What a calculator shows at first"""
 SETUP = memory.Setup(batch=1, seq_len=4096)
+CALLS = {
+    "weights": "model_weights",
+    "offload": "offloaded_layers",
+    "cache": "kv_cache",
+    "gradients": "gradient_all_reduce",
+    "activations": "tensor_parallel_step",
+}
+"""What of :mod:`gpuguide.costs.transfers` counts each thing, a number of bytes aside"""
 CHANNELS = {"memory": "memory", "link": "the link between GPUs", "host": "the connection to the host"}
 
 
@@ -49,6 +58,22 @@ def limit_data() -> dict[str, Any]:
     }
 
 
+def move_data() -> dict[str, Any]:
+    """Return what the calculator of transfers knows."""
+    return {
+        "transfers": transfers_model(),
+        "models": [model_data(preset) for preset in presets.load().values()],
+        "links": [link_data(link) for link in links.load().values()],
+        "joins": dict(links.JOINS),
+        "first": {"what": "weights", "link": "pcie-5-x16", "share": 100, "latency": 0},
+        "things": {name: table["label"] for name, table in transfers.THINGS.items()},
+        "over": {name: table["over"] for name, table in transfers.THINGS.items()},
+        "examples": {name: table["first"] for name, table in transfers.THINGS.items()},
+        "fields": field_data(transfers.FIELDS),
+        "calls": CALLS,
+    }
+
+
 def memory_model() -> dict[str, Any]:
     """Return the cost model of memory."""
     return {
@@ -75,6 +100,22 @@ def limits_model() -> dict[str, Any]:
             for name, table in limits.OPERATIONS.items()
         },
         "limit": formula_data(limits.LIMIT),
+    }
+
+
+def transfers_model() -> dict[str, Any]:
+    """Return the cost model of transfers."""
+    return {
+        "things": {
+            name: {
+                "formulas": formula_data(transfers.formulas(name)),
+                "fields": field_data({field: transfers.FIELDS[field] for field in table["first"]}),
+                "rules": rule_data(transfers.rules(name)),
+            }
+            for name, table in transfers.THINGS.items()
+        },
+        "way": field_data(transfers.WAY),
+        "time": formula_data(transfers.TIME),
     }
 
 
@@ -130,6 +171,30 @@ def machine_data(machine: Machine) -> dict[str, Any]:
         "launch": ceiling(machine.launch) if machine.launch else None,
         "link_name": machine.link_name,
     }
+
+
+def link_data(link: Link) -> dict[str, Any]:
+    """Return a link's rates, one way, B/s; what is None, nobody prints or has measured."""
+    return {
+        "id": link.id,
+        "name": link.name,
+        "joins": link.joins,
+        "raw": link.raw,
+        "rate": link.per_direction.value,
+        "payload": link.payload,
+        "total": link.printed_total.value if link.printed_total else None,
+        "measured": measured_rate(link),
+    }
+
+
+def measured_rate(link: Link) -> dict[str, Any] | None:
+    """Return what the reference GPU's record of its connection to the host says, if that is this link."""
+    printed = reference_gpu.sheet().figures.get("pcie_per_direction")
+    if link.joins != "host" or printed is None or printed.value != link.per_direction.value:
+        return None
+    case = store.published(machines.CEILINGS).case("h2d-pinned")
+    gpu = short(reference_gpu.sheet().name)
+    return {"value": case.metrics["bandwidth"].summary.median, "what": f"from pinned memory to {gpu}"}
 
 
 def short(name: str) -> str:

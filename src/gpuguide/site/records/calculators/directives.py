@@ -1,4 +1,4 @@
-"""The directives ``will-it-fit`` and ``what-is-the-limit``: a calculator, its data, and a worked example.
+"""The directives of the calculators, such as ``will-it-fit``: a calculator, its data, and a worked example.
 
 A calculator is a script that computes the formulas of a cost model of the library, which the library exports into the
 page together with its data. Without scripts the example stands in its place, computed here.
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.costs import limits, memory, presets, published
-from gpuguide.hardware import capacities
+from gpuguide.costs import limits, memory, presets, published, transfers
+from gpuguide.hardware import capacities, links
 from gpuguide.measure import digest, machines, reference_gpu, store
 from gpuguide.measure.units import format_bytes, format_quantity
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
-from gpuguide.site.records.calculators.data import MODEL, SETUP, fit_data, limit_data
+from gpuguide.site.records.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data
 from gpuguide.site.records.hardware_table import cited, note_datasheet
 
 if TYPE_CHECKING:
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 SCRIPTS = {
     "will-it-fit": ("formulas.js", "memory.js", "calculator.js", "will-it-fit.js"),
     "what-is-the-limit": ("formulas.js", "limits.js", "calculator.js", "what-is-the-limit.js"),
+    "how-long-to-move": ("formulas.js", "transfers.js", "calculator.js", "how-long-to-move.js"),
 }
 """Scripts of each calculator, in the order in which they build on each other"""
 DATA_FILES = (
     "gpuguide.costs.presets",
     "gpuguide.costs.limits",
+    "gpuguide.costs.transfers",
     "gpuguide.costs.memory.model",
     "gpuguide.hardware.capacities",
+    "gpuguide.hardware.links",
 )
 """Modules whose formulas or figures stand in a TOML file of the same name"""
 
@@ -43,6 +46,8 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("will-it-fit", WillItFit)
     app.add_directive("what-is-the-limit", WhatIsTheLimit)
+    app.add_directive("how-long-to-move", HowLongToMove)
+    app.add_directive("links", LinkRates)
     app.add_directive("model-shapes", ModelShapes)
     app.add_directive("capacities", Capacities)
     app.add_directive("published-memory", PublishedMemory)
@@ -57,7 +62,7 @@ def add_scripts(app: Sphinx, docname: str, template: str, context: dict[str, Any
 
 
 class _Calculator(SphinxDirective):
-    """What both directives share: the example, and the place that a script fills."""
+    """What the calculators share: the example, and the place that a script fills."""
 
     name_of_calculator: str
 
@@ -164,6 +169,74 @@ class WhatIsTheLimit(_Calculator):
     def data(self) -> dict[str, Any]:
         """Return what the script needs to know."""
         return limit_data()
+
+
+class HowLongToMove(_Calculator):
+    """``{how-long-to-move}``: the calculator of a transfer's time over a link."""
+
+    name_of_calculator = "how-long-to-move"
+
+    def example(self) -> list[Node]:
+        """Return the time to move a model's weights over each link as a table, and the call that computes it."""
+        preset = presets.get(MODEL)
+        what = transfers.model_weights(preset.shape)
+        lead = nodes.paragraph(
+            "",
+            f"An example, as the calculator needs scripts: the weights of {preset.name} in 16 bits are "
+            f"{format_bytes(what.moved)}. At the full rate of each link, in one direction, they take at least:",
+        )
+        rows = [
+            [
+                link.name,
+                format_quantity(link.per_direction.value, "B/s"),
+                format_quantity(transfers.time_to_move(what, link), "s"),
+            ]
+            for link in links.load().values()
+        ]
+        return [
+            lead,
+            table(["link", "rate, one way", "time"], rows),
+            python_call(
+                "from gpuguide.costs import presets\n"
+                "from gpuguide.interconnect import model_weights, time_to_move\n\n"
+                f'what = model_weights(presets.shape("{MODEL}"), weights="bf16")\n'
+                'time_to_move(what, "pcie-5-x16")'
+            ),
+        ]
+
+    def data(self) -> dict[str, Any]:
+        """Return what the script needs to know."""
+        return move_data()
+
+
+class LinkRates(SphinxDirective):
+    """``{links}``: what each link carries on the wire, after coding and for data, and where that stands."""
+
+    def run(self) -> list[Node]:
+        """Return a table, and the sources below it."""
+        self.env.note_dependency(str(digest.module_path("gpuguide.hardware.links").with_suffix(".toml")))
+        numbers = {key: number for number, key in enumerate(links.sources(), start=1)}
+        rows: list[list[Cell]] = []
+        for link in links.load().values():
+            rates = [link.raw, link.per_direction.value, link.per_lane, link.payload]
+            total = link.printed_total.value if link.printed_total else None
+            shown = [format_quantity(rate, "B/s") if rate else "–" for rate in (*rates, total)]
+            found = (link.signalling, link.coding, link.per_direction, link.per_link, link.protocol, link.printed_total)
+            cited_here = dict.fromkeys(f"[{numbers[figure.source]}]" for figure in found if figure)
+            rows.append([link.name, *shown, " ".join(cited_here)])
+        header = [
+            "link",
+            "on the wire",
+            "after coding",
+            "of one lane",
+            "for data",
+            "printed, both ways",
+            "source",
+        ]
+        listed = nodes.enumerated_list(enumtype="arabic")
+        for source in links.sources().values():
+            listed += nodes.list_item("", cited(source))
+        return [table(header, rows, classes=["gg-datasheet"]), listed]
 
 
 class Capacities(SphinxDirective):

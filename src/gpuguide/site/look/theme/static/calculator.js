@@ -1,4 +1,4 @@
-// What both calculators share: a form made from a list of fields, its state in the address, and results as tables.
+// What the calculators share: a form made from a list of fields, its state in the address, and results as tables.
 "use strict";
 window.gpuguide ??= {};
 gpuguide.calculator = (() => {

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpuguide.interconnect as interconnect
+from gpuguide.errors import GpuguideError
+from gpuguide.interconnect import AlphaBeta, errors_left_out, fit_alpha_beta
+
+SIZES = [2**power for power in range(12, 33)]
+
+
+@given(st.floats(1e-7, 1e-3), st.floats(1e8, 1e12))
+def test_an_exact_line_is_found(alpha: float, bandwidth: float) -> None:
+    found = fit_alpha_beta((size, alpha + size / bandwidth) for size in SIZES)
+    times = [alpha + size / bandwidth for size in SIZES]
+    assert [found.time(size) for size in SIZES] == pytest.approx(times, rel=1e-6)
+    for each in errors_left_out(zip(SIZES, times, strict=True)):
+        assert abs(each.error) < 1e-3
+
+
+def test_latency_and_bandwidth_with_noise_and_one_slow_sample() -> None:
+    noise = np.random.default_rng(3).uniform(0.98, 1.02, len(SIZES))
+    times = noise * [8e-6 + size / 55e9 for size in SIZES]
+    times[10] *= 5
+    found = fit_alpha_beta(zip(SIZES, times, strict=True))
+    assert found.alpha == pytest.approx(8e-6, rel=0.05)
+    assert found.bandwidth == pytest.approx(55e9, rel=0.05)
+    assert found.half_size == pytest.approx(found.alpha * found.bandwidth)
+    assert found.time(found.half_size) == pytest.approx(2 * found.alpha)
+    # Least squares follows the slow sample, which is why it is not used.
+    _, intercept = np.polyfit(SIZES, times, 1)
+    assert abs(intercept / 8e-6 - 1) > 0.5
+
+
+def test_no_other_line_fits_better() -> None:
+    draw = np.random.default_rng(4)
+    times = draw.uniform(0.7, 1.4, len(SIZES)) * [1e-5 + size / 2e10 for size in SIZES]
+    found = fit_alpha_beta(zip(SIZES, times, strict=True))
+
+    def total(alpha: float, beta: float) -> float:
+        return float(np.abs((alpha + beta * np.array(SIZES)) / times - 1).sum())
+
+    best = total(found.alpha, found.beta)
+    for _ in range(2000):
+        alpha, beta = found.alpha * draw.lognormal(0, 0.2), found.beta * draw.lognormal(0, 0.2)
+        assert total(alpha, beta) >= best * (1 - 1e-12)
+
+
+def test_latency_is_never_below_zero() -> None:
+    found = fit_alpha_beta([(1e6, 1e-5), (2e6, 3e-5), (4e6, 7e-5)])
+    assert found.alpha >= 0
+    assert found.beta > 0
+
+
+def test_of_each_size_the_median_counts() -> None:
+    samples = [(10**3, 1.0), (10**3, 1e-5), (10**3, 1e-5), (10**9, 0.02 + 1e-5), (0, 1e-5)]
+    found = fit_alpha_beta(samples)
+    assert found.alpha == pytest.approx(1e-5, rel=0.02)
+    assert found.bandwidth == pytest.approx(50e9, rel=0.02)
+
+
+def test_what_is_left_out_is_not_used() -> None:
+    times = [1e-5 + size / 5e10 for size in SIZES]
+    times[-1] *= 2
+    last = errors_left_out(zip(SIZES, times, strict=True))[-1]
+    assert (last.size, last.measured) == (SIZES[-1], times[-1])
+    assert last.error == pytest.approx(-0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("samples", "says"),
+    [
+        ([], "Fewer than two sizes, here 0, do not say what latency is"),
+        ([(1, 1.0), (1, 2.0)], "Fewer than two sizes, here 1,"),
+        ([(-1, 1.0), (2, 2.0)], "-1 bytes in 1.0 s cannot be"),
+        ([(1, 0.0), (2, 2.0)], "1 bytes in 0.0 s cannot be"),
+        ([(1, float("nan")), (2, 2.0)], "in nan s cannot be"),
+        ([(float("inf"), 1.0), (2, 2.0)], "inf bytes"),
+        ([(10, 5.0), (20, 4.9), (40, 4.8)], "do not grow with the sizes"),
+    ],
+)
+def test_samples_that_say_nothing_are_refused(samples: list[tuple[float, float]], says: str) -> None:
+    with pytest.raises(GpuguideError, match=says):
+        fit_alpha_beta(samples)
+
+
+def test_two_sizes_are_too_few_to_leave_one_out() -> None:
+    with pytest.raises(GpuguideError, match="fewer than three sizes, here 2, none can be left out"):
+        errors_left_out([(1, 1.0), (2, 2.0)])
+
+
+def test_the_face_has_what_it_says() -> None:
+    for name in interconnect.__all__:
+        assert getattr(interconnect, name).__doc__
+        assert name in dir(interconnect)
+    assert AlphaBeta(1e-6, 1e-9).bandwidth == pytest.approx(1e9)
