@@ -11,6 +11,7 @@ import functools
 import io
 import re
 import threading
+import time
 import unicodedata
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -51,7 +52,26 @@ pytestmark = [
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files, sends the site's own page where there is none, and writes no log."""
+    """Serves files, sends the site's own page where there is none, and writes no log.
+
+    Of a page asked for with ``?pause=SECONDS``, what follows its first paragraph is sent that much later.
+    """
+
+    def do_GET(self) -> None:
+        """Send the file that is asked for."""
+        name, _, pause = self.path.partition("?pause=")
+        if not pause:
+            super().do_GET()
+            return
+        page = (SITE / name.lstrip("/")).read_bytes()
+        middle = page.index(b"</p>", page.index(b"</h1>"))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page[:middle])
+        time.sleep(float(pause))
+        self.wfile.write(page[middle:])
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send what a web server sends for an address that leads nowhere."""
@@ -258,6 +278,22 @@ def test_page(browser: Any, address: str, name: str) -> None:
             assert view.complaints == []
             figures_are_seen(view, "light")
             assert view.page.evaluate(WITHOUT_SCRIPTS) == {"formulas": 0, "stuck": []}
+
+
+SEEN_EARLY = """performance.getEntriesByName("first-contentful-paint")[0].startTime
+    < performance.getEntriesByType("navigation")[0].responseEnd"""
+"""Whether something was drawn before all of the page was there"""
+
+
+@pytest.mark.parametrize("name", ["index.html", "tutorials/index.html", "docs/will-it-fit.html", "docs/claims.html"])
+def test_what_is_drawn_first_stays_where_it_is(browser: Any, address: str, name: str) -> None:
+    """On a slow line a page is drawn before its end has come, which must not move its beginning."""
+    for pause in (1, 5, 25):
+        with View(browser, address, f"{name}?pause={pause}", color_scheme="light") as view:
+            if view.page.evaluate(SEEN_EARLY):
+                assert view.page.evaluate("shifted") < SHIFT
+                return
+    pytest.fail("nothing was drawn before the page was complete")
 
 
 SHEETS = "[...document.querySelectorAll('link[rel=stylesheet]')].filter(link => !link.sheet).map(link => link.href)"
