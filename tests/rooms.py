@@ -18,11 +18,23 @@ MAY_IMPORT = {
     "topic": {"kernels", "costs", "errors"},
     "models": {"topic", "kernels", "costs", "hardware", "errors"},
     "inference": {"models", "topic", "kernels", "costs", "errors"},
-    "benchmarks": {"measure", "hardware", "inference", "topic", "models", "systems", "kernels", "costs", "errors"},
+    "interconnect": {"hardware", "kernels", "costs", "errors"},
+    "benchmarks": {
+        "measure",
+        "hardware",
+        "inference",
+        "interconnect",
+        "topic",
+        "models",
+        "systems",
+        "kernels",
+        "costs",
+        "errors",
+    },
     "claims": {"measure", "hardware", "errors"},
     "plotting": {"measure", "hardware", "errors"},
     "site": {"plotting", "claims", "measure", "hardware", "costs", "errors"},
-    "cli": {"claims", "measure", "inference", "models", "costs", "hardware", "errors"},
+    "cli": {"claims", "measure", "inference", "interconnect", "models", "costs", "hardware", "errors"},
 }
 """Whom each room may import beside itself. What is no room here is a topic; topics may import one another."""
 

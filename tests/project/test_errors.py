@@ -15,6 +15,11 @@ PARTS_OF_TENSORS = (
     "gpuguide.inference.speculative.acceptance",
     "gpuguide.inference.graph",
     "gpuguide.inference.quantize",
+    "gpuguide.interconnect.allreduce",
+    "gpuguide.interconnect.copies",
+    "gpuguide.interconnect.offload",
+    "gpuguide.interconnect.peers",
+    "gpuguide.interconnect.tensor_parallel",
 )
 """Modules and packages of other topics"""
 PYTORCHS = {"ValueError", "TypeError", "RuntimeError"}

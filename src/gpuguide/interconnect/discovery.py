@@ -1,0 +1,170 @@
+"""What links which GPUs of this machine, and what each link promises one way.
+
+A promise is what the link's standard leaves after its line code, one way, before headers and checksums: for PCI Express
+the rate of a lane times the lanes as negotiated, for NVLink the rate that the driver gives for a link times the links.
+
+Source of the rates of a lane: PCI Express Base Specification, by generation; Linux, ``drivers/pci/pci.h``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware.monitor.connections import Connections, NvLinks, narrower, read_connections
+
+__all__ = ["PCIE_LANE", "GpuLinks", "Machine", "PairLink", "discover", "pcie_promise"]
+
+PCIE_LANE = {
+    1: 2.5e9 / 8 * 8 / 10,
+    2: 5e9 / 8 * 8 / 10,
+    3: 8e9 / 8 * 128 / 130,
+    4: 16e9 / 8 * 128 / 130,
+    5: 32e9 / 8 * 128 / 130,
+    6: 64e9 / 8 * 242 / 256,
+}
+"""B/s of one lane, one way, by generation: transfers a second, and what line code and error correction leave"""
+
+
+def pcie_promise(generation: int | None, width: int | None) -> float | None:
+    """Return what a PCIe link carries one way after its line code, B/s; ``None`` where a part is not known.
+
+    >>> round(pcie_promise(5, 16) / 1e9, 1), pcie_promise(None, 16)
+    (63.0, None)
+    """
+    if generation not in PCIE_LANE or not width:
+        return None
+    return PCIE_LANE[generation] * width
+
+
+@dataclass(frozen=True)
+class GpuLinks:
+    """How one GPU is connected."""
+
+    index: int
+    """As PyTorch counts"""
+    name: str
+    connections: Connections
+
+    @property
+    def promise(self) -> float | None:
+        """Return what the PCIe link promises one way as negotiated, B/s."""
+        board = self.connections.board
+        return pcie_promise(board.link_generation, board.link_width)
+
+    @property
+    def allowed(self) -> float | None:
+        """Return what the PCIe link would carry one way with all that board and slot allow, B/s."""
+        board = self.connections.board
+        return pcie_promise(board.most_link_generation, board.most_link_width)
+
+    def fault(self, *, at_work: bool = False) -> str | None:
+        """Return a sentence on a link that is less than the board allows; see :func:`narrower`."""
+        found = narrower(self.connections.board, at_work=at_work)
+        return None if found is None else f"GPU {self.index}: {found}"
+
+
+@dataclass(frozen=True)
+class PairLink:
+    """What is between two GPUs."""
+
+    first: int
+    second: int
+    are_peers: bool
+    """Whether each can reach the other's memory by itself"""
+    nvlinks: int
+    """How many NVLinks join the two, directly or by a switch"""
+    promise: float | None
+    """B/s one way over NVLink, as the driver gives it; ``None`` without NVLink"""
+    over_pcie: str | None
+    """What is on the way over PCIe"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPUs that PyTorch sees, and what links them."""
+
+    gpus: tuple[GpuLinks, ...]
+    pairs: tuple[PairLink, ...]
+    """Every pair once"""
+
+    def faults(self, *, at_work: bool = False) -> list[str]:
+        """Return a sentence for each link that is less than the board allows."""
+        return [fault for gpu in self.gpus if (fault := gpu.fault(at_work=at_work))]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries, for JSON. PCI addresses stay out: they name one machine's slots."""
+        gpus = []
+        for gpu in self.gpus:
+            found = asdict(gpu)
+            found["connections"].pop("address")
+            found["connections"]["nvlink"].pop("remote")
+            for key in ("memory_free", "is_partitioned"):
+                found["connections"]["board"].pop(key)
+            gpus.append({**found, "pcie_promise": gpu.promise, "pcie_allowed": gpu.allowed})
+        return {"gpus": gpus, "pairs": [asdict(pair) for pair in self.pairs]}
+
+
+def discover() -> Machine:
+    """Look at every GPU that PyTorch sees and at every pair of them.
+
+    Raises
+    ------
+    GpuguideError
+        If PyTorch sees no GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise GpuguideError(
+            "PyTorch sees no CUDA GPU, so there is no link to measure; 'gpuguide doctor' says what is missing."
+        )
+    chips = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    uuids = [str(chip.uuid) for chip in chips]
+    gpus = tuple(GpuLinks(index, chip.name, read_connections(uuids[index], uuids)) for index, chip in enumerate(chips))
+    pairs = tuple(
+        pair_link(
+            gpus[first],
+            gpus[second],
+            all(torch.cuda.can_device_access_peer(*ends) for ends in ((first, second), (second, first))),
+        )
+        for first in range(len(gpus))
+        for second in range(first + 1, len(gpus))
+    )
+    return Machine(gpus, pairs)
+
+
+def pair_link(first: GpuLinks, second: GpuLinks, are_peers: bool) -> PairLink:
+    """Return what is between two GPUs, from what the driver says of each."""
+    links = nvlinks_between(first.connections, second.connections) if are_peers else 0
+    rate = first.connections.nvlink.rate
+    ways = first.connections.ancestors
+    return PairLink(
+        first.index,
+        second.index,
+        are_peers,
+        links,
+        links * rate if links and rate else None,
+        ways[second.index] if second.index < len(ways) else None,
+    )
+
+
+def nvlinks_between(first: Connections, second: Connections) -> int:
+    """Count the NVLinks over which one GPU reaches another: those that end there, else those of a switch they share.
+
+    Where the driver does not say what is at the other ends, as in some virtual machines, both GPUs' links are taken to
+    lead to a switch.
+    """
+    here, there = first.nvlink, second.nvlink
+    direct = here.remote.count(second.address) if second.address else 0
+    if direct:
+        return direct
+    if here.remote and there.remote:
+        return min(_to_switches(here, there), _to_switches(there, here))
+    return min(here.count, there.count)
+
+
+def _to_switches(here: NvLinks, there: NvLinks) -> int:
+    """Count the links that end where one of the other GPU's ends too, which is a switch."""
+    return sum(end in there.remote for end in here.remote)
