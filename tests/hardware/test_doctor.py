@@ -89,11 +89,20 @@ def test_of_a_board_is_told_how_it_is_plugged_in_and_shared(machine: Any) -> Non
     assert findings["Free GPU memory"][1] == "70.0 GiB"
     assert findings["PCIe link"][1] == "generation 5, 16 lanes"
     assert findings["MIG mode"][1] == "off"
-    findings = machine(H100, DriverState("580.1"), BoardState(1, 5, 8, 16, True))
-    lower = "now generation 1, 8 lanes, of at most generation 5, 16 lanes; an idle GPU may lower it"
-    assert findings["PCIe link"][1] == lower
+    findings = machine(H100, DriverState("580.1"), BoardState(1, 5, 16, 16, True))
+    lower = "now generation 1, 16 lanes, of at most generation 5, 16 lanes; an idle GPU may lower the generation"
+    assert findings["PCIe link"] == (True, lower)
+    assert "'gpuguide links' measures this one" in findings["What links carry"][1]
     assert findings["MIG mode"][1].startswith("on; PyTorch sees one instance")
     assert "Free GPU memory" not in findings
+
+
+def test_a_link_with_fewer_lanes_than_the_board_allows_is_a_fault(machine: Any) -> None:
+    findings = machine(H100, DriverState("580.1"), BoardState(5, 5, 8, 16))
+    found, said = findings["PCIe link"]
+    assert found is False
+    assert "has 8 of the 16 lanes that the board allows, so it carries 50%" in said
+    assert "What links carry" not in findings
 
 
 def test_the_gpu_that_pytorch_sees_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:

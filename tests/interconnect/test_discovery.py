@@ -11,7 +11,15 @@ import torch
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.monitor.connections import Connections, NvLinks, narrower, numa_node, read_connections
 from gpuguide.hardware.monitor.driver import BoardState
-from gpuguide.interconnect.discovery import GpuLinks, Machine, discover, nvlinks_between, pair_link, pcie_promise
+from gpuguide.interconnect.discovery import (
+    GpuLinks,
+    Machine,
+    discover,
+    nvlink_promise,
+    nvlinks_between,
+    pair_link,
+    pcie_promise,
+)
 
 FULL = BoardState(link_generation=5, most_link_generation=5, link_width=16, most_link_width=16)
 
@@ -85,10 +93,19 @@ def test_an_idle_gpu_may_lower_its_generation_but_not_its_width() -> None:
     assert "runs at generation 1 under load, and board and slot allow 5" in (narrower(slow, at_work=True) or "")
 
 
-@pytest.mark.parametrize(("generation", "gigabytes"), [(3, 15.75), (4, 31.51), (5, 63.02), (6, 121.0)])
+@pytest.mark.parametrize(("generation", "gigabytes"), [(3, 15.75), (4, 31.51), (5, 63.015), (6, 128.0)])
 def test_what_sixteen_lanes_promise(generation: int, gigabytes: float) -> None:
     assert (pcie_promise(generation, 16) or 0) / 1e9 == pytest.approx(gigabytes, abs=0.005)
-    assert pcie_promise(generation, None) is pcie_promise(99, 16) is None
+    assert pcie_promise(generation, None) is pcie_promise(99, 16) is pcie_promise(1, 16) is None
+
+
+def test_what_an_nvlink_promises_is_printed_and_what_the_driver_says_is_on_the_wire() -> None:
+    """53.125 Gbaud, two bits each, on two lanes, of which 16 of 17 bits carry data: 25 GB/s of 26.5625."""
+    on_the_wire = 53.125e9 * 2 * 2 / 8
+    assert nvlink_promise(on_the_wire) == pytest.approx(on_the_wire * 16 / 17)
+    assert nvlink_promise(26562e6) == nvlink_promise(25e9) == 25e9
+    assert nvlink_promise(40e9) == 40e9  # of no generation in the table
+    assert nvlink_promise(None) is nvlink_promise(0.0) is None
 
 
 def a_gpu(index: int, address: str, remote: tuple[str, ...], count: int | None = None) -> GpuLinks:

@@ -41,9 +41,11 @@ def built_in(names: Iterator[str]) -> set[str]:
 
 
 def raised(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of what is raised."""
+    """Yield the names of what is raised; what makes names of a module when asked must raise what Python does."""
+    asked = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "__getattr__"]
+    left_out = {id(node) for each in asked for node in ast.walk(each)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise) and node.exc is not None:
+        if id(node) not in left_out and isinstance(node, ast.Raise) and node.exc is not None:
             yield ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
 
 

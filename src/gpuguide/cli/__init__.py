@@ -12,13 +12,14 @@ from typing import Annotated
 import typer
 
 from gpuguide import __version__
-from gpuguide.cli import bench, claims, doctor, generate, models, records, watch
+from gpuguide.cli import bench, claims, doctor, generate, links, models, records, watch
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command()(doctor.doctor)
 app.command()(watch.watch)
+app.command()(links.links)
 app.command()(generate.generate)
 app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")

@@ -16,6 +16,7 @@ from typing import Any
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.monitor import BoardState, read_board, read_driver
+from gpuguide.hardware.monitor.connections import narrower
 from gpuguide.hardware.processor import cores_available, processor_name
 
 
@@ -114,8 +115,11 @@ def plugged_in(board: BoardState) -> Iterator[Finding]:
     if board.link_generation is not None and board.link_width is not None:
         most = f"generation {board.most_link_generation}, {board.most_link_width} lanes"
         now = f"generation {board.link_generation}, {board.link_width} lanes"
-        lower = f"now {now}, of at most {most}; an idle GPU may lower it"
-        yield Finding("PCIe link", True, now if now == most else lower)
+        lower = f"now {now}, of at most {most}; an idle GPU may lower the generation"
+        fault = narrower(board)
+        yield Finding("PCIe link", fault is None, fault or (now if now == most else lower))
+        if fault is None:
+            yield Finding("What links carry", True, "'gpuguide links' measures this one, and those between GPUs")
     if board.is_partitioned is not None:
         on = "on; PyTorch sees one instance, and CUDA_VISIBLE_DEVICES chooses it by its UUID"
         yield Finding("MIG mode", True, on if board.is_partitioned else "off")

@@ -1,9 +1,8 @@
 """What links which GPUs of this machine, and what each link promises one way.
 
-A promise is what the link's standard leaves after its line code, one way, before headers and checksums: for PCI Express
-the rate of a lane times the lanes as negotiated, for NVLink the rate that the driver gives for a link times the links.
-
-Source of the rates of a lane: PCI Express Base Specification, by generation; Linux, ``drivers/pci/pci.h``.
+A promise is what a link carries one way after its line code, before headers and checksums, by the table
+:mod:`gpuguide.hardware.links`: for PCI Express the rate of a lane times the lanes as negotiated, for NVLink the rate of
+a link times the links.
 """
 
 from __future__ import annotations
@@ -12,30 +11,43 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuguide.errors import GpuguideError
+from gpuguide.hardware import links
 from gpuguide.hardware.monitor.connections import Connections, NvLinks, narrower, read_connections
 
-__all__ = ["PCIE_LANE", "GpuLinks", "Machine", "PairLink", "discover", "pcie_promise"]
+__all__ = ["GpuLinks", "Machine", "PairLink", "discover", "nvlink_promise", "pcie_promise"]
 
-PCIE_LANE = {
-    1: 2.5e9 / 8 * 8 / 10,
-    2: 5e9 / 8 * 8 / 10,
-    3: 8e9 / 8 * 128 / 130,
-    4: 16e9 / 8 * 128 / 130,
-    5: 32e9 / 8 * 128 / 130,
-    6: 64e9 / 8 * 242 / 256,
-}
-"""B/s of one lane, one way, by generation: transfers a second, and what line code and error correction leave"""
+ON_THE_WIRE = 1.1
+"""By how much the rate that a driver gives for an NVLink may exceed what its vendor prints: the driver counts the bits
+on the wire, and line code and error correction take one of seventeen"""
 
 
 def pcie_promise(generation: int | None, width: int | None) -> float | None:
-    """Return what a PCIe link carries one way after its line code, B/s; ``None`` where a part is not known.
+    """Return what a PCIe link carries one way after its line code, B/s.
+
+    It is ``None`` where generation or width is not known, or the table lacks the generation: the first two, to which an
+    idle GPU falls back.
 
     >>> round(pcie_promise(5, 16) / 1e9, 1), pcie_promise(None, 16)
     (63.0, None)
     """
-    if generation not in PCIE_LANE or not width:
+    link = links.load().get(f"pcie-{generation}-x16")
+    if link is None or link.per_lane is None or not width:
         return None
-    return PCIE_LANE[generation] * width
+    return link.per_lane * width
+
+
+def nvlink_promise(rate: float | None) -> float | None:
+    """Return what one NVLink carries one way, B/s, from the rate that the driver gives for it.
+
+    That is the figure of the table which is at most a little below, else the driver's own.
+
+    >>> nvlink_promise(26.562e9), nvlink_promise(53.125e9), nvlink_promise(20e9)
+    (25000000000.0, 50000000000.0, 20000000000.0)
+    """
+    if not rate:
+        return None
+    printed = {link.per_link.value for link in links.load().values() if link.family == "NVLink" and link.per_link}
+    return max((each for each in printed if each <= rate <= ON_THE_WIRE * each), default=rate)
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class PairLink:
     nvlinks: int
     """How many NVLinks join the two, directly or by a switch"""
     promise: float | None
-    """B/s one way over NVLink, as the driver gives it; ``None`` without NVLink"""
+    """B/s one way over all NVLinks of the pair; ``None`` without NVLink"""
     over_pcie: str | None
     """What is on the way over PCIe"""
 
@@ -137,15 +149,15 @@ def discover() -> Machine:
 
 def pair_link(first: GpuLinks, second: GpuLinks, are_peers: bool) -> PairLink:
     """Return what is between two GPUs, from what the driver says of each."""
-    links = nvlinks_between(first.connections, second.connections) if are_peers else 0
-    rate = first.connections.nvlink.rate
+    count = nvlinks_between(first.connections, second.connections) if are_peers else 0
+    each = nvlink_promise(first.connections.nvlink.rate)
     ways = first.connections.ancestors
     return PairLink(
         first.index,
         second.index,
         are_peers,
-        links,
-        links * rate if links and rate else None,
+        count,
+        count * each if count and each else None,
         ways[second.index] if second.index < len(ways) else None,
     )
 

@@ -1,0 +1,191 @@
+"""What each link of this machine carries, beside what it promises.
+
+A look, and no benchmark: one large size, a few copies by the host's clock, and of them the median. Every copy is
+checked before it is timed.
+
+Source: NVIDIA nvbandwidth, for large buffers, medians, and checked copies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware.monitor.connections import read_connections
+from gpuguide.interconnect.copies import DIRECTIONS, Route, route
+from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
+from gpuguide.interconnect.peers import PEER_DIRECTIONS, PeerRoute, peer_route
+
+__all__ = ["HOST_SIZE", "PEER_SIZE", "Carried", "Report", "host_links", "measure", "peer_links"]
+
+MIB = 2**20
+HOST_SIZE, PEER_SIZE = 256 * MIB, 1024 * MIB
+"""Bytes of a copy: enough that what a copy costs beside its bytes is under 1 %"""
+COPIES = 9
+"""That are timed, after two that are not"""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What one link carried, one way or both ways at once."""
+
+    gpu: int
+    """As PyTorch counts; with two, the one that sends"""
+    other: int | None
+    """The GPU that receives; None for the host"""
+    direction: str
+    """``h2d``, ``d2h`` or ``both`` over PCIe, ``one`` or ``both`` between GPUs"""
+    size: int
+    """Bytes each way"""
+    bandwidth: float
+    """B/s, of both ways together where there are two"""
+    promise: float | None
+    """B/s, counted alike; None where nobody says it"""
+
+    @property
+    def share(self) -> float | None:
+        """Return how much of its promise the link keeps."""
+        return self.bandwidth / self.promise if self.promise else None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The links of a machine, and what was measured of each."""
+
+    machine: Machine
+    """As it was while the links were at work"""
+    carried: tuple[Carried, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return everything as plain dictionaries and lists, for JSON, in bytes and B/s."""
+        measured = [{**asdict(each), "share": each.share} for each in self.carried]
+        return {**self.machine.as_data(), "measured": measured, "faults": self.machine.faults(at_work=True)}
+
+
+def measure(machine: Machine, say: Callable[[str], None] = lambda text: None) -> Report:
+    """Measure every link of a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+        From :func:`~gpuguide.interconnect.discovery.discover`.
+    say : callable
+        Called with a line before each GPU and each pair.
+
+    Raises
+    ------
+    GpuguideError
+        If a copy arrives damaged, or cannot be made, for example because the memory does not suffice.
+    """
+    carried: list[Carried] = []
+    at_work = []
+    place = ""
+    try:
+        for gpu in machine.gpus:
+            say(place := f"GPU {gpu.index} and the host")
+            carried += host_links(gpu, f"cuda:{gpu.index}")
+            at_work.append(_looked_at_again(gpu, machine))
+        for pair in machine.pairs:
+            say(place := f"GPU {pair.first} and GPU {pair.second}")
+            carried += peer_links(pair, f"cuda:{pair.first}", f"cuda:{pair.second}")
+    except RuntimeError as error:  # all of CUDA's errors, and memory that does not suffice
+        said = str(error).splitlines()[0].rstrip(".")
+        raise GpuguideError(
+            f"A copy between {place} failed: {said}. Ask 'nvidia-smi' who else uses the GPU."
+        ) from error
+    # An idle link may have been slower than it now is, so what it promises is said by the second look.
+    now = {gpu.index: gpu for gpu in at_work}
+    renewed = [
+        replace(each, promise=_of_ways(now[each.gpu].promise, each.direction)) if each.other is None else each
+        for each in carried
+    ]
+    return Report(replace(machine, gpus=tuple(at_work)), tuple(renewed))
+
+
+def host_links(gpu: GpuLinks, device: str, size: int = HOST_SIZE) -> list[Carried]:
+    """Return what pinned memory reaches between the host and a GPU, in each direction and in both at once.
+
+    Parameters
+    ----------
+    gpu : GpuLinks
+        What it is and how it is connected.
+    device : str
+        Its name in PyTorch; ``cpu`` for tests.
+    size : int
+        Bytes each way.
+    """
+    found = []
+    for direction in DIRECTIONS:
+        bandwidth = _bandwidth(route("pinned", direction, size, device), [device])
+        found.append(Carried(gpu.index, None, direction, size, bandwidth, _of_ways(gpu.promise, direction)))
+    return found
+
+
+def peer_links(pair: PairLink, first: str, second: str, size: int = PEER_SIZE) -> list[Carried]:
+    """Return what copy engines reach between two GPUs: each way alone, and both at once; nothing if they are no peers.
+
+    Parameters
+    ----------
+    pair : PairLink
+        What is between the two.
+    first, second : str
+        Their names in PyTorch; twice ``cpu`` for tests.
+    size : int
+        Bytes each way.
+    """
+    if not pair.are_peers:
+        return []
+    one, both = PEER_DIRECTIONS
+    turns = [(one, pair.first, pair.second), (one, pair.second, pair.first), (both, pair.first, pair.second)]
+    names = {pair.first: first, pair.second: second}
+    found = []
+    for direction, source, to in turns:
+        copy = peer_route("copy-engine", direction, size, names[source], names[to])
+        bandwidth = _bandwidth(copy, [first, second])
+        found.append(Carried(source, to, direction, size, bandwidth, _of_ways(pair.promise, direction)))
+    return found
+
+
+def _of_ways(one_way: float | None, direction: str) -> float | None:
+    """Return a promise in the measure of what is compared with it: twice as much for both directions."""
+    return None if one_way is None else one_way * (2 if direction == "both" else 1)
+
+
+def _bandwidth(copy: Route | PeerRoute, devices: Sequence[str]) -> float:
+    """Check a copy, and return the B/s of the median of several."""
+    if not copy.arrives_whole():
+        raise GpuguideError(
+            f"A copy from or to {' and '.join(dict.fromkeys(devices))} arrived damaged, so nothing that is measured "
+            "here can be trusted: look for errors of the link in 'nvidia-smi -q' and in the kernel's log."
+        )
+    times = sorted(_times(copy, devices))
+    return copy.bytes / median(times)
+
+
+def _times(copy: Route | PeerRoute, devices: Sequence[str]) -> Iterator[float]:
+    """Yield the seconds of copies by the host's clock."""
+
+    def wait() -> None:
+        for device in devices:
+            if torch.device(device).type == "cuda":
+                torch.cuda.synchronize(device)
+
+    for turn in range(COPIES + 2):
+        wait()
+        begun = time.perf_counter()
+        copy()
+        wait()
+        if turn >= 2:
+            yield time.perf_counter() - begun
+
+
+def _looked_at_again(gpu: GpuLinks, machine: Machine) -> GpuLinks:
+    """Return how a GPU is connected just after its link was at work, when no clock of it has been lowered yet."""
+    uuids = [str(torch.cuda.get_device_properties(each.index).uuid) for each in machine.gpus]
+    return replace(gpu, connections=read_connections(uuids[gpu.index], uuids))
