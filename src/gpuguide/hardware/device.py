@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpuguide.errors import GpuguideError, unknown
@@ -103,6 +103,31 @@ def cpu() -> Device:
         capability=None,
         supports=frozenset({"bf16"}) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else frozenset(),
     )
+
+
+def several(device: Device, count: int) -> Device:
+    """Return ``count`` devices of a kind as one, of which ``device`` is the first; a processor stays alone.
+
+    Raises
+    ------
+    GpuguideError
+        If there are fewer GPUs, or they are not of one kind.
+    """
+    if count == 1 or device.backend == "cpu":
+        return device
+    if device.backend == "cuda":
+        import torch
+
+        here = torch.cuda.device_count()
+        if here < count:
+            raise GpuguideError(f"It needs {count} GPUs, and PyTorch sees {here}.")
+        names = dict.fromkeys(torch.cuda.get_device_properties(index).name for index in range(count))
+        if len(names) > 1:
+            raise GpuguideError(
+                f"It needs {count} GPUs of one kind, and the first are {' and '.join(names)}. "
+                "Choose some that are alike with CUDA_VISIBLE_DEVICES."
+            )
+    return replace(device, count=count)
 
 
 def current_or_cpu() -> Device:

@@ -71,6 +71,11 @@ class Benchmark:
     """Seconds that each contender of a case may spend on samples"""
     samples: int | None = None
     """A fixed number of samples, where their order in time is what is looked at"""
+    gpus: int = 1
+    """How many GPUs of one kind it measures together. On a machine with fewer it is left out; with more than one its
+    record is that of several devices, such as ``2x-nvidia-h200``."""
+    end: Callable[[], object] = lambda: None
+    """Called when a run has no more to ask of it, however it ended: ends processes that outlive a case"""
 
 
 def called(contender: Contender, device: Device) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware.device import Device
+from gpuguide.hardware.device import Device, several
 from gpuguide.measure import digest, libraries, records
 from gpuguide.measure.benchmark import Benchmark, Keys, called, skipped
 from gpuguide.measure.records import Case, Record, describe_keys
@@ -74,7 +74,7 @@ def run(
     benchmarks : sequence of Benchmark
         Run in this order.
     device : Device
-        What to measure.
+        What to measure; benchmarks of several GPUs take the others of its kind too, or are left out.
     folder : Path or None
         Where records go, as ``folder/<device slug>/<benchmark>.json``. ``None`` stores nothing.
     quick : bool
@@ -111,17 +111,20 @@ def run(
         for plan in plans:
             if not plan.waiting:
                 continue
-            session = _Session(plan, device, folder, commit, quick)
-            for keys in plan.waiting:
-                elapsed = time.monotonic() - started
-                if elapsed >= time_limit:
-                    break
-                results = session.measure(keys)
-                done += 1
-                behind += forecast(plan.benchmark)
-                left = (time.monotonic() - started) * max(0.0, ahead / behind - 1)
-                case = describe_keys(keys) if keys else "one case"
-                report(Progress(plan.benchmark.name, case, done, total, left, results))
+            session = _Session(plan, plan.device, folder, commit, quick)
+            try:
+                for keys in plan.waiting:
+                    elapsed = time.monotonic() - started
+                    if elapsed >= time_limit:
+                        break
+                    results = session.measure(keys)
+                    done += 1
+                    behind += forecast(plan.benchmark)
+                    left = (time.monotonic() - started) * max(0.0, ahead / behind - 1)
+                    case = describe_keys(keys) if keys else "one case"
+                    report(Progress(plan.benchmark.name, case, done, total, left, results))
+            finally:
+                plan.benchmark.end()
             if session.record is not None:
                 finished.append(session.record)
         fresh = sum(plan.already_fresh for plan in plans)
@@ -136,6 +139,7 @@ def forecast(benchmark: Benchmark) -> float:
 @dataclass(frozen=True)
 class _Plan:
     benchmark: Benchmark
+    device: Device
     previous: Record | None
     """The record to go on with"""
     waiting: tuple[Keys, ...]
@@ -147,23 +151,27 @@ class _Plan:
 
 
 def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool, again: bool) -> _Plan:
+    try:
+        device = several(device, benchmark.gpus)
+    except GpuguideError as error:
+        return _Plan(benchmark, device, None, (), 0, notes=(f"{benchmark.name} is left out: {error}",))
     everything = tuple(benchmark.cases(device))
     if not everything:
-        return _Plan(benchmark, None, (), 0, notes=(f"{benchmark.name}: no case is meant for {device.name}.",))
+        return _Plan(benchmark, device, None, (), 0, notes=(f"{benchmark.name}: no case is meant for {device.name}.",))
     if quick:
-        return _Plan(benchmark, None, everything[:1], 0)
+        return _Plan(benchmark, device, None, everything[:1], 0)
     path = record_path(folder, device, benchmark) if folder is not None else None
     previous = records.read(path) if path is not None and path.exists() else None
     if previous is not None and (why := _nothing_in_common(previous, device)):
         kept = f"{benchmark.name}: {why}, so everything is measured anew. The old record is kept as {beside(previous)}."
-        return _Plan(benchmark, None, everything, 0, previous, (kept,))
+        return _Plan(benchmark, device, None, everything, 0, previous, (kept,))
     finished = previous.cases if previous is not None and not again else ()
     outdated = {} if previous is None or again else _outdated(previous, device)
     settled = [case for index, case in enumerate(finished) if index not in outdated]
     waiting = tuple(keys for keys in everything if not _is_finished(benchmark, keys, settled, device))
     changes = dict.fromkeys(outdated.values())
     notes = tuple(f"{benchmark.name}: {change}; what was measured with it is measured anew." for change in changes)
-    return _Plan(benchmark, previous, waiting, len(everything) - len(waiting), notes=notes)
+    return _Plan(benchmark, device, previous, waiting, len(everything) - len(waiting), notes=notes)
 
 
 def _nothing_in_common(record: Record, device: Device) -> str | None:
