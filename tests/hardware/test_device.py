@@ -131,3 +131,42 @@ def test_the_device_for_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_differ_only_where_they_are_told_to() -> None:
     small = replace(devices.fake("rtx-4090"), memory=8 * 10**9)
     assert small.slug == devices.fake("rtx-4090").slug
+
+
+def seen_by_pytorch(monkeypatch: pytest.MonkeyPatch, *names: str) -> Device:
+    """Let PyTorch see GPUs of these names, and return the first."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name=names[index]))
+    return Device(names[0], "cuda", "cuda:0", 80 * 2**30, 50 * 2**20, (9, 0), frozenset({"fp16"}))
+
+
+def test_several_gpus_of_one_kind_are_one_device_of_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = seen_by_pytorch(monkeypatch, "NVIDIA H200", "NVIDIA H200", "NVIDIA T400")
+    both = devices.several(first, 2)  # the third is not asked for, so it may be another
+    assert both == replace(first, count=2)
+    assert (first.slug, both.slug) == ("nvidia-h200", "2x-nvidia-h200")
+
+
+def test_fewer_gpus_than_are_needed_are_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = seen_by_pytorch(monkeypatch, "NVIDIA H200", "NVIDIA H200")
+    with pytest.raises(GpuguideError, match="needs 3 GPUs, and PyTorch sees 2"):
+        devices.several(first, 3)
+
+
+def test_gpus_of_two_kinds_are_refused_by_name_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = seen_by_pytorch(monkeypatch, "NVIDIA H200", "NVIDIA T400", "NVIDIA H200")
+    with pytest.raises(GpuguideError, match=r"the first are NVIDIA H200 and NVIDIA T400\. .*CUDA_VISIBLE_DEVICES"):
+        devices.several(first, 3)
+
+
+@pytest.mark.parametrize(("backend", "count"), [("cuda", 1), ("cpu", 2), ("fake", 2)])
+def test_one_gpu_a_processor_and_a_fake_device_ask_pytorch_nothing(
+    monkeypatch: pytest.MonkeyPatch, backend: Any, count: int
+) -> None:
+    def asked(*arguments: Any) -> Any:
+        raise AssertionError("PyTorch was asked for GPUs")
+
+    monkeypatch.setattr(torch.cuda, "device_count", asked)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked)
+    device = Device("NVIDIA H200", backend, "cuda:0", 1, 0, None, frozenset())
+    assert devices.several(device, count).count == (2 if backend == "fake" else 1)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from gpuguide.errors import UnknownName
-from gpuguide.measure import reference, reference_gpu
+from gpuguide.hardware import device as devices
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import reference, reference_gpu, runner
 from gpuguide.measure.here import here
 
 COPY = "ceilings/copy:bandwidth"
@@ -46,6 +51,60 @@ def test_a_number_format_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatc
     text = str(here("ceilings/matmul-fp8:throughput"))
     assert "yours: not measured, skipped on" in text
     assert "fp8" in text
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the published benchmark be one of two GPUs, and note when it is to end what it started."""
+    found: list[str] = []
+    together = replace(declarations.get("ceilings"), gpus=2, end=lambda: found.append("end"))
+    monkeypatch.setattr(declarations, "get", lambda name: together)
+    return found
+
+
+def test_what_several_gpus_do_together_is_measured_on_several_and_ended(
+    monkeypatch: pytest.MonkeyPatch, ended: list[str]
+) -> None:
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h100-sxm")
+    counts = []
+    measure_case = runner.measure_case
+
+    def noted(benchmark: Any, keys: Any, device: devices.Device, quick: bool) -> Any:
+        counts.append(device.count)
+        assert ended == []
+        return measure_case(benchmark, keys, device, quick)
+
+    monkeypatch.setattr(runner, "measure_case", noted)
+    assert here(COPY).yours is not None
+    assert counts == [2]
+    assert ended == ["end"]
+
+
+def test_what_several_gpus_do_together_ends_when_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, ended: list[str]
+) -> None:
+    def interrupted(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h100-sxm")
+    monkeypatch.setattr(runner, "measure_case", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        here(COPY)
+    assert ended == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"), [(0, "PyTorch sees no CUDA GPU here"), (1, "It needs 2 GPUs, and PyTorch sees 1.")]
+)
+def test_with_fewer_gpus_the_published_value_and_how_many_it_takes(
+    monkeypatch: pytest.MonkeyPatch, ended: list[str], gpus: int, why: str
+) -> None:
+    one = devices.cpu() if gpus == 0 else replace(devices.fake("h100-sxm"), backend="cuda")
+    monkeypatch.setattr(devices, "current_or_cpu", lambda: one)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    found = here(COPY)
+    assert found.yours is None
+    assert f"yours: not measured, {why}" in str(found)
 
 
 def test_what_was_never_published_is_an_error() -> None:

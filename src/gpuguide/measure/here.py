@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.processor import processor_name
 from gpuguide.measure import benchmark as declarations
@@ -52,12 +53,19 @@ def here(text: str) -> Comparison:
     declared = declarations.get(published.record.benchmark)
     contender = published.case.contender
     alone = replace(declared, contenders={contender: declared.contenders[contender]})
-    needs_gpu = "gpu" in declared.contenders[contender].needs
+    needs_gpu = declared.gpus > 1 or "gpu" in declared.contenders[contender].needs
     device = devices.current_or_cpu()
     if needs_gpu and not device.is_gpu:
         return Comparison(published, None, "PyTorch sees no CUDA GPU here ('gpuguide doctor' says what is missing)")
+    try:
+        device = devices.several(device, declared.gpus)
+    except GpuguideError as error:
+        return Comparison(published, None, str(error))
     quick = bool(os.environ.get("GPUGUIDE_QUICK"))
-    case = runner.measure_case(alone, published.case.keys, device, quick)[0]
+    try:
+        case = runner.measure_case(alone, published.case.keys, device, quick)[0]
+    finally:
+        declared.end()
     if case.status != "ok":
         return Comparison(published, None, f"{case.status} on {device.name}: {case.reason}")
     on_host = libraries.on_the_host(published.case.libraries)
