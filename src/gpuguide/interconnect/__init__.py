@@ -85,3 +85,8 @@ def __getattr__(name: str) -> Any:
     if name not in OF_TENSORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{OF_TENSORS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List also what is imported when it is asked for: shells complete it, and the API reference describes it."""
+    return sorted({*globals(), *OF_TENSORS})

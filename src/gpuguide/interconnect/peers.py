@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 CARRIERS = ("copy-engine", "kernel")
+"""What may move bytes between two GPUs: the copy engine, as PyTorch asks it to, or a kernel"""
 PEER_DIRECTIONS = ("one", "both")
+"""From the first GPU to the second, or both ways at once"""
 WORD = 4
 """Bytes that a lane of the kernel moves at a time; four neighbours become one access of 16"""
 MIB = 2**20
@@ -82,7 +84,7 @@ def copy_by_engine(
     ----------
     source, destination : torch.Tensor
         ``uint8``, one-dimensional, of one length, on two devices.
-    streams : sequence of pairs of torch.cuda.Stream, optional
+    streams : sequence of sequences of torch.cuda.Stream, optional
         For each part a stream of the source's device and one of the destination's. Without any, the current streams
         and one part.
     """

@@ -30,8 +30,8 @@ def test_the_class_is_the_one_that_the_module_knows(described: str, name: str, f
     assert class_seen_from(described, name) == full
 
 
-def reference(target: str, domain: str = "py") -> addnodes.pending_xref:
-    return addnodes.pending_xref(refdomain=domain, reftarget=target, refspecific=True)
+def reference(target: str, domain: str = "py", kind: str = "class") -> addnodes.pending_xref:
+    return addnodes.pending_xref(refdomain=domain, reftype=kind, reftarget=target, refspecific=True)
 
 
 def test_only_short_names_within_a_description_change() -> None:
@@ -46,3 +46,21 @@ def test_only_short_names_within_a_description_change() -> None:
     name_in_full(None, document)  # type: ignore[arg-type]
     found = [node["reftarget"] for node in (short, inside, long, term, outside)]
     assert found == [SETTINGS, SETTINGS, "torch.Tensor", "Settings", "Settings"]
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "full"),
+    [
+        ("bytes", "class", "builtins.bytes"),  # a type, though classes of the library have an attribute of that name
+        ("bytes", "attr", "bytes"),
+        ("sum", "class", "sum"),  # no type
+        ("Settings", "class", SETTINGS),
+    ],
+)
+def test_a_type_of_pythons_own_is_no_member_of_the_library(target: str, kind: str, full: str) -> None:
+    named = reference(target, kind=kind)
+    signature = addnodes.desc_signature("", "", named, module="gpuguide.inference.engine", fullname="Engine")
+    document = nodes.document(None, None)  # type: ignore[arg-type]
+    document += addnodes.desc("", signature)
+    name_in_full(None, document)  # type: ignore[arg-type]
+    assert named["reftarget"] == full

@@ -2,12 +2,14 @@
 
 Docstrings write ``settings : Settings``, and several modules may have a class of that name. Sphinx looks for the last
 part of a name among all that are described, finds two, and warns. The module that defines the described thing can see
-one of them, so the name becomes that one's full name when a page is read.
+one of them, so the name becomes that one's full name when a page is read. A type of Python's own, such as ``bytes``,
+would be found where a class of the library has a member of that name, so it gets its full name too.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 from typing import TYPE_CHECKING
 
 from docutils import nodes
@@ -25,11 +27,12 @@ def connect(app: Sphinx) -> None:
 
 
 def name_in_full(app: Sphinx, doctree: nodes.document) -> None:
-    """Give every short name of a class its full one, within the description of a thing of the library."""
+    """Give every short name of a type its full one, within the description of a thing of the library."""
     for reference in doctree.findall(addnodes.pending_xref):
         target = str(reference.get("reftarget", ""))
         if reference.get("refdomain") == "py" and target.isidentifier() and (described := described_by(reference)):
-            reference["reftarget"] = class_seen_from(described, target) or target
+            own = python_type(target) if reference.get("reftype") == "class" else None
+            reference["reftarget"] = class_seen_from(described, target) or own or target
 
 
 def described_by(node: nodes.Node) -> str | None:
@@ -51,3 +54,12 @@ def class_seen_from(described: str, name: str) -> str | None:
     place = definition(described)
     found = definition(f"{place.module}.{name}") if place else None
     return found.name if found and isinstance(found.node, ast.ClassDef) else None
+
+
+def python_type(name: str) -> str | None:
+    """Return the full name of a type that every module knows without an import.
+
+    >>> python_type("bytes"), python_type("sum")
+    ('builtins.bytes', None)
+    """
+    return f"builtins.{name}" if isinstance(getattr(builtins, name, None), type) else None
