@@ -97,7 +97,7 @@ def product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, sta
 
 
 @triton.jit
-def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, queries, keys,
+def project_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, queries, keys,
                           values, table, table_width, cache_rows, positions, rotations, QUERIES: tl.constexpr,
                           KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROTATE: tl.constexpr,
                           BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
@@ -116,7 +116,7 @@ def project_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, s
 
 
 @triton.jit
-def activate_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, inner,
+def activate_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, inner,
                            GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
                            ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
                            OVERLAP: tl.constexpr):  # fmt: skip
@@ -130,7 +130,7 @@ def activate_matrix_kernel(x, weight, scales, bias, high, low, inputs, outputs, 
 
 
 @triton.jit
-def part_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, count, partial, length,
+def part_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, partial, length,
                 BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
                 OVERLAP: tl.constexpr):  # fmt: skip
     """One part of a product, over ``length`` inputs: the sum is left to the norm that follows."""

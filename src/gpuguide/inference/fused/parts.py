@@ -45,83 +45,197 @@ def halves(vector):
 
 
 @triton.jit
-def spread(vector, BITS: tl.constexpr):
-    """Return a vector as the numbers of a word of weights meet it: one vector for each place in a word.
+def spread(vector, BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr):
+    """Return a vector as the words of a matrix meet it, for :func:`times_vector`.
 
-    With four bits the places whose numbers are unpacked smaller by 16 (:func:`number`) are larger by that.
+    For whole numbers of 8 or 4 bits that is one vector for each number of a word, or with ``EXACT`` unset one for each
+    pair of them, in fp16. The latter come with the power of two by which a result must be multiplied, and for 4 bits
+    with what each group of inputs has too much.
     """
-    if BITS == 4:
+    if BITS == 0:
+        return (vector,)
+    elif EXACT:
         even, odd = halves(vector)
         x04, x26 = halves(even)
         x15, x37 = halves(odd)
-        x0, x4 = halves(x04)
-        x1, x5 = halves(x15)
-        x2, x6 = halves(x26)
-        x3, x7 = halves(x37)
-        return (x0 * 16, x1 * 16, x2, x3, x4 * 16, x5 * 16, x6, x7)
-    elif BITS == 8:
-        even, odd = halves(vector)
-        x0, x2 = halves(even)
-        x1, x3 = halves(odd)
-        return (x0, x1, x2, x3)
+        if BITS == 8:
+            return (x04, x15, x26, x37)
+        else:
+            x0, x4 = halves(x04)
+            x1, x5 = halves(x15)
+            x2, x6 = halves(x26)
+            x3, x7 = halves(x37)
+            return (x0, x1, x2, x3, x4, x5, x6, x7)
     else:
-        return (vector,)
+        # The largest is near 2**15 for 4 bits, whose numbers are below 2**-20; near 2**5 for 8, so that sums fit.
+        exponent = (tl.max(tl.abs(vector), 0).to(tl.int32, bitcast=True) >> 23) & 0xFF
+        scale = tl.minimum((268 if BITS == 4 else 258) - exponent, 253)
+        rounded = (vector * (scale << 23).to(tl.float32, bitcast=True)).to(tl.float16)
+        back = ((254 - scale) << 23).to(tl.float32, bitcast=True)
+        if BITS == 8:
+            even, odd = halves(rounded)
+            x0, x2 = halves(even)
+            x1, x3 = halves(odd)
+            return (pack(x0, x2), pack(x1, x3), back)
+        else:
+            too_much = tl.sum(rounded.to(tl.float32).reshape(vector.shape[0] // GROUP, GROUP), 1) * (8 * 2.0**-24)
+            low, high = halves(rounded)
+            x0145, x2367 = halves(pack(low, high))
+            x01, x45 = halves(x0145)
+            x23, x67 = halves(x2367)
+            return (x01, sixteenth(x23), x45, sixteenth(x67), too_much, back * 2.0**24)
 
 
 @triton.jit
-def number(words, PLACE: tl.constexpr, BITS: tl.constexpr, high, low):
-    """Return the numbers at one place of words, as floats between one and two.
+def pack(low, high):
+    """Return pairs of numbers in fp16 as int32."""
+    low, high = low.to(tl.uint16, bitcast=True).to(tl.uint32), high.to(tl.uint16, bitcast=True).to(tl.uint32)
+    return (low | (high << 16)).to(tl.int32, bitcast=True)
 
-    A conversion of integers takes the processor several times as long as a multiplication. A float between 1 and 2 has
-    its number in its upper bits of the fraction, and those can be put there: a shift, and one operation that takes the
-    bits and adds the exponent. For ``q`` of eight bits that gives 1.5 + q / 256. Of four bits, two places share a
-    shift: one gives 1 + q / 16, the other 1 + q / 256. :func:`start_of_sum` takes away what is too much.
 
-    ``high`` and ``low`` are the bits of the fraction where a number lies. They are arguments so that they are in
-    registers: the instruction has room for one constant only.
+@triton.jit
+def sixteenth(pairs):
+    """Return a sixteenth of pairs in fp16: their numbers meet places of a word that read 16 times too large."""
+    return tl.inline_asm_elementwise(
+        "mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [pairs, 0x2C002C00], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def times_vector(tile, x, scales, rows, outputs, groups, first_group, ROWS: tl.constexpr, INPUTS: tl.constexpr,
+                 BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr):  # fmt: skip
+    """Multiply rows of a matrix by a vector: ``(rows,)`` in fp32. ``x`` is from :func:`spread`.
+
+    With ``EXACT``, and for weights of the model's format, all of it is computed in fp32. Else few products of whole
+    numbers and the vector are added up in fp16, two at a time, before the sum goes on in fp32.
     """
-    LEFT: tl.constexpr = 15 - (8 * PLACE if BITS == 8 else PLACE // 4 * 8 + PLACE % 2 * 16)
-    if LEFT >= 0:
-        moved = words << LEFT
-    else:
-        moved = words >> (-LEFT)
-    if BITS == 8:
-        return ((moved & high) ^ 0x3FC00000).to(tl.float32, bitcast=True)
-    elif PLACE // 2 % 2 == 1:
-        return ((moved & high) | 0x3F800000).to(tl.float32, bitcast=True)
-    else:
-        return ((moved & low) | 0x3F800000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def start_of_sum(x, BITS: tl.constexpr):
-    """Return with what a sum of products with :func:`number` starts, so that it ends where it should."""
-    if BITS == 8:
-        return -1.5 * (x[0] + x[1] + x[2] + x[3])
-    else:
-        return -1.03125 * (x[0] + x[1] + x[4] + x[5]) - 1.5 * (x[2] + x[3] + x[6] + x[7])
-
-
-@triton.jit
-def times_vector(tile, x, scales, rows, outputs, groups, first_group, high, low, ROWS: tl.constexpr,
-                 INPUTS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
-    """Multiply rows of a matrix by a vector in fp32: ``(rows,)``. ``x`` is from :func:`spread`."""
     if BITS == 0:
         return tl.sum(tile.to(tl.float32) * x[0][None, :], axis=1)
-    else:
-        WORD: tl.constexpr = 32 // BITS
-        sums = start_of_sum(x, BITS)[None, :] + tl.zeros((ROWS, INPUTS // WORD), tl.float32)
-        for place in tl.static_range(WORD):
-            sums += number(tile, place, BITS, high, low) * x[place][None, :]
-        if BITS == 8:
-            by = tl.load(scales + rows, mask=rows < outputs, other=0).to(tl.float32)
-            return tl.sum(sums, axis=1) * by * 256
+    elif BITS == 8:
+        by = tl.load(scales + rows, mask=rows < outputs, other=0).to(tl.float32)
+        if EXACT:
+            return tl.sum(exact_sums(tile, x, BITS), axis=1) * by
         else:
-            of_groups = tl.sum(sums.reshape(ROWS, INPUTS // GROUP, GROUP // WORD), axis=2)
-            group = first_group + tl.arange(0, INPUTS // GROUP)
-            there = (rows < outputs)[:, None] & (group < groups)[None, :]
-            by = tl.load(scales + rows[:, None] * groups + group[None, :], mask=there, other=0).to(tl.float32)
-            return tl.sum(of_groups * by, axis=1) * 16
+            return tl.sum(sums_of_neighbours(pairs_of_8_bits(tile, x), ROWS, INPUTS // 4), axis=1) * (by * x[2])
+    else:
+        group = first_group + tl.arange(0, INPUTS // GROUP)
+        there = (rows < outputs)[:, None] & (group < groups)[None, :]
+        by = tl.load(scales + rows[:, None] * groups + group[None, :], mask=there, other=0).to(tl.float32)
+        if EXACT:
+            sums = exact_sums(tile, x, BITS)
+            return tl.sum(tl.sum(sums.reshape(ROWS, INPUTS // GROUP, GROUP // 8), axis=2) * by, axis=1)
+        else:
+            sums = sums_of_neighbours(pairs_of_4_bits(tile, x), ROWS, INPUTS // 8)
+            of_groups = tl.sum(sums.reshape(ROWS, INPUTS // GROUP, GROUP // 32), axis=2)
+            return tl.sum((of_groups - x[4][None, :]) * by, axis=1) * x[5]
+
+
+@triton.jit
+def exact_sums(words, x, BITS: tl.constexpr):
+    """Return each word's sum of products, in fp32."""
+    sums = tl.zeros(words.shape, tl.float32)
+    for place in tl.static_range(32 // BITS):
+        if BITS == 8:
+            numbers = (words << (24 - 8 * place)) >> 24
+        else:
+            numbers = ((words >> (place // 2 * 4 + place % 2 * 16)) & 0xF) - 8
+        sums += numbers.to(tl.float32) * x[place][None, :]
+    return sums
+
+
+@triton.jit
+def pairs_of_4_bits(words, x):
+    """Return each word's sum of products as a pair in fp16, which are to be added: smaller by 2**24, and too large.
+
+    To turn an integer into a float takes a processor longer than to multiply it. But the last ten bits of a number in
+    fp16 whose exponent is zero are a whole number, of 2**-24: so there is nothing to be turned, and two of them are
+    there for one operation. They are 0 to 15 in place of -8 to 7, and what that is too much is subtracted from the sum.
+    """
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 pair, rest, sum;
+        and.b32 pair, $1, 0x000F000F;
+        mul.rn.f16x2 sum, pair, $2;
+        and.b32 pair, $1, 0x00F000F0;
+        fma.rn.f16x2 sum, pair, $3, sum;
+        shr.u32 rest, $1, 8;
+        and.b32 pair, rest, 0x000F000F;
+        fma.rn.f16x2 sum, pair, $4, sum;
+        and.b32 pair, rest, 0x00F000F0;
+        fma.rn.f16x2 $0, pair, $5, sum;
+        }
+        """,
+        "=r,r,r,r,r,r",
+        [words, x[0][None, :], x[1][None, :], x[2][None, :], x[3][None, :]],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def pairs_of_8_bits(words, x):
+    """Return each word's sum of products as a pair in fp16, which are to be added.
+
+    With an exponent of 2**10 the last ten bits of a number in fp16 are a whole number. With its sign turned round, a
+    byte is 128 + q: so that is 1024 + 128 + q, and one subtraction leaves q. One instruction cuts two bytes out and
+    turns both round (``lop3``, by a table for ``(word & bytes) ^ as_float``).
+    """
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 pair, rest, sum, bytes, as_float, less;
+        mov.b32 bytes, 0x00FF00FF;
+        mov.b32 as_float, 0x64806480;
+        mov.b32 less, 0xE480E480;
+        lop3.b32 pair, $1, bytes, as_float, 0x6A;
+        add.rn.f16x2 pair, pair, less;
+        mul.rn.f16x2 sum, pair, $2;
+        shr.u32 rest, $1, 8;
+        lop3.b32 pair, rest, bytes, as_float, 0x6A;
+        add.rn.f16x2 pair, pair, less;
+        fma.rn.f16x2 $0, pair, $3, sum;
+        }
+        """,
+        "=r,r,r,r",
+        [words, x[0][None, :], x[1][None, :]],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def sums_of_neighbours(pairs, ROWS: tl.constexpr, WORDS: tl.constexpr):
+    """Add up four neighbouring pairs in fp16, and the two numbers that come of it in fp32: ``(rows, words / 4)``."""
+    first, second = tl.split(pairs.reshape(ROWS, WORDS // 2, 2))
+    first, second = tl.split(added(first, second).reshape(ROWS, WORDS // 4, 2))
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b16 low, high;
+        .reg .f32 one, other;
+        mov.b32 {low, high}, $1;
+        cvt.f32.f16 one, low;
+        cvt.f32.f16 other, high;
+        add.f32 $0, one, other;
+        }
+        """,
+        "=r,r",
+        [added(first, second)],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def added(first, second):
+    """Add pairs in fp16."""
+    return tl.inline_asm_elementwise(
+        "add.rn.f16x2 $0, $1, $2;", "=r,r,r", [first, second], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @triton.jit

@@ -138,7 +138,7 @@ class Step:
         tiling = vector_tiling(of, self.processors, can_cut=False)
         self._launch(
             kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
-            LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling), **constants,
+            LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling, self.mixed), **constants,
         )  # fmt: skip
 
     def _add(self, of: Matrix, x: torch.Tensor) -> None:
@@ -146,7 +146,7 @@ class Step:
         self._launch(
             vector.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
             self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
-            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling),
+            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling, x),
         )  # fmt: skip
 
     # --- several tokens ------------------------------------------------------------------------------------

@@ -65,8 +65,7 @@ class Matrix:
 
     def arguments(self) -> tuple[Any, ...]:
         """Return what every kernel takes of a matrix, in order."""
-        high = 0x7F8000 if self.bits == 8 else 0x780000
-        return self.weight, self.scales, self.bias, high, 0x78000, self.inputs, self.outputs, self.stride, self.groups
+        return self.weight, self.scales, self.bias, self.inputs, self.outputs, self.stride, self.groups
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,17 @@ def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: boo
     return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
 
 
-def vector_constants(of: Matrix, tiling: VectorTiling) -> Mapping[str, Any]:
-    """Return what is fixed when a kernel for one vector is compiled."""
+def vector_constants(of: Matrix, tiling: VectorTiling, like: torch.Tensor) -> Mapping[str, Any]:
+    """Return what is fixed when a kernel for one vector is compiled; ``like`` is of the model's format and device.
+
+    Sums of narrow weights go through fp16 for a model in 16 bits. The instructions for that are a GPU's: elsewhere, and
+    for a model in fp32, everything is computed in fp32.
+    """
     return {
         "BIAS": of.has_bias,
         "BITS": of.bits,
         "GROUP": of.group,
+        "EXACT": like.dtype == torch.float32 or not like.is_cuda,
         "INPUTS": tiling.padded,
         "ACROSS": tiling.padded // of.word,
         "ROWS": tiling.rows,

@@ -55,12 +55,12 @@ def embed_kernel(tokens, positions, embedding, position_embedding, hidden, WIDTH
 
 
 @triton.jit
-def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, high, low, inputs, outputs, stride,
+def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, inputs, outputs, stride,
                    groups, queries, keys, values, table, table_width, cache_rows, positions, rotations,
                    QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
                    ROTATE: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr,
-                   GROUP: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr,
-                   ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                   GROUP: tl.constexpr, EXACT: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr,
+                   ROWS: tl.constexpr, ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then queries, keys and values: rotated, and the latter two put into the cache."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -72,13 +72,13 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
     let_successor_start(OVERLAP and ROUNDS == 1)
     wait_for_predecessor(OVERLAP)
     x = normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
-    x = spread(x, BITS)
+    x = spread(x, BITS, GROUP, EXACT)
     for start in range(first, outputs, step):
         tile, n = ahead, start + tl.arange(0, ROWS)
         ahead = load_rows(weight, n + step, outputs, stride, 0, stride, ACROSS)
         if ROTATE:
             cosine, sine = load_turns(rotations, position, n, QUERIES, KV_HEADS, HEAD_DIM, ROWS)
-        y = times_vector(tile, x, scales, n, outputs, groups, 0, high, low, ROWS, INPUTS, BITS, GROUP)[None, :]
+        y = times_vector(tile, x, scales, n, outputs, groups, 0, ROWS, INPUTS, BITS, GROUP, EXACT)[None, :]
         y = add_bias(y, n, outputs, bias, BIAS)
         if ROTATE:
             y = rotated(y, cosine, sine, 1, ROWS)
@@ -87,10 +87,10 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
 
 
 @triton.jit
-def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, high, low, inputs, outputs, stride,
+def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, inputs, outputs, stride,
                     groups, inner, GATED: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr,
-                    BITS: tl.constexpr, GROUP: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr,
-                    ROWS: tl.constexpr, ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                    BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, INPUTS: tl.constexpr,
+                    ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then the first product of the feed-forward part and what follows it: GELU or the gate."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -100,22 +100,22 @@ def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bia
     let_successor_start(OVERLAP and ROUNDS == 1)
     wait_for_predecessor(OVERLAP)
     x = normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
-    x = spread(x, BITS)
+    x = spread(x, BITS, GROUP, EXACT)
     m = token + tl.arange(0, 1)
     for start in range(first, outputs, step):
         tile, n = ahead, start + tl.arange(0, ROWS)
         ahead = load_rows(weight, n + step, outputs, stride, 0, stride, ACROSS)
-        y = times_vector(tile, x, scales, n, outputs, groups, 0, high, low, ROWS, INPUTS, BITS, GROUP)[None, :]
+        y = times_vector(tile, x, scales, n, outputs, groups, 0, ROWS, INPUTS, BITS, GROUP, EXACT)[None, :]
         y = add_bias(y, n, outputs, bias, BIAS)
         store_activated(y, m, n, token + 1, outputs, inner, GATED, 1, ROWS)
     let_successor_start(OVERLAP and ROUNDS > 1)
 
 
 @triton.jit
-def add_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, groups, hidden, partial, arrived, length,
-               BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, INPUTS: tl.constexpr,
-               ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr, ROUNDS_PAD: tl.constexpr,
-               PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, hidden, partial, arrived, length,
+               BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr,
+               INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr,
+               ROUNDS_PAD: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Multiply, and add the result to the hidden state: the second product of attention and of the feed-forward part.
 
     A vector that is too long for a program's registers is cut into parts of ``length``. The last program to finish with
@@ -130,14 +130,14 @@ def add_kernel(x, weight, scales, bias, high, low, inputs, outputs, stride, grou
     let_successor_start(OVERLAP and ROUNDS == 1)
     wait_for_predecessor(OVERLAP)
     vector = load_vector(x + token * inputs + begin, tl.minimum(inputs - begin, length), INPUTS)
-    vector = spread(vector, BITS)
+    vector = spread(vector, BITS, GROUP, EXACT)
     hidden += token * outputs
     for start in range(first, outputs, step):
         tile, n = ahead, start + tl.arange(0, ROWS)
         ahead = load_rows(weight, n + step, outputs, stride, column, stop, ACROSS)
         if PARTS == 1:
             before = load_hidden(hidden, bias, n, outputs, BIAS)
-        y = times_vector(tile, vector, scales, n, outputs, groups, begin // GROUP, high, low, ROWS, INPUTS, BITS, GROUP)
+        y = times_vector(tile, vector, scales, n, outputs, groups, begin // GROUP, ROWS, INPUTS, BITS, GROUP, EXACT)
         if PARTS == 1:
             tl.store(hidden + n, before + y, mask=n < outputs)
         else:
