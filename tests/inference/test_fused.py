@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -66,6 +67,7 @@ PARTS_OF_KEYS = {"SMALLEST_PART": 16 * PAGE, "PROGRAMS_PER_PROCESSOR": 8}
 PAGE_BY_PAGE = {"AT_ONCE": 1, "AT_ONCE_OF_FEW": 1}
 TWO_PAGES = {"AT_ONCE": 2 * 16 * PAGE, "AT_ONCE_OF_FEW": 2 * 16 * PAGE}
 PARTS_OF_VECTORS = {"LONGEST_PART": 128}
+TOGETHER = {"LARGEST_SIDE_BY_SIDE": 0}
 ONE_TOKEN = {
     "gpt2": lambda: Case(gpt2(), lengths=[63], processors=4),
     "llama, 3 heads share": lambda: Case(
@@ -89,6 +91,13 @@ VECTORS_IN_PARTS = {
     "several rounds of rows": lambda: Case(gpt2(heads=5, hidden=320), lengths=[3],
                                            constants=PARTS_OF_VECTORS),
 }  # fmt: skip
+SIDE_BY_SIDE = {
+    "gpt2": lambda: Case(gpt2(layers=2), rows=[2, 0], processors=4),
+    "llama, rows that repeat": lambda: Case(llama(), rows=[1, 1, 1, 0, 2, 2], constants=PARTS_OF_KEYS),
+    "vectors in parts": lambda: Case(gpt2(heads=2, hidden=64), rows=[0, 1, 1], constants=PARTS_OF_VECTORS),
+    "in 8 bits": lambda: Case(llama(heads=3, kv_heads=1, hidden=48), "int8", rows=[0, 3]),
+    "in 4 bits": lambda: Case(gpt2(), "int4", 32, rows=[0, 1]),
+}
 SEVERAL_TOKENS = {
     "gpt2": lambda: Case(gpt2(layers=2), rows=[2, 0], constants=PAGE_BY_PAGE),
     "llama": lambda: Case(
@@ -109,7 +118,12 @@ SEVERAL_TOKENS = {
     ),
     "66 tokens": lambda: Case(gpt2(heads=1, hidden=16), rows=[*range(33)] * 2, lengths=range(33)),
 }
-KINDS = {"one token": ONE_TOKEN, "vectors in parts": VECTORS_IN_PARTS, "several tokens": SEVERAL_TOKENS}
+KINDS = {
+    "one token": ONE_TOKEN,
+    "vectors in parts": VECTORS_IN_PARTS,
+    "side by side": SIDE_BY_SIDE,
+    "several tokens": SEVERAL_TOKENS,
+}
 every_case = pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind, cases in KINDS.items() for name in cases]
 )
@@ -158,7 +172,8 @@ def compare(kind: str, name: str, device: str, dtype: torch.dtype = torch.float3
         from gpuguide.inference import fused
         from gpuguide.inference.fused import attention, step, tiling
 
-        for constant, small in case.constants.items():
+        together = TOGETHER if kind == "several tokens" else {}
+        for constant, small in (case.constants | together).items():
             for module in (tiling, step, attention):
                 if hasattr(module, constant):
                     patch.setattr(module, constant, small)
@@ -176,6 +191,10 @@ def compare(kind: str, name: str, device: str, dtype: torch.dtype = torch.float3
         step = fused.Step(decoder, cache, rows)
         if device == "cpu":
             step.processors = case.processors
+        assert step.side_by_side == (kind != "several tokens")
+        assert step.side_by_side or (step.out_tiling.slices > 1) == (
+            dtype != torch.float32 and case.weights == "plain" and len(rows) <= 32
+        )
         check_that_limits_are_reached(step, case)
         found = step(tokens, lengths)
         assert found.dtype == torch.float32
@@ -215,6 +234,16 @@ def test_kernels_interpreted(kind: str, name: str) -> None:
     interpreted.run(__file__, f"compare({kind!r}, {name!r}, 'cpu')")
 
 
+def in_slices(name: str) -> None:
+    compare("several tokens", name, "cpu", torch.float16)
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["llama", "inputs in parts"])
+def test_sliced_products_interpreted(name: str) -> None:
+    interpreted.run(__file__, f"in_slices({name!r})")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @every_case
@@ -235,15 +264,18 @@ def the_first_of_the_best_logits_is_taken(device: str) -> None:
     decoder = prepare(llama(heads=1, kv_heads=1, hidden=16, inner=16), device=device)
     decoder.final_norm.weight.zero_()
     decoder.final_norm.bias = torch.ones(16, device=device)
-    for count, best, others in ((1, -4.0, -8.0), (1, 2.0**-100, -(2.0**90)), (2, -(2.0**-90), -4.0), (2, 8.0, 4.0)):
+    values = ((-4.0, -8.0), (2.0**-100, -(2.0**90)), (-(2.0**-90), -4.0), (8.0, 4.0))
+    for (best, others), limit in itertools.product(values, (0, fused.step.LARGEST_SIDE_BY_SIDE)):
         head = torch.full((101, 16), others / 16, device=device)
         head[[100, 30, 31, 77]] = best / 16
         decoder.head.weight = head
-        with torch.inference_mode():
-            step = fused.Step(decoder, shuffled_cache(decoder, 2, CAPACITY), torch.arange(count, device=device))
-            logits = step(torch.arange(count, device=device), torch.zeros(count, dtype=torch.int64, device=device))
-        assert logits[:, 29:32].tolist() == [[others, best, best]] * count
-        assert best_tokens(step).tolist() == [30] * count
+        with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+            patch.setattr(fused.step, "LARGEST_SIDE_BY_SIDE", limit)
+            step = fused.Step(decoder, shuffled_cache(decoder, 2, CAPACITY), torch.arange(2, device=device))
+            logits = step(torch.arange(2, device=device), torch.zeros(2, dtype=torch.int64, device=device))
+        assert step.side_by_side == bool(limit)
+        assert logits[:, 29:32].tolist() == [[others, best, best]] * 2
+        assert best_tokens(step).tolist() == [30] * 2
 
 
 def rows_advance_by_what_was_drawn(device: str) -> None:

@@ -2,7 +2,8 @@
 
 For one token a layer is five kernels (:mod:`~gpuguide.inference.fused.vector`): norm with queries, keys and values;
 attention; its second product; norm with the first product of the feed-forward part; the second. For several tokens the
-norms are kernels of their own (:mod:`~gpuguide.inference.fused.matrix`), which makes seven.
+norms are kernels of their own (:mod:`~gpuguide.inference.fused.matrix`), which makes seven. Where the weights are few,
+though, several tokens too go through the kernels for one, side by side: each reads the weights, from the L2 cache.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from gpuguide.inference.fused.tiling import (
 LARGEST_OVERLAPPED = 2**26
 """Bytes of a layer's weights up to which it pays to launch its kernels while their predecessors run. Of a large layer
 every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
+LARGEST_SIDE_BY_SIDE = 2**24
+"""Bytes of a layer's weights, read anew for each token, up to which several tokens use the kernels for one. To read
+them from the L2 cache takes less time than the two kernels a layer that this saves."""
 LOWEST = -(2**63)
 """Below every logit, as :func:`gpuguide.inference.fused.parts.order_of` orders them"""
 
@@ -57,6 +61,7 @@ class Step:
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
         self.layers = [_Matrices.of(layer) for layer in decoder.layers]
         self.overlap = overlaps(device) and self.layers[0].nbytes() <= LARGEST_OVERLAPPED
+        self.side_by_side = count == 1 or count * self.layers[0].nbytes() <= LARGEST_SIDE_BY_SIDE
         self.head = Matrix.of(decoder.head)
 
         def room(*size: int, dtype: torch.dtype = decoder.dtype) -> torch.Tensor:
@@ -82,8 +87,8 @@ class Step:
         )
         self.partial = torch.empty(parts, count, shape.hidden, dtype=torch.float32, device=device)
         """Sums over parts of the inputs of a product, to be added up"""
-        self.arrived = torch.zeros(shape.hidden, dtype=torch.int32, device=device)
-        """How many programs have finished with their part, for each group of rows; zero between kernels"""
+        self.arrived = torch.zeros(count * shape.hidden, dtype=torch.int32, device=device)
+        """How many programs have finished with their part, for each token and group of rows; zero between kernels"""
 
     def __call__(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Push one token of each row through the model.
@@ -108,15 +113,15 @@ class Step:
             tokens, lengths, self.decoder.token_embedding, tokens if positions is None else positions, self.hidden,
             WIDTH=shape.hidden, BLOCK=block, POSITIONS=positions is not None,
         )  # fmt: skip
-        if self.count == 1:
-            self._one_token(lengths)
+        if self.side_by_side:
+            self._side_by_side(lengths)
         else:
-            self._several_tokens(lengths)
+            self._together(lengths)
         return self.logits
 
-    # --- one token ---------------------------------------------------------------------------------------
+    # --- each token by itself ------------------------------------------------------------------------------
 
-    def _one_token(self, positions: torch.Tensor) -> None:
+    def _side_by_side(self, positions: torch.Tensor) -> None:
         shape, kernels = self.decoder.shape, vector
         for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
             into_cache = self._cache_arguments(number, positions)
@@ -129,7 +134,7 @@ class Step:
         norm, head = self.decoder.final_norm, self.head
         tiling = vector_tiling(head, self.processors, can_cut=False)
         self._launch(
-            kernels.head_kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), head.weight,
+            kernels.head_kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), head.weight,
             head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded,
             ROWS=tiling.rows, ROUNDS=tiling.rounds,
         )  # fmt: skip
@@ -137,21 +142,21 @@ class Step:
     def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
         tiling = vector_tiling(of, self.processors, can_cut=False)
         self._launch(
-            kernel, (tiling.programs, 1), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
+            kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
             LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling, self.mixed), **constants,
         )  # fmt: skip
 
     def _add(self, of: Matrix, x: torch.Tensor) -> None:
         tiling = vector_tiling(of, self.processors, can_cut=True)
         self._launch(
-            vector.add_kernel, (tiling.programs, 1, tiling.parts), tiling.warps, x, *of.arguments(),
+            vector.add_kernel, (tiling.programs, self.count, tiling.parts), tiling.warps, x, *of.arguments(),
             self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
             ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling, x),
         )  # fmt: skip
 
-    # --- several tokens ------------------------------------------------------------------------------------
+    # --- all tokens together --------------------------------------------------------------------------------
 
-    def _several_tokens(self, positions: torch.Tensor) -> None:
+    def _together(self, positions: torch.Tensor) -> None:
         shape, kernels = self.decoder.shape, matrix
         before: Matrix | None = None
         parts = 0
@@ -170,7 +175,8 @@ class Step:
         self._launch(
             kernels.head_matrix_kernel, self._grid(head, tiling), tiling.warps, self.normed, head.weight, self.count,
             head.inputs, head.outputs, self.logits, self.best, TOKENS=tiling.tokens, ROWS=tiling.rows,
-            BLOCK=tiling.block, STAGES=tiling.stages,
+            BLOCK=tiling.block, SLICES=tiling.slices,
+            STAGES=tiling.stages,
         )  # fmt: skip
 
     def _matrix(self, kernel: Any, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
@@ -178,7 +184,7 @@ class Step:
         self._launch(
             kernel, self._grid(of, tiling), tiling.warps, self.normed, *of.arguments(), self.count, *into,
             BIAS=of.has_bias, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
-            STAGES=tiling.stages, **constants,
+            SLICES=tiling.slices, STAGES=tiling.stages, **constants,
         )  # fmt: skip
 
     def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
@@ -187,7 +193,7 @@ class Step:
         self._launch(
             matrix.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
             self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
-            STAGES=tiling.stages,
+            SLICES=tiling.slices, STAGES=tiling.stages,
         )  # fmt: skip
 
     def _add_and_norm(self, before: Matrix | None, parts: int, norm: Norm) -> None:
