@@ -72,22 +72,9 @@ def unpacked(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.cons
 
 @triton.jit
 def product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, start, stop, TOKENS: tl.constexpr,
-            ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr, SLICES: tl.constexpr,
-            STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+            ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr, STAGES: tl.constexpr,
+            OVERLAP: tl.constexpr):  # fmt: skip
     """Multiply some tokens by some rows of a matrix, over inputs ``start`` to ``stop``: ``(tokens, rows)`` in fp32."""
-    if SLICES > 1:
-        return sliced_product(x, weight, m, n, count, inputs, outputs, stride, start, stop, TOKENS, ROWS, BLOCK, SLICES,
-                              STAGES, OVERLAP)  # fmt: skip
-    else:
-        return whole_product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, start, stop, TOKENS, ROWS,
-                             BLOCK, BITS, STAGES, OVERLAP)  # fmt: skip
-
-
-@triton.jit
-def whole_product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, start, stop, TOKENS: tl.constexpr,
-                  ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr, STAGES: tl.constexpr,
-                  OVERLAP: tl.constexpr):  # fmt: skip
-    """Multiply with each block of inputs as one, whose whole numbers are turned to those of the model's format."""
     let_successor_start(OVERLAP)
     wait_for_predecessor(OVERLAP)
     like = x.dtype.element_ty
@@ -110,42 +97,16 @@ def whole_product(x, weight, scales, m, n, count, inputs, outputs, stride, group
 
 
 @triton.jit
-def sliced_product(x, weight, m, n, count, inputs, outputs, stride, start, stop, TOKENS: tl.constexpr,
-                   ROWS: tl.constexpr, BLOCK: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr,
-                   OVERLAP: tl.constexpr):  # fmt: skip
-    """Multiply as :func:`product` does, with each block of inputs in slices, one for each warp.
-
-    A product of few tokens with few rows is one tile of the tensor cores, and every instruction waits for the sum of
-    the one before. With as many sums as there are warps the chain is as many times shorter.
-    """
-    let_successor_start(OVERLAP)
-    wait_for_predecessor(OVERLAP)
-    PER: tl.constexpr = BLOCK // SLICES
-    total = tl.zeros((SLICES, TOKENS, ROWS), tl.float32)
-    there_m, there_n = (m < count)[None, :, None], (n < outputs)[None, :, None]
-    x_rows = x + m[None, :, None] * inputs
-    weight_rows = weight + n.to(tl.int64)[None, :, None] * stride
-    column = tl.arange(0, SLICES)[:, None, None] * PER + tl.arange(0, PER)[None, None, :]
-    for at in tl.range(start, stop, BLOCK, num_stages=STAGES):
-        inside = at + column < inputs
-        values = tl.load(x_rows + at + column, mask=there_m & inside, other=0)
-        numbers = tl.load(weight_rows + at + column, mask=there_n & inside, other=0)
-        total = tl.dot(values, tl.permute(numbers, (0, 2, 1)), total, input_precision="ieee")
-    return tl.sum(total, 0)
-
-
-@triton.jit
 def project_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, queries, keys,
                           values, table, table_width, cache_rows, positions, rotations, QUERIES: tl.constexpr,
                           KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROTATE: tl.constexpr,
                           BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                          BLOCK: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr,
-                          OVERLAP: tl.constexpr):  # fmt: skip
+                          BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Compute queries, keys and values: rotated, and the latter two put into the cache."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
-                SLICES, STAGES, OVERLAP)  # fmt: skip
+                STAGES, OVERLAP)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
     position, slot = place_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
     if ROTATE:
@@ -157,41 +118,39 @@ def project_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, grou
 @triton.jit
 def activate_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, inner,
                            GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
-                           ROWS: tl.constexpr, BLOCK: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr,
+                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
                            OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the first product of the feed-forward part and what follows it: GELU or the gate."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
-                SLICES, STAGES, OVERLAP)  # fmt: skip
+                STAGES, OVERLAP)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
     store_activated(y, m, n, count, outputs, inner, GATED, TOKENS, ROWS)
 
 
 @triton.jit
 def part_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, partial, length,
-                BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-                SLICES: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+                OVERLAP: tl.constexpr):  # fmt: skip
     """One part of a product, over ``length`` inputs: the sum is left to the norm that follows."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(2)
     y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, part * length,
-                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, SLICES, STAGES,
-                OVERLAP)  # fmt: skip
+                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, STAGES, OVERLAP)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(partial + (part * count + m)[:, None] * outputs + n[None, :], y, mask=inside)
 
 
 @triton.jit
 def head_matrix_kernel(x, weight, count, inputs, outputs, logits, best, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                       BLOCK: tl.constexpr, SLICES: tl.constexpr, STAGES: tl.constexpr,
-                       OVERLAP: tl.constexpr):  # fmt: skip
+                       BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Compute the logits, in fp32, and the best of each token."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, SLICES,
-                STAGES, OVERLAP)  # fmt: skip
+    y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,
+                OVERLAP)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(logits + m.to(tl.int64)[:, None] * outputs + n[None, :], y, mask=inside)
     order = tl.where(inside, order_of(y, n[None, :]), -9223372036854775808)

@@ -175,8 +175,7 @@ class Step:
         self._launch(
             kernels.head_matrix_kernel, self._grid(head, tiling), tiling.warps, self.normed, head.weight, self.count,
             head.inputs, head.outputs, self.logits, self.best, TOKENS=tiling.tokens, ROWS=tiling.rows,
-            BLOCK=tiling.block, SLICES=tiling.slices,
-            STAGES=tiling.stages,
+            BLOCK=tiling.block, STAGES=tiling.stages,
         )  # fmt: skip
 
     def _matrix(self, kernel: Any, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
@@ -184,7 +183,7 @@ class Step:
         self._launch(
             kernel, self._grid(of, tiling), tiling.warps, self.normed, *of.arguments(), self.count, *into,
             BIAS=of.has_bias, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
-            SLICES=tiling.slices, STAGES=tiling.stages, **constants,
+            STAGES=tiling.stages, **constants,
         )  # fmt: skip
 
     def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
@@ -193,7 +192,7 @@ class Step:
         self._launch(
             matrix.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
             self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
-            SLICES=tiling.slices, STAGES=tiling.stages,
+            STAGES=tiling.stages,
         )  # fmt: skip
 
     def _add_and_norm(self, before: Matrix | None, parts: int, norm: Norm) -> None:

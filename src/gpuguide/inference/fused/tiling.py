@@ -95,8 +95,6 @@ class MatrixTiling:
     rows: int
     block: int
     parts: int
-    slices: int
-    """Of a block, each for a warp"""
     warps: int
     stages: int
 
@@ -139,8 +137,7 @@ def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: boo
     programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
     blocks = triton.cdiv(matrix.inputs, block)
     parts = max(1, min(8, 2 * processors // programs, blocks // 2)) if can_split else 1
-    slices = 4 if few and not matrix.bits and matrix.weight.dtype != torch.float32 else 1
-    return MatrixTiling(tokens, rows, block, parts, slices, 4, 3 if few else 5)
+    return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
 
 
 def vector_constants(of: Matrix, tiling: VectorTiling, like: torch.Tensor) -> Mapping[str, Any]:
