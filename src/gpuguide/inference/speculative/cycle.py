@@ -30,7 +30,7 @@ from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.speculative.acceptance import accept_logits, agree
-from gpuguide.inference.speculative.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward
+from gpuguide.inference.speculative.drafting import Drafter, Forward, LookupDrafter, ModelDrafter, PromptLookup
 from gpuguide.kernels import take
 from gpuguide.logits import check_settings
 from gpuguide.sampling.reference import Settings, random_words
@@ -97,7 +97,7 @@ class Speculator:
         self._uniforms = torch.zeros(rows, 2 * self.texts.shape[1], dtype=torch.float64, device=device)
         self._beside = torch.arange(-1, k + 2, device=device)
         self._tests_and_draw = torch.tensor([*range(1, k + 1), self.texts.shape[1]], device=device)
-        self._verify = forward(target, self.target.cache, rows, k + 1)
+        self._verify = Forward(target, self.target.cache, rows, k + 1)
         self._spans: list[tuple[int, int]] = []
         self._captured: Captured | None = None
 
