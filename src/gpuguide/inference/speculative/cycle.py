@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,10 +31,13 @@ from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.speculative.acceptance import accept_logits, agree
-from gpuguide.inference.speculative.drafting import Drafter, LookupDrafter, ModelDrafter, PromptLookup, forward
+from gpuguide.inference.speculative.drafting import Drafter, Forward, LookupDrafter, ModelDrafter, PromptLookup
 from gpuguide.kernels import take
 from gpuguide.logits import check_settings
 from gpuguide.sampling.reference import Settings, random_words
+
+if TYPE_CHECKING:
+    from gpuguide.inference.speculative.greedy import GreedyCycle
 
 ACCEPT, REPLACE = 1, 2
 """Which random numbers of a position decide whether its guess is accepted, and what comes if not; draws take the 0th"""
@@ -97,7 +101,8 @@ class Speculator:
         self._uniforms = torch.zeros(rows, 2 * self.texts.shape[1], dtype=torch.float64, device=device)
         self._beside = torch.arange(-1, k + 2, device=device)
         self._tests_and_draw = torch.tensor([*range(1, k + 1), self.texts.shape[1]], device=device)
-        self._verify = forward(target, self.target.cache, rows, k + 1)
+        self._verify = Forward(target, self.target.cache, rows, k + 1)
+        self._greedy = self._greedy_cycle()
         self._spans: list[tuple[int, int]] = []
         self._captured: Captured | None = None
 
@@ -233,7 +238,19 @@ class Speculator:
             for tensor, as_it_was in zip(changed, kept, strict=True):
                 tensor.copy_(as_it_was)
 
-        return Captured(self._cycle, self._state(), restore)
+        return Captured(self._cycle if self._greedy is None else self._greedy, self._state(), restore)
+
+    def _greedy_cycle(self) -> GreedyCycle | None:
+        """Return a cycle of few kernels, where no logits are needed: a model drafts, and the best token is taken."""
+        if self.settings.temperature or not isinstance(self.drafter, ModelDrafter):
+            return None
+        read_two, read_one, verify = self.drafter.read_two.step, self.drafter.read_one.step, self._verify.step
+        if read_two is None or read_one is None or verify is None:
+            return None
+        from gpuguide.inference.speculative.greedy import GreedyCycle
+
+        return GreedyCycle(read_two, read_one, verify, self.lengths, self.ends, self.texts, self.outcomes,
+                           self.capacity)  # fmt: skip
 
     def _check_prompts(self, prompts: Sequence[Sequence[int]], count: int) -> None:
         if count < 1:

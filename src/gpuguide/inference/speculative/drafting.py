@@ -9,9 +9,9 @@ need not know how long any of them is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -23,8 +23,8 @@ from gpuguide.inference.engine import LONGEST_TEXT, Engine
 from gpuguide.sampling import sample_token
 from gpuguide.sampling.reference import Settings
 
-Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes tokens and their positions, both ``(rows, seq)``, and returns logits, ``(rows, seq, vocab_size)``"""
+if TYPE_CHECKING:
+    from gpuguide.inference.fused import Step
 
 
 class Drafter(Protocol):
@@ -83,8 +83,8 @@ class ModelDrafter:
     def __init__(self, decoder: Decoder, rows: int, capacity: int, k: int, settings: Settings) -> None:
         self.k, self.settings = k, settings
         self.engine = Engine(decoder, rows, capacity, settings)
-        self._read_two = forward(decoder, self.engine.cache, rows, 2)
-        self._read_one = forward(decoder, self.engine.cache, rows, 1)
+        self.read_two = Forward(decoder, self.engine.cache, rows, 2)
+        self.read_one = Forward(decoder, self.engine.cache, rows, 1)
         wide = torch.float64 if decoder.dtype == torch.float64 else torch.float32
         self._logits = torch.empty(rows, k, decoder.shape.vocab, dtype=wide, device=decoder.device)
         self._first_draw = torch.zeros((), dtype=torch.int64, device=decoder.device)
@@ -99,11 +99,11 @@ class ModelDrafter:
         """Write ``k`` tokens, one after another. Parameters and results as :meth:`Drafter.propose`."""
         greedy = self.settings.temperature == 0
         draws = None if greedy else seeds[:, None] * LONGEST_TEXT + places
-        logits = self._read_two(texts.gather(1, places[:, :2]), places[:, :2])[:, 1]
+        logits = self.read_two(texts.gather(1, places[:, :2]), places[:, :2])[:, 1]
         drafted: list[torch.Tensor] = []
         for number in range(self.k):
             if number:
-                logits = self._read_one(drafted[-1][:, None], places[:, number + 1, None])[:, 0]
+                logits = self.read_one(drafted[-1][:, None], places[:, number + 1, None])[:, 0]
             if draws is None:
                 drafted.append(logits.argmax(dim=-1))
             else:
@@ -187,20 +187,43 @@ class LookupDrafter:
 # --- what drafting and verifying share -----------------------------------------------------------------------
 
 
-def forward(decoder: Decoder, cache: Cache, rows: int, seq: int) -> Forward:
-    """Return a function that reads the next ``seq`` tokens of all rows: with kernels on a GPU, elsewhere plainly.
+class Forward:
+    """Reads the next tokens of all rows: with kernels on a GPU, elsewhere plainly.
 
-    Its result may be the same memory in every call.
+    Parameters
+    ----------
+    decoder : Decoder
+        The model.
+    cache : Cache
+        For it.
+    rows, seq : int
+        Texts at a time, and tokens of each.
     """
-    every = torch.arange(rows, device=decoder.device)
-    if not decoder.suits_kernels():
-        return lambda tokens, places: plain.decode(decoder, cache, tokens, every, places[:, 0])
-    from gpuguide.inference import fused
 
-    step = fused.Step(decoder, cache, every.repeat_interleave(seq))
+    def __init__(self, decoder: Decoder, cache: Cache, rows: int, seq: int) -> None:
+        self.decoder, self.cache, self.seq = decoder, cache, seq
+        self.every = torch.arange(rows, device=decoder.device)
+        self.step: Step | None = None
+        """What reads them with kernels: a row's tokens side by side, row after row"""
+        if decoder.suits_kernels():
+            from gpuguide.inference import fused
 
-    def read(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = step(tokens.flatten().contiguous(), places.flatten().contiguous())
-        return logits.view(rows, seq, -1)
+            self.step = fused.Step(decoder, cache, self.every.repeat_interleave(seq))
 
-    return read
+    def __call__(self, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Read tokens.
+
+        Parameters
+        ----------
+        tokens, places : torch.Tensor
+            ``(rows, seq)``, int64: the tokens and their positions, which follow one another.
+
+        Returns
+        -------
+        torch.Tensor
+            ``(rows, seq, vocab_size)``: the logits, which may be the same memory in every call.
+        """
+        if self.step is None:
+            return plain.decode(self.decoder, self.cache, tokens, self.every, places[:, 0])
+        logits = self.step(tokens.flatten().contiguous(), places.flatten().contiguous())
+        return logits.view(len(self.every), self.seq, -1)

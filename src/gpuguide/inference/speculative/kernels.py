@@ -1,4 +1,6 @@
-"""Acceptance for a GPU: three kernels in place of some fifty small operations, each of which would take microseconds.
+"""What a cycle does between steps of the models, for a GPU: small kernels, each in place of many small operations.
+
+A draw is accepted in three, where some fifty operations would take microseconds each:
 
 1. :func:`weigh_kernel` finds for each row of logits its largest and the sum of its weights. With these two a logit
    becomes a probability wherever it is read, so no probabilities are stored.
@@ -7,6 +9,10 @@
 3. :func:`advance_kernel` puts the tokens into the texts and moves on.
 
 :mod:`gpuguide.inference.speculative.acceptance` has the same in plain PyTorch.
+
+Greedy decoding needs no logits, only the best token, which a step of :mod:`gpuguide.inference.fused` finds by itself.
+:func:`begin_kernel`, :func:`take_best_kernel` and :func:`move_on_kernel` lead from one step to the next;
+:class:`gpuguide.inference.speculative.greedy.GreedyCycle` launches them.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gpuguide.inference.fused.parts import let_successor_start, wait_for_predecessor
 from gpuguide.sampling.reference import Settings
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -197,15 +204,32 @@ def advance_kernel(counts, tokens, drafted, lengths, ends, texts, outcomes, gain
                    K: tl.constexpr, PLACES: tl.constexpr, COUNTED: tl.constexpr):  # fmt: skip
     """Put a row's tokens into its text, and count them."""
     row = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths + row)
-    complete = length >= tl.load(ends + row)
     place = tl.arange(0, PLACES)
     token = tl.load(tokens + row * (K + 1) + place, mask=place <= K, other=0)
     if COUNTED:
         count = tl.load(counts + row)
     else:
         guess = tl.load(drafted + row * K + place, mask=place < K, other=-1)
-        count = tl.min(tl.where((token != guess) | (place >= K), place, K), 0).to(tl.int64)
+        count = agreed(token, guess, place, K)
+    extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity, K)
+
+
+@triton.jit
+def agreed(token, guess, place, K: tl.constexpr):
+    """Return how many guesses stand before the first that is not the target's choice."""
+    return tl.min(tl.where((token != guess) | (place >= K), place, K), 0).to(tl.int64)
+
+
+@triton.jit
+def extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity,
+                K: tl.constexpr):  # fmt: skip
+    """Put the accepted tokens and the one after them into a row's text, and count them.
+
+    All ``K + 1`` are stored, for nothing reads what stands behind the last token of a text. A complete one gains
+    nothing: its tokens go behind all places that a text can have.
+    """
+    length = tl.load(lengths + row)
+    complete = length >= tl.load(ends + row)
     first = tl.where(complete, capacity, length + 1)
     tl.store(texts + row * text_width + first + place, token, mask=place <= K)
     gain = tl.where(complete, 0, count + 1)
@@ -252,3 +276,63 @@ def advance(
         capacity, K=k, PLACES=triton.next_power_of_2(k + 1), COUNTED=counts is not None, num_warps=1,
     )  # fmt: skip
     return gained
+
+
+# --- a greedy cycle ------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def token_of(order):
+    """Return the token whose logit :func:`gpuguide.inference.fused.parts.order_of` put into an order."""
+    return 2147483647 - (order & 0xFFFFFFFF)
+
+
+@triton.jit
+def begin_kernel(lengths, ends, texts, last_two, last_two_places, draft_places, given, given_places, text_width,
+                 capacity, K: tl.constexpr, PLACES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Write what a cycle's steps read of a row: its last tokens, and the positions from there on.
+
+    A complete text goes nowhere: it is computed as if its last token stood in the last place that a text can have.
+    """
+    let_successor_start(OVERLAP)  # which waits before it reads anything
+    row = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths + row)
+    last = tl.where(length >= tl.load(ends + row), capacity - 1, length)
+    text = texts + row * text_width + last
+    two = tl.arange(0, 2)
+    tl.store(last_two + row * 2 + two, tl.load(text - 1 + two))
+    tl.store(last_two_places + row * 2 + two, last - 1 + two)
+    tl.store(given + row * (K + 1), tl.load(text))
+    place = tl.arange(0, PLACES)
+    tl.store(draft_places + place * tl.num_programs(0) + row, last + place, mask=place < K)
+    tl.store(given_places + row * (K + 1) + place, last + place, mask=place <= K)
+
+
+@triton.jit
+def take_best_kernel(best, tokens, given, given_stride, SEQ: tl.constexpr, LOWEST_ORDER: tl.constexpr,
+                     OVERLAP: tl.constexpr):  # fmt: skip
+    """Put the best token after the last of a row's ``SEQ`` tokens where the next step and the verification read it."""
+    let_successor_start(OVERLAP)  # which waits before it reads anything
+    wait_for_predecessor(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    best += row * SEQ
+    token = token_of(tl.load(best + SEQ - 1))
+    for place in tl.static_range(SEQ):
+        tl.store(best + place, LOWEST_ORDER)
+    tl.store(tokens + row, token)
+    tl.store(given + row * given_stride, token)
+
+
+@triton.jit
+def move_on_kernel(best, given, lengths, ends, texts, outcomes, gained, text_width, capacity, K: tl.constexpr,
+                   PLACES: tl.constexpr, LOWEST_ORDER: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Compare a row's guesses with the verification's best tokens, and put what is accepted into its text."""
+    wait_for_predecessor(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, PLACES)
+    best += row * (K + 1) + place
+    token = token_of(tl.load(best, mask=place <= K, other=LOWEST_ORDER))
+    tl.store(best, LOWEST_ORDER, mask=place <= K)
+    guess = tl.load(given + row * (K + 1) + 1 + place, mask=place < K, other=-1)
+    count = agreed(token, guess, place, K)
+    extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity, K)

@@ -1,0 +1,98 @@
+"""A cycle of greedy decoding with a model as the draft, in few kernels.
+
+Small models are read so fast that launches take most of the time: two or three microseconds each, on whatever there is
+to do. So nothing is launched here that a step, or one of three small kernels between steps, can do on the side. A step
+of :mod:`gpuguide.inference.fused` knows its best tokens, so no logits are looked at again; and the tokens and positions
+of all steps lie in memory reserved beforehand, where each kernel puts what a later one reads.
+
+:class:`gpuguide.inference.speculative.Speculator` has the same in plain PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+from gpuguide.inference.fused import Step
+from gpuguide.inference.fused.step import LOWEST
+from gpuguide.inference.speculative import kernels
+
+
+class GreedyCycle:
+    """Drafts, verifies, accepts and rolls back, of all rows at a time, when it is called.
+
+    Parameters
+    ----------
+    read_two, read_one : Step
+        Of the draft: two tokens of each row, side by side, and one.
+    verify : Step
+        Of the target: ``k + 1`` tokens of each row, side by side.
+    lengths, ends, texts, outcomes : torch.Tensor
+        As :class:`gpuguide.inference.speculative.Speculator` has them; all but ``ends`` are written.
+    capacity : int
+        Tokens of a text at most.
+    """
+
+    def __init__(self, read_two: Step, read_one: Step, verify: Step, lengths: torch.Tensor, ends: torch.Tensor,
+                 texts: torch.Tensor, outcomes: torch.Tensor, capacity: int) -> None:  # fmt: skip
+        self.read_two, self.read_one, self.verify = read_two, read_one, verify
+        self.lengths, self.ends, self.texts, self.outcomes = lengths, ends, texts, outcomes
+        self.capacity = capacity
+        self.rows = rows = len(lengths)
+        self.k = k = verify.count // rows - 1
+
+        def room(*size: int) -> torch.Tensor:
+            return torch.zeros(size, dtype=torch.int64, device=lengths.device)
+
+        self.last_two, self.last_two_places = room(rows, 2), room(rows, 2)
+        """The first step's tokens and positions: the draft's cache may lack the one before the last"""
+        self.token, self.draft_places = room(rows), room(k, rows)
+        """The token of each later step of the draft, and the positions of each"""
+        self.given, self.given_places = room(rows, k + 1), room(rows, k + 1)
+        """The verification's tokens, the last one and those that are drafted, and their positions"""
+        self.gained = room(rows)
+
+    def __call__(self) -> torch.Tensor:
+        """Run a cycle, and return how many tokens each row has gained, ``(rows,)``: the same memory every time."""
+        self._begin()
+        self.read_two(self.last_two.flatten(), self.last_two_places.flatten())
+        self._take_best(self.read_two, 0)
+        for number in range(1, self.k):
+            self.read_one(self.token, self.draft_places[number])
+            self._take_best(self.read_one, number)
+        self.verify(self.given.flatten(), self.given_places.flatten())
+        self._move_on()
+        return self.gained
+
+    def _begin(self) -> None:
+        """Launch the first kernel. It starts when all before it has ended, for whoever called may have written."""
+        kernels.begin_kernel[(self.rows,)](
+            self.lengths, self.ends, self.texts, self.last_two, self.last_two_places, self.draft_places, self.given,
+            self.given_places, self.texts.shape[1], self.capacity, **self._sizes(), OVERLAP=self.read_two.overlap,
+            num_warps=1,
+        )  # fmt: skip
+
+    def _take_best(self, step: Step, number: int) -> None:
+        """Take a guess from a step of the draft, and hand it on."""
+        kernels.take_best_kernel[(self.rows,)](
+            step.best, self.token, self.given[:, number + 1], self.k + 1, SEQ=step.count // self.rows,
+            LOWEST_ORDER=LOWEST, **_after(step),
+        )  # fmt: skip
+
+    def _move_on(self) -> None:
+        """Accept, and roll back: keys and values behind the new length do not count."""
+        kernels.move_on_kernel[(self.rows,)](
+            self.verify.best, self.given, self.lengths, self.ends, self.texts, self.outcomes, self.gained,
+            self.texts.shape[1], self.capacity, **self._sizes(), LOWEST_ORDER=LOWEST, **_after(self.verify),
+        )  # fmt: skip
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"K": self.k, "PLACES": triton.next_power_of_2(self.k + 1)}
+
+
+def _after(step: Step) -> dict[str, Any]:
+    """Return how to launch a small kernel after a step: while it still runs, if the step's own kernels are."""
+    pdl = {"launch_pdl": True} if step.overlap else {}
+    return {"OVERLAP": step.overlap, "num_warps": 1, **pdl}
