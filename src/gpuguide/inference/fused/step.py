@@ -31,7 +31,7 @@ from gpuguide.inference.fused.tiling import (
 LARGEST_OVERLAPPED = 2**26
 """Bytes of a layer's weights up to which it pays to launch its kernels while their predecessors run. Of a large layer
 every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
-LARGEST_SIDE_BY_SIDE = 2**24
+LARGEST_SIDE_BY_SIDE = 2**25
 """Bytes of a layer's weights, read anew for each token, up to which several tokens use the kernels for one. To read
 them from the L2 cache takes less time than the two kernels a layer that this saves."""
 LOWEST = -(2**63)

@@ -111,11 +111,11 @@ def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTi
     length = triton.cdiv(triton.cdiv(inputs, parts), WIDTH) * WIDTH
     padded = max(WIDTH, triton.next_power_of_2(length))
     if matrix.bits == 8:
-        rows, warps, at_once = 8, padded // 1024, 24
+        rows, warps, at_once = 4, padded // 512, 32
     elif matrix.bits == 4:
         rows, warps, at_once = 16, padded // 512, 16
     elif padded >= 2048:
-        rows, warps, at_once = max(2, 16384 // padded), padded // 256, 32
+        rows, warps, at_once = 2, padded // 512, 32
     else:
         rows, warps, at_once = 8192 // padded, padded // 512, 32
     warps = min(16, max(2, warps))
@@ -136,7 +136,7 @@ def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: boo
         rows //= 2
     programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
     blocks = triton.cdiv(matrix.inputs, block)
-    parts = max(1, min(8, 2 * processors // programs, blocks // 2)) if can_split else 1
+    parts = max(1, min(8, 2 * processors // programs, blocks)) if can_split else 1
     return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
 
 
