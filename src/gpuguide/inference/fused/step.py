@@ -136,7 +136,7 @@ class Step:
         self._launch(
             kernels.head_kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), head.weight,
             head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded,
-            ROWS=tiling.rows, ROUNDS=tiling.rounds,
+            ROWS=tiling.rows,
         )  # fmt: skip
 
     def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:

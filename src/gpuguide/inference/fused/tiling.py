@@ -154,5 +154,4 @@ def vector_constants(of: Matrix, tiling: VectorTiling, like: torch.Tensor) -> Ma
         "INPUTS": tiling.padded,
         "ACROSS": tiling.padded // of.word,
         "ROWS": tiling.rows,
-        "ROUNDS": tiling.rounds,
     }

@@ -9,8 +9,9 @@ The programs of a kernel share the rows out among themselves: program ``p`` of `
 then the one ``P`` further on, so that all of them together read the matrix from one end to the other. What depends on
 no predecessor, the first rows and the norm's weights, is asked for before it is waited for.
 
-A kernel that has several rounds of rows lets its successor start only after the last: programs that wait would take the
-place of those that read. A kernel with one round lets it start at once.
+All programs of a kernel are on the GPU at once, so it lets its successor start at once too: a program of that one can
+only take the place of one that has ended, asks for its first rows, and waits. So memory stays busy while the slowest
+programs end.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
                    QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
                    ROTATE: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr,
                    GROUP: tl.constexpr, EXACT: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr,
-                   ROWS: tl.constexpr, ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                   ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then queries, keys and values: rotated, and the latter two put into the cache."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -69,7 +70,7 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
     norm_bias = load_vector(norm_bias, inputs, INPUTS) if LAYER_NORM else norm_weight
     m = token + tl.arange(0, 1)
     position, slot = place_in_cache(m, token + 1, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
-    let_successor_start(OVERLAP and ROUNDS == 1)
+    let_successor_start(OVERLAP)
     wait_for_predecessor(OVERLAP)
     x = normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
     x = spread(x, BITS, GROUP, EXACT)
@@ -83,21 +84,20 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
         if ROTATE:
             y = rotated(y, cosine, sine, 1, ROWS)
         store_projected(y, m, n, token + 1, outputs, queries, keys, values, slot, QUERIES, KV_HEADS, HEAD_DIM, PAGE)
-    let_successor_start(OVERLAP and ROUNDS > 1)
 
 
 @triton.jit
 def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, inputs, outputs, stride,
                     groups, inner, GATED: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr,
                     BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, INPUTS: tl.constexpr,
-                    ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                    ACROSS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then the first product of the feed-forward part and what follows it: GELU or the gate."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
     ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, stride, 0, stride, ACROSS)
     norm_weight = load_vector(norm_weight, inputs, INPUTS)
     norm_bias = load_vector(norm_bias, inputs, INPUTS) if LAYER_NORM else norm_weight
-    let_successor_start(OVERLAP and ROUNDS == 1)
+    let_successor_start(OVERLAP)
     wait_for_predecessor(OVERLAP)
     x = normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
     x = spread(x, BITS, GROUP, EXACT)
@@ -108,14 +108,13 @@ def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bia
         y = times_vector(tile, x, scales, n, outputs, groups, 0, ROWS, INPUTS, BITS, GROUP, EXACT)[None, :]
         y = add_bias(y, n, outputs, bias, BIAS)
         store_activated(y, m, n, token + 1, outputs, inner, GATED, 1, ROWS)
-    let_successor_start(OVERLAP and ROUNDS > 1)
 
 
 @triton.jit
 def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, hidden, partial, arrived, length,
                BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr,
-               INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr,
-               ROUNDS_PAD: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+               INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS_PAD: tl.constexpr,
+               PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Multiply, and add the result to the hidden state: the second product of attention and of the feed-forward part.
 
     A vector that is too long for a program's registers is cut into parts of ``length``. The last program to finish with
@@ -127,7 +126,7 @@ def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, hidden,
     column = begin * ACROSS // INPUTS
     stop = tl.minimum(stride, (begin + length) * ACROSS // INPUTS)
     ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, stride, column, stop, ACROSS)
-    let_successor_start(OVERLAP and ROUNDS == 1)
+    let_successor_start(OVERLAP)
     wait_for_predecessor(OVERLAP)
     vector = load_vector(x + token * inputs + begin, tl.minimum(inputs - begin, length), INPUTS)
     vector = spread(vector, BITS, GROUP, EXACT)
@@ -142,7 +141,6 @@ def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, hidden,
             tl.store(hidden + n, before + y, mask=n < outputs)
         else:
             tl.store(partial + (token * PARTS + part) * outputs + n, y, mask=n < outputs)
-    let_successor_start(OVERLAP and ROUNDS > 1)
     if PARTS > 1:
         tl.debug_barrier()
         counter = arrived + token * tl.num_programs(0) + group
@@ -159,15 +157,14 @@ def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, hidden,
 
 @triton.jit
 def head_kernel(hidden, norm_weight, norm_bias, epsilon, weight, inputs, outputs, logits, best,
-                LAYER_NORM: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, ROUNDS: tl.constexpr,
-                OVERLAP: tl.constexpr):  # fmt: skip
+                LAYER_NORM: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then the logits, in fp32; and the best of them, by one atomic operation a program."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
     ahead = load_rows(weight, first + tl.arange(0, ROWS), outputs, inputs, 0, inputs, INPUTS)
     norm_weight = load_vector(norm_weight, inputs, INPUTS)
     norm_bias = load_vector(norm_bias, inputs, INPUTS) if LAYER_NORM else norm_weight
-    let_successor_start(OVERLAP and ROUNDS == 1)
+    let_successor_start(OVERLAP)
     wait_for_predecessor(OVERLAP)
     x = normalized(hidden + token * inputs, inputs, norm_weight, norm_bias, epsilon, INPUTS, LAYER_NORM)
     highest = tl.full((ROWS,), -9223372036854775808, tl.int64)
@@ -177,7 +174,6 @@ def head_kernel(hidden, norm_weight, norm_bias, epsilon, weight, inputs, outputs
         y = tl.sum(tile.to(tl.float32) * x[None, :], axis=1)
         tl.store(logits + token.to(tl.int64) * outputs + n, y, mask=n < outputs)
         highest = tl.maximum(highest, tl.where(n < outputs, order_of(y, n), -9223372036854775808))
-    let_successor_start(OVERLAP and ROUNDS > 1)
     tl.atomic_max(best + token, tl.max(highest, 0), sem="relaxed")
 
 
