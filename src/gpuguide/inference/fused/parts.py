@@ -239,6 +239,17 @@ def added(first, second):
 
 
 @triton.jit
+def embed(token, position, embedding, position_embedding, hidden, column, WIDTH: tl.constexpr,
+          POSITIONS: tl.constexpr):  # fmt: skip
+    """Write some columns of the first hidden state of a token."""
+    inside = column < WIDTH
+    x = tl.load(embedding + token * WIDTH + column, mask=inside).to(tl.float32)
+    if POSITIONS:
+        x += tl.load(position_embedding + position * WIDTH + column, mask=inside).to(tl.float32)
+    tl.store(hidden + column, x, mask=inside)
+
+
+@triton.jit
 def normalized(hidden, inputs, weight, bias, epsilon, INPUTS: tl.constexpr, LAYER_NORM: tl.constexpr):
     """Load a hidden state and normalise it: LayerNorm, or RMSNorm, which leaves the mean and has no bias.
 

@@ -105,19 +105,25 @@ class Step:
         torch.Tensor
             ``(count, vocab_size)``, in fp32: the same memory every time.
         """
-        shape = self.decoder.shape
-        block = 1024
-        positions = self.decoder.position_embedding
-        self._launch(
-            vector.embed_kernel, (self.count, triton.cdiv(shape.hidden, block)), 4,
-            tokens, lengths, self.decoder.token_embedding, tokens if positions is None else positions, self.hidden,
-            WIDTH=shape.hidden, BLOCK=block, POSITIONS=positions is not None,
-        )  # fmt: skip
+        self._embed(tokens, lengths)
+        return self.of_hidden(lengths)
+
+    def of_hidden(self, lengths: torch.Tensor) -> torch.Tensor:
+        """Do the same for tokens whose vectors somebody else has put into :attr:`hidden`."""
         if self.side_by_side:
             self._side_by_side(lengths)
         else:
             self._together(lengths)
         return self.logits
+
+    def _embed(self, tokens: torch.Tensor, lengths: torch.Tensor) -> None:
+        width, block = self.decoder.shape.hidden, 1024
+        positions = self.decoder.position_embedding
+        self._launch(
+            vector.embed_kernel, (self.count, triton.cdiv(width, block)), 4,
+            tokens, lengths, self.decoder.token_embedding, tokens if positions is None else positions, self.hidden,
+            WIDTH=width, BLOCK=block, POSITIONS=positions is not None,
+        )  # fmt: skip
 
     # --- each token by itself ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import triton.language as tl
 
 from gpuguide.inference.fused.parts import (
     add_bias,
+    embed,
     let_successor_start,
     load_rows,
     load_turns,
@@ -48,11 +49,8 @@ def embed_kernel(tokens, positions, embedding, position_embedding, hidden, WIDTH
     let_successor_start(OVERLAP)
     m = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < WIDTH
-    x = tl.load(embedding + tl.load(tokens + m) * WIDTH + column, mask=inside).to(tl.float32)
-    if POSITIONS:
-        x += tl.load(position_embedding + tl.load(positions + m) * WIDTH + column, mask=inside).to(tl.float32)
-    tl.store(hidden + m * WIDTH + column, x, mask=inside)
+    embed(tl.load(tokens + m), tl.load(positions + m), embedding, position_embedding, hidden + m * WIDTH, column, WIDTH,
+          POSITIONS)  # fmt: skip
 
 
 @triton.jit

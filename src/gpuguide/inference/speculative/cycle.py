@@ -135,6 +135,8 @@ class Speculator:
             self.ends[: len(prompts)] = torch.tensor([end - 1 for _, end in self._spans], device=self.ends.device)
             if self.settings.temperature:
                 self._uniforms[: len(prompts)] = self._random_numbers(torch.tensor(given, device=self.ends.device))
+            if self._greedy is not None:
+                self._greedy.begin()
 
     def cycle(self) -> torch.Tensor:
         """Draft, verify, accept, roll back.
@@ -237,6 +239,8 @@ class Speculator:
         def restore() -> None:
             for tensor, as_it_was in zip(changed, kept, strict=True):
                 tensor.copy_(as_it_was)
+            if self._greedy is not None:
+                self._greedy.begin()
 
         return Captured(self._cycle if self._greedy is None else self._greedy, self._state(), restore)
 

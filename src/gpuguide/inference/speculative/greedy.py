@@ -1,7 +1,8 @@
 """A cycle of greedy decoding with a model as the draft, in few kernels.
 
 Small models are read so fast that launches take most of the time: two or three microseconds each, on whatever there is
-to do. So nothing is launched here that a step, or one of three small kernels between steps, can do on the side. A step
+to do. So nothing is launched here that another kernel can do on the side. What embeds a step's tokens first takes the
+guess from the step before, and what ends a cycle prepares the next. A step
 of :mod:`gpuguide.inference.fused` knows its best tokens, so no logits are looked at again; and the tokens and positions
 of all steps lie in memory reserved beforehand, where each kernel puts what a later one reads.
 
@@ -48,51 +49,58 @@ class GreedyCycle:
 
         self.last_two, self.last_two_places = room(rows, 2), room(rows, 2)
         """The first step's tokens and positions: the draft's cache may lack the one before the last"""
-        self.token, self.draft_places = room(rows), room(k, rows)
-        """The token of each later step of the draft, and the positions of each"""
+        self.draft_places = room(k, rows)
+        """The positions of each step of the draft"""
         self.given, self.given_places = room(rows, k + 1), room(rows, k + 1)
         """The verification's tokens, the last one and those that are drafted, and their positions"""
         self.gained = room(rows)
 
-    def __call__(self) -> torch.Tensor:
-        """Run a cycle, and return how many tokens each row has gained, ``(rows,)``: the same memory every time."""
-        self._begin()
-        self.read_two(self.last_two.flatten(), self.last_two_places.flatten())
-        self._take_best(self.read_two, 0)
-        for number in range(1, self.k):
-            self.read_one(self.token, self.draft_places[number])
-            self._take_best(self.read_one, number)
-        self.verify(self.given.flatten(), self.given_places.flatten())
-        self._move_on()
-        return self.gained
-
-    def _begin(self) -> None:
-        """Launch the first kernel. It starts when all before it has ended, for whoever called may have written."""
+    def begin(self) -> None:
+        """Write what the first cycle of a text reads; every later one is prepared by the one before."""
         kernels.begin_kernel[(self.rows,)](
-            self.lengths, self.ends, self.texts, self.last_two, self.last_two_places, self.draft_places, self.given,
-            self.given_places, self.texts.shape[1], self.capacity, **self._sizes(), OVERLAP=self.read_two.overlap,
+            self.lengths, self.ends, self.texts, *self._prepared(), self.texts.shape[1], self.capacity, **self._sizes(),
             num_warps=1,
         )  # fmt: skip
 
-    def _take_best(self, step: Step, number: int) -> None:
-        """Take a guess from a step of the draft, and hand it on."""
-        kernels.take_best_kernel[(self.rows,)](
-            step.best, self.token, self.given[:, number + 1], self.k + 1, SEQ=step.count // self.rows,
-            LOWEST_ORDER=LOWEST, **_after(step),
+    def __call__(self) -> torch.Tensor:
+        """Run a cycle, and return how many tokens each row has gained, ``(rows,)``: the same memory every time."""
+        self.read_two(self.last_two.flatten(), self.last_two_places.flatten())
+        last = self.read_two
+        for number in range(1, self.k):
+            self._embed_guess(last, self.given[:, number], self.draft_places[number], self.read_one)
+            self.read_one.of_hidden(self.draft_places[number])
+            last = self.read_one
+        self._embed_guess(last, self.given, self.given_places, self.verify)
+        self.verify.of_hidden(self.given_places.flatten())
+        self._move_on()
+        return self.gained
+
+    def _embed_guess(self, guesser: Step, given: torch.Tensor, places: torch.Tensor, step: Step) -> None:
+        """Take a guess from a step, and embed what the next one reads: it alone, or after all before it."""
+        decoder = step.decoder
+        positions, width = decoder.position_embedding, decoder.shape.hidden
+        kernels.embed_guess_kernel[(self.rows, step.count // self.rows)](
+            guesser.best, given, places, decoder.token_embedding, places if positions is None else positions,
+            step.hidden, self.k + 1, SEQ=guesser.count // self.rows, COUNT=step.count // self.rows, LOWEST_ORDER=LOWEST,
+            WIDTH=width, BLOCK=min(1024, triton.next_power_of_2(width)), POSITIONS=positions is not None,
+            **_after(guesser, 4),
         )  # fmt: skip
 
     def _move_on(self) -> None:
-        """Accept, and roll back: keys and values behind the new length do not count."""
+        """Accept, roll back, and prepare the next cycle: keys and values behind the new length do not count."""
         kernels.move_on_kernel[(self.rows,)](
-            self.verify.best, self.given, self.lengths, self.ends, self.texts, self.outcomes, self.gained,
-            self.texts.shape[1], self.capacity, **self._sizes(), LOWEST_ORDER=LOWEST, **_after(self.verify),
+            self.verify.best, self.lengths, self.ends, self.texts, self.outcomes, self.gained, *self._prepared(),
+            self.texts.shape[1], self.capacity, **self._sizes(), LOWEST_ORDER=LOWEST, **_after(self.verify, 1),
         )  # fmt: skip
+
+    def _prepared(self) -> tuple[torch.Tensor, ...]:
+        return self.last_two, self.last_two_places, self.draft_places, self.given, self.given_places
 
     def _sizes(self) -> dict[str, Any]:
         return {"K": self.k, "PLACES": triton.next_power_of_2(self.k + 1)}
 
 
-def _after(step: Step) -> dict[str, Any]:
+def _after(step: Step, warps: int) -> dict[str, Any]:
     """Return how to launch a small kernel after a step: while it still runs, if the step's own kernels are."""
     pdl = {"launch_pdl": True} if step.overlap else {}
-    return {"OVERLAP": step.overlap, "num_warps": 1, **pdl}
+    return {"OVERLAP": step.overlap, "num_warps": warps, **pdl}

@@ -23,7 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.inference.fused.parts import let_successor_start, wait_for_predecessor
+from gpuguide.inference.fused.parts import embed, let_successor_start, wait_for_predecessor
 from gpuguide.sampling.reference import Settings
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -223,7 +223,7 @@ def agreed(token, guess, place, K: tl.constexpr):
 @triton.jit
 def extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity,
                 K: tl.constexpr):  # fmt: skip
-    """Put the accepted tokens and the one after them into a row's text, and count them.
+    """Put the accepted tokens and the one after them into a row's text, count them, and return its length.
 
     All ``K + 1`` are stored, for nothing reads what stands behind the last token of a text. A complete one gains
     nothing: its tokens go behind all places that a text can have.
@@ -237,6 +237,7 @@ def extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained
     tl.store(lengths + row, length + gain)
     outcome = outcomes + row * (K + 2) + gain
     tl.store(outcome, tl.load(outcome) + 1)
+    return length + gain
 
 
 def advance(
@@ -289,14 +290,20 @@ def token_of(order):
 
 @triton.jit
 def begin_kernel(lengths, ends, texts, last_two, last_two_places, draft_places, given, given_places, text_width,
-                 capacity, K: tl.constexpr, PLACES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                 capacity, K: tl.constexpr, PLACES: tl.constexpr):  # fmt: skip
+    """Write what the first cycle's steps read of a row."""
+    row = tl.program_id(0).to(tl.int64)
+    prepare_cycle(row, tl.load(lengths + row), ends, texts, last_two, last_two_places, draft_places, given,
+                  given_places, text_width, capacity, K, PLACES)  # fmt: skip
+
+
+@triton.jit
+def prepare_cycle(row, length, ends, texts, last_two, last_two_places, draft_places, given, given_places, text_width,
+                  capacity, K: tl.constexpr, PLACES: tl.constexpr):  # fmt: skip
     """Write what a cycle's steps read of a row: its last tokens, and the positions from there on.
 
     A complete text goes nowhere: it is computed as if its last token stood in the last place that a text can have.
     """
-    let_successor_start(OVERLAP)  # which waits before it reads anything
-    row = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths + row)
     last = tl.where(length >= tl.load(ends + row), capacity - 1, length)
     text = texts + row * text_width + last
     two = tl.arange(0, 2)
@@ -309,24 +316,40 @@ def begin_kernel(lengths, ends, texts, last_two, last_two_places, draft_places, 
 
 
 @triton.jit
-def take_best_kernel(best, tokens, given, given_stride, SEQ: tl.constexpr, LOWEST_ORDER: tl.constexpr,
-                     OVERLAP: tl.constexpr):  # fmt: skip
-    """Put the best token after the last of a row's ``SEQ`` tokens where the next step and the verification read it."""
-    let_successor_start(OVERLAP)  # which waits before it reads anything
+def embed_guess_kernel(best, given, places, embedding, position_embedding, hidden, given_stride, SEQ: tl.constexpr,
+                       COUNT: tl.constexpr, LOWEST_ORDER: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+                       POSITIONS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Take a guess from a step of the draft, and write the first hidden states of the step that reads it.
+
+    That one reads ``COUNT`` tokens of each row, ``given``, of which the last is the guess: the best token after the
+    last of the ``SEQ`` tokens of a row that the draft has read. Later kernels read positions before they wait, so none
+    may begin before what wrote them has ended.
+    """
     wait_for_predecessor(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    best += row * SEQ
-    token = token_of(tl.load(best + SEQ - 1))
-    for place in tl.static_range(SEQ):
-        tl.store(best + place, LOWEST_ORDER)
-    tl.store(tokens + row, token)
-    tl.store(given + row * given_stride, token)
+    let_successor_start(OVERLAP)
+    row, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    given += row * given_stride + place
+    if place == COUNT - 1:
+        best += row * SEQ
+        token = token_of(tl.load(best + SEQ - 1))
+        tl.debug_barrier()  # every thread has read it
+        for each in tl.static_range(SEQ):
+            tl.store(best + each, LOWEST_ORDER)
+        tl.store(given, token)
+    else:
+        token = tl.load(given)
+    at = row * COUNT + place
+    position = tl.load(places + at)
+    for start in tl.static_range(0, WIDTH, BLOCK):
+        embed(token, position, embedding, position_embedding, hidden + at * WIDTH, start + tl.arange(0, BLOCK), WIDTH,
+              POSITIONS)  # fmt: skip
 
 
 @triton.jit
-def move_on_kernel(best, given, lengths, ends, texts, outcomes, gained, text_width, capacity, K: tl.constexpr,
-                   PLACES: tl.constexpr, LOWEST_ORDER: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Compare a row's guesses with the verification's best tokens, and put what is accepted into its text."""
+def move_on_kernel(best, lengths, ends, texts, outcomes, gained, last_two, last_two_places, draft_places, given,
+                   given_places, text_width, capacity, K: tl.constexpr, PLACES: tl.constexpr,
+                   LOWEST_ORDER: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+    """Compare a row's guesses with the target's choices, extend its text, and prepare the next cycle."""
     wait_for_predecessor(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, PLACES)
@@ -335,4 +358,7 @@ def move_on_kernel(best, given, lengths, ends, texts, outcomes, gained, text_wid
     tl.store(best, LOWEST_ORDER, mask=place <= K)
     guess = tl.load(given + row * (K + 1) + 1 + place, mask=place < K, other=-1)
     count = agreed(token, guess, place, K)
-    extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity, K)
+    length = extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity, K)
+    tl.debug_barrier()  # the text was written above, perhaps by another thread
+    prepare_cycle(row, length, ends, texts, last_two, last_two_places, draft_places, given, given_places, text_width,
+                  capacity, K, PLACES)  # fmt: skip
