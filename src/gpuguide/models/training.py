@@ -71,7 +71,7 @@ RECIPES = {
         weight_decay=3.0,
     ),
     "draft": Recipe(
-        Config(VOCAB_SIZE, CONTEXT, layers=3, heads=2, hidden=128), steps=6000, learning_rate=3e-3, weight_decay=1.0
+        Config(VOCAB_SIZE, CONTEXT, layers=2, heads=2, hidden=128), steps=6000, learning_rate=3e-3, weight_decay=1.0
     ),
 }
 """The text is small for the models, which read it some eighty times. Hence the dropout, the strong weight decay and the

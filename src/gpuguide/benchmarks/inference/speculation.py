@@ -40,6 +40,7 @@ CASES: Sequence[Keys] = [
     for drafted, temperature, source in (
         (2, 0.0, "held-out"),
         (USUAL, 0.0, "held-out"),
+        (5, 0.0, "held-out"),
         (8, 0.0, "held-out"),
         (USUAL, SAMPLED, "held-out"),
         (USUAL, 0.0, "random"),
