@@ -95,7 +95,7 @@ def test_every_tile_has_its_place_and_groups_of_rows_are_finished_one_by_one(
             768,
             True,
             "square",
-        ),  # 192 wide tiles for 132 multiprocessors are two turns, and the second is half idle
+        ),  # 192 wide tiles would be two turns, and the second half idle
         (1024, 1024, True, "small"),
         (1, 8, True, "small"),
     ],

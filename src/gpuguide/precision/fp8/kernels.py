@@ -3,9 +3,9 @@
 The scale has to be known before the first value is divided by it, so the matrix is read twice, and no more:
 
 1. Each program finds the largest magnitude of its part.
-2. Each program takes the largest of all parts, divides a tile by the scale, and writes it as it is and turned. The
-   tensor cores want the axis that is summed over to be the last one of both matrices, and each matrix is summed over
-   along one axis in the forward pass and along the other in the backward pass.
+2. Each program takes the largest of all parts, multiplies a tile by one over the scale, and writes it as it is and
+   turned. The tensor cores want the axis that is summed over to be the last one of both matrices, and each matrix is
+   summed over along one axis in the forward pass and along the other in the backward pass.
 
 With PyTorch's operations the same takes eight passes in fp32, and the turned copy two more.
 """
@@ -21,7 +21,7 @@ PARTS = 512
 PART = 8192
 """Values that one of them reads at a time"""
 TILE = (64, 128)
-"""Rows and columns that a program divides"""
+"""Rows and columns that a program rounds"""
 WARPS = 8
 
 
@@ -51,21 +51,21 @@ def quantize_kernel(
     LARGEST: tl.constexpr, SMALLEST_SCALE: tl.constexpr, PARTS: tl.constexpr, TURNED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Divide a tile by the scale, and write it once or twice."""
+    """Round a tile, and write it once or twice."""
     part = tl.arange(0, PARTS)
     bits = tl.max(tl.load(parts + part, mask=part < programs, other=0))
     share = tl.div_rn(bits.to(tl.float32, bitcast=True), LARGEST)
-    divisor = tl.where(share < SMALLEST_SCALE, SMALLEST_SCALE, share)  # NaN stays
+    by = tl.where(share < SMALLEST_SCALE, SMALLEST_SCALE, share)  # NaN stays
     tile = tl.program_id(0)
     if tile == 0:
-        tl.store(scale, divisor)
+        tl.store(scale, by)
     across = tl.cdiv(columns, COLUMNS)
     row = (tile // across * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = (tile % across * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     there = row[:, None] * columns + column[None, :]
     value = tl.load(x + there, mask=inside, other=0.0).to(tl.float32)
-    narrow = tl.div_rn(value, divisor + tl.zeros_like(value)).to(values.dtype.element_ty)
+    narrow = (value * tl.div_rn(1.0, by)).to(values.dtype.element_ty)
     tl.store(values + there, narrow, mask=inside)
     if TURNED:
         place = column[:, None] * rows + row[None, :]

@@ -77,7 +77,7 @@ def quantize_fp8(x: torch.Tensor, format: Format = E4M3, block: tuple[int, int] 
     x = x.detach().float()
     largest = x.abs().amax() if block is None else _largest(x, block)
     scales = (largest / format.largest).clamp(min=SMALLEST_SCALE)
-    shares = x / _spread(scales, block, x.shape)
+    shares = x * _spread(scales.reciprocal(), block, x.shape)  # divisions would take a GPU longer than its memory
     return Fp8(torch.where(shares.isfinite(), shares, torch.nan).to(dtype), scales, block)
 
 
