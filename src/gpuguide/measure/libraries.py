@@ -81,6 +81,7 @@ KNOWN = {
     "quack-kernels": Library("QuACK", "quack.softmax", ("quack-kernels",)),
     "nvidia-cutlass-dsl": Library("CuTe DSL", "cutlass", ("nvidia-cutlass-dsl",)),
     "cut-cross-entropy": Library("Cut Cross-Entropy", "cut_cross_entropy", ("cut-cross-entropy",)),
+    "torchao": Library("torchao", "torchao.quantization", ("torchao",)),
     "pandas": Library("pandas", "pandas", ("pandas",)),
     "polars": Library("Polars", "polars", ("polars", "polars-lts-cpu")),
     "duckdb": Library("DuckDB", "duckdb", ("duckdb",)),
@@ -93,7 +94,7 @@ ON_THE_HOST = ("pandas", "polars", "duckdb")
 """Those that compute on the processor, whatever GPU the machine has"""
 BETWEEN = ("pyarrow", "numpy")
 """Those that only carry data from one to another"""
-PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy")
+PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy", "torchao")
 """Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
 """What every run names, whatever its contenders are"""

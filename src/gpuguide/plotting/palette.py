@@ -146,6 +146,10 @@ CONTENDERS = {
     "from-pandas": Style("pink", "D"),
     "from-arrow": Style("orange", "s"),
     "gpuguide-staged": Style("green", "^"),
+    "eager": Style("blue", "o"),
+    "compile": Style("orange", "s"),
+    "bf16-compile": Style("orange", "s", "bf16, compiled"),
+    "torchao": Style("ochre", "P"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is
