@@ -67,6 +67,29 @@ def test_fp8_keeps_less_than_bf16_by_what_is_counted() -> None:
     assert saved_by_fp8(shape_of(SMALL), 4 * 128) == pytest.approx(difference, rel=0.05)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", SETUPS)
+def test_a_step_on_a_gpu_takes_what_was_predicted(precision: str) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("the workspace that is assumed is that of Hopper")
+    config = Config(vocab_size=16384, context=512, layers=4, heads=4, hidden=256)
+    torch._C._cuda_clearCublasWorkspaces()
+    before = torch.cuda.memory_allocated()
+    with torch.device("cuda"):
+        model = GPT2(config).to(torch.bfloat16 if precision == "pure-bf16" else torch.float32)
+    if precision == "fp8":
+        to_fp8(model, keep=["head"])
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scaler = LossScaler(1024.0, enabled=precision == "fp16")
+    training = Training(model, optimizer, scaler, format=AUTOCAST.get(precision, "fp32"))
+    tokens = torch.randint(config.vocab_size, (2, 8, 512), device="cuda")
+    train_step(training, [(tokens[0], tokens[1])])
+    torch.cuda.reset_peak_memory_stats()
+    train_step(training, [(tokens[0], tokens[1])])
+    measured = torch.cuda.max_memory_allocated() - before
+    assert step_memory(shape_of(config), precision, 8, 512) == pytest.approx(measured, rel=0.03)
+
+
 def test_what_makes_no_sense_is_named() -> None:
     with pytest.raises(GpuguideError, match="precision"):
         step_memory(shape_of(SMALL), "fp12", 4, 128)

@@ -181,7 +181,7 @@ def bytes_needed(keys: Keys) -> float:
     rows, inner, columns = shape_of(keys)
     element = ceilings.ELEMENT_SIZE[str(keys["format"])]
     drawn = 4 * (rows * inner + inner * columns)
-    checked = 8 * (4 * ROWS_CHECKED * columns + COLUMNS_CHECKED_AT_ONCE * inner) + 3 * rows * columns
+    checked = 8 * (4 * ROWS_CHECKED * columns + COLUMNS_CHECKED_AT_ONCE * inner) + 8 * rows * columns
     return 2 * roofline.matmul_bytes(rows, inner, columns, element) + drawn + checked + 2**29
 
 

@@ -327,9 +327,9 @@ def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes: three contenders, one at its highest point, and a sequence in float64."""
     count = int(keys["batch"]) * int(keys["seq_len"])
     parameters = SHAPE.vocab_size * SHAPE.hidden + SHAPE.layers * 12 * SHAPE.hidden**2
-    kept = SHAPE.layers * 64 * count * SHAPE.hidden
-    checked = 8 * (4 * parameters + int(keys["seq_len"]) * (3 * SHAPE.vocab_size + 16 * SHAPE.hidden * SHAPE.layers))
-    return 3 * 16 * parameters + kept + 14 * count * SHAPE.vocab_size + checked + 2**29
+    training = SHAPE.layers * 64 * count * SHAPE.hidden + 14 * count * SHAPE.vocab_size
+    checking = 8 * (4 * parameters + int(keys["seq_len"]) * (3 * SHAPE.vocab_size + 16 * SHAPE.hidden * SHAPE.layers))
+    return 3 * 16 * parameters + max(training, checking) + 2**29
 
 
 def contender(
