@@ -172,6 +172,7 @@ def test_each_precision_is_what_it_says(small: None, monkeypatch: pytest.MonkeyP
             lambda module, inputs, output: seen.update({precision: output.dtype})
         )
         run.step()
+        assert run.way.products == ("high" if precision == "tf32" else "highest")
         assert run.training.scaler.enabled == (precision == "fp16")
         layers = [type(each) for each in run.model.modules() if isinstance(each, nn.Linear)]
         assert (layers.count(Fp8Linear), layers.count(nn.Linear)) == ((8, 1) if precision == "fp8" else (0, 9))
@@ -186,6 +187,25 @@ def test_each_precision_is_what_it_says(small: None, monkeypatch: pytest.MonkeyP
         "pure-bf16": torch.bfloat16,
         "fp8": torch.bfloat16,
     }
+
+
+def test_fp32_products_are_computed_as_a_precision_says_and_afterwards_as_before(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    run = run_of("tf32")
+    right = run.loss_sum
+
+    def look(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.append((torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.fp32_precision))
+        return right(logits, targets)
+
+    run.loss_sum = look
+    run.step()
+    assert seen == [("high", "tf32")]
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cuda.matmul.fp32_precision != "tf32"
+    assert not torch.backends.cuda.matmul.allow_tf32  # what the compiler asks
 
 
 def test_blocks_are_compiled_once_for_all_layers_and_train_alike(small: None, monkeypatch: pytest.MonkeyPatch) -> None:

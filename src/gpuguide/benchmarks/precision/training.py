@@ -18,7 +18,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +34,6 @@ from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.precision import LossScaler, Outcome, Training, autocast, cross_entropy_sum, to_fp8, train_step
-from gpuguide.systems import ceilings
 
 SHAPE = Config(vocab_size=50304)
 """GPT-2 small, its vocabulary padded to a multiple of 64"""
@@ -58,8 +57,8 @@ class Way:
     autocast: str = "fp32"
     weights: torch.dtype = torch.float32
     """Of the optimizer's states, too"""
-    products: str = "ieee"
-    """How products in fp32 are computed"""
+    products: str = "highest"
+    """How products in fp32 are computed, as ``torch.set_float32_matmul_precision`` calls it"""
     scaled: bool = False
     needs: frozenset[str] = frozenset()
     accepted: float = 5e-5
@@ -68,7 +67,7 @@ class Way:
 
 WAYS = {
     "fp32": Way(),
-    "tf32": Way(products="tf32", needs=frozenset({"tf32"}), accepted=3e-3),
+    "tf32": Way(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
     "fp16": Way("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
     "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=3e-2),
     "pure-bf16": Way(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
@@ -168,14 +167,10 @@ class Run:
         self.outcomes: list[Outcome] = []
         self.peak: int | None = None
 
-    def products(self) -> AbstractContextManager[None]:
-        """Return the context in which products in fp32 are computed as the precision says."""
-        return ceilings.fp32_precision(self.way.products) if self.device != "cpu" else nullcontext()
-
     def step(self) -> None:
         """Take the next step."""
         batch = self.steps[len(self.outcomes)]
-        with self.products():
+        with fp32_products(self.way.products):
             self.outcomes.append(train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum))
 
     def warm_up(self) -> None:
@@ -216,7 +211,7 @@ class Run:
         What is compiled is compiled for training, and would be compiled once more; here it runs as it was before.
         """
         total = torch.zeros((), device=self.device)
-        with self.products(), torch.compiler.set_stance("force_eager"):
+        with fp32_products(self.way.products), torch.compiler.set_stance("force_eager"):
             for part in self.held_out.split(self.batch):
                 with autocast(self.way.autocast, self.device):
                     total += cross_entropy_sum(self.model(part[:, :-1]), part[:, 1:])
@@ -256,13 +251,28 @@ class Run:
         for group in groups:
             group["lr"] = 0.0
         try:
-            with self.products():
+            with fp32_products(self.way.products):
                 yield
         finally:
             self.training = usual
             usual.optimizer.state.clear()
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
+
+
+@contextmanager
+def fp32_products(precision: str) -> Iterator[None]:
+    """Let products in fp32 be computed in TF32 (``"high"``) or not (``"highest"``) inside the block.
+
+    This is the older way to say so, and the one that the compiler of PyTorch 2.11 understands: it stops where only
+    the newer one was used. Source: https://github.com/pytorch/pytorch/issues/166387.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def settled_memory(device: str) -> int | None:
