@@ -1,1 +1,0 @@
-"""Benchmarks of inference: whole texts, their prefill, the two kinds of work in a decode step, and serving many."""
