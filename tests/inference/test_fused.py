@@ -282,7 +282,38 @@ def rows_advance_by_what_was_drawn(device: str) -> None:
     assert int((texts == -7).sum()) == 40
 
 
-PARTS = {part.__name__: part for part in (the_first_of_the_best_logits_is_taken, rows_advance_by_what_was_drawn)}
+def narrow_products_take_vectors_of_any_size(device: str) -> None:
+    """Zeros, tiny and huge numbers, and one that is far above all others: sums in fp16 are of scaled numbers."""
+    from gpuguide.inference import fused
+
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    generator = torch.Generator().manual_seed(3)
+    usual = torch.randn(1, 96, generator=generator)
+    outlier = usual.clone()
+    outlier[0, 5] = 900.0
+    for weights, group in (("int8", 128), ("int4", 32), ("int4", 128)):
+        decoder = prepare(gpt2(), weights=weights, dtype=dtype, group=group, device=device)
+        with torch.inference_mode():
+            row = torch.zeros(1, dtype=torch.int64, device=device)
+            step = fused.Step(decoder, shuffled_cache(decoder, 1, CAPACITY), row)
+            linear = decoder.layers[0].out
+            for x in (usual, 0 * usual, 1e-30 * usual, 1e30 * usual, outlier):
+                given = x.to(device, dtype)
+                step.hidden.zero_()
+                step._add(step.layers[0].out, given)
+                expected = given.double() @ linear.weight.dequantize().double().T + linear.bias.double()
+                error = (step.hidden - expected).norm() / expected.norm()
+                assert error <= 3e-3, (weights, group, float(x.abs().max()), float(error))
+
+
+PARTS = {
+    part.__name__: part
+    for part in (
+        the_first_of_the_best_logits_is_taken,
+        rows_advance_by_what_was_drawn,
+        narrow_products_take_vectors_of_any_size,
+    )
+}
 every_part = pytest.mark.parametrize("part", PARTS)
 
 
