@@ -203,8 +203,7 @@ class Forward:
     def __init__(self, decoder: Decoder, cache: Cache, rows: int, seq: int) -> None:
         self.decoder, self.cache, self.seq = decoder, cache, seq
         self.every = torch.arange(rows, device=decoder.device)
-        self.step: Step | None = None
-        """What reads them with kernels: a row's tokens side by side, row after row"""
+        self.step: Step | None = None  # with kernels: a row's tokens side by side, row after row
         if decoder.suits_kernels():
             from gpuguide.inference import fused
 
