@@ -99,9 +99,7 @@ Forward = Callable[[llama.Config, Inputs, str], Callable[[], torch.Tensor]]
 """Takes the shape, the inputs and a device, and returns a forward pass"""
 
 
-def over_the_link(
-    overlap: bool, config: llama.Config, inputs: Inputs, device: str
-) -> Callable[[], torch.Tensor]:
+def over_the_link(overlap: bool, config: llama.Config, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
     """Return the forward pass whose layers come over the link, while others compute or not."""
     model = offloaded(config, device)
 
@@ -164,7 +162,9 @@ def check_copies(model: OffloadedLayers, config: llama.Config, device: str) -> N
         buffer.zero_()
     model.copy_only()
     for index in range(max(0, config.layers - len(model.buffers_on_device)), config.layers):
-        for found, right in zip(model.layers[index].parameters(), layer(config, index, device).parameters(), strict=True):
+        for found, right in zip(
+            model.layers[index].parameters(), layer(config, index, device).parameters(), strict=True
+        ):
             assert torch.equal(found, right), f"layer {index} did not arrive whole"
 
 
@@ -202,11 +202,11 @@ OFFLOAD = Benchmark(
     question="How close does a model whose layers come over the link get to what the link alone takes?",
     contenders={
         "overlapped": Contender(
-            functools.partial(forward_work, functools.partial(over_the_link, True)),  # noqa: FBT003
+            functools.partial(forward_work, functools.partial(over_the_link, True)),
             BF16,
         ),
         "one-after-the-other": Contender(
-            functools.partial(forward_work, functools.partial(over_the_link, False)),  # noqa: FBT003
+            functools.partial(forward_work, functools.partial(over_the_link, False)),
             BF16,
         ),
         "copy-only": Contender(copy_work, BF16),

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure import timing
@@ -127,7 +126,7 @@ def set_up(member: Member, name: str, prepare: Prepare, case: tuple[Any, ...]) -
 def forget_other_cases(member: Member, case: tuple[Any, ...]) -> None:
     """Drop the tasks of another case, so that their memory is free."""
     if member.kept.get("case") != case:
-        member.kept.update(case=case, tasks={}, sampled=None)
+        member.kept.update(case=case, tasks={}, shared={}, sampled=None)
         if member.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -205,15 +204,3 @@ def on_host(task: Task, run: Call) -> float:
     begun = time.perf_counter_ns()
     run()
     return (time.perf_counter_ns() - begun) * 1e-9
-
-
-def refuse_other_teams(world_size: int, wanted: int) -> None:
-    """Check that a team has as many ranks as a benchmark declares.
-
-    Raises
-    ------
-    GpuguideError
-        If it has not.
-    """
-    if world_size != wanted:
-        raise GpuguideError(f"This benchmark is one of {wanted} ranks, and {world_size} are here.")

@@ -70,27 +70,23 @@ class Layer:
         assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, at most {ACCEPTED_ERROR:.1e} is accepted"
 
 
-def shared_layer(member: Member, tokens: int, hidden: int, inner: int) -> Layer:
+def shared_layer(member: Member, *shape: int) -> Layer:
     """Return the layer of a case, the same for all its contenders: the matrices are large."""
-    tasks = member.kept["tasks"]
-    return next((task.layer for task, _ in tasks.values() if isinstance(task, OfLayer)), None) or Layer(
-        member, tokens, hidden, inner
-    )
+    shared = member.kept["shared"]
+    if "layer" not in shared:
+        shared["layer"] = Layer(member, *shape)
+    found: Layer = shared["layer"]
+    return found
 
 
-class OfLayer(Task):
-    """A task that holds a layer."""
+def of_layer(layer: Layer, run: Callable[[], torch.Tensor], check: Callable[[torch.Tensor], None]) -> Task:
+    """Return a task that checks what its last call gave; before the first one that is NaN."""
+    left = [torch.full_like(layer.values, torch.nan)]
 
-    def __init__(self, layer: Layer, run: Callable[[], torch.Tensor], right: Callable[[torch.Tensor], None]) -> None:
-        self_left: list[torch.Tensor] = [torch.full_like(layer.values, torch.nan)]
+    def call() -> None:
+        left[0] = run()
 
-        def call() -> None:
-            self_left[0] = run()
-
-        super().__init__(call, lambda: None, lambda: right(self_left[0]), calls_in_graph(len(layer.values)))
-        object.__setattr__(self, "layer", layer)
-
-    layer: Layer
+    return Task(call, lambda: None, lambda: check(left[0]), calls_in_graph(len(layer.values)))
 
 
 # --- work of a rank --------------------------------------------------------------------------------------
@@ -99,7 +95,7 @@ class OfLayer(Task):
 def one_after_the_other(member: Member, *shape: int) -> Task:
     """Compute everything, then add everything up by NCCL."""
     layer = shared_layer(member, *shape)
-    return OfLayer(layer, lambda: layer.part.one_after_the_other(layer.values), layer.check)
+    return of_layer(layer, lambda: layer.part.one_after_the_other(layer.values), layer.check)
 
 
 def one_shot(member: Member, *shape: int) -> Task:
@@ -108,19 +104,19 @@ def one_shot(member: Member, *shape: int) -> Task:
     if "one-shot" not in member.kept:
         member.kept["one-shot"] = OneShotAllReduce(member.device)
     reduce: OneShotAllReduce = member.kept["one-shot"]
-    return OfLayer(layer, lambda: layer.part.one_after_the_other(layer.values, reduce), layer.check)
+    return of_layer(layer, lambda: layer.part.one_after_the_other(layer.values, reduce), layer.check)
 
 
 def overlapped(member: Member, *shape: int) -> Task:
     """Compute one chunk of the tokens while the sums of the chunk before travel."""
     layer = shared_layer(member, *shape)
-    return OfLayer(layer, lambda: layer.part.overlapped(layer.values, CHUNKS), layer.check)
+    return of_layer(layer, lambda: layer.part.overlapped(layer.values, CHUNKS), layer.check)
 
 
 def compute_only(member: Member, *shape: int) -> Task:
     """Compute this rank's part of the sums, which are right once they are added up."""
     layer = shared_layer(member, *shape)
-    return OfLayer(
+    return of_layer(
         layer,
         lambda: layer.part.compute(layer.values),
         lambda partial: layer.check(layer.part.communicate(partial.clone())),
@@ -135,7 +131,7 @@ def communicate_only(member: Member, tokens: int, hidden: int, inner: int) -> Ta
 def one_gpu(member: Member, *shape: int) -> Task:
     """Compute the whole layer on every GPU by itself."""
     layer = shared_layer(member, *shape)
-    return OfLayer(layer, lambda: whole_layer(layer.values, layer.up, layer.down), layer.check)
+    return of_layer(layer, lambda: whole_layer(layer.values, layer.up, layer.down), layer.check)
 
 
 # --- declaration -----------------------------------------------------------------------------------------
@@ -181,10 +177,10 @@ def too_few_tokens(device: Device, keys: Keys) -> str | None:
 
 
 def bytes_needed(keys: Keys) -> float:
-    """Return the memory of a case on each GPU: matrices whole, in parts and in float64, and each contender's results."""
+    """Return the memory of a case on a GPU: matrices whole, in parts and in float64, and what contenders give."""
     tokens, hidden, inner = (int(keys[key]) for key in ("tokens", "hidden", "inner"))
     matrices = 2 * hidden * inner * (ELEMENT_SIZE * 3 / 2 + 8)
-    return matrices + 6 * calls_in_graph(tokens) * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + GIB
+    return matrices + 6 * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + GIB
 
 
 def contender(
