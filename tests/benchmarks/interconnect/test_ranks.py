@@ -57,7 +57,7 @@ def test_numbers_are_exact_in_bf16_and_differ_between_ranks_and_places() -> None
     all_reduce.check_sums(total, 2, 5)
     total[-1] *= -3
     total[-2] = torch.nan
-    with pytest.raises(AssertionError, match="[12] of 1000 sums are wrong"):
+    with pytest.raises(AssertionError, match=r"[12] of 1000 sums are wrong"):
         all_reduce.check_sums(total, 2, 5)
 
 
