@@ -107,11 +107,6 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "bytes-in-flight",
         "dataframe",
         "frame-transfer",
-        "host-device-copy",
-        "offload",
-        "peer-copy",
-        "all-reduce",
-        "tensor-parallel-layer",
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:

@@ -1,8 +1,0 @@
-"""Let tests, and the processes that they start, import what ranks run."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
