@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
@@ -128,9 +129,9 @@ def test_a_merged_model_gives_the_same_and_comes_back_bit_for_bit() -> None:
     lora.add_adapters(model, TARGETS, lora.Settings(rank=4))
     trained_up(model)
     tokens = torch.arange(8).unsqueeze(0)
-    apart = model(tokens).logits
+    apart = model(tokens).logits.detach()
     kept = lora.merge(model, keep=True)
-    merged = model(tokens).logits
+    merged = model(tokens).logits.detach()
     assert float((merged - apart).norm() / apart.norm()) < 1e-5
     with pytest.raises(GpuguideError, match="is merged; unmerge it"):
         lora.merge(model)
@@ -174,7 +175,7 @@ def test_what_cannot_be_adapted_is_said_and_changes_nothing(targets: list[str], 
 def test_a_tied_layer_is_refused() -> None:
     model = nn.ModuleDict({"tokens": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
     model["head"].weight = model["tokens"].weight
-    with pytest.raises(GpuguideError, match="head is tied to tokens.weight"):
+    with pytest.raises(GpuguideError, match=r"head is tied to tokens\.weight"):
         lora.add_adapters(model, ["head"], lora.Settings(rank=1))
 
 
@@ -192,7 +193,7 @@ def test_cost_is_that_of_the_products() -> None:
     model = stack()
     lora.add_adapters(model, ["0"], lora.Settings(rank=2))
     assert lora.count_parameters(model).trained == adapter_parameters(6, 10, 2)
-    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         layer = lora.adapted_layers(model)["0"]
         layer(torch.randn(7, 6, requires_grad=True)).sum().backward()
     assert counter.get_total_flops() == 7 * adapted_operations(6, 10, 2)

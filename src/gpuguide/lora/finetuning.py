@@ -6,6 +6,7 @@ if it had not been.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -113,7 +114,7 @@ def finetune(
     Parameters
     ----------
     model : nn.Module
-        From tokens ``(batch, seq)`` to logits ``(batch, seq, vocab_size)``; with adapters, or with any other part frozen.
+        From tokens ``(batch, seq)`` to logits ``(batch, seq, vocab_size)``; what asks for no gradient is frozen.
     training, held_out : sequence of torch.Tensor
         Token numbers, ``(seq,)`` each, int64, of two or more tokens. Shorter ones of a batch are padded on the right,
         and padding counts for no loss.
@@ -266,8 +267,6 @@ def _device(model: nn.Module) -> torch.device:
 
 def _identity(*sets: Sequence[torch.Tensor]) -> str:
     """Return a digest of the data."""
-    import hashlib
-
     digest = hashlib.sha256()
     for sequences in sets:
         digest.update(f"{[len(each) for each in sequences]}".encode())
@@ -283,7 +282,7 @@ def _check_data(training: Sequence[torch.Tensor], held_out: Sequence[torch.Tenso
         for place, each in enumerate(sequences):
             if each.ndim != 1 or len(each) < 2:
                 raise GpuguideError(
-                    f"{name} sequence {place} has the shape {tuple(each.shape)}; it must be (seq,) with 2 tokens or more."
+                    f"{name} sequence {place} has the shape {tuple(each.shape)}; it needs (seq,) with 2 or more."
                 )
     seen = {tuple(each.tolist()) for each in training}
     leaking = sum(tuple(each.tolist()) in seen for each in held_out)

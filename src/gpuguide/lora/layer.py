@@ -178,8 +178,8 @@ class AdaptedLayer(nn.Module):
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
         x = x.to(dtype)
-        bias = self.base.bias
-        bias = bias.to(dtype) if isinstance(bias, torch.Tensor) else None
+        held = self.base.bias
+        bias = held.to(dtype) if isinstance(held, torch.Tensor) else None
         if self.active is None or self.merged is not None:
             weight = self.frozen(dtype)
             matrix = weight if isinstance(weight, torch.Tensor) else weight.dequantize(dtype)

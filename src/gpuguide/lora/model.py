@@ -200,7 +200,7 @@ def _check_possible(name: str, layer: nn.Module, adapter: str, settings: Setting
         if layer.merged is not None:
             raise GpuguideError(f"The adapter {layer.merged!r} is merged into {name}; unmerge it first.")
     else:
-        shape, taken = tuple(layer.weight.shape), False  # type: ignore[union-attr, arg-type]
+        shape, taken = tuple(layer.weight.shape), False  # type: ignore[arg-type]
     if taken:
         raise GpuguideError(f"{name} has an adapter named {adapter!r} already; choose another name.")
     if settings.rank > min(shape):

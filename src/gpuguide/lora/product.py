@@ -89,7 +89,7 @@ def product(
 
     Parameters and result as :func:`plain_product`.
     """
-    return _Product.apply(x, dropped, weight, bias, down, up, scale)  # type: ignore[no-any-return, no-untyped-call]
+    return _Product.apply(x, dropped, weight, bias, down, up, scale)
 
 
 class _Product(torch.autograd.Function):
