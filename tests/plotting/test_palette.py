@@ -107,6 +107,10 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "bytes-in-flight",
         "dataframe",
         "frame-transfer",
+        "decode",
+        "decode-attention",
+        "speculative-decode",
+        "continuous-batching",
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:

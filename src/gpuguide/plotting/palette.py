@@ -146,6 +146,17 @@ CONTENDERS = {
     "from-pandas": Style("pink", "D"),
     "from-arrow": Style("orange", "s"),
     "gpuguide-staged": Style("green", "^"),
+    "gpuguide-lookup": Style("sky", "v", "gpuguide, guesses from the text"),
+    "plain": Style("grey", "X", "a token a step"),
+    "static": Style("orange", "s", "static batches"),
+    "hf-dynamic": Style("pink", "D", "Transformers"),
+    "hf-static": Style("violet", "v", "Transformers, compiled"),
+    "hf-continuous": Style("pink", "D", "Transformers, continuous"),
+    "hf-continuous-fa4": Style("red", "*", "Transformers, FlashAttention-4"),
+    "torch-int8": Style("blue", "o", "PyTorch's int8 product"),
+    "torch-int4": Style("sky", "h", "PyTorch's int4 product"),
+    "torchao": Style("ochre", "P"),
+    "flashinfer": Style("violet", "v", "FlashInfer"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is

@@ -15,6 +15,7 @@ from gpuguide.plotting.pictures.frames import (
     radix_sort_passes,
     ring_of_buffers,
 )
+from gpuguide.plotting.pictures.inference import kernels_of_a_step, prefill_and_decode
 from gpuguide.plotting.pictures.losses import (
     gradient_of_the_loss,
     loss_in_chunks,
@@ -26,6 +27,7 @@ from gpuguide.plotting.pictures.machine import stream_and_queue
 from gpuguide.plotting.pictures.memories import bytes_under_way, memories_of_a_gpu, wait_for_a_word
 from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
 from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
+from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, slots_over_time
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
@@ -33,21 +35,26 @@ __all__ = [
     "causal_tiles",
     "chain_and_one_read",
     "cut_and_draw",
+    "cycle_of_guesses",
     "frame_to_the_gpu",
     "from_text_to_token",
     "gradient_of_the_loss",
     "group_by_in_a_table",
     "join_in_two_steps",
     "kernel_lanes",
+    "kernels_of_a_step",
     "loss_in_chunks",
     "mask_tiles",
     "memories_of_a_gpu",
     "memory_of_a_loss",
     "online_softmax",
     "overlapped_schedule",
+    "prefill_and_decode",
     "race_of_the_tokens",
     "radix_sort_passes",
     "ring_of_buffers",
+    "shared_pages",
+    "slots_over_time",
     "softmax_on_a_line",
     "step_and_its_data",
     "stream_and_queue",

@@ -1,0 +1,145 @@
+"""The products of a decode step by themselves: a matrix of the 7B shape with one token of each of a few sequences.
+
+All weights are read for little arithmetic, so the bytes of the weights, and how fast they arrive, decide. ``torch`` is
+what PyTorch has for each kind of weights: ``torch.nn.functional.linear``, ``torch._weight_int8pack_mm`` and
+``torch._weight_int4pack_mm``, with the same numbers. In a whole step our kernels have norms and activation functions in
+the same launch; here they multiply and add, as they do after attention and at the end of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from gpuguide.benchmarks.inference import exact
+from gpuguide.benchmarks.inference.models import number, shared
+from gpuguide.benchmarks.inputs import rotated
+from gpuguide.hardware.device import Device
+from gpuguide.inference import cost
+from gpuguide.inference.decoder import Linear
+from gpuguide.inference.quantize import Int4, Int8, quantize_int4, quantize_int8
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.records import Rate
+
+OUT, UP, DOWN = (4096, 4096), (2 * 11008, 4096), (4096, 11008)
+QUERY_KEY_VALUE = (3 * 4096, 4096)
+SHAPES = {1: (QUERY_KEY_VALUE, OUT, UP, DOWN), 32: (UP, DOWN)}
+"""Outputs and inputs of a layer's matrices, by the number of tokens"""
+KEPT: Mapping[str, Callable[[torch.Tensor], torch.Tensor | Int8 | Int4]] = {
+    "bf16": lambda weight: weight,
+    "int8": quantize_int8,
+    "int4": quantize_int4,
+}
+ACCEPTED_ERROR = 1e-2
+"""Largest accepted error against fp32, as a ratio of norms"""
+
+Multiply = Callable[[], torch.Tensor]
+"""Returns what adds up to the product: ``(parts, batch, outputs)``"""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tokens, and several matrices of one shape, so that none is still in the L2 cache when its turn comes."""
+
+    tokens: torch.Tensor
+    """``(batch, inputs)``, bf16"""
+    matrices: list[Linear]
+
+    @classmethod
+    def of(cls, keys: Keys, device: Device) -> Problem:
+        """Draw one: all numbers are normal."""
+        outputs, inputs = number(keys, "outputs"), number(keys, "inputs")
+        tokens = torch.randn(number(keys, "batch"), inputs, dtype=torch.bfloat16, device=device.torch_device)
+
+        def matrix() -> Linear:
+            weight = torch.randn(outputs, inputs, dtype=torch.bfloat16, device=device.torch_device).mul_(0.02)
+            return Linear(KEPT[str(keys["weights"])](weight))
+
+        return cls(tokens, [matrix() for _ in range(rotated(matrix_bytes(keys), device))])
+
+    def exact(self) -> torch.Tensor:
+        """Return the product with the first matrix in fp32."""
+        weight = self.matrices[0].weight
+        return self.tokens.float() @ (weight if isinstance(weight, torch.Tensor) else weight.dequantize()).float().T
+
+
+def matrix_bytes(keys: Keys) -> float:
+    """Return the bytes of a matrix, scales included."""
+    return number(keys, "outputs") * number(keys, "inputs") * cost.stored(str(keys["weights"])).matrix
+
+
+# --- contenders ------------------------------------------------------------------------------------------
+
+
+def ours(tokens: torch.Tensor, linear: Linear) -> Multiply:
+    """Return the product by our kernels: for one token, or for several."""
+    from gpuguide.benchmarks.inference.step_product import StepProduct
+
+    return StepProduct(tokens, linear).multiply
+
+
+def with_torch(tokens: torch.Tensor, linear: Linear) -> Multiply:
+    """Return the product by PyTorch's own."""
+    from gpuguide.benchmarks.inference.loops import as_torch_keeps
+
+    weight = linear.weight
+    kept = weight if isinstance(weight, torch.Tensor) else as_torch_keeps(weight)
+    return lambda: functional.linear(tokens, kept).unsqueeze(0)
+
+
+# --- work ------------------------------------------------------------------------------------------------
+
+
+def work(make: Callable[[torch.Tensor, Linear], Multiply], device: Device, keys: Keys) -> Work:
+    """Multiply by each matrix in its turn."""
+    moved = matrix_bytes(keys)
+    rates = {"bandwidth": Rate("B/s", moved)}
+    if device.backend == "fake":
+        return Work([lambda: None], rates=rates)
+    problem: Problem = shared(("products", device.torch_device, *keys.values()), lambda: Problem.of(keys, device))
+    calls = [make(problem.tokens, linear) for linear in problem.matrices]
+    wanted = problem.exact()
+    error = exact.relative_error(calls[0]().sum(0), wanted)  # before any other call, which may add to the result
+    return Work(calls, lambda: check(error), rates, "graph", int(moved))
+
+
+def check(error: float) -> None:
+    """Check that the error is small."""
+    assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"
+
+
+def contender(make: Callable[[torch.Tensor, Linear], Multiply], *libraries: str) -> Contender:
+    """Return a way of multiplying as a contender."""
+    return Contender(lambda device, keys: work(make, device, keys), frozenset({"gpu", "bf16"}), libraries=libraries)
+
+
+def cases(device: Device) -> Sequence[Keys]:
+    """Return the matrices of a layer with one token and with several, in each kind of weights; on a CPU none."""
+    if not device.is_gpu:
+        return []
+    return [
+        {"outputs": outputs, "inputs": inputs, "weights": weights, "batch": batch}
+        for batch, shapes in SHAPES.items()
+        for outputs, inputs in shapes
+        for weights in KEPT
+    ]
+
+
+def bytes_needed(keys: Keys) -> float:
+    """Return roughly what a case takes: all matrices twice, for each contender, and some in fp32 while one is made."""
+    numbers = number(keys, "outputs") * number(keys, "inputs")
+    return 2 * (2 * matrix_bytes(keys) + 2**28) + 40 * numbers
+
+
+DECODE_LINEAR = Benchmark(
+    name="decode-linear",
+    title="Products of a decode step, by weights",
+    question="How fast does a matrix arrive that is multiplied by one token or a few, in 16, 8 and 4 bits a weight?",
+    contenders={"gpuguide": contender(ours), "torch": contender(with_torch, "cublas")},
+    cases=cases,
+    memory=bytes_needed,
+    budget=0.1,
+)

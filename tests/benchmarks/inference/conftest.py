@@ -1,0 +1,25 @@
+"""Models small enough for a processor, under names that benchmarks may be asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuguide.models import gpt2, llama, shapes
+
+TINY = {
+    "tiny-gpt2": gpt2.Config(vocab_size=512, context=96, layers=2, heads=4, hidden=256),
+    "tiny-llama": llama.Config(
+        vocab_size=512, context=256, layers=2, heads=4, kv_heads=2, hidden=256, inner=384, tied=True,
+        rope_scaling=llama.RopeScaling(32.0, 1.0, 4.0, 64),
+    ),
+    "tiny-llama-untied": llama.Config(
+        vocab_size=512, context=256, layers=2, heads=4, kv_heads=4, hidden=256, inner=384
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let benchmarks know the small models."""
+    for name, config in TINY.items():
+        monkeypatch.setitem(shapes.SHAPES, name, config)

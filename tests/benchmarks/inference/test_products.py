@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import interpreted
+import pytest
+import torch
+
+from gpuguide.benchmarks.inference import exact, products
+from gpuguide.benchmarks.inference.products import Problem
+from gpuguide.hardware import device as devices
+from gpuguide.inference.decoder import Linear
+from gpuguide.inference.quantize import Int4, Int8
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import runner
+from gpuguide.measure.benchmark import Keys, too_large
+from gpuguide.models import shapes
+from gpuguide.models.llama import Config
+
+LINEAR = declarations.get("decode-linear")
+SMALL: Keys = {"outputs": 48, "inputs": 256, "weights": "int8", "batch": 3}
+
+
+def test_cases_are_the_matrices_of_the_7b_shape() -> None:
+    cases = LINEAR.cases(devices.fake("h100-sxm"))
+    assert all(list(keys) == ["outputs", "inputs", "weights", "batch"] for keys in cases)
+    config = shapes.config("llama-7b-shape")
+    assert isinstance(config, Config)
+    matrices = {
+        ((config.heads + 2 * config.kv_heads) * config.head_dim, config.hidden),
+        (config.hidden, config.hidden),
+        (2 * config.inner, config.hidden),
+        (config.hidden, config.inner),
+    }
+    assert {(keys["outputs"], keys["inputs"]) for keys in cases if keys["batch"] == 1} == matrices
+    assert {keys["weights"] for keys in cases} == {"bf16", "int8", "int4"}
+    assert {keys["batch"] for keys in cases} == {1, 32}
+    assert LINEAR.cases(devices.cpu()) == []
+
+
+def test_everything_fits_every_card() -> None:
+    device = replace(devices.fake("h100-sxm"), memory=8 * 10**9)
+    assert not any(too_large(LINEAR, keys, device) for keys in LINEAR.cases(device))
+
+
+def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
+    (record,) = runner.run([LINEAR], devices.fake("h100-sxm"), tmp_path, commit="c0ffee").records
+    assert {(case.status, case.reason) for case in record.cases} == {("ok", "")}
+
+
+@pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4.125)])
+def test_bytes_are_those_of_the_weights_with_their_scales(weights: str, bits: float) -> None:
+    assert products.matrix_bytes({**SMALL, "weights": weights}) == pytest.approx(48 * 256 * bits / 8, rel=2e-3)
+
+
+def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
+    device = replace(devices.cpu(), l2=100_000)
+    problem = Problem.of(SMALL, device)
+    assert len(problem.matrices) * products.matrix_bytes(SMALL) >= 2 * device.l2
+    kept = [linear.weight for linear in problem.matrices]
+    assert all(isinstance(weight, Int8) for weight in kept)
+    assert len({weight.weight.data_ptr() for weight in kept if isinstance(weight, Int8)}) == len(kept)
+    assert isinstance(Problem.of({**SMALL, "weights": "int4"}, device).matrices[0].weight, Int4)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+def test_pytorchs_products_pass(weights: str, batch: int) -> None:
+    work = products.work(products.with_torch, devices.cpu(), {**SMALL, "weights": weights, "batch": batch})
+    assert work.check is not None
+    assert work.timing == "graph"
+    work.check()
+
+
+def test_what_is_wrong_is_found() -> None:
+    work = products.work(lambda tokens, linear: lambda: torch.ones(1, 3, 48), devices.cpu(), SMALL)
+    assert work.check is not None
+    with pytest.raises(AssertionError, match="the relative error is"):
+        work.check()
+
+
+def compare_our_kernels(outputs: int, inputs: int, weights: str, batch: int) -> None:
+    """Compare with the reference, in fp32, which is what the interpreter multiplies in."""
+    torch.manual_seed(0)
+    keys: Keys = {"outputs": outputs, "inputs": inputs, "weights": weights, "batch": batch}
+    drawn = Problem.of(keys, devices.cpu())
+    kept = drawn.matrices[0].weight
+    linear = Linear(kept.float() if isinstance(kept, torch.Tensor) else kept)
+    problem = Problem(drawn.tokens.float(), [linear])
+    multiply = products.ours(problem.tokens, linear)
+    assert exact.relative_error(multiply().sum(0), problem.exact()) < 1e-5
+    again = multiply().sum(0) / (2 if batch == 1 else 1)  # for one token, it has been added to the first result
+    assert exact.relative_error(again, problem.exact()) < 1e-5
+
+
+@interpreted.needs_triton
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize(("outputs", "inputs", "batch"), [(24, 300, 1), (16, 9000, 1), (70, 260, 20), (16, 1024, 17)])
+def test_our_kernels_pass(outputs: int, inputs: int, weights: str, batch: int) -> None:
+    """Also with a row that is cut into parts, and with sizes that fill no tile."""
+    interpreted.run(__file__, f"compare_our_kernels({outputs}, {inputs}, {weights!r}, {batch})")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_both_are_right_and_can_be_captured(weights: str, batch: int) -> None:
+    keys: Keys = {"outputs": 4096, "inputs": 11008, "weights": weights, "batch": batch}
+    for case in runner.measure_case(LINEAR, keys, devices.current(), quick=True):
+        assert case.status == "ok", case
