@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
-from gpuguide import __version__
+from gpuguide import __version__, models
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.processor import processor_name
 from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoint
@@ -54,6 +55,8 @@ class Recipe:
     clip: float = 1.0
     """Largest norm of all gradients together"""
     seed: int = 0
+    teacher: str | None = None
+    """A packaged model whose probabilities are to be learnt, in place of which token came next (distillation)"""
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of a step: a line up, then half a cosine down to a tenth."""
@@ -180,6 +183,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model = GPT2(recipe.config).to(device)
+    teacher = None if recipe.teacher is None else _teacher(recipe.teacher, data, device)
     optimizer = _optimizer(model, recipe)
     state = _State(folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description})
     stream = data.training.to(device)
@@ -189,7 +193,7 @@ def train(
     recent: list[torch.Tensor] = []
     try:
         while state.step < recipe.steps:
-            recent.append(_step(model, optimizer, recipe, stream, state.step))
+            recent.append(_step(model, teacher, optimizer, recipe, stream, state.step))
             state.step += 1
             due = state.step % every == 0 or state.step == recipe.steps
             if not due and state.step != first + FIRST_REPORT and time.perf_counter() < shown + REPORT_SECONDS:
@@ -219,8 +223,28 @@ def _optimizer(model: GPT2, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas)
 
 
+def _teacher(name: str, data: Corpus, device: torch.device) -> nn.Module:
+    """Return a packaged model that a smaller one learns from; its tokens must be those of the corpus."""
+    loaded = models.load(name)
+    if _vocabulary(loaded.tokenizer) != _vocabulary(data.tokenizer):
+        raise GpuguideError(
+            f"{name} was trained with another tokenizer than this corpus gives, so nothing can learn from it; "
+            "train with the interpreter that its record names."
+        )
+    return loaded.model.to(device).eval().requires_grad_(False)
+
+
+def _vocabulary(tokenizer: Tokenizer) -> list[bytes]:
+    return [tokenizer.decode_bytes([token]) for token in range(tokenizer.vocab_size)]
+
+
 def _step(
-    model: GPT2, optimizer: torch.optim.Optimizer, recipe: Recipe, stream: torch.Tensor, step: int
+    model: GPT2,
+    teacher: nn.Module | None,
+    optimizer: torch.optim.Optimizer,
+    recipe: Recipe,
+    stream: torch.Tensor,
+    step: int,
 ) -> torch.Tensor:
     """Take one step, and return its loss without waiting for the device."""
     torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout
@@ -228,7 +252,7 @@ def _step(
     for group in optimizer.param_groups:
         group["lr"] = recipe.learning_rate_at(step)
     windows = _drawn_windows(stream, recipe, step)
-    loss = _loss(model, windows)
+    loss = _loss(model, windows) if teacher is None else _loss_to_teacher(model, teacher, windows)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
     optimizer.step()
@@ -249,6 +273,15 @@ def _loss(model: GPT2, windows: torch.Tensor) -> torch.Tensor:
     with torch.autocast(windows.device.type, torch.bfloat16, enabled=windows.device.type == "cuda"):
         logits = model(windows[:, :-1])
     return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+
+
+def _loss_to_teacher(model: GPT2, teacher: nn.Module, windows: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy with the probabilities that the teacher gives every token."""
+    with torch.autocast(windows.device.type, torch.bfloat16, enabled=windows.device.type == "cuda"):
+        with torch.no_grad():
+            wanted = teacher(windows[:, :-1]).float().softmax(dim=-1)
+        logits = model(windows[:, :-1])
+    return functional.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(0, 1))
 
 
 def _validation_windows(stream: torch.Tensor, context: int, most: int = 64) -> torch.Tensor:
