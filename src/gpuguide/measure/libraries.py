@@ -83,7 +83,6 @@ KNOWN = {
     "quack-kernels": Library("QuACK", "quack.softmax", ("quack-kernels",)),
     "nvidia-cutlass-dsl": Library("CuTe DSL", "cutlass", ("nvidia-cutlass-dsl",)),
     "cut-cross-entropy": Library("Cut Cross-Entropy", "cut_cross_entropy", ("cut-cross-entropy",)),
-    "torchao": Library("torchao", "torchao.quantization", ("torchao",)),
     "pandas": Library("pandas", "pandas", ("pandas",)),
     "polars": Library("Polars", "polars", ("polars", "polars-lts-cpu")),
     "duckdb": Library("DuckDB", "duckdb", ("duckdb",)),

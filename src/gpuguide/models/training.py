@@ -57,6 +57,8 @@ class Recipe:
     seed: int = 0
     teacher: str | None = None
     """A packaged model whose probabilities are to be learnt, in place of which token came next (distillation)"""
+    teacher_temperature: float = 1.0
+    """At which its probabilities are taken: below 1 the likely tokens weigh more, on which greedy drafts depend"""
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of a step: a line up, then half a cosine down to a tenth."""
@@ -74,7 +76,12 @@ RECIPES = {
         weight_decay=3.0,
     ),
     "draft": Recipe(
-        Config(VOCAB_SIZE, CONTEXT, layers=2, heads=2, hidden=128), steps=6000, learning_rate=3e-3, weight_decay=1.0
+        Config(VOCAB_SIZE, CONTEXT, layers=2, heads=2, hidden=128),
+        steps=6000,
+        learning_rate=3e-3,
+        weight_decay=1.0,
+        teacher="main",
+        teacher_temperature=0.7,
     ),
 }
 """The text is small for the models, which read it some eighty times. Hence the dropout, the strong weight decay and the
@@ -252,7 +259,7 @@ def _step(
     for group in optimizer.param_groups:
         group["lr"] = recipe.learning_rate_at(step)
     windows = _drawn_windows(stream, recipe, step)
-    loss = _loss(model, windows) if teacher is None else _loss_to_teacher(model, teacher, windows)
+    loss = _loss(model, windows) if teacher is None else _loss_to_teacher(model, teacher, windows, recipe)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
     optimizer.step()
@@ -275,11 +282,11 @@ def _loss(model: GPT2, windows: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
 
 
-def _loss_to_teacher(model: GPT2, teacher: nn.Module, windows: torch.Tensor) -> torch.Tensor:
+def _loss_to_teacher(model: GPT2, teacher: nn.Module, windows: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     """Return the mean cross-entropy with the probabilities that the teacher gives every token."""
     with torch.autocast(windows.device.type, torch.bfloat16, enabled=windows.device.type == "cuda"):
         with torch.no_grad():
-            wanted = teacher(windows[:, :-1]).float().softmax(dim=-1)
+            wanted = (teacher(windows[:, :-1]).float() / recipe.teacher_temperature).softmax(dim=-1)
         logits = model(windows[:, :-1])
     return functional.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(0, 1))
 
