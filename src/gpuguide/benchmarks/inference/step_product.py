@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpuguide.inference import fused
-from gpuguide.inference.decoder import Linear, Norm
+from gpuguide.inference.decoder import Linear
 from gpuguide.inference.fused.attention import overlaps
 
 
@@ -35,12 +35,11 @@ class StepProduct(fused.Step):
         self.hidden = torch.zeros(1, outputs, dtype=torch.float32, device=device)
         self.partial = torch.empty(parts, self.count, outputs, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(outputs, dtype=torch.int32, device=device)
-        self.no_norm, self.normed = Norm(self.hidden[0], None, 0.0), self.hidden
 
     def multiply(self) -> torch.Tensor:
         """Return what adds up to the product, ``(parts, batch, outputs)``, in fp32: the same memory every time."""
         if self.count == 1:
-            self._add(self.matrix, None, self.tokens)
+            self._add(self.matrix, self.tokens)
             return self.hidden.unsqueeze(0)
-        self._parts(self.matrix, self.tiling, self.tokens, self.no_norm, 0)
+        self._part(self.matrix, self.tiling, self.tokens)
         return self.partial

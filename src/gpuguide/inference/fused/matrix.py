@@ -1,10 +1,9 @@
 """A decode step for several tokens: products of a matrix with as many vectors, on tensor cores.
 
 A matrix that is read for one token serves all of a batch. So long as there are few, bandwidth still is the limit, and
-the tensor cores are there to keep arithmetic out of the way. Norms do not come before a product here, where every
-program would have to read all tokens, but after one. Two of the four products of a layer have too few outputs to fill
-a GPU, and cut their inputs into parts (split-K); the norm that follows adds these up. Of few tokens the last programs
-of the product do so, one for each; of many, a kernel of its own.
+the tensor cores are there to keep arithmetic out of the way. Norms are kernels of their own here: every program would
+have to read all tokens to compute them. Two of the four products of a layer have too few outputs to fill a GPU, and
+cut their inputs into parts (split-K), whose sums the norm that follows adds up.
 """
 
 from __future__ import annotations
@@ -30,24 +29,17 @@ from gpuguide.inference.fused.parts import (
 def add_and_norm_kernel(hidden, partial, bias, norm_weight, norm_bias, epsilon, normed, count, width,
                         PARTS: tl.constexpr, BIAS: tl.constexpr, LAYER_NORM: tl.constexpr, BLOCK: tl.constexpr,
                         OVERLAP: tl.constexpr):  # fmt: skip
-    """Do :func:`add_and_norm` for a token."""
-    let_successor_start(OVERLAP)
-    wait_for_predecessor(OVERLAP)
-    add_and_norm(tl.program_id(0), hidden, partial, bias, norm_weight, norm_bias, epsilon, normed, count, width, PARTS,
-                 BIAS, LAYER_NORM, BLOCK)  # fmt: skip
-
-
-@triton.jit
-def add_and_norm(token, hidden, partial, bias, norm_weight, norm_bias, epsilon, normed, count, width,
-                 PARTS: tl.constexpr, BIAS: tl.constexpr, LAYER_NORM: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Add the parts of a product to the hidden state of one token, and write what the next product reads: its norm."""
+    let_successor_start(OVERLAP)
     column = tl.arange(0, BLOCK)
     inside = column < width
     weight = tl.load(norm_weight + column, mask=inside, other=0).to(tl.float32)
+    wait_for_predecessor(OVERLAP)
+    token = tl.program_id(0)
     where = hidden + token * width + column
     x = tl.load(where, mask=inside, other=0)
     for part in tl.static_range(PARTS):
-        x += tl.load(partial + (part * count + token) * width + column, mask=inside, other=0, cache_modifier=".cg")
+        x += tl.load(partial + (part * count + token) * width + column, mask=inside, other=0)
     if BIAS:
         x += tl.load(bias + column, mask=inside, other=0).to(tl.float32)
     if PARTS > 0:
@@ -138,15 +130,10 @@ def activate_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, gro
 
 
 @triton.jit
-def part_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, partial, length, hidden, norm_weight,
-                norm_bias, epsilon, normed, arrived, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                BLOCK: tl.constexpr, STAGES: tl.constexpr, PARTS: tl.constexpr, BIAS: tl.constexpr,
-                LAYER_NORM: tl.constexpr, WIDTH: tl.constexpr, LAST: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """One part of a product, over ``length`` inputs, and with the last of all parts the sum and its norm.
-
-    The ``LAST`` programs to finish wait until all have, and share the tokens out among themselves. Without any, the
-    parts are left as they are. There must be room on the GPU for more programs than these, or the others never run.
-    """
+def part_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, partial, length,
+                BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+                OVERLAP: tl.constexpr):  # fmt: skip
+    """One part of a product, over ``length`` inputs: the sum is left to the norm that follows."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(2)
@@ -154,19 +141,6 @@ def part_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count,
                 tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, STAGES, OVERLAP)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(partial + (part * count + m)[:, None] * outputs + n[None, :], y, mask=inside)
-    if LAST > 0:
-        tl.debug_barrier()
-        programs = tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2)
-        place = tl.atomic_add(arrived, 1, sem="acq_rel") - (programs - LAST)
-        if place >= 0:
-            while tl.atomic_add(arrived, 0, sem="acquire") < programs:
-                pass
-            for token in range(place, count, LAST):
-                add_and_norm(token, hidden, partial, bias, norm_weight, norm_bias, epsilon, normed, count, outputs,
-                             PARTS, BIAS, LAYER_NORM, WIDTH)  # fmt: skip
-            if tl.atomic_add(arrived + 1, 1, sem="acq_rel") == LAST - 1:  # nobody waits any more
-                tl.store(arrived, 0)
-                tl.store(arrived + 1, 0)
 
 
 @triton.jit

@@ -39,34 +39,6 @@ def load_rows(weight, rows, outputs, stride, first, stop, ACROSS: tl.constexpr):
 
 
 @triton.jit
-def ask_for(following, size, each, THREADS: tl.constexpr):
-    """Have the first ``size`` bytes of what the next kernel reads brought into the L2 cache; ``each`` by a thread.
-
-    Between two kernels memory has nothing to do: the last programs of one end, the next is launched, and each of its
-    programs prepares its vector. Lines that are asked for here arrive meanwhile.
-    """
-    part = tl.program_id(0) + tl.program_id(2) * tl.num_programs(0)
-    place = (part * THREADS + tl.arange(0, THREADS)) * each
-    address = following.to(tl.int64) + place
-    inside = ((place + each <= size) & (tl.program_id(1) == 0)).to(tl.int32)
-    tl.inline_asm_elementwise(
-        """
-        {
-        .reg .pred inside;
-        setp.ne.b32 inside, $2, 0;
-        @inside cp.async.bulk.prefetch.L2.global [$1], $3;
-        mov.b32 $0, 0;
-        }
-        """,
-        "=r,l,r,r",
-        [address, inside, each + tl.zeros((THREADS,), tl.int32)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def halves(vector):
     """Return the numbers at even and at odd places of a vector."""
     return tl.split(vector.reshape(vector.shape[0] // 2, 2))

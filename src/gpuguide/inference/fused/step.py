@@ -1,15 +1,13 @@
 """A decode step in few kernels, all its memory reserved beforehand, so that a CUDA graph can hold it.
 
 For one token a layer is five kernels (:mod:`~gpuguide.inference.fused.vector`): norm with queries, keys and values;
-attention; its second product; norm with the first product of the feed-forward part; the second. For several tokens a
-norm is part of the kernel before it, or a kernel of its own (:mod:`~gpuguide.inference.fused.matrix`). Where the
-weights are few, though, several tokens too go through the kernels for one, side by side: each reads the weights, from
-the L2 cache.
+attention; its second product; norm with the first product of the feed-forward part; the second. For several tokens the
+norms are kernels of their own (:mod:`~gpuguide.inference.fused.matrix`), which makes seven. Where the weights are few,
+though, several tokens too go through the kernels for one, side by side: each reads the weights, from the L2 cache.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +23,6 @@ from gpuguide.inference.fused.tiling import (
     LONGEST_PART,
     Matrix,
     MatrixTiling,
-    VectorTiling,
     matrix_tiling,
     vector_constants,
     vector_tiling,
@@ -34,18 +31,9 @@ from gpuguide.inference.fused.tiling import (
 LARGEST_OVERLAPPED = 2**26
 """Bytes of a layer's weights up to which it pays to launch its kernels while their predecessors run. Of a large layer
 every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
-MOST_NORMS_INSIDE = 32
-"""Tokens up to which the last programs of a product compute the norms that follow"""
-WIDEST_NORM_INSIDE = 2048
-"""Numbers of a hidden state up to which the registers of these programs hold one"""
 LARGEST_SIDE_BY_SIDE = 2**25
 """Bytes of a layer's weights, read anew for each token, up to which several tokens use the kernels for one. To read
 them from the L2 cache takes less time than the two kernels a layer that this saves."""
-ASKED_FOR = 12 * 2**20
-"""Bytes of the next kernel's weights that a kernel for one token asks for when it ends. Between two of them memory had
-nothing to do for some three microseconds, in which that many arrive."""
-SMALLEST_ASKED = 128
-"""Bytes of a cache line"""
 LOWEST = -(2**63)
 """Below every logit, as :func:`gpuguide.inference.fused.parts.order_of` orders them"""
 
@@ -73,7 +61,6 @@ class Step:
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
         self.layers = [_Matrices.of(layer) for layer in decoder.layers]
         self.overlap = overlaps(device) and self.layers[0].nbytes() <= LARGEST_OVERLAPPED
-        self.programs_that_may_wait = self.processors // 2 if device.type == "cuda" else 1
         self.side_by_side = count == 1 or count * self.layers[0].nbytes() <= LARGEST_SIDE_BY_SIDE
         self.head = Matrix.of(decoder.head)
 
@@ -142,16 +129,14 @@ class Step:
 
     def _side_by_side(self, positions: torch.Tensor) -> None:
         shape, kernels = self.decoder.shape, vector
-        after = [of.query_key_value for of in self.layers[1:]] + [self.head]
         for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
             into_cache = self._cache_arguments(number, positions)
-            self._normed(kernels.project_kernel, layer.attention_norm, of.query_key_value, of.out, into_cache,
+            self._normed(kernels.project_kernel, layer.attention_norm, of.query_key_value, into_cache,
                          **self._head_sizes())  # fmt: skip
             self._attend(number, positions)
-            self._add(of.out, of.up, self.mixed)
-            self._normed(kernels.activate_kernel, layer.feed_forward_norm, of.up, of.down, (self.inner,),
-                         GATED=shape.gated)  # fmt: skip
-            self._add(of.down, after[number], self.inner)
+            self._add(of.out, self.mixed)
+            self._normed(kernels.activate_kernel, layer.feed_forward_norm, of.up, (self.inner,), GATED=shape.gated)
+            self._add(of.down, self.inner)
         norm, head = self.decoder.final_norm, self.head
         tiling = vector_tiling(head, self.processors, can_cut=False)
         self._launch(
@@ -160,47 +145,38 @@ class Step:
             ROWS=tiling.rows,
         )  # fmt: skip
 
-    def _normed(
-        self, kernel: Any, norm: Norm, of: Matrix, following: Matrix, into: tuple[Any, ...], **constants: Any
-    ) -> None:
+    def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
         tiling = vector_tiling(of, self.processors, can_cut=False)
-        asked, asking = self._asked(following, tiling)
         self._launch(
-            kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *asked,
-            *into, LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling, self.mixed), ASKING=asking,
-            **constants,
+            kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
+            LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling, self.mixed), **constants,
         )  # fmt: skip
 
-    def _add(self, of: Matrix, following: Matrix | None, x: torch.Tensor) -> None:
+    def _add(self, of: Matrix, x: torch.Tensor) -> None:
         tiling = vector_tiling(of, self.processors, can_cut=True)
-        asked, asking = self._asked(following, tiling)
         self._launch(
-            vector.add_kernel, (tiling.programs, self.count, tiling.parts), tiling.warps, x, *of.arguments(), *asked,
+            vector.add_kernel, (tiling.programs, self.count, tiling.parts), tiling.warps, x, *of.arguments(),
             self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
-            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling, x), ASKING=asking,
+            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling, x),
         )  # fmt: skip
-
-    def _asked(self, following: Matrix | None, tiling: VectorTiling) -> tuple[tuple[torch.Tensor, int, int], int]:
-        """Return what a kernel asks for when it ends: whose bytes, how many, how many by a thread; and its threads."""
-        weight = self.hidden if following is None else following.weight
-        size = min(ASKED_FOR, weight.nbytes) if following is not None and weight.is_cuda else 0
-        threads = 32 * tiling.warps
-        each = triton.cdiv(size, tiling.programs * tiling.parts * threads * SMALLEST_ASKED) * SMALLEST_ASKED
-        return (weight, size, each), threads if size else 0
 
     # --- all tokens together --------------------------------------------------------------------------------
 
     def _together(self, positions: torch.Tensor) -> None:
         shape, kernels = self.decoder.shape, matrix
-        norms = [layer.attention_norm for layer in self.decoder.layers] + [self.decoder.final_norm]
-        self._add_and_norm(None, 0, norms[0])
+        before: Matrix | None = None
+        parts = 0
         for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
+            self._add_and_norm(before, parts, layer.attention_norm)
             into_cache = self._cache_arguments(number, positions)
             self._matrix(kernels.project_matrix_kernel, of.query_key_value, into_cache, **self._head_sizes())
             self._attend(number, positions)
-            self._part(of.out, self.out_tiling, self.mixed, layer.feed_forward_norm)
+            self._part(of.out, self.out_tiling, self.mixed)
+            self._add_and_norm(of.out, self.out_tiling.parts, layer.feed_forward_norm)
             self._matrix(kernels.activate_matrix_kernel, of.up, (self.inner,), GATED=shape.gated)
-            self._part(of.down, self.down_tiling, self.inner, norms[number + 1])
+            self._part(of.down, self.down_tiling, self.inner)
+            before, parts = of.down, self.down_tiling.parts
+        self._add_and_norm(before, parts, self.decoder.final_norm)
         tiling, head = self._tiling(self.head, can_split=False), self.head
         self._launch(
             kernels.head_matrix_kernel, self._grid(head, tiling), tiling.warps, self.normed, head.weight, self.count,
@@ -216,24 +192,13 @@ class Step:
             STAGES=tiling.stages, **constants,
         )  # fmt: skip
 
-    def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor, norm: Norm) -> None:
-        """Multiply in parts, add them up, and compute the norm that follows."""
-        inside = self.count <= MOST_NORMS_INSIDE and of.outputs <= WIDEST_NORM_INSIDE
-        last = min(self.count, self.programs_that_may_wait) if inside else 0
-        self._parts(of, tiling, x, norm, last)
-        if not last:
-            self._add_and_norm(of, tiling.parts, norm)
-
-    def _parts(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor, norm: Norm, last: int) -> None:
+    def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
         blocks = triton.cdiv(of.inputs, tiling.block)
         length = triton.cdiv(blocks, tiling.parts) * tiling.block
-        grid = (*self._grid(of, tiling), tiling.parts)
         self._launch(
-            matrix.part_kernel, grid, tiling.warps, x, *of.arguments(), self.count, self.partial, length, self.hidden,
-            *_norm(norm), self.normed, self.arrived, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows,
-            BLOCK=tiling.block, STAGES=tiling.stages, PARTS=tiling.parts, BIAS=of.has_bias,
-            LAYER_NORM=norm.bias is not None, WIDTH=triton.next_power_of_2(of.outputs),
-            LAST=min(last, math.prod(grid)),
+            matrix.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
+            self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
+            STAGES=tiling.stages,
         )  # fmt: skip
 
     def _add_and_norm(self, before: Matrix | None, parts: int, norm: Norm) -> None:

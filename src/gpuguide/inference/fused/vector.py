@@ -21,7 +21,6 @@ import triton.language as tl
 
 from gpuguide.inference.fused.parts import (
     add_bias,
-    ask_for,
     embed,
     let_successor_start,
     load_rows,
@@ -56,11 +55,11 @@ def embed_kernel(tokens, positions, embedding, position_embedding, hidden, WIDTH
 
 @triton.jit
 def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, inputs, outputs, stride,
-                   groups, following, size, each, queries, keys, values, table, table_width, cache_rows, positions,
-                   rotations, QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+                   groups, queries, keys, values, table, table_width, cache_rows, positions, rotations,
+                   QUERIES: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
                    ROTATE: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr,
                    GROUP: tl.constexpr, EXACT: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr,
-                   ROWS: tl.constexpr, ASKING: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                   ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then queries, keys and values: rotated, and the latter two put into the cache."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -83,16 +82,13 @@ def project_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias
         if ROTATE:
             y = rotated(y, cosine, sine, 1, ROWS)
         store_projected(y, m, n, token + 1, outputs, queries, keys, values, slot, QUERIES, KV_HEADS, HEAD_DIM, PAGE)
-    if ASKING > 0:
-        ask_for(following, size, each, ASKING)
 
 
 @triton.jit
 def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bias, inputs, outputs, stride,
-                    groups, following, size, each, inner, GATED: tl.constexpr, LAYER_NORM: tl.constexpr,
-                    BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr,
-                    INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, ASKING: tl.constexpr,
-                    OVERLAP: tl.constexpr):  # fmt: skip
+                    groups, inner, GATED: tl.constexpr, LAYER_NORM: tl.constexpr, BIAS: tl.constexpr,
+                    BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr, INPUTS: tl.constexpr,
+                    ACROSS: tl.constexpr, ROWS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Norm, then the first product of the feed-forward part and what follows it: GELU or the gate."""
     token = tl.program_id(1)
     first, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
@@ -110,15 +106,13 @@ def activate_kernel(hidden, norm_weight, norm_bias, epsilon, weight, scales, bia
         y = times_vector(tile, x, scales, n, outputs, groups, 0, ROWS, INPUTS, BITS, GROUP, EXACT)[None, :]
         y = add_bias(y, n, outputs, bias, BIAS)
         store_activated(y, m, n, token + 1, outputs, inner, GATED, 1, ROWS)
-    if ASKING > 0:
-        ask_for(following, size, each, ASKING)
 
 
 @triton.jit
-def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, following, size, each, hidden, partial,
-               arrived, length, BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
-               EXACT: tl.constexpr, INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr,
-               ROUNDS_PAD: tl.constexpr, PARTS: tl.constexpr, ASKING: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, hidden, partial, arrived, length,
+               BIAS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, EXACT: tl.constexpr,
+               INPUTS: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, ROUNDS_PAD: tl.constexpr,
+               PARTS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Multiply, and add the result to the hidden state: the second product of attention and of the feed-forward part.
 
     A vector that is too long for a program's registers is cut into parts of ``length``. The last program to finish with
@@ -145,8 +139,6 @@ def add_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, followi
             tl.store(hidden + n, before + y, mask=n < outputs)
         else:
             tl.store(partial + (token * PARTS + part) * outputs + n, y, mask=n < outputs)
-    if ASKING > 0:
-        ask_for(following, size, each, ASKING)
     if PARTS > 1:
         tl.debug_barrier()
         counter = arrived + token * tl.num_programs(0) + group
