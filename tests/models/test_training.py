@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpuguide import models
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.models import checkpoint_files, training
 from gpuguide.models.gpt2 import GPT2
@@ -55,6 +56,44 @@ def test_stopped_and_resumed_equals_uninterrupted(small_corpus: Corpus, tiny_rec
     assert not (tmp_path / "parts" / training.STATE).exists()
     losses = [json.loads((tmp_path / name / "training.json").read_text())["losses"] for name in ("whole", "parts")]
     assert losses[0] == losses[1]
+
+
+def test_a_student_learns_from_the_teacher_beside_it(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    long = dataclasses.replace(tiny_recipe, steps=120, learning_rate=1e-2)
+    train(long, small_corpus, tmp_path / "main")
+    train(dataclasses.replace(long, seed=1, teacher="main"), small_corpus, tmp_path / "draft")
+    train(dataclasses.replace(tiny_recipe, steps=1, seed=1), small_corpus, tmp_path / "untrained")
+    tokens = small_corpus.validation[:16].unsqueeze(0)
+    with torch.no_grad():
+        teacher, student, untrained = (
+            models.load(tmp_path / name).model(tokens).log_softmax(dim=-1) for name in ("main", "draft", "untrained")
+        )
+    apart = torch.nn.functional.kl_div(student, teacher, log_target=True, reduction="batchmean")
+    assert apart < 0.1 * torch.nn.functional.kl_div(untrained, teacher, log_target=True, reduction="batchmean")
+    assert json.loads((tmp_path / "draft" / "training.json").read_text())["recipe"]["teacher"] == "main"
+
+
+def test_a_teacher_with_another_tokenizer_is_refused(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(
+        GpuguideError, match=r"main was trained with another tokenizer .* first train main into .*main\."
+    ):
+        train(dataclasses.replace(tiny_recipe, teacher="main"), small_corpus, tmp_path / "draft")
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_the_loss_to_a_teacher(tiny_recipe: Recipe, temperature: float) -> None:
+    recipe = dataclasses.replace(tiny_recipe, teacher="main", teacher_temperature=temperature)
+    student, teacher = GPT2(recipe.config).eval(), GPT2(recipe.config).eval()
+    windows = torch.randint(recipe.config.vocab_size, (2, 9))
+    found = training._loss_to_teacher(student, teacher, windows, recipe)
+    expected = 0.0
+    with torch.no_grad():
+        logits = [model(windows[:, :-1]).flatten(0, 1) for model in (student, teacher)]
+    for ours, theirs in zip(*logits, strict=True):
+        weights = torch.exp(theirs.double() / temperature)
+        logarithms = ours.double() - torch.log(torch.exp(ours.double()).sum())
+        expected -= float((weights / weights.sum() * logarithms).sum()) / 16
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_state_of_another_training_is_refused(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def models_train(
 ) -> None:
     """Train the small models on this interpreter's standard library; stopped, the same command goes on.
 
-    Example: gpuguide models train draft --out my-models
+    Example: gpuguide models train --out my-models
     """
     from gpuguide.models import corpus, training
 

@@ -56,7 +56,8 @@ class Recipe:
     """Largest norm of all gradients together"""
     seed: int = 0
     teacher: str | None = None
-    """A packaged model whose probabilities are to be learnt, in place of which token came next (distillation)"""
+    """A model whose probabilities are to be learnt, in place of which token came next (distillation): one that was
+    trained into a folder beside this one's, or else the packaged one"""
     teacher_temperature: float = 1.0
     """At which its probabilities are taken: below 1 the likely tokens weigh more, on which greedy drafts depend"""
 
@@ -181,7 +182,8 @@ def train(
     Raises
     ------
     GpuguideError
-        If the folder holds the state of another training, or the corpus is shorter than one sequence.
+        If the folder holds the state of another training, the corpus is shorter than one sequence, or a teacher has
+        another tokenizer.
     """
     context = recipe.config.context
     for part, stream in (("to train on", data.training), ("to validate on", data.validation)):
@@ -190,7 +192,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model = GPT2(recipe.config).to(device)
-    teacher = None if recipe.teacher is None else _teacher(recipe.teacher, data, device)
+    teacher = None if recipe.teacher is None else _teacher(recipe.teacher, folder.parent, data, device)
     optimizer = _optimizer(model, recipe)
     state = _State(folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description})
     stream = data.training.to(device)
@@ -230,13 +232,14 @@ def _optimizer(model: GPT2, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas)
 
 
-def _teacher(name: str, data: Corpus, device: torch.device) -> nn.Module:
-    """Return a packaged model that a smaller one learns from; its tokens must be those of the corpus."""
-    loaded = models.load(name)
+def _teacher(name: str, folder: Path, data: Corpus, device: torch.device) -> nn.Module:
+    """Return the model that a smaller one learns from; its tokens must be those of the corpus."""
+    beside = folder / name
+    loaded = models.load(beside if (beside / checkpoint_files.WEIGHTS).exists() else name)
     if _vocabulary(loaded.tokenizer) != _vocabulary(data.tokenizer):
         raise GpuguideError(
             f"{name} was trained with another tokenizer than this corpus gives, so nothing can learn from it; "
-            "train with the interpreter that its record names."
+            f"first train {name} into {beside}."
         )
     return loaded.model.to(device).eval().requires_grad_(False)
 

@@ -92,11 +92,19 @@ def test_greedy_texts_are_the_same_whoever_guesses() -> None:
     assert written["gpuguide"] == written["gpuguide-lookup"] == written["plain"]
 
 
-@pytest.mark.parametrize("keys", [SMALL, DRAWN], ids=["greedy", "drawn"])
-def test_texts_of_the_draft_are_found(keys: Keys) -> None:
+def test_greedy_texts_of_the_draft_are_found() -> None:
     target, draft = (speculation.decoder(name, CPU) for name in ("main", "draft"))
-    longer = {**keys, "new_tokens": 80}
+    longer = {**SMALL, "new_tokens": 80}
     texts = speculation.plain(draft, CPU, longer)().texts
+    with pytest.raises(AssertionError, match="standard deviations"):
+        speculation.check(target, texts, longer)
+
+
+@pytest.mark.parametrize("temperature", [1.2, 2.0])
+def test_texts_that_are_drawn_from_another_distribution_are_found(temperature: float) -> None:
+    target = speculation.decoder("main", CPU)
+    longer = {**DRAWN, "new_tokens": 80}
+    texts = speculation.plain(target, CPU, {**longer, "temperature": temperature})().texts
     with pytest.raises(AssertionError, match="standard deviations"):
         speculation.check(target, texts, longer)
 

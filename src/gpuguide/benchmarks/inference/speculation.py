@@ -160,7 +160,8 @@ def check(target: Decoder, written: Sequence[Sequence[int]], keys: Keys) -> None
     """Check texts against the target in fp32: that they are the most likely ones, or are as surprising as they should.
 
     Of tokens drawn from a distribution, the mean of the negative logarithm of the probability is the distribution's
-    entropy. Tokens that were drawn from another one, such as the draft's, surprise more.
+    entropy. Tokens that were drawn from a flatter distribution surprise more, and from a sharper one less. A good draft
+    surprises like its target, so it takes many more tokens than these to tell the two apart.
     """
     texts = torch.tensor([[*prompt, *tokens] for prompt, tokens in zip(prompts_of(keys), written, strict=True)])
     texts = texts.to(target.device)
