@@ -152,10 +152,11 @@ def test_weights_on_a_gpu_move_as_on_the_processor(storing: Storing) -> None:
         for optimizer in optimizers:
             optimizer.step()
     step = 2.0**-7 * start.float().abs().clamp(min=2.0**-6)
-    apart = (here.detach().float() - there.detach().float().cpu()).abs()
+    difference = here.detach().float() - there.detach().float().cpu()
+    apart = difference.abs()
     if storing == "stochastic":  # other bits, and the same mean
-        assert float((apart / step).max()) < 16
-        assert float(apart.mean()) < 4e-3
+        assert 0 < float((apart / step).max()) < 16
+        assert abs(float(difference.mean())) < 5 * float(difference.std()) / math.sqrt(500)
     else:
         assert float((apart > step).float().mean()) < 0.01
     if storing == "master":

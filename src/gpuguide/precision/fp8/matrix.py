@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gpuguide import kernels
 from gpuguide.precision.formats import E4M3, E5M2, Format
 from gpuguide.precision.fp8 import operators
 
@@ -71,13 +70,12 @@ def quantize_fp8(x: torch.Tensor, format: Format = E4M3, block: tuple[int, int] 
     dtype = _dtype_of(x, format)
     if block is not None and min(block) < 1:
         raise ValueError(f"Blocks of {block} have no size.")
-    if block is None and kernels.take(x):
+    if block is None:
         values, _, scale = operators.quantize(x.detach(), dtype, format.largest, SMALLEST_SCALE, False)
         return Fp8(values, scale, None)
     x = x.detach().float()
-    largest = x.abs().amax() if block is None else _largest(x, block)
-    scales = (largest / format.largest).clamp(min=SMALLEST_SCALE)
-    shares = x * _spread(scales.reciprocal(), block, x.shape)  # divisions would take a GPU longer than its memory
+    scales = (_largest(x, block) / format.largest).clamp(min=SMALLEST_SCALE)
+    shares = x * _spread(scales.reciprocal(), block, x.shape)
     return Fp8(torch.where(shares.isfinite(), shares, torch.nan).to(dtype), scales, block)
 
 
@@ -87,11 +85,8 @@ def quantize_fp8_twice(x: torch.Tensor, format: Format = E4M3) -> tuple[Fp8, Fp8
     A layer's products read both. On a GPU they are written together. Arguments and errors as in :func:`quantize_fp8`.
     """
     dtype = _dtype_of(x, format)
-    if kernels.take(x):
-        values, turned, scale = operators.quantize(x.detach(), dtype, format.largest, SMALLEST_SCALE, True)
-        return Fp8(values, scale, None), Fp8(turned, scale, None)
-    narrow = quantize_fp8(x, format)
-    return narrow, narrow.transposed()
+    values, turned, scale = operators.quantize(x.detach(), dtype, format.largest, SMALLEST_SCALE, True)
+    return Fp8(values, scale, None), Fp8(turned, scale, None)
 
 
 def fp8_product(a: Fp8, b: Fp8, dtype: torch.dtype = torch.bfloat16, *, fast: bool = False) -> torch.Tensor:
