@@ -1,8 +1,9 @@
 """The rounding of a matrix to fp8 with one scale, as an operator of PyTorch: ``gpuguide::quantize_fp8``.
 
-On a GPU it runs the kernels, elsewhere the reference. ``torch.compile`` puts an operator into its graph without looking inside, and a fake tensor gets the shape of its
-result. It is registered by hand, without :func:`torch.library.custom_op`, which adds to each call some ten microseconds
-of the host for gradients that rounding has none of.
+On a GPU it runs the kernels, elsewhere the reference. ``torch.compile`` puts an operator into its graph without looking
+inside, and a fake tensor gets the shape of its result. It is registered by hand, without
+:func:`torch.library.custom_op`, which adds to each call some ten microseconds of the host for gradients that rounding
+has none of.
 """
 
 from __future__ import annotations
