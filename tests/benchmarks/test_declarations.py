@@ -81,9 +81,6 @@ TOPICS = {
     "dataframe-groups": ["cudf", "gpuguide"],
     "dataframe-mistakes": ["right", "no-synchronize", "not-collected", "cold-start"],
     "frame-transfer": ["from-pandas", "from-arrow", "gpuguide-staged"],
-    "matmul-precision": ["torch", "gpuguide"],
-    "train-step-precision": ["eager", "compile", "torchao"],
-    "fp8-linear": ["gpuguide", "bf16-compile", "torchao"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

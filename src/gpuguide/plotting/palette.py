@@ -157,9 +157,6 @@ CONTENDERS = {
     "torch-int4": Style("sky", "h", "PyTorch's int4 product"),
     "torchao": Style("ochre", "P"),
     "flashinfer": Style("violet", "v", "FlashInfer"),
-    "eager": Style("blue", "o"),
-    "compile": Style("orange", "s"),
-    "bf16-compile": Style("orange", "s", "bf16, compiled"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is
