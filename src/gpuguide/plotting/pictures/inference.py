@@ -142,7 +142,7 @@ def _cache(ax: Axes, x: float, wide: float, this: Pass, *, narrow: bool) -> None
 
 RUNGS = {
     "hf-dynamic": "launched one by one",
-    "hf-static": "compiled, in a CUDA graph",
+    "torch-compile": "compiled, in a CUDA graph",
     "gpuguide": "fused, in a CUDA graph",
 }
 """Three ways of writing that were measured, from slow to fast"""
@@ -167,8 +167,8 @@ def kernels_of_a_step() -> Figure:
         "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused there "
         f"are few of them. A token takes: {'; '.join(words)}.",
         caption=f"What the GPU does in a decode step of GPT-2 for one sequence (a sketch; the times of a token on the "
-        f"right are measured, prefill included). A launch took the host {format_quantity(launch, 's')} in our "
-        "measurement, longer than most of these kernels run. A graph removes the gaps, fusion the kernels.",
+        f"right are measured, prefill included; the first is `generate`, the others are our loop). A launch took the "
+        f"host {format_quantity(launch, 's')}. A graph removes the gaps, fusion the kernels.",
         records=[record],
         size=(WIDE, 2.8),
         narrow=(4.6, 2.8),
