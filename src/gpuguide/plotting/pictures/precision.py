@@ -34,6 +34,11 @@ def significant_bits(format: Format, exponent: int) -> int:
     return max(0, format.significant_bits - max(0, format.smallest_exponent - exponent))
 
 
+def spoken(value: float) -> str:
+    """Return a number as one writes it: 1e-8."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
 # --- bits and ranges ---------------------------------------------------------------------------------------
 
 
@@ -124,6 +129,7 @@ def bits_by_magnitude() -> Figure:
 
     drawn = {name: FORMATS[name] for name in SKYLINE}
     bits = {name: [significant_bits(each, exponent) for exponent in range(FROM, TO)] for name, each in drawn.items()}
+    small, tiny = spoken(SMALL), spoken(TINY)
     kept = significant_bits(FP16, math.floor(math.log2(SMALL)))
     return show(
         lambda figure, theme: _draw_bits(figure, theme, bits),
@@ -131,10 +137,10 @@ def bits_by_magnitude() -> Figure:
         f"{FP16.significant_bits} bits from {FP16.smallest_normal:.1e} to {FP16.largest:.0f}, below that a bit less "
         f"with each halving, and none below {FP16.smallest_subnormal:.0e}. bf16 has {drawn['bf16'].significant_bits} "
         f"throughout, e4m3 {drawn['e4m3'].significant_bits} and e5m2 {drawn['e5m2'].significant_bits} within narrow "
-        f"ranges. Marked are {SMALL:g}, where fp16 has {kept} bits, and {TINY:g}, where it has none and which an "
+        f"ranges. Marked are {small}, where fp16 has {kept} bits, and {tiny}, where it has none and which an "
         f"arrow moves to {TINY * SCALE:.1e}.",
-        caption=f"Significant bits of a number, by its magnitude. In fp16, {SMALL:g} has lost some of its bits and "
-        f"{TINY:g} all of them. Multiplied by {SCALE:,.0f}, as a loss scaler does, {TINY:g} has all bits again.",
+        caption=f"Significant bits of a number, by its magnitude. In fp16, {small} has lost some of its bits and "
+        f"{tiny} all of them. Multiplied by {SCALE:,.0f}, as a loss scaler does, {tiny} has all bits again.",
         size=(WIDE, 3.4),
         narrow=(4.6, 3.4),
         name="bits-by-magnitude",
@@ -167,10 +173,10 @@ def _draw_bits(figure: Canvas, theme: Theme, bits: dict[str, list[int]]) -> None
     for name, exponent, count in (("fp16", 6, 11), ("bf16", -34, 8), ("e4m3", 1, 4), ("e5m2", -10, 3)):
         drawings.label(ax, left + (exponent - FROM) * across, bottom + count * up + 9, name, size=10, bold=True)
     level = bottom + 12 * up + 14
-    for value, words in ((TINY, f"{TINY:g}"), (SMALL, f"{SMALL:g}")):
+    for value, words in ((TINY, spoken(TINY)), (SMALL, spoken(SMALL))):
         x = left + (math.log2(value) - FROM) * across
         drawings.moment(ax, x, bottom, level)
-        drawings.label(ax, x, level + 8, words.replace("e-0", "e-"), size=10)
+        drawings.label(ax, x, level + 8, words, size=10)
     ends = [left + (math.log2(value) - FROM) * across for value in (TINY, TINY * SCALE)]
     y = bottom + 11.6 * up
     drawings.arrow(ax, (ends[0], y), (ends[1], y), colour="red")
