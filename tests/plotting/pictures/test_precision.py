@@ -13,6 +13,13 @@ from gpuguide.plotting.pictures import precision as pictures
 from gpuguide.precision import FORMATS, round_to
 
 
+def test_the_formats_are_those_of_the_library() -> None:
+    names = ("exponent_bits", "mantissa_bits", "largest", "smallest_normal", "smallest_subnormal", "largest_exponent")
+    assert list(pictures.LAYOUTS) == list(FORMATS)
+    for name, layout in pictures.LAYOUTS.items():
+        assert [getattr(layout, each) for each in names] == [getattr(FORMATS[name], each) for each in names]
+
+
 def test_ranges_are_pytorchs() -> None:
     rows = {row["format"]: row for row in rows_of(plotting.formats_to_scale())}
     assert list(rows) == list(FORMATS)
@@ -50,5 +57,5 @@ def test_the_marked_numbers_are_lost_kept_and_saved() -> None:
     assert float(round_to(pictures.SMALL, "fp16")) == pytest.approx(pictures.SMALL, rel=0.01)
     assert float(round_to(pictures.TINY, "fp16")) == 0
     saved = pictures.TINY * pictures.SCALE
-    assert pictures.significant_bits(FORMATS["fp16"], math.floor(math.log2(saved))) == 11
+    assert pictures.significant_bits(pictures.LAYOUTS["fp16"], math.floor(math.log2(saved))) == 11
     assert float(round_to(saved, "fp16")) == pytest.approx(saved, rel=2.0**-11)

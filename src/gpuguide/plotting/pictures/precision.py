@@ -1,8 +1,12 @@
-"""Drawings of number formats: their bits and their ranges, and how many bits are left where numbers are small."""
+"""Drawings of number formats: their bits and their ranges, and how many bits are left where numbers are small.
+
+The formats are those of :mod:`gpuguide.precision.formats`, which drawings do not import; a test compares the two.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuguide.plotting import drawings
@@ -14,8 +18,55 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from gpuguide.plotting.palette import Theme
-    from gpuguide.precision.formats import Format
 
+
+@dataclass(frozen=True)
+class Layout:
+    """The fields of a format, and the largest number that they hold."""
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    largest: float
+
+    @property
+    def significant_bits(self) -> int:
+        """Bits of a normal number, with the leading one that is not stored."""
+        return self.mantissa_bits + 1
+
+    @property
+    def smallest_exponent(self) -> int:
+        """Of the normal numbers, as a power of two."""
+        return 2 - 2 ** (self.exponent_bits - 1)
+
+    @property
+    def largest_exponent(self) -> int:
+        """Of the finite numbers, as a power of two."""
+        return math.frexp(self.largest)[1] - 1
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest number with all significant bits."""
+        return 2.0**self.smallest_exponent
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest number above zero."""
+        return 2.0 ** (self.smallest_exponent - self.mantissa_bits)
+
+
+LAYOUTS = {
+    each.name: each
+    for each in (
+        Layout("fp32", 8, 23, (2 - 2.0**-23) * 2.0**127),
+        Layout("tf32", 8, 10, (2 - 2.0**-10) * 2.0**127),
+        Layout("fp16", 5, 10, 65504.0),
+        Layout("bf16", 8, 7, (2 - 2.0**-7) * 2.0**127),
+        Layout("e4m3", 4, 3, 448.0),
+        Layout("e5m2", 5, 2, 57344.0),
+        Layout("e2m1", 2, 1, 6.0),
+    )
+}
 LOWEST, HIGHEST = -149, 128
 """Powers of two at the ends of the line of ranges: the smallest number of fp32, and beyond its largest"""
 FIELDS = {"sign": "orange", "exponent": "blue", "mantissa": "green"}
@@ -27,7 +78,7 @@ SMALL, TINY, SCALE = 1e-5, 1e-8, 2.0**16
 LOOKS = {"fp16": ("blue", "-"), "bf16": ("orange", "--"), "e4m3": ("green", "-."), "e5m2": ("violet", ":")}
 
 
-def significant_bits(format: Format, exponent: int) -> int:
+def significant_bits(format: Layout, exponent: int) -> int:
     """Return how many significant bits a format has for numbers from ``2**exponent`` to twice that."""
     if exponent > format.largest_exponent:
         return 0
@@ -44,9 +95,7 @@ def spoken(value: float) -> str:
 
 def formats_to_scale() -> Figure:
     """Draw the bits of each format, and the range of the numbers above zero that it can hold."""
-    from gpuguide.precision.formats import FORMATS
-
-    every = list(FORMATS.values())
+    every = list(LAYOUTS.values())
     words = "; ".join(
         f"{each.name}: 1, {each.exponent_bits} and {each.mantissa_bits} bits, from {each.smallest_subnormal:.2g} to "
         f"{each.largest:.3g}"
@@ -73,7 +122,7 @@ def formats_to_scale() -> Figure:
     )  # fmt: skip
 
 
-def _draw_formats(figure: Canvas, theme: Theme, every: list[Format]) -> None:
+def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
     ax, width, height = drawings.sheet(figure)
     bit, left = (2.7, 42.0) if is_narrow(figure) else (4.0, 48.0)
     start = left + 32 * bit + 16
@@ -125,17 +174,16 @@ def _names_of_fields(ax: Axes, left: float, y: float) -> None:
 
 def bits_by_magnitude() -> Figure:
     """Draw how many significant bits four formats have for numbers of each magnitude, and what a scale does."""
-    from gpuguide.precision.formats import FORMATS, FP16
-
-    drawn = {name: FORMATS[name] for name in SKYLINE}
+    drawn = {name: LAYOUTS[name] for name in SKYLINE}
+    half = drawn["fp16"]
     bits = {name: [significant_bits(each, exponent) for exponent in range(FROM, TO)] for name, each in drawn.items()}
     small, tiny = spoken(SMALL), spoken(TINY)
-    kept = significant_bits(FP16, math.floor(math.log2(SMALL)))
+    kept = significant_bits(half, math.floor(math.log2(SMALL)))
     return show(
         lambda figure, theme: _draw_bits(figure, theme, bits),
         alt=f"Significant bits against the magnitude of a number, from {2.0**FROM:.0e} to {2.0**TO:.0e}. fp16 has "
-        f"{FP16.significant_bits} bits from {FP16.smallest_normal:.1e} to {FP16.largest:.0f}, below that a bit less "
-        f"with each halving, and none below {FP16.smallest_subnormal:.0e}. bf16 has {drawn['bf16'].significant_bits} "
+        f"{half.significant_bits} bits from {half.smallest_normal:.1e} to {half.largest:.0f}, below that a bit less "
+        f"with each halving, and none below {half.smallest_subnormal:.0e}. bf16 has {drawn['bf16'].significant_bits} "
         f"throughout, e4m3 {drawn['e4m3'].significant_bits} and e5m2 {drawn['e5m2'].significant_bits} within narrow "
         f"ranges. Marked are {small}, where fp16 has {kept} bits, and {tiny}, where it has none and which an "
         f"arrow moves to {TINY * SCALE:.1e}.",
