@@ -2,14 +2,20 @@
 
 What is drawn in a step depends on the seed and the step alone, so a run that was killed goes on from its last state as
 if it had not been.
+
+Where processes have joined a group of ``torch.distributed``, they share the sequences of each step (data parallel). A
+step is the same then as in one process, but for rounding. Adapters are small, so their gradients are summed in one
+piece after the backward pass.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,10 +27,15 @@ from torch import nn
 from gpuguide.errors import GpuguideError
 from gpuguide.lora.files import write_whole
 from gpuguide.lora.layer import adapted_layers
-from gpuguide.precision import LossScaler, Training, cross_entropy_sum, train_step
+from gpuguide.lora.processes import SummingScaler, processes, rank, take_from_first, total
+from gpuguide.precision import Training, cross_entropy_sum, train_step
 
 STATE = "unfinished.pt"
 IGNORED = -100
+SAVE_SECONDS = 30.0
+"""After which the state is saved between two measurements"""
+SAMPLED = 64
+"""Numbers of each frozen tensor by which the base of a run is known"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,11 @@ class Plan:
         Measurements without a lower held-out loss after which the run stops; ``None`` never stops.
     precision : str
         What autocast computes in: ``"fp32"`` or ``"bf16"``.
+    micro_batch : int or None
+        Sequences that a process computes at once, for less memory; ``None`` computes its share of a step at once. The
+        step is the same but for rounding, so a run that was stopped may go on with another number.
+    keep_best : bool
+        Whether the model ends as it was when its held-out loss was lowest, or as it is after the last step.
 
     Raises
     ------
@@ -60,13 +76,16 @@ class Plan:
     patience: int | None = None
     precision: str = "fp32"
     seed: int = 0
+    micro_batch: int | None = None
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "every"):
             if getattr(self, name) < 1:
                 raise GpuguideError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.patience is not None and self.patience < 1:
-            raise GpuguideError(f"patience is {self.patience}; it must be at least 1, or None.")
+        for name in ("patience", "micro_batch"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise GpuguideError(f"{name} is {getattr(self, name)}; it must be at least 1, or None.")
         if not 0 < self.learning_rate < math.inf:
             raise GpuguideError(f"learning_rate is {self.learning_rate}; it must be a positive number.")
         if self.precision not in ("fp32", "bf16"):
@@ -89,6 +108,10 @@ class Progress:
     """Of this step's batch, in nats a token"""
     held_out: float | None
     """Of the held-out sequences, where they were measured after this step"""
+    losses: Sequence[float]
+    """Of all steps until now, those before the run was stopped too"""
+    measurements: Sequence[tuple[int, float]]
+    """Step and held-out loss, until now"""
 
 
 @dataclass(frozen=True)
@@ -100,6 +123,11 @@ class Result:
     """Step and loss, the first one before any step"""
     stopped_early: bool
 
+    @property
+    def best(self) -> tuple[int, float]:
+        """The step after which the held-out loss was lowest, and that loss."""
+        return min(self.held_out, key=lambda row: row[1])
+
 
 def finetune(
     model: nn.Module,
@@ -108,6 +136,7 @@ def finetune(
     plan: Plan,
     folder: Path,
     report: Callable[[Progress], None] = lambda progress: None,
+    keep: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Train what asks for gradients in a model, or go on with a run that was stopped.
 
@@ -124,28 +153,40 @@ def finetune(
         Where the state is kept until the run ends.
     report : callable
         Called after every step.
+    keep : callable
+        Called after the last step, to save the model. The state is let go of when it has returned, so that nothing is
+        lost if the disk is full.
 
     Raises
     ------
     GpuguideError
         If nothing asks for gradients, there is no data or too short a sequence, a sequence is in both sets, the state
-        is damaged or belongs to another run, it cannot be written, or the loss is no longer finite.
+        is damaged or belongs to another run, it cannot be written, there are more processes than sequences in a step,
+        or the loss is no longer finite.
     """
     _check_data(training, held_out)
+    if plan.batch < processes():
+        raise GpuguideError(f"A step has {plan.batch} sequences for {processes()} processes; each needs one or more.")
     state = _State(folder / STATE, model, plan, _identity(training, held_out))
     while state.step < plan.steps and not state.exhausted():
         if not state.held_out:
-            state.held_out.append((0, _held_out_loss(model, held_out, plan)))
+            state.measured(_held_out_loss(model, held_out, plan))
         loss = _step(state, training)
         measured = None
         if state.step % plan.every == 0 or state.step == plan.steps:
             measured = _held_out_loss(model, held_out, plan)
-            state.held_out.append((state.step, measured))
+            state.measured(measured)
             state.save()
-        report(Progress(state.step, plan.steps, loss, measured))
-    stopped = state.step < plan.steps
-    state.path.unlink(missing_ok=True)
-    return Result(tuple(state.losses), tuple(state.held_out), stopped)
+        elif time.monotonic() > state.saved + SAVE_SECONDS:
+            state.save()
+        report(Progress(state.step, plan.steps, loss, measured, state.losses, state.held_out))
+    if plan.keep_best:
+        _copy(state.best, state.parameters)
+    result = Result(tuple(state.losses), tuple(state.held_out), state.step < plan.steps)
+    keep(result)
+    if rank() == 0:
+        state.path.unlink(missing_ok=True)
+    return result
 
 
 class _State:
@@ -158,7 +199,7 @@ class _State:
             raise GpuguideError("No parameter of the model asks for a gradient; add adapters, or unfreeze a layer.")
         optimizer = torch.optim.AdamW(self.parameters.values(), lr=plan.learning_rate, weight_decay=plan.weight_decay)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.share_at)
-        scaler = LossScaler(1.0, enabled=False)
+        scaler = SummingScaler(1.0, enabled=False)
         self.run = Training(model, optimizer, scaler, schedule, plan.precision, plan.clip)
         shapes = {name: list(each.shape) for name, each in self.parameters.items()}
         settings = {
@@ -166,21 +207,40 @@ class _State:
             for name, layer in adapted_layers(model).items()
             for each in layer.adapters
         }
-        self.identity = json.dumps({"plan": asdict(plan), "data": data, "trained": shapes, "adapters": settings})
+        self.identity = {
+            "plan": {name: value for name, value in asdict(plan).items() if name != "micro_batch"},
+            "data": data,
+            "base": _sampled(model),
+            "adapters": {"settings": settings, "shapes": shapes},
+        }
         self.step, self.losses, self.held_out = 0, list[float](), list[tuple[int, float]]()
+        self.best: dict[str, torch.Tensor] = {}
+        self.saved = time.monotonic()
         if path.exists():
             self._resume()
+        for each in self.parameters.values():
+            take_from_first(each)
 
     def exhausted(self) -> bool:
         """Return whether the held-out loss has not fallen for as long as the plan has patience."""
         patience, losses = self.plan.patience, [loss for _, loss in self.held_out]
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
+    def measured(self, loss: float) -> None:
+        """Note the held-out loss, and the parameters if it is the lowest."""
+        if self.plan.keep_best and all(loss < other for _, other in self.held_out):
+            self.best = {name: each.detach().clone() for name, each in self.parameters.items()}
+        self.held_out.append((self.step, loss))
+
     def save(self) -> None:
         """Write the state; if that fails, the one before stays."""
+        self.saved = time.monotonic()
+        if rank() != 0:
+            return
         kept: dict[str, Any] = {
-            "identity": self.identity,
+            "identity": json.dumps(self.identity),
             "parameters": {name: each.detach() for name, each in self.parameters.items()},
+            "best": self.best,
             "optimizer": self.run.optimizer.state_dict(),
             "schedule": self.run.schedule.state_dict() if self.run.schedule else None,
             "step": self.step,
@@ -193,22 +253,26 @@ class _State:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, content.getvalue())
         except OSError as error:
-            raise GpuguideError(f"{self.path} cannot be written ({error.strerror}); the last one stays.") from error
+            raise GpuguideError(
+                f"{self.path} cannot be written ({error.strerror}); the last one stays. "
+                "Make room, and run the same again to go on from it."
+            ) from error
 
     def _resume(self) -> None:
         try:
             kept = torch.load(self.path, map_location="cpu", weights_only=True)
-            identity = kept["identity"]
+            identity = json.loads(kept["identity"])
         except Exception as error:  # a truncated file fails in many ways
             raise GpuguideError(f"{self.path} is damaged ({error}). Remove it to begin anew.") from error
-        if identity != self.identity:
+        own = json.loads(json.dumps(self.identity))
+        if identity != own:
+            differing = [part for part in own if identity.get(part) != own[part]]
             raise GpuguideError(
-                f"{self.path} belongs to a run with another plan, data or adapters. "
+                f"{self.path} belongs to a run with another {' and '.join(differing)}. "
                 "Name another folder, or remove the file to begin anew."
             )
-        with torch.no_grad():
-            for name, each in self.parameters.items():
-                each.copy_(kept["parameters"][name])
+        _copy(kept["parameters"], self.parameters)
+        self.best = {name: each.to(self.parameters[name].device) for name, each in kept["best"].items()}
         self.run.optimizer.load_state_dict(kept["optimizer"])
         if self.run.schedule:
             self.run.schedule.load_state_dict(kept["schedule"])
@@ -219,17 +283,27 @@ class _State:
 def _step(state: _State, sequences: Sequence[torch.Tensor]) -> float:
     """Take one step, and return its loss."""
     plan, model = state.plan, state.run.model
-    torch.manual_seed(plan.seed * 1_000_003 + state.step)  # dropout
+    torch.manual_seed(plan.seed * 1_000_003 + state.step + (rank() << 40))  # dropout
     model.train()
-    outcome = train_step(state.run, [_batch(_drawn(sequences, plan, state.step), _device(model))])
-    if not math.isfinite(outcome.loss) or not math.isfinite(outcome.norm):
+    drawn = _drawn(sequences, plan, state.step)
+    own = drawn[rank() :: processes()]
+    at_once = plan.micro_batch or len(own)
+    batches = [_batch(own[start : start + at_once], _device(model)) for start in range(0, len(own), at_once)]
+    share = sum(len(each) - 1 for each in own) / sum(len(each) - 1 for each in drawn)
+
+    def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return share * cross_entropy_sum(logits, targets)  # a step divides by the targets of this process alone
+
+    outcome = train_step(state.run, batches, loss_sum)
+    (loss,) = total(outcome.loss)
+    if not math.isfinite(loss) or not math.isfinite(outcome.norm):
         raise GpuguideError(
-            f"The loss is {outcome.loss} and the gradients' norm {outcome.norm} at step {state.step + 1}: the run has "
+            f"The loss is {loss} and the gradients' norm {outcome.norm} at step {state.step + 1}: the run has "
             "diverged. Lower the learning rate."
         )
     state.step += 1
-    state.losses.append(outcome.loss)
-    return outcome.loss
+    state.losses.append(loss)
+    return loss
 
 
 def _drawn(sequences: Sequence[torch.Tensor], plan: Plan, step: int) -> list[torch.Tensor]:
@@ -237,9 +311,14 @@ def _drawn(sequences: Sequence[torch.Tensor], plan: Plan, step: int) -> list[tor
     chosen = []
     for place in range(step * plan.batch, (step + 1) * plan.batch):
         epoch, position = divmod(place, len(sequences))
-        generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + epoch)
-        chosen.append(sequences[int(torch.randperm(len(sequences), generator=generator)[position])])
+        chosen.append(sequences[_order(len(sequences), plan.seed * 1_000_003 + epoch)[position]])
     return chosen
+
+
+@functools.lru_cache(maxsize=2)
+def _order(count: int, seed: int) -> list[int]:
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
 
 
 def _batch(sequences: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -252,13 +331,32 @@ def _batch(sequences: Sequence[torch.Tensor], device: torch.device) -> tuple[tor
 def _held_out_loss(model: nn.Module, sequences: Sequence[torch.Tensor], plan: Plan) -> float:
     """Return the mean loss of all held-out tokens, in nats."""
     model.eval()
-    total, count = 0.0, 0
-    for start in range(0, len(sequences), plan.batch):
-        inputs, targets = _batch(sequences[start : start + plan.batch], _device(model))
+    loss, count = 0.0, 0
+    own, at_once = sequences[rank() :: processes()], plan.micro_batch or plan.batch
+    for start in range(0, len(own), at_once):
+        inputs, targets = _batch(own[start : start + at_once], _device(model))
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
-            total += float(cross_entropy_sum(model(inputs), targets))
+            loss += float(cross_entropy_sum(model(inputs), targets))
         count += int((targets != IGNORED).sum())
-    return total / count
+    loss, tokens = total(loss, count)
+    return loss / tokens
+
+
+@torch.no_grad()
+def _copy(values: dict[str, torch.Tensor], parameters: dict[str, nn.Parameter]) -> None:
+    for name, each in parameters.items():
+        each.copy_(values[name])
+
+
+def _sampled(model: nn.Module) -> str:
+    """Return a digest of the frozen weights, taken from some of the numbers of each."""
+    digest = hashlib.sha256()
+    for name, each in model.named_parameters():
+        if not each.requires_grad:
+            flat = each.detach().flatten()
+            some = flat[:: max(1, flat.numel() // SAMPLED)].float().cpu()
+            digest.update(f"{name} {tuple(each.shape)}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _device(model: nn.Module) -> torch.device:
