@@ -170,11 +170,11 @@ def finetune(
     state = _State(folder / STATE, model, plan, _identity(training, held_out))
     while state.step < plan.steps and not state.exhausted():
         if not state.held_out:
-            state.measured(_held_out_loss(model, held_out, plan))
+            state.measured(held_out_loss(model, held_out, plan))
         loss = _step(state, training)
         measured = None
         if state.step % plan.every == 0 or state.step == plan.steps:
-            measured = _held_out_loss(model, held_out, plan)
+            measured = held_out_loss(model, held_out, plan)
             state.measured(measured)
             state.save()
         elif time.monotonic() > state.saved + SAVE_SECONDS:
@@ -328,8 +328,8 @@ def _batch(sequences: Sequence[torch.Tensor], device: torch.device) -> tuple[tor
 
 
 @torch.no_grad()
-def _held_out_loss(model: nn.Module, sequences: Sequence[torch.Tensor], plan: Plan) -> float:
-    """Return the mean loss of all held-out tokens, in nats."""
+def held_out_loss(model: nn.Module, sequences: Sequence[torch.Tensor], plan: Plan) -> float:
+    """Return the mean loss of all held-out tokens, in nats; parameters as of :func:`finetune`."""
     model.eval()
     loss, count = 0.0, 0
     own, at_once = sequences[rank() :: processes()], plan.micro_batch or plan.batch
