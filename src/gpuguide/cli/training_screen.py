@@ -83,8 +83,9 @@ class Screen(Listener):
         self.say(f"{training} to train on, {held_out} held out; the longest has {prepared.longest} tokens.")
         if not self.asks:
             return True
-        pieces = [*((False, each) for each in prepared.training), *((True, each) for each in prepared.held_out)]
-        return _leafed(pieces[:SHOWN], len(pieces))
+        measured_with = [(True, each) for each in prepared.held_out[: SHOWN // 4]]
+        trained_on = [(False, each) for each in prepared.training[: SHOWN - len(measured_with)]]
+        return _leafed([*trained_on, *measured_with], training + held_out)
 
     def step(self, story: Story) -> None:
         """Show a step."""
@@ -92,6 +93,8 @@ class Screen(Listener):
             self.begun, self.first = time.monotonic(), len(story.losses)
             if self.first > 1:
                 self.say(f"Going on after step {self.first - 1}.")
+            elif self.live is None:
+                self.say(f"before: held out {story.measured[0][1]:.3f}")
         if self.live is not None:
             self.live.update(self._view(story))
 
@@ -188,7 +191,7 @@ def _leafed(pieces: Sequence[tuple[bool, Piece]], count: int) -> bool:
         _show_page(pieces[page * A_PAGE : (page + 1) * A_PAGE])
         if not sys.stdin.isatty():
             return True
-        shown = f"page {page + 1} of {pages}" + (f", the first {len(pieces)} of {count}" if count > len(pieces) else "")
+        shown = f"page {page + 1} of {pages}" + (f", {len(pieces)} of {count} samples" if count > len(pieces) else "")
         answer = _asked(f"{shown}. Enter: next page, b: back, s: start, q: quit > ")
         if answer in ("s", "q"):
             return answer == "s"

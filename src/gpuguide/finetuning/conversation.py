@@ -73,7 +73,7 @@ class Conversations:
         names = {name: _name_of(self.settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         try:
             return self.template.render(messages=list(map(asdict, messages)), add_generation_prompt=answer, **names)
-        except TemplateError as error:
+        except Exception as error:  # a template is a program, and fails in many ways
             raise GpuguideError(f"The chat template in {self.folder} refuses it: {error}") from error
 
     def tokens(self, messages: Sequence[Message], *, answer: bool = False) -> list[int]:

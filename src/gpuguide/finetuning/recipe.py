@@ -196,10 +196,8 @@ def _next(story: Story, listener: Listener, stage: int) -> None:
 
 
 def _check_folder(request: Request) -> None:
-    """Refuse to write over a finished run, unless that is asked for; then begin anew."""
-    if request.again and rank() == 0:
-        (request.out / STATE).unlink(missing_ok=True)
-    elif (request.out / NOTE).exists() and not (request.out / STATE).exists():
+    """Refuse to write over a finished run, unless that is asked for."""
+    if not request.again and (request.out / NOTE).exists() and not (request.out / STATE).exists():
         raise GpuguideError(
             f"{request.out} holds a finished run. Name another folder with --out, or write over it with --again."
         )
@@ -296,7 +294,7 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
             _save(story, model, folder)
 
     training, held_out = ([each.tokens for each in part] for part in (prepared.training, prepared.held_out))
-    lora.finetune(model, training, held_out, plan, request.out, report, keep)
+    lora.finetune(model, training, held_out, plan, request.out, report, keep, discard=request.again)
     _note_memory(story)
     if processes() > 1:
         first = rank() == 0

@@ -137,6 +137,8 @@ def finetune(
     folder: Path,
     report: Callable[[Progress], None] = lambda progress: None,
     keep: Callable[[Result], None] = lambda result: None,
+    *,
+    discard: bool = False,
 ) -> Result:
     """Train what asks for gradients in a model, or go on with a run that was stopped.
 
@@ -156,6 +158,8 @@ def finetune(
     keep : callable
         Called after the last step, to save the model. The state is let go of when it has returned, so that nothing is
         lost if the disk is full.
+    discard : bool
+        Begin anew where the state is damaged or belongs to another run, which is an error otherwise.
 
     Raises
     ------
@@ -168,6 +172,7 @@ def finetune(
     if plan.batch < processes():
         raise GpuguideError(f"A step has {plan.batch} sequences for {processes()} processes; each needs one or more.")
     state = _State(folder / STATE, model, plan, _identity(training, held_out))
+    state.resume(discard)
     while state.step < plan.steps and not state.exhausted():
         if not state.held_out:
             state.measured(held_out_loss(model, held_out, plan))
@@ -216,10 +221,6 @@ class _State:
         self.step, self.losses, self.held_out = 0, list[float](), list[tuple[int, float]]()
         self.best: dict[str, torch.Tensor] = {}
         self.saved = time.monotonic()
-        if path.exists():
-            self._resume()
-        for each in self.parameters.values():
-            take_from_first(each)
 
     def exhausted(self) -> bool:
         """Return whether the held-out loss has not fallen for as long as the plan has patience."""
@@ -258,7 +259,18 @@ class _State:
                 "Make room, and run the same again to go on from it."
             ) from error
 
-    def _resume(self) -> None:
+    def resume(self, discard: bool) -> None:
+        """Go on from the state that was kept, if there is one; ``discard`` as of :func:`finetune`."""
+        try:
+            if self.path.exists():
+                self._read()
+        except GpuguideError:
+            if not discard:
+                raise
+        for each in self.parameters.values():
+            take_from_first(each)
+
+    def _read(self) -> None:
         try:
             kept = torch.load(self.path, map_location="cpu", weights_only=True)
             identity = json.loads(kept["identity"])
