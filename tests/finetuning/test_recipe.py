@@ -248,3 +248,15 @@ def test_the_report_is_one_file_with_everything(data: Path, gpt2_folder: Path) -
 def replace_memory(story: Story) -> Story:
     story.peak, story.predicted = 3 * 2**30, 2 * 2**30
     return story
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_memory_is_what_was_predicted(data: Path) -> None:
+    card = devices.current()
+    story = run(request(data, Path("main"), batch=16), card, Listener())
+    assert story.best[1] < story.measured[0][1]
+    assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)
+    assert story.peak
+    assert story.predicted
+    assert story.peak <= 1.2 * story.predicted
+    assert "GPU memory at its peak" in html(story, "")
