@@ -166,6 +166,23 @@ def test_a_full_disk_at_the_end_loses_nothing(data: Path, gpt2_folder: Path, mon
     assert (asked.out / "merged" / "model.safetensors").exists()
 
 
+def test_a_kill_while_results_are_written_loses_nothing(
+    data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*given: object) -> None:
+        raise Stopped
+
+    asked = request(data, gpt2_folder)
+    monkeypatch.setattr(saving, "write_note", killed)
+    with pytest.raises(Stopped):
+        run(asked, CPU, Listener())
+    monkeypatch.undo()
+    listener = Taking()
+    assert len(run(asked, CPU, listener).losses) == 20
+    assert listener.first == 0
+    assert "finetune.json" in {path.name for path in asked.out.iterdir()}
+
+
 def test_declining_leaves_nothing(data: Path, gpt2_folder: Path) -> None:
     class Refusing(Listener):
         def confirm(self, prepared: Prepared) -> bool:

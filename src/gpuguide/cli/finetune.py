@@ -60,7 +60,7 @@ def finetune(
     device: Annotated[str | None, typer.Option(help="gpu or cpu; by default a GPU where there is one.")] = None,
     seed: Annotated[int, typer.Option(help="Of the adapters, the order of the data and what is held out.")] = 0,
     merge: Annotated[bool, typer.Option(help="Write a checkpoint with the adapter merged, too.")] = True,
-    again: Annotated[bool, typer.Option("--again", help="Write over a finished run, or one with other settings.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Write over a finished run, or another one.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Begin without showing the data.")] = False,
 ) -> None:
     """Fine-tune a model on a text, or on samples: {"text": ...} or {"messages": [...]} in each line or row.

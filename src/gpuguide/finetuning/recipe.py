@@ -289,26 +289,18 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
     def keep(result: lora.Result) -> None:
         story.losses, story.measured = result.losses, result.held_out
         story.stopped_early = result.stopped_early
-        _next(story, listener, 6)
-        if rank() == 0:
+        _note_memory(story)
+        first = rank() == 0
+        if processes() > 1:
+            dist.destroy_process_group()  # what follows is for one
+        if first:
+            _next(story, listener, 6)
             _save(story, model, folder)
+            _finish(story, model, tokenizer)
+            listener.measured(story)
 
     training, held_out = ([each.tokens for each in part] for part in (prepared.training, prepared.held_out))
     lora.finetune(model, training, held_out, plan, request.out, report, keep, discard=request.again)
-    _note_memory(story)
-    if processes() > 1:
-        first = rank() == 0
-        dist.destroy_process_group()  # what follows is for one
-        if not first:
-            return
-    after = [examples.continued(model, tokenizer, example) for example, _, _ in story.examples]
-    story.examples = [(*row[:2], text) for row, text in zip(story.examples, after, strict=True)]
-    if request.merge:
-        merged = checkpoint.read_model(request.out / MERGED, FORMATS[plan.precision]).to(story.device.torch_device)
-        story.merged_loss = held_out_loss(merged, held_out, plan)
-    story.finished = time.time()
-    saving.write_note(request.out / NOTE, summary(story))
-    listener.measured(story)
 
 
 def _before(
@@ -325,6 +317,20 @@ def _save(story: Story, model: GPT2 | Llama, folder: Path) -> None:
         saving.save_merged(folder, request.out / ADAPTER, request.out / MERGED)
     else:
         shutil.rmtree(request.out / MERGED, ignore_errors=True)  # that of another adapter
+
+
+def _finish(story: Story, model: GPT2 | Llama, tokenizer: Tokenizer) -> None:
+    """Write with the trained model, measure the merged checkpoint as it was written, and note what came of the run."""
+    request, plan, prepared = story.request, story.plan, story.prepared
+    assert plan is not None
+    assert prepared is not None
+    after = [examples.continued(model, tokenizer, example) for example, _, _ in story.examples]
+    story.examples = [(*row[:2], text) for row, text in zip(story.examples, after, strict=True)]
+    if request.merge:
+        merged = checkpoint.read_model(request.out / MERGED, FORMATS[plan.precision]).to(story.device.torch_device)
+        story.merged_loss = held_out_loss(merged, [each.tokens for each in prepared.held_out], plan)
+    story.finished = time.time()
+    saving.write_note(request.out / NOTE, summary(story))
 
 
 def _note_memory(story: Story) -> None:

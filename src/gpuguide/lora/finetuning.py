@@ -157,7 +157,7 @@ def finetune(
         Called after every step.
     keep : callable
         Called after the last step, to save the model. The state is let go of when it has returned, so that nothing is
-        lost if the disk is full.
+        lost if the disk is full. It may end the group of processes, since nothing is shared after it.
     discard : bool
         Begin anew where the state is damaged or belongs to another run, which is an error otherwise.
 
@@ -188,8 +188,9 @@ def finetune(
     if plan.keep_best:
         _copy(state.best, state.parameters)
     result = Result(tuple(state.losses), tuple(state.held_out), state.step < plan.steps)
+    first = rank() == 0  # before keep() may have left the group
     keep(result)
-    if rank() == 0:
+    if first:
         state.path.unlink(missing_ok=True)
     return result
 
@@ -219,8 +220,7 @@ class _State:
             "adapters": {"settings": settings, "shapes": shapes},
         }
         self.step, self.losses, self.held_out = 0, list[float](), list[tuple[int, float]]()
-        self.best: dict[str, torch.Tensor] = {}
-        self.saved = time.monotonic()
+        self.best, self.saved = dict[str, torch.Tensor](), time.monotonic()
 
     def exhausted(self) -> bool:
         """Return whether the held-out loss has not fallen for as long as the plan has patience."""
