@@ -10,16 +10,16 @@
 from gpuguide.lora.files import load_adapter, save_adapter
 from gpuguide.lora.finetuning import Plan, Progress, Result, finetune
 from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers
+from gpuguide.lora.merging import lost_in_merging, merge, unmerge
 from gpuguide.lora.model import (
     Count,
     add_adapters,
     count_parameters,
-    fitting_layers,
-    merge,
-    unmerge,
+    remove_adapter,
     use_adapter,
 )
 from gpuguide.lora.product import plain_product, product
+from gpuguide.lora.targets import fitting_layers
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "Settings",
@@ -28,8 +28,10 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "use_adapter",
     "count_parameters",
     "Count",
+    "remove_adapter",
     "merge",
     "unmerge",
+    "lost_in_merging",
     "save_adapter",
     "load_adapter",
     "finetune",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.lora.product import Frozen, Packed, product
+from gpuguide.lora.packed import Packed, PackedMatrix
+from gpuguide.lora.product import Frozen, Spans, product, whole_up
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,37 @@ class Settings:
 class Adapter(nn.Module):
     """Two thin matrices: A, drawn as PEFT draws it, and B, zeros, so that nothing changes before the first step.
 
-    ``down`` is A, ``(rank, in)``; ``up`` is B, ``(out, rank)``.
+    ``down`` is A, ``(rank, in)``; ``up`` is B, ``(out, rank)``. With ``spans``, which say beside which rows of the
+    matrix there are adapters, A is ``(spans * rank, in)`` and B has the rows of all spans.
     """
 
-    def __init__(self, inputs: int, outputs: int, settings: Settings, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        settings: Settings,
+        dtype: torch.dtype,
+        device: torch.device,
+        spans: Spans | None = None,
+        parts: tuple[str, ...] = (),
+    ) -> None:
         super().__init__()
-        self.settings = settings
-        self.down = nn.Parameter(torch.empty(settings.rank, inputs, dtype=dtype, device=device))
-        self.up = nn.Parameter(torch.zeros(outputs, settings.rank, dtype=dtype, device=device))
+        self.settings, self.outputs, self.spans, self.parts = settings, outputs, spans, parts
+        places = 1 if spans is None else len(spans)
+        rows = outputs if spans is None else sum(stop - start for start, stop in spans)
+        self.down = nn.Parameter(torch.empty(places * settings.rank, inputs, dtype=dtype, device=device))
+        self.up = nn.Parameter(torch.zeros(rows, settings.rank, dtype=dtype, device=device))
         self.dropout = nn.Dropout(settings.dropout)
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))  # its bound depends on the inputs alone
+
+    def whole_up(self) -> torch.Tensor:
+        """Return B for the whole matrix, ``(out, spans * rank)``, with zeros where no adapter is."""
+        return self.up if self.spans is None else whole_up(self.up, self.spans, self.outputs)
 
     def change(self) -> torch.Tensor:
-        """Return what the adapter adds to the matrix, ``(out, in)`` in fp32."""
-        return self.settings.scale * (self.up.float() @ self.down.float())
+        """Return what the adapter adds to the matrix, ``(out, in)`` in fp32, or in fp64 where it is stored in that."""
+        wide = torch.float64 if self.up.dtype == torch.float64 else torch.float32
+        return self.settings.scale * (self.whole_up().to(wide) @ self.down.to(wide))
 
 
 class AdaptedLayer(nn.Module):
@@ -101,42 +120,61 @@ class AdaptedLayer(nn.Module):
         self.transposed = not isinstance(base, nn.Linear)
         weight = base.weight
         assert isinstance(weight, torch.Tensor)
-        self.out_features, self.in_features = weight.shape[::-1] if self.transposed else weight.shape
-        self.device, self.dtype = weight.device, weight.dtype
-        self.packed = packed
+        self.out_features, self.in_features = shape_of(base)
+        self.packed: PackedMatrix | None = None
         if packed is not None:
             if (packed.out_features, packed.in_features) != (self.out_features, self.in_features):
                 raise GpuguideError(
                     f"The packed matrix is ({packed.out_features}, {packed.in_features}); "
                     f"the layer's is ({self.out_features}, {self.in_features})."
                 )
+            self.packed = PackedMatrix(packed)
             base.weight = None  # type: ignore[assignment]
         self.base = base.requires_grad_(False)
         self.adapters = nn.ModuleDict()
         self.active: str | None = None
         self.merged: str | None = None
 
-    def add(self, name: str, settings: Settings, dtype: torch.dtype = torch.float32) -> Adapter:
+    def add(
+        self,
+        name: str,
+        settings: Settings,
+        dtype: torch.dtype = torch.float32,
+        *,
+        spans: Spans | None = None,
+        parts: tuple[str, ...] = (),
+    ) -> Adapter:
         """Add an adapter and make it the active one.
+
+        Parameters
+        ----------
+        name : str
+            Without a point, since it becomes a part of the names of parameters.
+        settings : Settings
+            What it is.
+        dtype : torch.dtype
+            Format in which it is stored and trained.
+        spans, parts
+            Rows of the matrix beside which it stands, and what they are called; all rows if they are left out.
 
         Raises
         ------
         GpuguideError
             If there is one of that name, the rank is above the layer's size, or one is merged.
         """
-        self._check_unmerged("add an adapter")
-        if name in self.adapters:
-            raise GpuguideError(f"There is an adapter named {name!r} already; choose another name.")
-        most = min(self.in_features, self.out_features)
-        if settings.rank > most:
-            raise GpuguideError(
-                f"The rank is {settings.rank}, but a matrix of {self.out_features} by {self.in_features} has a rank of "
-                f"{most} at most; choose a lower one."
-            )
-        adapter = Adapter(self.in_features, self.out_features, settings, dtype, self.device)
+        self.check_unmerged("add an adapter")
+        self.check_addable(name, settings, spans)
+        device = next(chain(self.base.parameters(), self.buffers())).device
+        adapter = Adapter(self.in_features, self.out_features, settings, dtype, device, spans, parts)
         self.adapters[name] = adapter
         self.active = name
         return adapter
+
+    def check_addable(self, name: str, settings: Settings, spans: Spans | None = None) -> None:
+        """Raise what :meth:`add` would, but for what a merged adapter forbids."""
+        if name in self.adapters:
+            raise GpuguideError(f"There is an adapter named {name!r} already; choose another name.")
+        check_rank((self.out_features, self.in_features), settings, spans)
 
     def use(self, name: str | None) -> None:
         """Make an adapter the active one; ``None`` gives the base alone.
@@ -146,7 +184,7 @@ class AdaptedLayer(nn.Module):
         GpuguideError
             If there is none of that name, or one is merged.
         """
-        self._check_unmerged("change the adapter")
+        self.check_unmerged("change the adapter")
         if name is not None and name not in self.adapters:
             raise unknown("adapter", name, self.adapters)
         self.active = name
@@ -188,7 +226,7 @@ class AdaptedLayer(nn.Module):
         dropping = self.training and adapter.settings.dropout > 0
         dropped = adapter.dropout(x) if dropping else None
         down, up = adapter.down.to(dtype), adapter.up.to(dtype)
-        return product(x, self.frozen(dtype), bias, down, up, adapter.settings.scale, dropped)
+        return product(x, self.frozen(dtype), bias, down, up, adapter.settings.scale, dropped, adapter.spans)
 
     @torch.no_grad()
     def merge(self, *, keep: bool = False) -> torch.Tensor | None:
@@ -206,7 +244,7 @@ class AdaptedLayer(nn.Module):
         GpuguideError
             If an adapter is merged already, none is active, or the matrix is packed.
         """
-        self._check_unmerged("merge")
+        self.check_unmerged("merge")
         if self.active is None:
             raise GpuguideError("No adapter is active, so there is nothing to merge; choose one with use().")
         if self.packed is not None:
@@ -214,7 +252,7 @@ class AdaptedLayer(nn.Module):
         weight = self._weight()
         kept = weight.clone() if keep else None
         change = self.adapter(self.active).change()
-        weight.copy_(weight.float() + (change.t() if self.transposed else change))
+        weight.copy_(weight.to(change.dtype) + self.as_stored(change))
         self.merged = self.active
         return kept
 
@@ -235,7 +273,7 @@ class AdaptedLayer(nn.Module):
         weight = self._weight()
         if kept is None:
             change = self.adapter(self.merged).change()
-            weight.copy_(weight.float() - (change.t() if self.transposed else change))
+            weight.copy_(weight.to(change.dtype) - self.as_stored(change))
         elif kept.shape != weight.shape or kept.dtype != weight.dtype:
             raise GpuguideError(
                 f"The copy is {kept.dtype} {tuple(kept.shape)}; the weights are {weight.dtype} {tuple(weight.shape)}."
@@ -244,12 +282,17 @@ class AdaptedLayer(nn.Module):
             weight.copy_(kept)
         self.merged = None
 
+    def as_stored(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Return a matrix ``(out, in)`` in the order in which the layer stores its own."""
+        return matrix.t() if self.transposed else matrix
+
     def _weight(self) -> torch.Tensor:
         weight = self.base.weight
         assert isinstance(weight, torch.Tensor)
         return weight
 
-    def _check_unmerged(self, action: str) -> None:
+    def check_unmerged(self, action: str) -> None:
+        """Raise a :class:`~gpuguide.errors.GpuguideError` if an adapter is merged; ``action`` is what it forbids."""
         if self.merged is not None:
             raise GpuguideError(f"The adapter {self.merged!r} is merged; unmerge it before you {action}.")
 
@@ -257,6 +300,27 @@ class AdaptedLayer(nn.Module):
 def is_adaptable(layer: nn.Module) -> bool:
     """Return whether a layer is an ``nn.Linear`` or a ``Conv1D``, which is known by its name, without an import."""
     return isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
+
+
+def shape_of(layer: nn.Module) -> tuple[int, int]:
+    """Return the shape of a layer's matrix, ``(out, in)``, however it is stored."""
+    if isinstance(layer, AdaptedLayer):
+        return layer.out_features, layer.in_features
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)
+    first, second = weight.shape
+    return (first, second) if isinstance(layer, nn.Linear) else (second, first)
+
+
+def check_rank(shape: tuple[int, int], settings: Settings, spans: Spans | None = None, name: str = "") -> None:
+    """Raise a :class:`~gpuguide.errors.GpuguideError` if a rank is above what a matrix or a part of it can have."""
+    most = min(shape) if spans is None else min(shape[1], *(stop - start for start, stop in spans))
+    if settings.rank > most:
+        what = name or f"a matrix of {shape[0]} by {shape[1]}"
+        raise GpuguideError(
+            f"The rank is {settings.rank}, but {what}{', or a part of it,' if spans else ''} has a rank of {most} at "
+            "most; choose a lower one."
+        )
 
 
 def adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:

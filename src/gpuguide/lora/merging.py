@@ -1,7 +1,7 @@
 """Adapters merged into the frozen weights, so that they cost nothing in use, and taken out again.
 
-The sum is formed in fp32 and rounded once. In bf16 an update below half the distance between neighbouring numbers is
-lost; :func:`merge` says how much of it was.
+The sum is formed in fp32 and rounded once. In bf16 a change below half of the distance between neighbouring numbers is
+lost; :func:`lost_in_merging` says how much of it that would be.
 """
 
 from __future__ import annotations
@@ -12,126 +12,115 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.adapting import adapted_layers, require_unmerged
-from gpuguide.lora.layer import AdaptedLayer, Adapter, frozen_parts, is_conv1d
+from gpuguide.lora.layer import AdaptedLayer, adapted_layers
 
 
 @dataclass(frozen=True)
-class Merged:
-    """What came of merging one layer."""
+class Loss:
+    """What merging an adapter into one layer loses to rounding."""
 
-    update: float
-    """Norm of the update"""
+    change: float
+    """Norm of what the adapter adds to the matrix"""
     lost: float
-    """Norm of what rounding made of it, less the update, over the norm of the update; 0 for an update of zero"""
+    """Norm of the difference between that and what is added after rounding, over the first; 0 where nothing is added"""
+    unmoved: float
+    """Share of the weights that should change and do not"""
 
 
-@torch.no_grad()
-def merge(model: nn.Module, *, keep: bool = False) -> dict[str, Merged]:
-    """Add the active adapter to the frozen weights, in place.
+def merge(model: nn.Module, *, keep: bool = False) -> dict[str, torch.Tensor]:
+    """Merge the active adapters of all layers into their weights, in place.
 
     Parameters
     ----------
-    model : torch.nn.Module
+    model : nn.Module
         With an active adapter.
     keep : bool
-        Whether to keep a copy of each weight, so that :func:`unmerge` restores it to the last bit. That takes as much
-        memory as the weights; without it, unmerging subtracts and may be off by a rounding or two.
+        Whether to return the weights as they were, for :func:`unmerge`. They take as much memory as the weights.
 
     Returns
     -------
-    dict of str to Merged
-        For each layer, what rounding lost.
+    dict of str to torch.Tensor
+        By the name of the layer; empty without ``keep``.
 
     Raises
     ------
     GpuguideError
-        If an adapter is merged already, none is active, or a weight is stored in few bits, which would be rounded to
-        those again. The model is then as it was.
+        If an adapter is merged already, none is active, or a matrix is packed. Then nothing is merged.
     """
-    require_unmerged(model, "before another is merged")
-    layers = {name: layer for name, layer in adapted_layers(model).items() if layer.active is not None}
-    if not layers:
-        raise GpuguideError("No adapter is active, so there is nothing to merge; choose one with select.")
-    for name, layer in layers.items():
-        weight, _ = frozen_parts(layer.base)
-        if not isinstance(weight, torch.Tensor):
-            raise GpuguideError(
-                f"{name} is stored as {type(weight).__name__}, and a sum would be rounded to that again; "
-                "turn the weights back with to_dense first."
-            )
-    return {name: _merge(layer, keep) for name, layer in layers.items()}
+    layers = _mergeable(model)
+    kept = {name: layer.merge(keep=keep) for name, layer in layers.items()}
+    return {name: weight for name, weight in kept.items() if weight is not None}
 
 
-def _merge(layer: AdaptedLayer, keep: bool) -> Merged:
-    weight, update = _weight(layer), _update(layer)
-    before = weight.clone()
-    weight.copy_(weight.to(update.dtype) + update)
-    layer.merged, layer.kept = layer.active, before if keep else None
-    norm = float(update.norm())
-    moved = weight.to(update.dtype) - before.to(update.dtype)
-    return Merged(norm, float((moved - update).norm()) / norm if norm else 0.0)
+def unmerge(model: nn.Module, kept: dict[str, torch.Tensor] | None = None) -> None:
+    """Take merged adapters out again: bit for bit with the weights that :func:`merge` returned, else nearly.
 
-
-@torch.no_grad()
-def unmerge(model: nn.Module) -> None:
-    """Take the merged adapter out of the weights: to the last bit from a kept copy, else by subtraction.
-
-    Subtracting rounds a second time, so a weight in a format of precision ``eps`` comes back within ``eps`` times the
+    Subtracting rounds a second time: in a format of precision ``eps`` a weight comes back within ``eps`` times the
     larger of itself and the sum.
 
     Raises
     ------
     GpuguideError
-        If none is merged.
+        If none is merged, or the weights are those of other layers.
     """
-    layers = [layer for layer in adapted_layers(model).values() if layer.merged is not None]
+    layers = {name: layer for name, layer in adapted_layers(model).items() if layer.merged is not None}
     if not layers:
         raise GpuguideError("No adapter is merged, so there is nothing to take out.")
-    for layer in layers:
-        weight = _weight(layer)
-        if layer.kept is not None:
-            weight.copy_(layer.kept)
-        else:
-            update = _update(layer)
-            weight.copy_(weight.to(update.dtype) - update)
-        layer.merged = layer.kept = None
+    if kept is not None and kept.keys() != layers.keys():
+        raise GpuguideError(
+            f"The weights that were kept are those of {len(kept)} layers, and adapters are merged into {len(layers)} "
+            "layers with other names; give what merge() returned."
+        )
+    for name, layer in layers.items():
+        layer.unmerge(None if kept is None else kept[name])
 
 
 @torch.no_grad()
-def to_dense(model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Turn weights in few bits beside adapters into ordinary ones, in place, so that adapters can be merged.
+def lost_in_merging(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Loss]:
+    """Return what merging the active adapters would lose to rounding. Nothing is merged.
 
     Parameters
     ----------
-    model : torch.nn.Module
-        Layers that are stored in few bits become :class:`torch.nn.Linear`; others stay.
-    dtype : torch.dtype
-        Of the weights and biases.
+    model : nn.Module
+        With an active adapter.
+    dtype : torch.dtype, optional
+        Format that the sum is rounded to: that of the weights if it is left out.
+
+    Returns
+    -------
+    dict of str to Loss
+        By the name of the layer.
+
+    Raises
+    ------
+    GpuguideError
+        As :func:`merge`.
     """
-    from gpuguide.lora.adapting import replace
-    from gpuguide.lora.frozen import QuantizedLinear
-
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, QuantizedLinear):
-            stored = layer.stored
-            dense = nn.Linear(stored.in_features, stored.out_features, layer.bias is not None, layer.device, dtype)
-            dense.weight.copy_(stored.dequantize(dtype))
-            if layer.bias is not None:
-                dense.bias.copy_(layer.bias)
-            replace(model, name, dense.requires_grad_(False).train(layer.training))
+    return {name: _loss(layer, dtype) for name, layer in _mergeable(model).items()}
 
 
-def _weight(layer: AdaptedLayer) -> torch.Tensor:
-    weight, _ = frozen_parts(layer.base)
+def _loss(layer: AdaptedLayer, dtype: torch.dtype | None) -> Loss:
+    assert layer.active is not None
+    weight = layer.base.weight
     assert isinstance(weight, torch.Tensor)
-    return weight.data
+    change = layer.as_stored(layer.adapter(layer.active).change()).double()
+    before = weight.to(dtype or weight.dtype)
+    moved = (before.double() + change).to(before.dtype).double() - before.double()
+    size, meant = float(change.norm()), change != 0
+    lost = float((moved - change).norm()) / size if size else 0.0
+    return Loss(size, lost, float((meant & (moved == 0)).sum()) / max(int(meant.sum()), 1))
 
 
-def _update(layer: AdaptedLayer) -> torch.Tensor:
-    """Return the update of the adapter that is or will be merged, in the layout of the weight."""
-    name = layer.merged or layer.active
-    assert name is not None
-    adapter: Adapter = layer.adapter(name)
-    update = adapter.update().to(_weight(layer).device)
-    return update.t() if is_conv1d(layer.base) else update
+def _mergeable(model: nn.Module) -> dict[str, AdaptedLayer]:
+    """Return the layers with an active adapter, if all of them can be merged."""
+    layers = {name: layer for name, layer in adapted_layers(model).items() if layer.active is not None}
+    if not layers:
+        raise GpuguideError("No adapter is active, so there is nothing to merge; choose one with use_adapter().")
+    for name, layer in layers.items():
+        layer.check_unmerged("merge")
+        if layer.packed is not None:
+            raise GpuguideError(
+                f"{name} is packed, which has no room for a change; merge into the weights it was made from, for "
+                "example with merge_into_checkpoint()."
+            )
+    return layers

@@ -2,9 +2,9 @@
 
 A weight becomes one of 16 values between -1 and 1, times a scale. The values lie where quantiles of a normal
 distribution are, close together near zero, because trained weights are distributed almost like that; one of them is
-exactly zero. A block of 64 weights shares a scale, its largest magnitude. A scale in fp32 would be half a bit a weight,
-so scales are stored in 8 bits themselves: 256 of them share a mean and a scale in fp32 (double quantisation). That makes
-4 + 8 / 64 + 32 / (64 * 256) bits a weight.
+exactly zero. A block of 64 weights shares a scale, its largest magnitude. In fp32 it would be half a bit a weight, so
+scales are stored in 8 bits themselves: 256 of them share a mean and a scale, both in fp32 (double quantisation). That
+makes 4 + 8 / 64 + 64 / (64 * 256) bits a weight, 4.13.
 
 The values are those of bitsandbytes, and so are the blocks, in the order of the weight's rows. Its 8-bit scales use a
 table of their own, here they are whole numbers from -127 to 127, so weights come back slightly different.
@@ -35,7 +35,6 @@ BLOCK = 64
 """Weights that share a scale"""
 SCALES_TOGETHER = 256
 """Scales that share a mean and a scale of their own"""
-ZERO = VALUES.index(0.0)
 MOST = 127
 """The largest of an 8-bit number with a sign"""
 
@@ -52,6 +51,8 @@ class Nf4:
         ``(blocks,)``, int8.
     of_scales : torch.Tensor
         ``(2, ceil(blocks / 256))``, fp32: means of scales, and their scales.
+    values : torch.Tensor
+        ``(16,)``, fp32: :data:`VALUES`, on the same device, since a CUDA graph that is captured cannot fetch them.
     shape : tuple of int
         ``(out, in)``.
     """
@@ -59,6 +60,7 @@ class Nf4:
     weight: torch.Tensor
     scales: torch.Tensor
     of_scales: torch.Tensor
+    values: torch.Tensor
     shape: tuple[int, int]
 
     @property
@@ -73,19 +75,18 @@ class Nf4:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights, scales, and scales of scales."""
+        """Bytes of weights, scales, and scales of scales; the 16 values are the same for all matrices."""
         return self.weight.nbytes + self.scales.nbytes + self.of_scales.nbytes
 
     def to(self, device: torch.device | str) -> Nf4:
         """Return the same matrix on another device."""
-        moved = {name: getattr(self, name).to(device) for name in ("weight", "scales", "of_scales")}
+        moved = {name: getattr(self, name).to(device) for name in ("weight", "scales", "of_scales", "values")}
         return replace(self, **moved)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the values that are stored, ``(out, in)``: products in fp32, rounded to ``dtype``."""
-        values = torch.tensor(VALUES, device=self.weight.device)
-        numbers = torch.stack([self.weight >> 4, self.weight & 15], dim=-1).long()
-        blocks = values[numbers].view(-1, BLOCK) * _scales(self.scales, self.of_scales).unsqueeze(1)
+        numbers = torch.stack([self.weight >> 4, self.weight & 15], dim=-1).int()
+        blocks = self.values[numbers].view(-1, BLOCK) * _scales(self.scales, self.of_scales).unsqueeze(1)
         return blocks.flatten()[: self.shape[0] * self.shape[1]].view(self.shape).to(dtype)
 
 
@@ -116,7 +117,7 @@ def quantize_nf4(weight: torch.Tensor) -> Nf4:
     steps = torch.where(read_back == 0, 0.0, blocks / torch.where(read_back == 0, 1.0, read_back))
     values = torch.tensor(VALUES, device=weight.device)
     numbers = torch.bucketize(steps, (values[1:] + values[:-1]) / 2).to(torch.uint8).view(-1, 2)
-    return Nf4(numbers[:, 0] << 4 | numbers[:, 1], scales, of_scales, (weight.shape[0], weight.shape[1]))
+    return Nf4(numbers[:, 0] << 4 | numbers[:, 1], scales, of_scales, values, (weight.shape[0], weight.shape[1]))
 
 
 def _double_quantized(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
