@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,19 +65,30 @@ def add_adapters(
         If a pattern fits no layer, a layer's weights are tied to another's, or the rank is above a layer's size.
         The model is left as it was.
     """
-    settings = settings or Settings()
-    _check_name(name)
     chosen = find_targets(model, targets)
+    add_to_targets(model, dict.fromkeys(chosen, settings or Settings()), name=name, dtype=dtype, packing=packing)
+    return [target.name for target in chosen]
+
+
+def add_to_targets(
+    model: nn.Module,
+    chosen: Mapping[Target, Settings],
+    *,
+    name: str = "default",
+    dtype: torch.dtype = torch.float32,
+    packing: Packing | None = None,
+) -> None:
+    """Do what :func:`add_adapters` does for layers that are found already, each with settings of its own."""
+    _check_name(name)
     check_not_tied(model, [target.name for target in chosen])
-    for target in chosen:
+    for target, settings in chosen.items():
         _check_possible(target, model.get_submodule(target.name), name, settings, packing)
     model.requires_grad_(False)
-    for target in chosen:
+    for target, settings in chosen.items():
         found = model.get_submodule(target.name)
         adapted = found if isinstance(found, AdaptedLayer) else _replaced(model, target.name, packing)
         adapted.add(name, settings, dtype, spans=target.spans, parts=target.parts)
     use_adapter(model, name)
-    return [target.name for target in chosen]
 
 
 def use_adapter(model: nn.Module, name: str | None) -> None:

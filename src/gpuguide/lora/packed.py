@@ -107,9 +107,7 @@ def kind_of(packed: Packed | PackedMatrix) -> int:
         return packed.kind
     names = _tensor_fields(packed)
     others = tuple(
-        (each.name, getattr(packed, each.name))
-        for each in dataclasses.fields(packed)  # type: ignore[arg-type]
-        if each.name not in names
+        (each.name, getattr(packed, each.name)) for each in dataclasses.fields(packed) if each.name not in names
     )
     kind = (type(packed), others, names, (packed.out_features, packed.in_features))
     if kind not in _kinds:

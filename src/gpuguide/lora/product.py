@@ -175,11 +175,26 @@ def _add(out: torch.Tensor, hidden: torch.Tensor, up: torch.Tensor, scale: float
     """Return the frozen part with the adapter's added to it, in place where nothing is traced."""
     if spans is None:
         return _sum_of_products(out, hidden, up.t(), scale)
-    flat, rank = out.flatten(0, -2), up.shape[1]
-    for place, ((start, stop), part) in enumerate(zip(spans, _by_span(up, spans), strict=True)):
-        columns = hidden.flatten(0, -2)[:, place * rank : (place + 1) * rank]
-        flat[:, start:stop].addmm_(columns, part.t(), alpha=scale)
+    of_each = list(zip(spans, hidden.chunk(len(spans), dim=-1), _by_span(up, spans), strict=True))
+    if torch.compiler.is_compiling():
+        return out + scale * _spread([(span, columns @ part.t()) for span, columns, part in of_each], out)
+    flat = out.flatten(0, -2)
+    for (start, stop), columns, part in of_each:
+        flat[:, start:stop].addmm_(columns.flatten(0, -2), part.t(), alpha=scale)
     return out
+
+
+def _spread(found: list[tuple[tuple[int, int], torch.Tensor]], out: torch.Tensor) -> torch.Tensor:
+    """Return what was found for some columns side by side, in the shape of ``out``, with zeros between."""
+    pieces, reached = [], 0
+    for (start, stop), piece in found:
+        if start > reached:
+            pieces.append(out.new_zeros(*out.shape[:-1], start - reached))
+        pieces.append(piece)
+        reached = stop
+    if reached < out.shape[-1]:
+        pieces.append(out.new_zeros(*out.shape[:-1], out.shape[-1] - reached))
+    return torch.cat(pieces, dim=-1)
 
 
 def _sum_of_products(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
