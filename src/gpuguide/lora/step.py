@@ -79,6 +79,9 @@ class TrainingStep:
         Shape of the batches.
     settings : StepSettings, optional
         How the step is taken.
+    pool : optional
+        Memory that its graph shares with others which never run at the same time, as
+        ``torch.cuda.graph_pool_handle()`` gives it.
 
     Raises
     ------
@@ -93,6 +96,8 @@ class TrainingStep:
         batch: int,
         seq_len: int,
         settings: StepSettings | None = None,
+        *,
+        pool: Any = None,
     ) -> None:
         self.settings = settings or StepSettings()
         self.parameters = [each for each in parameters if each.requires_grad]
@@ -104,6 +109,7 @@ class TrainingStep:
         self.masters = _Masters(self.parameters, self.settings.masters)
         self.optimizer = _optimizer(self.masters.trained, self.settings, self.device)
         self.loss = _compiled(loss, self.settings.backend)
+        self._pool = pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.zeros((), device=self.device)
         wanted = self.settings.graphed
@@ -185,7 +191,7 @@ class TrainingStep:
         for parameter in self.parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, pool=self._pool):
             self._result.copy_(self._step())
         self._forget(values)
 
