@@ -3,7 +3,8 @@
 Adapters turn each product into five or six small ones, and a small model has many layers: launched one after another by
 the host they take longer to launch than to run. A compiler joins what lies between the products, and a CUDA graph
 launches the whole step at once. Everything must then have its place: shapes are fixed, and batches are copied to where
-the graph reads.
+the graph reads. A process that makes steps of many models calls ``torch.compiler.reset()`` between them: the compiler
+counts them as one function that changes too often.
 
 Parameters in bf16 keep a copy in fp32, which the optimizer changes: near 0.02 the numbers of bf16 lie 0.0001 apart, and
 most updates are smaller. The copies of all parameters are read and written together.
