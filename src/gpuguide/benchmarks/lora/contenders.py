@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from gpuguide import lora
 from gpuguide.benchmarks.inference import with_transformers
@@ -45,6 +47,7 @@ class Trained:
 Make = Callable[[Keys, str], Trained]
 EAGER = StepSettings(backend=None, graphed=False)
 COMPILED = StepSettings(masters=False)
+CAUSAL = "gpuguide-causal"
 
 
 def ours(keys: Keys, device: str) -> Trained:
@@ -74,7 +77,7 @@ def peft(keys: Keys, device: str, settings: StepSettings, *, autocast: bool = Fa
     from peft import LoraConfig, get_peft_model
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    base = with_transformers.converted(problem.model(keys, device), device)
+    base = with_transformers.converted(problem.model(keys, device), device, attention_without_mask())
     base.loss_function = ForCausalLMLoss  # which GPT-2 takes too, with a warning that no compiler takes
     kind = problem.kind(keys)
     config = LoraConfig(
@@ -119,6 +122,34 @@ def full(keys: Keys, device: str) -> Trained:
         return [each.detach() for each in problem.model(keys, device).parameters()]
 
     return Trained(model, WithoutHead(model).loss, StepSettings(), arrange, named, reference.of_weights)
+
+
+@cache
+def attention_without_mask() -> str:
+    """Return what ``transformers`` calls an attention that needs no mask, after it was told of it.
+
+    Its own, ``sdpa``, passes a mask as soon as it is compiled, with which PyTorch's fastest kernels do not work.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(CAUSAL, _causal_attention)
+    return CAUSAL
+
+
+def _causal_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    grouped = key.shape[1] < query.shape[1]
+    mixed = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped
+    )
+    return mixed.transpose(1, 2).contiguous(), None
 
 
 def _loss_of_transformers(model: Any, autocast: bool) -> Loss:

@@ -14,9 +14,8 @@ all weights are compiled at one rank only.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 
 import torch
 
@@ -66,7 +65,7 @@ def work(make: Make, device: Device, keys: Keys) -> Work:
 def step_of(trained: Trained, keys: Keys) -> TrainingStep:
     """Return the step of a contender. All that are captured share memory, since they never run at the same time."""
     shape = int(keys["batch"]), int(keys["seq_len"])
-    pool = pool_of_graphs() if torch.cuda.is_available() else None
+    pool = shared_memory(tuple(sorted(keys.items()))).pool() if torch.cuda.is_available() else None
     return TrainingStep(trained.loss, trained.model.parameters(), *shape, trained.settings, pool=pool)
 
 
@@ -91,10 +90,16 @@ def forget_what_was_compiled() -> None:
     torch.compiler.reset()
 
 
-@cache
-def pool_of_graphs() -> Any:
-    """Return the memory that all captured steps share."""
-    return torch.cuda.graph_pool_handle()
+@lru_cache(maxsize=1)
+def shared_memory(case: Hashable) -> torch.cuda.CUDAGraph:
+    """Return a graph of nothing, whose memory the captured steps of a case share.
+
+    It is there so that the memory has an owner all the time: once no graph has any, no other may take it up.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device="cuda")
+    return graph
 
 
 def allocated(device: Device) -> int:
@@ -219,4 +224,5 @@ LORA_STEP = Benchmark(
     cases=cases,
     memory=bytes_needed,
     budget=0.5,
+    end=shared_memory.cache_clear,
 )
