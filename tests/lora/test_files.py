@@ -12,6 +12,7 @@ import pytest
 import small_adapted as small
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn import functional
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
@@ -108,6 +109,31 @@ def test_we_compute_what_peft_does_with_layers_of_several_ranks(name: str, tmp_p
     assert lora.count_parameters(model).trained == sum(
         each.numel() for key, each in theirs.named_parameters() if "lora_" in key
     )
+
+
+@needs("peft", "transformers")
+def test_twenty_steps_beside_parts_of_fused_matrices_are_pefts(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    targets = ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"]
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM")
+    theirs = get_peft_model(of_transformers("llama"), config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = small.model("llama")
+    lora.load_adapter(model, tmp_path, places=adapters.places(small.model("llama")))
+    curves = []
+    for logits in (model, lambda tokens: theirs(tokens).logits):
+        trained = [each for each in (model if logits is model else theirs).parameters() if each.requires_grad]
+        optimizer, losses = torch.optim.AdamW(trained, lr=3e-3), []
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(logits(small.TOKENS)[:, :-1].flatten(0, 1), small.TOKENS[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        curves.append(losses)
+    assert curves[0] == pytest.approx(curves[1], abs=1e-4)
+    assert curves[0][-1] < curves[0][0] - 0.05
 
 
 @needs("transformers")

@@ -103,6 +103,9 @@ def test_merging_twice_or_nothing_or_into_packed_weights_is_refused() -> None:
             act()
     with pytest.raises(GpuguideError, match="those of 1 layers"):
         lora.unmerge(model, {"other": torch.zeros(1)})
+    before = model.blocks[0].feed_forward.up.base.weight.clone()
+    model.train().eval()  # which merges in some libraries
+    assert torch.equal(model.blocks[0].feed_forward.up.base.weight, before)
     lora.unmerge(model)
     with pytest.raises(GpuguideError, match="nothing to take out"):
         lora.unmerge(model)

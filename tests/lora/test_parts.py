@@ -72,6 +72,23 @@ def test_parts_of_a_fused_c_attn_are_its_columns() -> None:
     assert changed.tolist() == [True] * 16 + [False] * 16 + [True] * 16
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("target", ["query_key_value", "query_key_value:q,v", "down"])
+def test_before_the_first_step_nothing_has_changed(target: str, name: str, dtype: torch.dtype) -> None:
+    model = small.model(name).to(dtype)
+    plain = model(small.TOKENS)
+    lora.add_adapters(model, [target], lora.Settings(rank=2, dropout=0.3))
+    assert torch.equal(model(small.TOKENS), plain)
+    assert torch.equal(model.train()(small.TOKENS), plain)
+    model(small.TOKENS).float().logsumexp(-1).sum().backward()
+    for layer in lora.adapted_layers(model).values():
+        adapter = layer.adapter("default")
+        assert not adapter.down.grad.any()
+        assert adapter.up.grad.any()
+        assert layer.base.weight.grad is None
+
+
 def test_merging_parts_gives_the_same_and_comes_back() -> None:
     for name in ("gpt2", "llama"):
         model = small.model(name)

@@ -165,7 +165,12 @@ def test_what_makes_no_step_is_said() -> None:
     step = step_of(adapted("gpt2"), backend=None)
     with pytest.raises(GpuguideError, match=r"takes tokens of the shape \(2, 8\)"):
         step(small.TOKENS[:1], TARGETS_OF_LOSS)
-    for wrong in ({"learning_rate": 0}, {"clip": 0}, {"weight_decay": -1}):
+    for wrong in (
+        {"learning_rate": 0},
+        {"clip": 0},
+        {"weight_decay": -1},
+        {"mode": "max-autotune", "backend": "eager"},
+    ):
         with pytest.raises(GpuguideError, match=f"{next(iter(wrong))} is"):
             lora.StepSettings(**wrong)
 

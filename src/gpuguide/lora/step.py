@@ -39,6 +39,8 @@ class StepSettings:
         Largest norm of all gradients together.
     backend : str, optional
         What ``torch.compile`` calls: ``inductor`` makes kernels, ``eager`` only traces. ``None`` compiles nothing.
+    mode : str, optional
+        Of ``inductor``: ``max-autotune-no-cudagraphs`` tries more kernels, and compiles longer.
     graphed : bool, optional
         Whether the step is captured in a CUDA graph: on a GPU, if it is left out.
     masters : bool
@@ -55,12 +57,15 @@ class StepSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = None
     backend: str | None = "inductor"
+    mode: str | None = None
     graphed: bool | None = None
     masters: bool = True
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise GpuguideError(f"learning_rate is {self.learning_rate}; it must be a positive number.")
+        if self.mode is not None and self.backend != "inductor":
+            raise GpuguideError(f"mode is {self.mode!r}, and only the backend inductor has modes; leave it out.")
         if self.weight_decay < 0:
             raise GpuguideError(f"weight_decay is {self.weight_decay}; it must be 0 or more.")
         if self.clip is not None and not self.clip > 0:
@@ -109,7 +114,7 @@ class TrainingStep:
         self.targets = torch.zeros_like(self.tokens)
         self.masters = _Masters(self.parameters, self.settings.masters)
         self.optimizer = _optimizer(self.masters.trained, self.settings, self.device)
-        self.loss = _compiled(loss, self.settings.backend)
+        self.loss = _compiled(loss, self.settings)
         self._pool = pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.zeros((), device=self.device)
@@ -247,8 +252,8 @@ def _optimizer(parameters: Sequence[nn.Parameter], settings: StepSettings, devic
     return torch.optim.AdamW(parameters, betas=settings.betas, weight_decay=settings.weight_decay, **more)
 
 
-def _compiled(loss: Loss, backend: str | None) -> Loss:
-    if backend is None:
+def _compiled(loss: Loss, settings: StepSettings) -> Loss:
+    if settings.backend is None:
         return loss
-    compiled: Loss = torch.compile(loss, fullgraph=True, dynamic=False, backend=backend)
+    compiled: Loss = torch.compile(loss, fullgraph=True, dynamic=False, backend=settings.backend, mode=settings.mode)
     return compiled
