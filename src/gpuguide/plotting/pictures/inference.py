@@ -157,19 +157,19 @@ SHOWN: dict[str, int | bool | str] = {
 
 def kernels_of_a_step() -> Figure:
     """Draw the kernels of a decode step as the host launches them, in a graph, and fused, with measured times."""
-    record = store.published("decode")
+    record, ceilings = store.published("decode"), store.published("ceilings")
     times = {name: 1 / record.median(name, "throughput", **SHOWN) for name in RUNGS}
     words = [f"{RUNGS[name]}: {format_quantity(seconds, 's')}" for name, seconds in times.items()]
-    launch = store.published("ceilings").median("launch", "time")
+    launch = ceilings.median("launch", "time")
     return show(
         lambda figure, theme: _draw_rungs(figure, theme, times),
         alt="Three lines of time with the kernels of a decode step. Launched one by one, short kernels have wide gaps "
         "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused there "
         f"are few of them. A token takes: {'; '.join(words)}.",
-        caption=f"What the GPU does in a decode step of GPT-2 for one sequence. A sketch; the times of a token are "
+        caption="What the GPU does in a decode step of GPT-2 for one sequence. A sketch; the times of a token are "
         "measured, prefill included, first those of transformers, then those of our loop. A launch took the host "
         f"{format_quantity(launch, 's')}. A graph removes the gaps, fusion the kernels.",
-        records=[record],
+        records=[record, ceilings],
         size=(WIDE, 2.8),
         narrow=(4.6, 2.8),
         name="kernels-of-a-step",
