@@ -81,6 +81,18 @@ TOPICS = {
     "dataframe-groups": ["cudf", "gpuguide"],
     "dataframe-mistakes": ["right", "no-synchronize", "not-collected", "cold-start"],
     "frame-transfer": ["from-pandas", "from-arrow", "gpuguide-staged"],
+    "host-device-copy": ["pageable", "pinned", "staged"],
+    "offload": ["overlapped", "one-after-the-other", "copy-only", "resident"],
+    "peer-copy": ["copy-engine", "kernel"],
+    "all-reduce": ["nccl", "gpuguide", "symm-mem"],
+    "tensor-parallel-layer": [
+        "one-after-the-other",
+        "one-shot",
+        "overlapped",
+        "compute-only",
+        "communicate-only",
+        "one-gpu",
+    ],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

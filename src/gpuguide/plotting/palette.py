@@ -157,6 +157,21 @@ CONTENDERS = {
     "torch-int4": Style("sky", "h", "PyTorch's int4 product"),
     "torchao": Style("ochre", "P"),
     "flashinfer": Style("violet", "v", "FlashInfer"),
+    "pageable": Style("sky", "s"),
+    "pinned": Style("blue", "o"),
+    "staged": Style("green", "^"),
+    "overlapped": Style("green", "^"),
+    "one-after-the-other": Style("orange", "s"),
+    "copy-only": Style("blue", "o"),
+    "resident": Style("grey", "X"),
+    "copy-engine": Style("blue", "o", "copy engine"),
+    "kernel": Style("orange", "s"),
+    "nccl": Style("blue", "o", "NCCL"),
+    "symm-mem": Style("orange", "s", "one shot (PyTorch)"),
+    "one-shot": Style("violet", "v"),
+    "compute-only": Style("blue", "o"),
+    "communicate-only": Style("pink", "D"),
+    "one-gpu": Style("grey", "X", "one GPU"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is

@@ -1,0 +1,184 @@
+"""Sums over two GPUs, by NCCL, by our kernel and by PyTorch's: the time of a call, and the bus bandwidth.
+
+Numbers are whole ones times a power of two, so that bf16 holds every sum exactly, and small enough that a hundred
+calls in place, each of which doubles them, stay far from overflow. So the very calls that are timed are checked.
+
+Source: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+from gpuguide.benchmarks.interconnect import ranks
+from gpuguide.benchmarks.interconnect.ranks import Task
+from gpuguide.hardware.device import Device
+from gpuguide.interconnect.allreduce import OneShotAllReduce, largest_message
+from gpuguide.interconnect.processes import Member
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
+from gpuguide.measure.records import Rate
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+WORLD = 2
+ELEMENT_SIZE = 2
+"""Bytes of a bf16 number"""
+SIZES = (*powers_of_two(8, 4 * KIB, 3), *powers_of_two(16 * KIB, 4 * GIB, 2))
+"""Bytes of each rank's message"""
+ONE_SHOT = largest_message(WORLD)
+SMALLEST_POWER = -100
+"""Of two, by which all numbers are scaled: bf16 goes from 2⁻¹²⁶ to 2¹²⁸"""
+AT_ONCE = 2**24
+"""Numbers that are drawn or compared together"""
+
+
+def calls_in_graph(size: int) -> int:
+    """Return how many calls are timed together: a hundred of small messages, and of large ones few or one.
+
+    >>> [calls_in_graph(size) for size in (8, MIB, 64 * MIB, GIB)]
+    [100, 100, 10, 1]
+    """
+    return 100 if size <= MIB else 10 if size <= 64 * MIB else 1
+
+
+def bus_bytes(size: int, world_size: int) -> float:
+    """Return the bytes by which bus bandwidth is counted: what a ring sends out of each rank.
+
+    >>> bus_bytes(1024, 2), bus_bytes(1024, 8)
+    (1024.0, 1792.0)
+    """
+    return 2 * (world_size - 1) / world_size * size
+
+
+# --- numbers that sum up exactly -------------------------------------------------------------------------
+
+
+def whole_numbers(begin: int, end: int, rank: int, device: torch.device) -> torch.Tensor:
+    """Return numbers ``begin`` to ``end`` of a rank's message, from -15 to 15 without a period, ``int64``."""
+    places = torch.arange(begin, end, device=device) + rank * 7_919
+    return ((places * 2_654_435_761) >> 15) % 31 - 15
+
+
+def parts(elements: int) -> Iterator[tuple[int, int]]:
+    """Yield where each part begins and ends of what is drawn or compared."""
+    return ((begin, min(elements, begin + AT_ONCE)) for begin in range(0, elements, AT_ONCE))
+
+
+def message(elements: int, rank: int, device: torch.device) -> torch.Tensor:
+    """Return a rank's message, (elements,) in bf16."""
+    values = torch.empty(elements, dtype=torch.bfloat16, device=device)
+    for begin, end in parts(elements):
+        values[begin:end] = whole_numbers(begin, end, rank, device).double() * 2.0**SMALLEST_POWER
+    return values
+
+
+def check_sums(found: torch.Tensor, world_size: int, sums: int) -> None:
+    """Check every number of what ``sums`` sums in place, one after the other, left of all ranks' messages.
+
+    Raises
+    ------
+    AssertionError
+        If one is wrong.
+    """
+    wrong = 0
+    for begin, end in parts(len(found)):
+        total = sum(whole_numbers(begin, end, rank, found.device) for rank in range(world_size))
+        right = torch.as_tensor(total).double() * float(world_size) ** (sums - 1) * 2.0**SMALLEST_POWER
+        wrong += int((found[begin:end].double() != right).sum())
+    assert wrong == 0, f"{wrong} of {len(found)} sums are wrong"
+
+
+# --- work of a rank --------------------------------------------------------------------------------------
+
+
+def in_place(member: Member, size: int, reduce: Callable[[torch.Tensor], object]) -> Task:
+    """Add up over and over in one place."""
+    source = message(size // ELEMENT_SIZE, member.rank, member.device)
+    values, calls = source.clone(), calls_in_graph(size)
+    return Task(
+        lambda: reduce(values),
+        lambda: values.copy_(source),
+        lambda: check_sums(values, member.world_size, calls),
+        calls,
+    )
+
+
+def nccl(member: Member, size: int) -> Task:
+    """Call the group's own all-reduce: NCCL's on GPUs, Gloo's on a processor."""
+    return in_place(member, size, dist.all_reduce)
+
+
+def gpuguide(member: Member, size: int) -> Task:
+    """Call our kernel; its buffers are there once for all cases."""
+    if "one-shot" not in member.kept:
+        member.kept["one-shot"] = OneShotAllReduce(member.device)
+    reduce: OneShotAllReduce = member.kept["one-shot"]
+    return in_place(member, size, lambda values: reduce(values, out=values))
+
+
+def symm_mem(member: Member, size: int) -> Task:
+    """Call PyTorch's one-shot all-reduce on memory that ranks share. It cannot add up in place."""
+    if "symmetric" not in member.kept:
+        import torch.distributed._symmetric_memory as symmetric
+
+        shared = symmetric.empty(ONE_SHOT // ELEMENT_SIZE, dtype=torch.bfloat16, device=member.device)
+        symmetric.rendezvous(shared, dist.group.WORLD)  # type: ignore[arg-type]
+        member.kept["symmetric"] = shared
+    elements = size // ELEMENT_SIZE
+    values = member.kept["symmetric"][:elements]
+    values.copy_(message(elements, member.rank, member.device))
+    out = torch.full_like(values, torch.nan)
+    group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    return Task(
+        lambda: torch.ops.symm_mem.one_shot_all_reduce_out(values, "sum", group, out),
+        lambda: out.fill_(torch.nan),
+        lambda: check_sums(out, member.world_size, 1),
+        calls_in_graph(size),
+    )
+
+
+# --- declaration -----------------------------------------------------------------------------------------
+
+
+def work(name: str, prepare: ranks.Prepare, device: Device, keys: Keys) -> Work:
+    """Add up a message over all ranks; every rank checks all of it."""
+    size = int(keys["size"])
+    rates = {"bandwidth": Rate("B/s", bus_bytes(size, WORLD))}
+    if device.backend == "fake":
+        return Work([lambda: None], rates=rates)
+    sample = ranks.sampler(ranks.team(device, WORLD), name, prepare, (size,))
+    return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
+
+
+def beyond_one_shot(device: Device, keys: Keys) -> str | None:
+    """Return why messages are not sent in one shot, if they are not."""
+    if int(keys["size"]) <= ONE_SHOT:
+        return None
+    return f"a message beyond {ONE_SHOT // MIB} MiB goes around a ring: our function calls NCCL then"
+
+
+def contender(
+    name: str, prepare: ranks.Prepare, leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
+) -> Contender:
+    """Return a way to add up as a contender."""
+    return Contender(functools.partial(work, name, prepare), frozenset({"gpu", "bf16"}), leaves_out)
+
+
+ALL_REDUCE = Benchmark(
+    name="all-reduce",
+    title="Sums over two GPUs, by the size of the message",
+    question="What does an all-reduce take, from a few bytes to gigabytes, and what is gained by a kernel of one step?",
+    contenders={
+        "nccl": contender("nccl", nccl),
+        "gpuguide": contender("gpuguide", gpuguide, beyond_one_shot),
+        "symm-mem": contender("symm-mem", symm_mem, beyond_one_shot),
+    },
+    cases=lambda device: [{"size": size} for size in SIZES] if device.is_gpu else [],
+    memory=lambda keys: 3 * 2 * min(int(keys["size"]), ONE_SHOT) + 2 * int(keys["size"]) + GIB,
+    budget=0.3,
+    gpus=WORLD,
+    end=ranks.end,
+)

@@ -1,0 +1,70 @@
+"""The link between two GPUs: copies by the copy engine and by a kernel, one way and both ways at once."""
+
+from __future__ import annotations
+
+import functools
+
+from gpuguide.hardware.device import Device
+from gpuguide.interconnect import peers
+from gpuguide.interconnect.peers import CARRIERS, PEER_DIRECTIONS, PeerRoute
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
+from gpuguide.measure.records import Rate
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SIZES = powers_of_two(4 * KIB, 4 * GIB, 2)
+"""Bytes each way"""
+
+
+def ends(device: Device) -> tuple[str, str]:
+    """Return the two places that bytes go between; on a CPU, in tests, both are its memory."""
+    return ("cuda:0", "cuda:1") if device.backend == "cuda" else (device.torch_device, device.torch_device)
+
+
+def work(carrier: str, device: Device, keys: Keys) -> Work:
+    """Copy ``size`` bytes each way between the first two GPUs, as replays of a graph, which launches cost nothing."""
+    size, direction = int(keys["size"]), str(keys["direction"])
+    rates = {"bandwidth": Rate("B/s", size * ways(direction))}
+    if device.backend == "fake":
+        return Work([lambda: None], rates=rates, timing="graph")
+    route = peers.peer_route(carrier, direction, size, *ends(device))
+    return Work([route], functools.partial(check, route), rates, timing="graph")
+
+
+def ways(direction: str) -> int:
+    """Return in how many directions bytes cross; the bandwidth is that of all together."""
+    return 2 if direction == "both" else 1
+
+
+def check(route: PeerRoute) -> None:
+    """Check that a copy arrives whole.
+
+    Raises
+    ------
+    AssertionError
+        If the checksum of a destination, overwritten before, is not that of its source.
+    """
+    assert route.arrives_whole(), "a GPU does not hold what the other one sent"
+
+
+def cases(device: Device) -> list[Keys]:
+    """Return every size one way and both ways; on a CPU none."""
+    if not device.is_gpu:
+        return []
+    return [{"size": size, "direction": direction} for size in SIZES for direction in PEER_DIRECTIONS]
+
+
+def bytes_needed(keys: Keys) -> float:
+    """Return the memory of a case on the GPU that holds more: one end of each way of each contender."""
+    return len(CARRIERS) * int(keys["size"]) * ways(str(keys["direction"])) + 256 * MIB
+
+
+PEER_COPY = Benchmark(
+    name="peer-copy",
+    title="Copies between two GPUs, by copy engine and by kernel",
+    question="What does the link between two GPUs carry one way and both ways, and who should move the bytes?",
+    contenders={carrier: Contender(functools.partial(work, carrier), frozenset({"gpu"})) for carrier in CARRIERS},
+    cases=cases,
+    memory=bytes_needed,
+    budget=0.3,
+    gpus=2,
+)

@@ -1,0 +1,8 @@
+"""Let tests, and the processes that they start, import what ranks run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,156 @@
+"""Benchmarks of several ranks, on processes that go through Gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import link_ranks
+import pytest
+import torch
+
+from gpuguide.benchmarks.interconnect import all_reduce, ranks, tensor_parallel
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware import device as devices
+from gpuguide.interconnect.processes import Team
+from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import runner
+
+CPU, H200 = devices.cpu(), devices.fake("h200")
+ALL_REDUCE, LAYER = declarations.get("all-reduce"), declarations.get("tensor-parallel-layer")
+KIB, GIB = 2**10, 2**30
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.fixture(scope="module")
+def team() -> Iterator[Team]:
+    yield ranks.team(CPU, 2)
+    ranks.end()
+
+
+def test_messages_go_from_8_bytes_to_4_gib() -> None:
+    sizes = [int(keys["size"]) for keys in ALL_REDUCE.cases(H200)]
+    assert (sizes[0], sizes[-1]) == (8, 4 * GIB)
+    assert {16 * KIB, 64 * KIB} < set(sizes)
+    assert ALL_REDUCE.cases(CPU) == LAYER.cases(CPU) == []
+    for name in ("gpuguide", "symm-mem"):
+        leaves_out = ALL_REDUCE.contenders[name].leaves_out
+        assert [size for size in sizes if not leaves_out(H200, {"size": size})] == [s for s in sizes if s <= 2**20]
+
+
+def test_small_messages_are_timed_a_hundred_at_a_time_and_none_overflows() -> None:
+    counts = {size: all_reduce.calls_in_graph(size) for size in all_reduce.SIZES}
+    assert all(count == 100 for size, count in counts.items() if size <= 64 * KIB)
+    assert counts[4 * GIB] == 1
+    largest = 30 * 2.0 ** (max(counts.values()) - 1 + all_reduce.SMALLEST_POWER)
+    assert largest < torch.finfo(torch.bfloat16).max
+    assert torch.finfo(torch.bfloat16).tiny < 2.0**all_reduce.SMALLEST_POWER
+
+
+def test_numbers_are_exact_in_bf16_and_differ_between_ranks_and_places() -> None:
+    device = torch.device("cpu")
+    first, second = (all_reduce.whole_numbers(0, 1000, rank, device) for rank in range(2))
+    assert torch.equal(all_reduce.message(1000, 1, device).double() * 2.0**-all_reduce.SMALLEST_POWER, second.double())
+    assert not torch.equal(first, second)
+    assert not any(torch.equal(first[shift:], first[:-shift]) for shift in range(1, 100))
+    total = ((first + second).double() * 2.0 ** (4 + all_reduce.SMALLEST_POWER)).bfloat16()
+    all_reduce.check_sums(total, 2, 5)
+    total[-1] *= -3
+    total[-2] = torch.nan
+    with pytest.raises(AssertionError, match=r"[12] of 1000 sums are wrong"):
+        all_reduce.check_sums(total, 2, 5)
+
+
+@pytest.mark.parametrize("name", ["nccl", "gpuguide"])
+@pytest.mark.parametrize("size", [8, 2 * KIB])
+def test_sums_are_checked_and_timed_on_processes(team: Team, name: str, size: int) -> None:
+    work = ALL_REDUCE.contenders[name].build(CPU, {"size": size})
+    assert work.sample
+    assert work.sample() > 0
+    assert work.rates["bandwidth"].per_call == size
+    assert ranks.team(CPU, 2) is team
+
+
+def test_wrong_sums_are_told(team: Team) -> None:
+    with pytest.raises(AssertionError, match=r"rank 0: \d+ of 1024 sums are wrong"):
+        ranks.sampler(team, "wrong", link_ranks.not_added_up, (2 * KIB,))
+    assert team.is_running
+
+
+def test_inputs_are_put_back_and_another_case_drops_what_was_there(team: Team) -> None:
+    sample = ranks.sampler(team, "counted", link_ranks.counted, (1,))
+    done, tasks = team.run(link_ranks.what_was_done)[0]
+    assert done[:5] == ["restore", "call", "call", "call", "check"]
+    assert tasks == ["counted"]
+    sample()
+    after, _ = team.run(link_ranks.what_was_done)[0]
+    assert after[len(done) :] == ["restore", "call", "call", "call"]  # it was this contender's turn before
+    ranks.sampler(team, "nccl", all_reduce.nccl, (8,))
+    assert team.run(link_ranks.what_was_done)[1] == ([], ["nccl"])
+
+
+@pytest.mark.parametrize("name", list(LAYER.contenders))
+def test_the_layer_is_checked_and_timed_on_processes(team: Team, name: str) -> None:
+    tokens, hidden, inner = link_ranks.SHAPE
+    work = LAYER.contenders[name].build(CPU, {"tokens": tokens, "hidden": hidden, "inner": inner})
+    assert work.sample
+    assert work.sample() > 0
+    if name == "communicate-only":
+        assert work.rates["bandwidth"].per_call == 2 * tokens * hidden
+    else:
+        assert work.rates["throughput"].per_call == 4 * tokens * hidden * inner
+
+
+def test_a_layer_whose_parts_are_not_added_up_is_told(team: Team) -> None:
+    with pytest.raises(AssertionError, match="the relative error is"):
+        ranks.sampler(team, "wrong", link_ranks.part_alone, link_ranks.SHAPE)
+
+
+def test_what_makes_no_sense_is_left_out() -> None:
+    measured = {
+        name: tuple(int(keys["tokens"]) for keys in LAYER.cases(H200) if not contender.leaves_out(H200, keys))
+        for name, contender in LAYER.contenders.items()
+    }
+    assert measured.pop("one-shot") == (1, 16)
+    assert measured.pop("overlapped") == (256, 1024, 4096, 16384)
+    assert set(measured.values()) == {tensor_parallel.TOKENS}
+
+
+def test_a_rank_that_dies_ends_its_case_and_the_next_one_has_new_ranks() -> None:
+    running = ranks.team(CPU, 2)
+    good = ranks.sampler(running, "nccl", all_reduce.nccl, (8,))
+    with pytest.raises(GpuguideError, match="Rank 1 of 2 died while running set_up"):
+        ranks.sampler(running, "dies", link_ranks.dies, (8,))
+    with pytest.raises(GpuguideError, match="has ended"):
+        good()
+    renewed = ranks.team(CPU, 2)
+    assert renewed is not running
+    assert ranks.sampler(renewed, "nccl", all_reduce.nccl, (8,))() > 0
+    ranks.end()
+    assert not renewed.is_running
+
+
+@pytest.mark.parametrize("benchmark", [ALL_REDUCE, LAYER], ids=lambda benchmark: benchmark.name)
+def test_everything_runs_on_two_fake_gpus(benchmark: declarations.Benchmark) -> None:
+    few = replace(benchmark, cases=lambda device: benchmark.cases(device)[:2])
+    (record,) = runner.run([few], H200, None, commit="c0ffee").records
+    assert record.device == "2x-nvidia-h200-sxm"
+    assert {case.status for case in record.cases} <= {"ok", "skipped"}
+
+
+@pytest.mark.gpu
+@two_gpus
+def test_all_contenders_are_right_on_two_gpus() -> None:
+    device = devices.several(devices.current(), 2)
+    sizes = [{"size": size} for size in (8, 64 * KIB, 2**20, 2**22)]
+    layers = [{"tokens": tokens, "hidden": 1024, "inner": 4096} for tokens in (16, 256)]
+    try:
+        for benchmark, cases in ((ALL_REDUCE, sizes), (LAYER, layers)):
+            for keys in cases:
+                for name, contender in benchmark.contenders.items():
+                    if not contender.leaves_out(device, keys):
+                        sample = contender.build(device, keys).sample
+                        assert sample, name
+                        assert 0 < sample() < 1, name
+    finally:
+        ranks.end()
