@@ -49,12 +49,13 @@ def quantize_kernel(
     x, parts, values, turned, scale,  # (rows, columns), (programs,), (rows, columns), (columns, rows), one number
     rows, columns, programs,
     LARGEST: tl.constexpr, SMALLEST_SCALE: tl.constexpr, PARTS: tl.constexpr, TURNED: tl.constexpr,
-    WORD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    BITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Round a tile, and write it once or twice.
 
-    The turned tile is written in words of 32 bits, each with ``WORD`` values of a column, or with ``WORD`` 1 value by
-    value. Threads trade words sooner than bytes, and Triton 3.6 gets it wrong with bytes that came from fp32.
+    What is turned is read back from where it was just written, as plain ``BITS``. The assembler that Triton brings for
+    Hopper, up to version 12.9, gets it wrong where bytes that were rounded are both packed and taken apart: some of
+    the turned ones are then those of another register. Source: https://github.com/triton-lang/triton/issues/11111.
     """
     part = tl.arange(0, PARTS)
     bits = tl.max(tl.load(parts + part, mask=part < programs, other=0))
@@ -71,23 +72,11 @@ def quantize_kernel(
     value = tl.load(x + there, mask=inside, other=0.0).to(tl.float32)
     narrow = (value * tl.div_rn(1.0, by)).to(values.dtype.element_ty)
     tl.store(values + there, narrow, mask=inside)
-    if TURNED and WORD == 1:
+    if TURNED:
+        tl.debug_barrier()  # what other threads of the program have written is there
+        written = tl.load(values.to(tl.pointer_type(BITS)) + there, mask=inside, other=0)
         place = column[:, None] * rows + row[None, :]
-        tl.store(turned + place, tl.trans(narrow), mask=tl.trans(inside))
-    elif TURNED:
-        words = packed(narrow, WORD, ROWS, COLUMNS)
-        group = (tile // across * (ROWS // WORD) + tl.arange(0, ROWS // WORD)).to(tl.int64)
-        place = column[:, None] * (rows // WORD) + group[None, :]
-        there = (column < columns)[:, None] & (group < rows // WORD)[None, :]
-        tl.store(turned.to(tl.pointer_type(tl.int32)) + place, tl.trans(words), mask=there)
-
-
-@triton.jit
-def packed(narrow, WORD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Put ``WORD`` values that lie below one another into an int32, the first one lowest."""
-    bits = narrow.to(tl.uint8 if WORD == 4 else tl.uint16, bitcast=True).to(tl.int32)
-    shift = tl.arange(0, WORD) * (32 // WORD)
-    return tl.sum(bits.reshape(ROWS // WORD, WORD, COLUMNS) << shift[None, :, None], axis=1)
+        tl.store(turned.to(tl.pointer_type(BITS)) + place, tl.trans(written), mask=tl.trans(inside))
 
 
 def quantize(
@@ -119,12 +108,11 @@ def quantize(
     scale = torch.empty((), dtype=torch.float32, device=x.device)
     programs = min(PARTS, triton.cdiv(x.numel(), PART))
     parts = torch.empty(programs, dtype=torch.int32, device=x.device)
-    word = 4 // values.element_size()
     tiles = triton.cdiv(rows, TILE[0]) * triton.cdiv(columns, TILE[1])
     largest_kernel[(programs,)](x, parts, x.numel(), programs, PART=PART, num_warps=WARPS)
     quantize_kernel[(tiles,)](
         x, parts, values, other, scale, rows, columns, programs, LARGEST=largest, SMALLEST_SCALE=smallest_scale,
-        PARTS=PARTS, TURNED=turned, WORD=word if rows % word == 0 else 1, ROWS=TILE[0], COLUMNS=TILE[1],
+        PARTS=PARTS, TURNED=turned, BITS=tl.uint8 if dtype.itemsize == 1 else tl.uint16, ROWS=TILE[0], COLUMNS=TILE[1],
         num_warps=WARPS,
     )  # fmt: skip
     return values, other, scale
