@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import interpreted
 import pytest
@@ -238,8 +239,43 @@ def scale_and_multiply(shape: tuple[int, int]) -> None:
         assert bool((shares.float() * scale).isnan().all())
 
 
+@needs_triton
+@pytest.mark.parametrize("given", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(("narrow", "largest"), [("fp8e4nv", E4M3.largest), ("fp8e5", E5M2.largest)])
+def test_no_rounded_pair_is_both_packed_and_taken_apart(given: str, narrow: str, largest: float) -> None:
+    """Compiled for Hopper, where Triton's assembler mixes up registers if one is."""
+    interpreted.run(__file__, f"use_each_pair_in_one_way({given!r}, {narrow!r}, {largest})", interpret=False)
+
+
+def use_each_pair_in_one_way(given: str, narrow: str, largest: float) -> None:
+    """Assert that what is rounded is packed into words of 32 bits, and nothing else happens to it."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from gpuguide.precision.fp8 import kernels
+
+    constants = {"LARGEST": largest, "SMALLEST_SCALE": SMALLEST_SCALE, "PARTS": kernels.PARTS, "TURNED": True}
+    constants |= {"BITS": triton.language.uint8, "ROWS": kernels.TILE[0], "COLUMNS": kernels.TILE[1]}
+    types = {"x": f"*{given}", "parts": "*i32", "values": f"*{narrow}", "turned": f"*{narrow}", "scale": "*fp32"}
+    names = kernels.quantize_kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in (*types, "rows", "columns")}
+    compiled = triton.compile(
+        ASTSource(kernels.quantize_kernel, signature, constants, aligned),
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": kernels.WARPS},
+    )
+    code = compiled.asm["ptx"]
+    pairs = re.findall(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+),", code)
+    assert len(pairs) == len(set(pairs)) == kernels.TILE[0] * kernels.TILE[1] // (2 * 32 * kernels.WARPS)
+    for pair in pairs:
+        uses = [line for line in code.splitlines() if re.search(rf"{pair}\b", line) and "cvt" not in line]
+        assert all(re.search(r"mov\.b32\s+%r\d+, \{", line) for line in uses), uses
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [*SHAPES, (5000, 3000)], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (512, 1024), (5000, 3000)], ids=str)
 @pytest.mark.parametrize("format", [E4M3, E5M2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_kernels_give_the_bits_of_the_reference(
