@@ -119,6 +119,12 @@ def test_a_matrix_is_stored_as_it_is_and_turned(format: Format) -> None:
         quantize_fp8_twice(x[0, :3])
 
 
+def test_an_empty_matrix_stays_empty() -> None:
+    narrow, turned = quantize_fp8_twice(torch.zeros(0, 48))
+    assert (narrow.values.shape, turned.values.shape) == ((0, 48), (48, 0))
+    assert float(narrow.scales) == SMALLEST_SCALE
+
+
 def test_zeros_stay_and_what_is_not_finite_becomes_nan() -> None:
     assert quantize_fp8(torch.zeros(4, 4)).dequantize().abs().sum() == 0
     for value in (math.inf, -math.inf, math.nan):
@@ -289,6 +295,28 @@ def test_the_kernels_give_the_bits_of_the_reference(
     assert torch.equal(turned.values.view(torch.uint8), narrow.values.view(torch.uint8).t())
     alone = quantize_fp8(x.to(fp8_gpu).t(), format)
     assert torch.equal(alone.values.view(torch.uint8), turned.values.view(torch.uint8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("x", [torch.zeros(0, 48), normal(32, 48).double()], ids=["empty", "float64"])
+def test_what_the_kernels_do_not_take_goes_to_the_reference(fp8_gpu: torch.device, x: torch.Tensor) -> None:
+    for mine, right in zip(quantize_fp8_twice(x.to(fp8_gpu)), quantize_fp8_twice(x), strict=True):
+        assert torch.equal(mine.values.cpu().view(torch.uint8), right.values.view(torch.uint8))
+        assert torch.equal(mine.scales.cpu(), right.scales)
+
+
+@pytest.mark.gpu
+def test_kernels_that_are_kept_are_for_aligned_matrices_alone(fp8_gpu: torch.device) -> None:
+    """Each size comes after one that the kernels were compiled for, and the last matrix begins between two words."""
+    flat = normal(64 * 128 + 1).to(fp8_gpu)[1:]
+    assert flat.data_ptr() % 16 == 4
+    matrices = [normal(*shape).to(fp8_gpu) for shape in ((64, 128), (512, 256), (64, 120), (1024, 16))]
+    for x in (*matrices, flat.view(64, 128), matrices[0] * 2):
+        narrow, turned = quantize_fp8_twice(x)
+        right = quantize_fp8(x.cpu())
+        assert torch.equal(narrow.scales.cpu(), right.scales)
+        assert torch.equal(narrow.values.cpu().view(torch.uint8), right.values.view(torch.uint8))
+        assert torch.equal(turned.values.view(torch.uint8), narrow.values.view(torch.uint8).t())
 
 
 @pytest.mark.gpu

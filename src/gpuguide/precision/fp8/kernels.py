@@ -12,6 +12,8 @@ With PyTorch's operations the same takes eight passes in fp32, and the turned co
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -23,9 +25,13 @@ PART = 8192
 TILE = (64, 128)
 """Rows and columns that a program rounds"""
 WARPS = 8
+ALIGNED = 16
+"""Triton compiles a kernel for sizes and addresses that are multiples of this number, and another for others"""
+COMPILED: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+"""Both kernels for aligned matrices, by device, formats and layouts"""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def largest_kernel(
     x, parts,  # (size,), any float; (programs,) int32
     size, programs,
@@ -44,7 +50,7 @@ def largest_kernel(
     tl.store(parts + tl.program_id(0), tl.max(largest))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def quantize_kernel(
     x, parts, values, turned, scale,  # (rows, columns), (programs,), (rows, columns), (columns, rows), one number
     rows, columns, programs,
@@ -106,13 +112,29 @@ def quantize(
     values = torch.empty(rows, columns, dtype=dtype, device=x.device)
     other = torch.empty((columns, rows) if turned else (0, 0), dtype=dtype, device=x.device)
     scale = torch.empty((), dtype=torch.float32, device=x.device)
-    programs = min(PARTS, triton.cdiv(x.numel(), PART))
-    parts = torch.empty(programs, dtype=torch.int32, device=x.device)
-    tiles = triton.cdiv(rows, TILE[0]) * triton.cdiv(columns, TILE[1])
-    largest_kernel[(programs,)](x, parts, x.numel(), programs, PART=PART, num_warps=WARPS)
-    quantize_kernel[(tiles,)](
-        x, parts, values, other, scale, rows, columns, programs, LARGEST=largest, SMALLEST_SCALE=smallest_scale,
-        PARTS=PARTS, TURNED=turned, BITS=tl.uint8 if dtype.itemsize == 1 else tl.uint16, ROWS=TILE[0], COLUMNS=TILE[1],
-        num_warps=WARPS,
+    parts = torch.empty(PARTS, dtype=torch.int32, device=x.device)
+    programs = min(PARTS, _in_pieces(x.numel(), PART))
+    tiles = _in_pieces(rows, TILE[0]) * _in_pieces(columns, TILE[1])
+    bits = tl.uint8 if dtype.itemsize == 1 else tl.uint16
+    find = (x, parts, x.numel(), programs, PART)
+    round_ = (
+        x, parts, values, other, scale, rows, columns, programs, largest, smallest_scale, PARTS, turned, bits, *TILE
     )  # fmt: skip
+    aligned = not (rows % ALIGNED or columns % ALIGNED or x.data_ptr() % ALIGNED) and x.numel() < 2**31
+    key = (x.device, x.dtype, dtype, largest, smallest_scale, turned)
+    if aligned and key in COMPILED:  # to let Triton find a kernel takes the host longer than all the rest here
+        find_largest, quantize_tiles = COMPILED[key]
+        find_largest[(programs, 1, 1)](*find)
+        quantize_tiles[(tiles, 1, 1)](*round_)
+    else:
+        compiled = (
+            largest_kernel[(programs,)](*find, num_warps=WARPS),
+            quantize_kernel[(tiles,)](*round_, num_warps=WARPS),
+        )
+        if aligned and all(compiled):  # interpreted, there is none
+            COMPILED[key] = compiled
     return values, other, scale
+
+
+def _in_pieces(size: int, piece: int) -> int:
+    return -(-size // piece)

@@ -26,18 +26,17 @@ quantize = torch.ops.gpuguide.quantize_fp8
 Rounded = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-@torch.library.impl(NAME, "CompositeExplicitAutograd")
 def reference(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, turned: bool) -> Rounded:
     """Round in plain PyTorch."""
     x = x.float()
-    scale = (x.abs().amax() / largest).clamp(min=smallest_scale)
+    most = x.abs().amax() if x.numel() else x.new_zeros(())
+    scale = (most / largest).clamp(min=smallest_scale)
     shares = x * scale.reciprocal()  # divisions would take a GPU longer than its memory
     values = torch.where(shares.isfinite(), shares, torch.nan).to(dtype)
     other = values.t().contiguous() if turned else values.new_empty(0, 0)
     return values, other, scale
 
 
-@torch.library.impl(NAME, "cuda")
 def _quantize(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, turned: bool) -> Rounded:
     if not kernels.take(x):
         return reference(x, dtype, largest, smallest_scale, turned)
@@ -52,3 +51,7 @@ def _shapes(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale:
     rows, columns = x.shape
     other = x.new_empty((columns, rows) if turned else (0, 0), dtype=dtype)
     return x.new_empty((rows, columns), dtype=dtype), other, x.new_empty((), dtype=torch.float32)
+
+
+torch.library.impl(NAME, "CompositeExplicitAutograd", reference)
+torch.library.impl(NAME, "cuda", _quantize)
