@@ -93,6 +93,9 @@ TOPICS = {
         "communicate-only",
         "one-gpu",
     ],
+    "matmul-precision": ["torch", "gpuguide"],
+    "train-step-precision": ["eager", "compile", "torchao"],
+    "fp8-linear": ["gpuguide", "bf16-compile", "torchao"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""
