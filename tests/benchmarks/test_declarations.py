@@ -84,7 +84,7 @@ TOPICS = {
     "host-device-copy": ["pageable", "pinned", "staged"],
     "offload": ["overlapped", "one-after-the-other", "copy-only", "resident"],
     "peer-copy": ["copy-engine", "kernel"],
-    "all-reduce": ["nccl", "gpuguide", "symm-mem"],
+    "all-reduce": ["nccl", "nccl-unmixed", "gpuguide", "symm-mem"],
     "tensor-parallel-layer": [
         "one-after-the-other",
         "one-shot",

@@ -167,6 +167,7 @@ CONTENDERS = {
     "copy-engine": Style("blue", "o", "copy engine"),
     "kernel": Style("orange", "s"),
     "nccl": Style("blue", "o", "NCCL"),
+    "nccl-unmixed": Style("violet", "v", "NCCL, graphs only"),
     "symm-mem": Style("orange", "s", "one shot (PyTorch)"),
     "one-shot": Style("violet", "v"),
     "compute-only": Style("blue", "o"),
