@@ -172,6 +172,15 @@ CONTENDERS = {
     "compute-only": Style("blue", "o"),
     "communicate-only": Style("pink", "D"),
     "one-gpu": Style("grey", "X", "one GPU"),
+    "peft": Style("pink", "D", "PEFT"),
+    "peft-no-autocast": Style("pink", "d", "PEFT, adapters in bf16"),
+    "peft-compile": Style("pink", "s", "PEFT, compiled"),
+    "peft-compile-chunked-loss": Style("pink", "X", "PEFT, compiled, loss in chunks"),
+    "peft-liger": Style("pink", "v", "PEFT with Liger"),
+    "full-finetune-compile": Style("blue", "o", "all weights, compiled"),
+    "merged": Style("green", "^"),
+    "unmerged": Style("orange", "s"),
+    "base": Style("blue", "o"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is
