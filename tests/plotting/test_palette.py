@@ -107,18 +107,15 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "bytes-in-flight",
         "dataframe",
         "frame-transfer",
-<<<<<<< HEAD
         "decode",
         "decode-attention",
         "speculative-decode",
         "continuous-batching",
-=======
         "host-device-copy",
         "offload",
         "peer-copy",
         "all-reduce",
         "tensor-parallel-layer",
->>>>>>> parent of 872d779 (Revert "Merge links, not run on a GPU yet")
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:
