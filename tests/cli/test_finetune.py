@@ -102,7 +102,7 @@ def test_a_full_disk_at_a_checkpoint(
     ("words", "status", "said"),
     [
         (("none.txt",), 1, "The data file none.txt does not exist."),
-        (("DATA", "--targets", "query"), 1, "No layer fits 'query'. Did you mean query_key_value?"),
+        (("DATA", "--targets", "query"), 2, "No layer fits 'query'. Did you mean query_key_value?"),
         (("DATA", "--model", "drft"), 2, "There is no model named 'drft'. Did you mean draft"),
         (("DATA", "--too-long", "chop"), 2, "There is no way with long samples named 'chop'"),
         (("DATA", "--length", "8"), 1, "a sequence may have 8; "),
