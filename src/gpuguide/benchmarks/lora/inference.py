@@ -15,7 +15,7 @@ from torch import nn
 from gpuguide import lora
 from gpuguide.benchmarks.lora import problem
 from gpuguide.benchmarks.lora.contenders import order_of_ours
-from gpuguide.benchmarks.lora.step import BF16, TARGETS, USUAL_RANK, parameters_of
+from gpuguide.benchmarks.lora.step import BF16, USUAL, parameters_of
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -117,12 +117,12 @@ def error_of(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def cases(device: Device) -> Sequence[Keys]:
-    """Return models from small to large, alone and in a batch; on a processor none, which would take minutes."""
+    """Return a small and a large model, alone and in a batch; on a processor none, which would take minutes."""
     if not device.is_gpu:
         return []
     return [
-        {"model": model, "targets": TARGETS[-1], "rank": USUAL_RANK, "batch": batch, "seq_len": SEQ_LEN}
-        for model in problem.MEASURED
+        {"model": model, "targets": USUAL[0], "rank": USUAL[1], "batch": batch, "seq_len": SEQ_LEN}
+        for model in problem.MODELS_OF_ALL
         for batch in BATCHES
     ]
 

@@ -25,8 +25,8 @@ MODELS: dict[str, Config] = {
     "gpt2-medium": gpt2.Config(layers=24, heads=16, hidden=1024),
     "llama-1b-shape": shapes.SHAPES["llama-1b-shape"],
 }
-MEASURED = tuple(MODELS)
-"""From small to large"""
+MODELS_OF_ALL = ("gpt2-small", "llama-1b-shape")
+"""The smallest and the largest, which are measured in all ways"""
 OURS = {
     "gpt2": {
         "attention": ["query_key_value", "attention.out"],

@@ -7,8 +7,9 @@ gradients of the very step that is timed, captured or not. Nothing is dropped ou
 
 ``peft`` is what its documentation shows: adapters in fp32, autocast to bf16, the loss of ``transformers``.
 ``peft-no-autocast`` holds adapters in bf16 and casts nothing; the compiled ones build upon it, since it is the faster.
-Compiling takes a minute for each case, and does not change how a step depends on the rank, so PEFT and the training of
-all weights are compiled at one rank only.
+Compiling takes a minute for each case, so cases are those from which one can read something: adapters beside all layers
+at rank 16 for every model and everybody, and from there, for the smallest and the largest model, another rank or fewer
+layers. What a compiler does for PEFT is measured at the former only.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from gpuguide.measure.records import Metric, Rate
 from gpuguide.models import gpt2, shapes
 
 BATCH, SEQ_LEN = 16, 512
-RANKS = (8, 16, 64)
 USUAL_RANK = 16
-TARGETS = ("attention", "all")
+USUAL = ("all", USUAL_RANK)
+OTHERS = (("attention", USUAL_RANK), ("all", 8), ("all", 64))
+"""Layers that have adapters, and their rank"""
 BF16 = frozenset({"gpu", "bf16"})
 
 
@@ -128,35 +130,35 @@ def peak_of_two(step: Callable[[], object], device: Device) -> int:
 
 
 def cases(device: Device) -> Sequence[Keys]:
-    """Return models from small to large, the usual rank first; on a processor none, which would take minutes."""
+    """Return the cases, those that everybody takes part in first; on a processor none, which would take minutes."""
     if not device.is_gpu:
         return []
-    ranks = sorted(RANKS, key=lambda rank: rank != USUAL_RANK)
+    smallest, largest = problem.MODELS_OF_ALL
+    chosen = [(smallest, *USUAL), (largest, *USUAL), ("gpt2-medium", *USUAL)]
+    chosen += [(model, *other) for model in (smallest, largest) for other in OTHERS]
     return [
         {"model": model, "targets": targets, "rank": rank, "batch": BATCH, "seq_len": SEQ_LEN}
-        for model in problem.MEASURED
-        for rank in ranks
-        for targets in TARGETS
+        for model, targets, rank in chosen
     ]
 
 
-def at_one_rank(device: Device, keys: Keys) -> str | None:
+def compiled_there(device: Device, keys: Keys) -> str | None:
     """Say where a compiled peer is not measured."""
-    if keys["rank"] == USUAL_RANK:
+    if usual(keys):
         return None
-    return f"takes long to compile, and is measured at rank {USUAL_RANK} only"
+    return f"takes long to compile, and is measured beside all layers at rank {USUAL_RANK} only"
 
 
 def whatever_the_adapters(device: Device, keys: Keys) -> str | None:
     """Say where the training of all weights is not measured: it is the same whatever the adapters are."""
-    if beside_full(keys):
+    if usual(keys):
         return None
     return f"has no adapters, and is measured beside those of all layers at rank {USUAL_RANK}"
 
 
-def beside_full(keys: Keys) -> bool:
-    """Return whether the training of all weights is measured beside a case."""
-    return keys["rank"] == USUAL_RANK and keys["targets"] == "all"
+def usual(keys: Keys) -> bool:
+    """Return whether everybody is measured on a case."""
+    return (keys["targets"], keys["rank"]) == USUAL
 
 
 def no_kernels_for_gpt2(device: Device, keys: Keys) -> str | None:
@@ -176,7 +178,7 @@ def bytes_needed(keys: Keys) -> float:
     a_step = tokens * (config.layers * (24 * config.hidden + 6 * inner) + 14 * config.vocab_size)
     weights = (len(LORA_STEP.contenders) + 1) * 2 * parameters
     checking = 3 * 4 * parameters
-    full = 18 * parameters if beside_full(keys) else 0
+    full = 18 * parameters if usual(keys) else 0
     return weights + full + checking + 2 * a_step
 
 
@@ -208,13 +210,13 @@ LORA_STEP = Benchmark(
             lambda keys, device: contenders.peft(keys, device, COMPILED),
             "peft",
             "transformers",
-            leaves_out=at_one_rank,
+            leaves_out=compiled_there,
         ),
         "peft-compile-chunked-loss": contender(
             lambda keys, device: contenders.peft(keys, device, COMPILED, chunked=True),
             "peft",
             "transformers",
-            leaves_out=at_one_rank,
+            leaves_out=compiled_there,
         ),
         "peft-liger": contender(
             contenders.peft_with_liger, "peft", "transformers", "liger-kernel", leaves_out=no_kernels_for_gpt2
