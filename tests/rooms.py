@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "topic": {"kernels", "costs", "errors"},
     "models": {"topic", "kernels", "costs", "hardware", "errors"},
     "inference": {"models", "topic", "kernels", "costs", "errors"},
-    "finetuning": {"models", "topic", "measure", "kernels", "costs", "hardware", "errors"},
+    "finetuning": {"inference", "models", "topic", "measure", "kernels", "costs", "hardware", "errors"},
     "interconnect": {"hardware", "kernels", "costs", "errors"},
     "benchmarks": {
         "measure",

@@ -42,3 +42,18 @@ def test_wide_weights_and_long_sequences_have_remedies() -> None:
         check(Demand(LLAMA, 2, 4096, 16, True, 2), 6 * GIB, "a GPU")
     with pytest.raises(GpuguideError, match="Not even one short sequence fits"):
         check(demand, GIB, "a GPU")
+
+
+def test_packed_matrices_are_counted_in_their_bits() -> None:
+    plain, packed = Demand(LLAMA, 1, 512, 16, False, 2), Demand(LLAMA, 1, 512, 16, False, 2, "nf4")
+    shape = plain.shape
+    embeddings = (1 if shape.tied else 2) * shape.vocab * shape.hidden
+    matrices = shape.parameters() - embeddings
+    # between the saving of 16 - 4.13 bits a weight, and that less the matrix that is unpacked for a product
+    saved = (2 - 4.13 / 8) * matrices
+    assert saved - 4 * shape.hidden * shape.intermediate * 2 < plain.bytes() - packed.bytes() < 1.01 * saved
+    wide = Demand(LLAMA, 1, 512, 16, False, 4, "nf4")
+    assert wide.wider == 2 * embeddings
+    with pytest.raises(GpuguideError, match="What fits: --weights nf4, which keeps"):
+        check(plain, 3 * GIB, "a GPU")
+    assert check(packed, 3 * GIB, "a GPU") == packed.bytes()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from gpuguide import models
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.finetuning import Limits, Message, Prepared, prepare, read
 from gpuguide.finetuning.conversation import Conversations
 from gpuguide.models.tokenizer import Tokenizer
@@ -120,6 +123,94 @@ def test_a_conversation_is_written_as_transformers_does(chat_folder: Path) -> No
     assert ours.text(SAID, answer=True) == theirs.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True
     )
+
+
+TURNS = (
+    Message("system", "Short."),
+    Message("user", "Név? 🐍"),
+    Message("assistant", "ős.path 🐍"),
+    Message("user", "And?"),
+    Message("assistant", "os"),
+)
+MARKED = (
+    "{% for message in messages %}{{ message.role }}<{% if message.role == 'assistant' %}{% generation %}"
+    "{{ message.content }}>{{ eos_token }}\n{% endgeneration %}{% else %}{{ message.content }}>\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}assistant<{% endif %}"
+)
+
+
+def said(conversations: Conversations, tokens: list[int], marks: list[bool]) -> list[str]:
+    """What is counted, a text for each stretch."""
+    stretches = groupby(zip(tokens, marks, strict=True), key=lambda pair: pair[1])
+    return [conversations.tokenizer.decode([token for token, _ in each]) for counted, each in stretches if counted]
+
+
+def test_answers_are_counted_with_what_ends_them(chat_folder: Path) -> None:
+    plain = Conversations(FOLDER, TOKENIZER)
+    tokens = plain.tokens(TURNS)
+    assert said(plain, tokens, plain.counted(TURNS, tokens)) == [" ős.path 🐍", " os<|endoftext|>"]
+    first = (Message("assistant", "Hello"), Message("user", "Bye"))
+    tokens = plain.tokens(first)
+    assert said(plain, tokens, plain.counted(first, tokens)) == ["assistant: Hello"]
+    with pytest.raises(GpuguideError, match="no message is of the role assistant"):
+        plain.counted(TURNS[:2], plain.tokens(TURNS[:2]))
+
+
+def test_answers_are_those_that_transformers_marks(chat_folder: Path) -> None:
+    (chat_folder / "chat_template.jinja").write_text(MARKED)
+    theirs = AutoTokenizer.from_pretrained(chat_folder)
+    ours = Conversations(chat_folder, Tokenizer.read(chat_folder / "tokenizer.json"))
+    messages = [{"role": each.role, "content": each.content} for each in TURNS]
+    marked = theirs.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    tokens = ours.tokens(TURNS)
+    assert tokens == marked["input_ids"]
+    assert list(map(int, ours.counted(TURNS, tokens))) == marked["assistant_masks"]
+
+
+def test_a_template_that_rewrites_what_was_said_is_refused(chat_folder: Path) -> None:
+    (chat_folder / "chat_template.jinja").write_text(
+        "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    ours = Conversations(chat_folder, Tokenizer.read(chat_folder / "tokenizer.json"))
+    with pytest.raises(GpuguideError, match=r"another way once others follow.*--loss all"):
+        ours.counted(TURNS, ours.tokens(TURNS))
+
+
+def test_only_what_holds_a_part_of_an_answer_is_trained_on(tmp_path: Path) -> None:
+    long = {"messages": [{"role": "user", "content": "x = 1\n" * 30}, {"role": "assistant", "content": "y = 2"}]}
+    short = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]} for n in range(9)
+    ]
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(json.dumps(each) + "\n" for each in (long, *short)))
+    conversations = Conversations(FOLDER, TOKENIZER)
+
+    def done(**more: Any) -> Prepared:
+        return prepare(read(data), None, TOKENIZER, conversations, Limits(48, counted="answers", **more))
+
+    cut = done(too_long="cut")
+    assert cut.unanswered == 1
+    assert len(cut.training) + len(cut.held_out) == 9
+    assert cut.notes[-1] == "1 part left out, in which no answer is that could be learnt."
+    for piece in (*cut.training, *cut.held_out):
+        tokens, marks = piece.sequence
+        assert torch.equal(tokens, piece.tokens)
+        assert TOKENIZER.decode(tokens[marks.bool()].tolist()) == f" {piece.text.rpartition(' ')[2]}<|endoftext|>"
+    split = done(too_long="split")
+    parts = [each for each in (*split.training, *split.held_out) if "part" in each.place]
+    assert len(parts) + split.unanswered > 1
+    assert "".join(TOKENIZER.decode(each.tokens[each.counted].tolist()) for each in parts) == " y = 2<|endoftext|>"
+
+
+def test_answers_need_conversations(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text " * 40)
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    conversations = Conversations(FOLDER, TOKENIZER)
+    for name, says in (("a.txt", "is a text, so there is no answer"), ("a.jsonl", "line 1: this is no conversation")):
+        with pytest.raises(GpuguideError, match=says):
+            prepare(read(tmp_path / name), None, TOKENIZER, conversations, Limits(64, counted="answers"))
+    with pytest.raises(UnknownName, match="There is no loss named 'answer'"):
+        Limits(64, counted="answer")
 
 
 def test_a_template_that_is_damaged_or_refuses(chat_folder: Path, tmp_path: Path) -> None:

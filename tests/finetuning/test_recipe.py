@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import torch
 from bs4 import BeautifulSoup
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gpuguide import lora, models
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.finetuning import Declined, Listener, Prepared, Request, Story, html, run, saving
 from gpuguide.hardware import device as devices
-from gpuguide.models import checkpoint
+from gpuguide.models import adapters, checkpoint
 
 CPU = devices.cpu()
 WORDS = ("import", "return", "raise", "yield", "assert", "global", "print", "while", "lambda", "class")
@@ -91,7 +92,7 @@ def test_the_merged_checkpoint_computes_what_was_trained(data: Path, kind: str, 
     run(asked, CPU, Listener())
     tokens = torch.arange(3, 40).view(1, -1)
     trained = checkpoint.read_model(folder)
-    lora.load_adapter(trained, asked.out / "adapter")
+    lora.load_adapter(trained, asked.out / "adapter", places=adapters.places(trained))
     with torch.inference_mode():
         expected = trained(tokens)
         ours = models.load(asked.out / "merged").model(tokens)
@@ -99,7 +100,9 @@ def test_the_merged_checkpoint_computes_what_was_trained(data: Path, kind: str, 
     tolerance = 1e-4 if kind == "llama_folder" else 0.1  # the others are stored in bf16
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
     torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
-    assert saving.stored_format(asked.out / "merged") == saving.stored_format(folder)
+    before, after = (load_file(each / "model.safetensors") for each in (folder, asked.out / "merged"))
+    assert {name: each.dtype for name, each in after.items()} == {name: each.dtype for name, each in before.items()}
+    assert not (asked.out / "merged" / "training.json").exists()
 
 
 @pytest.mark.parametrize("at", [1, 9, 20])
@@ -154,8 +157,10 @@ def test_a_full_disk_at_the_end_loses_nothing(data: Path, gpt2_folder: Path, mon
     def full(*given: object, **named: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(saving, "save_file", full)
-    with pytest.raises(GpuguideError, match=r"merged cannot be written \(No space left on device\)\. What was trained"):
+    monkeypatch.setattr(lora.checkpoint, "save_file", full)
+    with pytest.raises(
+        GpuguideError, match=r"merged cannot be written \(.*No space left on device\).* What was trained is"
+    ):
         run(asked, CPU, Listener())
     assert not (asked.out / "merged.writing").exists()
     monkeypatch.undo()
@@ -265,6 +270,69 @@ def test_the_report_is_one_file_with_everything(data: Path, gpt2_folder: Path) -
 def replace_memory(story: Story) -> Story:
     story.peak, story.predicted = 3 * 2**30, 2 * 2**30
     return story
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "nf4"])
+def test_frozen_matrices_can_be_packed(data: Path, llama_folder: Path, weights: str) -> None:
+    plain = run(request(data, llama_folder, "plain"), CPU, Listener())
+    asked, listener = request(data, llama_folder, "packed", weights=weights), Taking()
+    story = run(asked, CPU, listener)
+    assert story.count == plain.count
+    assert story.measured[0][1] != plain.measured[0][1]  # rounded weights predict otherwise
+    assert story.best[1] == pytest.approx(plain.best[1], rel=0.05)
+    assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)  # merged into the weights as they were
+    assert f"matrices beside adapters in {weights}" in listener.pages[-1]
+
+
+def test_a_packed_run_does_not_go_on_with_plain_weights(data: Path, llama_folder: Path) -> None:
+    with pytest.raises(Stopped):
+        run(request(data, llama_folder, weights="nf4"), CPU, Stopping(9))
+    with pytest.raises(GpuguideError, match="belongs to a run with another base"):
+        run(request(data, llama_folder), CPU, Listener())
+    with pytest.raises(UnknownName, match="There is no kind of weights named 'fp4'"):
+        run(request(data, llama_folder, weights="fp4"), CPU, Listener())
+
+
+def test_a_compiled_run_is_one_that_was_not(data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = list[str]()
+
+    def compile(model: torch.nn.Module, *, backend: str) -> Any:
+        compiled.append(backend)
+        return torch._dynamo.optimize("eager")(model)  # traced; making kernels takes minutes here
+
+    plain = run(request(data, gpt2_folder, "plain"), CPU, Listener())
+    monkeypatch.setattr(torch, "compile", compile)
+    story = run(request(data, gpt2_folder, "compiled", compiled=True), CPU, Listener())
+    assert compiled == ["inductor"]
+    assert story.losses == pytest.approx(plain.losses, rel=1e-5)
+
+
+def test_answers_alone_can_count(tmp_path: Path, chat_folder: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [[{"role": "user", "content": f"say {word}"}, {"role": "assistant", "content": word}] for word in WORDS]
+    path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    asked, listener = request(path, chat_folder, "answers", counted="answers"), Taking()
+    story = run(asked, CPU, listener)
+    model = checkpoint.read_model(asked.out / "merged")
+    assert story.prepared is not None
+    losses, count = 0.0, 0
+    for piece in story.prepared.held_out:
+        tokens = piece.tokens.tolist()
+        begin = max(
+            place
+            for place in range(len(tokens))
+            if models.load("draft").tokenizer.decode(tokens[place:]).startswith("ASSISTANT<")
+        )
+        prompt = len(chat_tokens(chat_folder, "ASSISTANT<"))
+        surprise = -model(piece.tokens[None, :-1])[0].log_softmax(-1).gather(1, piece.tokens[1:, None])[:, 0]
+        losses += float(surprise[begin + prompt - 1 :].sum().detach())
+        count += len(tokens) - begin - prompt
+    assert story.merged_loss == pytest.approx(losses / count, rel=1e-3)
+    assert "the assistant's answers" in listener.pages[-1].replace("&#39;", "'")
+
+
+def chat_tokens(folder: Path, text: str) -> list[int]:
+    return models.load(folder).tokenizer.encode(text)
 
 
 @pytest.mark.gpu

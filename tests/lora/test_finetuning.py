@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_adapted as small
 import torch
 from small_run import LONG, PLAN, data, model, run_on_rank, slow_run, without_dropout
 
@@ -96,6 +97,67 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "unfinished.pt").write_bytes(b"half of a file")
     with pytest.raises(GpuguideError, match="is damaged"):
         lora.finetune(model(), data(2, 1), data(1, 2), PLAN, tmp_path)
+
+
+def below(tokens: torch.Tensor, counted: list[int]) -> torch.Tensor:
+    return torch.stack([tokens, torch.tensor(counted)])
+
+
+def test_only_tokens_that_count_are_learnt(tmp_path: Path) -> None:
+    """The first step's loss, and the held-out one, are means over counted tokens, computed here one by one."""
+    training = [below(torch.tensor([1, 2, 3, 4]), [1, 0, 1, 0]), below(torch.tensor([5, 6, 7]), [0, 1, 1])]
+    held_out = [below(torch.tensor([8, 9, 1, 2]), [0, 0, 0, 1])]
+    base, plan = without_dropout(), lora.Plan(steps=1, batch=2, every=1)
+
+    def surprise(given: int, follows: int) -> float:
+        return -float(base(torch.tensor([given]))[0].log_softmax(-1)[follows].detach())
+
+    result = lora.finetune(without_dropout(), training, held_out, plan, tmp_path)
+    wanted = [surprise(2, 3), surprise(5, 6), surprise(6, 7)]
+    assert result.losses[0] == pytest.approx(sum(wanted) / 3, rel=1e-5)
+    assert result.held_out[0][1] == pytest.approx(surprise(1, 2), rel=1e-5)
+    for marked, says in (([0, 0, 0, 0], "No token of training sequence 0 counts"), ([1, 0, 0, 0], "No token")):
+        with pytest.raises(GpuguideError, match=says):
+            lora.finetune(without_dropout(), [below(torch.tensor([1, 2, 3, 4]), marked)], held_out, plan, tmp_path)
+    with pytest.raises(GpuguideError, match=r"shape \(3, 4\); it needs \(seq,\), or \(2, seq\)"):
+        lora.finetune(without_dropout(), [torch.zeros(3, 4).long()], held_out, plan, tmp_path)
+    with pytest.raises(GpuguideError, match="1 of 1 held-out"):
+        lora.finetune(without_dropout(), [held_out[0][0]], held_out, plan, tmp_path)
+
+
+def test_counting_everything_is_counting_nothing_in_particular(tmp_path: Path) -> None:
+    marked = [below(each, [1] * len(each)) for each in data(7, 1)]
+    one, other = without_dropout(), without_dropout()
+    plain = lora.finetune(one, data(7, 1), data(3, 2), PLAN, tmp_path / "plain")
+    assert lora.finetune(other, marked, data(3, 2), PLAN, tmp_path / "marked") == plain
+    for first, second in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_loss_without_logits_trains_alike(tmp_path: Path, name: str) -> None:
+    def adapted() -> torch.nn.Module:
+        made = small.model(name)
+        lora.add_adapters(made, ["query_key_value"], lora.Settings(rank=2))
+        return made
+
+    headless = lora.WithoutHead(adapted())
+    whole = lora.finetune(adapted(), data(7, 1), data(3, 2), PLAN, tmp_path / "whole")
+    found = lora.finetune(headless, data(7, 1), data(3, 2), PLAN, tmp_path / "chunked", loss_sum=headless.loss_sum)
+    assert found.losses == pytest.approx(whole.losses, rel=1e-4)
+    assert [loss for _, loss in found.held_out] == pytest.approx([loss for _, loss in whole.held_out], rel=1e-4)
+
+
+def test_a_compiled_run_goes_on_uncompiled(tmp_path: Path) -> None:
+    def stop(progress: lora.Progress) -> None:
+        if progress.step == 5:
+            raise Stopped
+
+    whole = lora.finetune(without_dropout(), data(7, 1), data(3, 2), PLAN, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        lora.finetune(without_dropout(), data(7, 1), data(3, 2), replace(PLAN, backend="eager"), tmp_path, stop)
+    again = lora.finetune(without_dropout(), data(7, 1), data(3, 2), PLAN, tmp_path)
+    assert again.losses == pytest.approx(whole.losses, rel=1e-4)
 
 
 def test_the_model_ends_as_it_was_at_its_best(tmp_path: Path) -> None:

@@ -57,6 +57,13 @@ def finetune(
     dtype: Annotated[
         str | None, typer.Option(help="fp32 or bf16 for the frozen weights; by default bf16 on a GPU that has it.")
     ] = None,
+    weights: Annotated[
+        str, typer.Option(help="plain, int8, int4 or nf4, for the frozen matrices beside adapters.")
+    ] = "plain",
+    loss: Annotated[str, typer.Option(help="What counts: all, or the answers of conversations.")] = "all",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the model: pays in long runs, after a minute.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="gpu or cpu; by default a GPU where there is one.")] = None,
     seed: Annotated[int, typer.Option(help="Of the adapters, the order of the data and what is held out.")] = 0,
     merge: Annotated[bool, typer.Option(help="Write a checkpoint with the adapter merged, too.")] = True,
@@ -78,7 +85,8 @@ def finetune(
         data=data, model=model, out=out, held_out=held_out, length=length, too_long=too_long,
         targets=tuple(targets or ["all"]), rank=rank, alpha=alpha, dropout=dropout, epochs=epochs, steps=steps,
         batch=batch, micro_batch=micro_batch, learning_rate=learning_rate, every=every, patience=patience or None,
-        dtype=dtype, seed=seed, prompts=tuple(prompt or []), merge=merge, again=again,
+        dtype=dtype, weights=weights, counted=loss, compiled=compiled, seed=seed, prompts=tuple(prompt or []),
+        merge=merge, again=again,
     )  # fmt: skip
     with joined(device) as where:
         if os.environ.get(RANK, "0") != "0":

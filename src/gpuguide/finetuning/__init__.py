@@ -4,7 +4,8 @@
   :mod:`~gpuguide.finetuning.preparing`: from a file to sequences of tokens, some of them held out.
 * :mod:`~gpuguide.finetuning.fitting`: whether it fits the GPU.
 * :mod:`~gpuguide.finetuning.recipe`: the stages, one after another; :mod:`gpuguide.lora` trains.
-* :mod:`~gpuguide.finetuning.examples`, :mod:`~gpuguide.finetuning.saving`: samples before and after, and the files.
+* :mod:`~gpuguide.finetuning.examples`, :mod:`~gpuguide.finetuning.saving`: samples before and after, and how files are
+  written.
 * :mod:`~gpuguide.finetuning.curve`, :mod:`~gpuguide.finetuning.report`: one HTML file that shows it.
 """
 
@@ -12,7 +13,6 @@ from gpuguide.finetuning.preparing import Limits, Piece, Prepared, prepare
 from gpuguide.finetuning.reading import Message, Sample, Source, read
 from gpuguide.finetuning.recipe import Declined, Listener, Request, Story, run
 from gpuguide.finetuning.report import html, write_report
-from gpuguide.finetuning.saving import save_merged
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "run",
@@ -28,7 +28,6 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "Limits",
     "Prepared",
     "Piece",
-    "save_merged",
     "html",
     "write_report",
 ]

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Merges
 
@@ -25,6 +26,22 @@ from gpuguide.models.checkpoint_files import TOKENIZER, TOKENIZER_CONFIG, read_j
 from gpuguide.models.tokenizer import Tokenizer
 
 TEMPLATE = "chat_template.jinja"
+ANSWERS = "assistant"
+"""The role whose messages a model is to write"""
+
+
+class Generation(Extension):
+    """``{% generation %}``, by which templates mark what a model writes; its content is rendered as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return what is between the two marks."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+EXTENSIONS: list[type[Extension]] = [loopcontrols, Generation]
 
 
 class Conversations:
@@ -49,7 +66,7 @@ class Conversations:
         source = self._source()
         self.template = None
         if source is not None:
-            environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+            environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=EXTENSIONS)
             environment.filters["tojson"] = lambda given, **more: json.dumps(given, ensure_ascii=False)
             environment.globals.update(raise_exception=_refuse, strftime_now=_now)
             try:
@@ -82,6 +99,50 @@ class Conversations:
         if self.template is not None:
             return self.merges.encode(text, add_special_tokens=False).ids
         return [*self.tokenizer.prompt(text), *([] if answer else [self.tokenizer.end_of_text])]
+
+    def counted(self, messages: Sequence[Message], tokens: Sequence[int]) -> list[bool]:
+        """Return which tokens of a conversation a model is to write: the answers of the assistant, and what ends them.
+
+        Parameters
+        ----------
+        messages : sequence of Message
+            The conversation.
+        tokens : sequence of int
+            What :meth:`tokens` makes of it.
+
+        Raises
+        ------
+        GpuguideError
+            If the assistant says nothing, or the template writes a message another way once others follow.
+        """
+        spans = self._answers(messages)
+        opening = 0 if self.template is not None else len(self.tokenizer.opening)
+        marks, place = [False] * opening, 0
+        for token in tokens[opening:]:
+            marks.append(any(start <= place < stop for start, stop in spans))
+            place += len(self.tokenizer.decode_bytes([token]))
+        return marks
+
+    def _answers(self, messages: Sequence[Message]) -> list[tuple[int, int]]:
+        """Return where answers begin and end in the bytes of a conversation's text; the last one has its end, too."""
+        whole, spans = self.text(messages), []
+        for number, message in enumerate(messages):
+            if message.role != ANSWERS:
+                continue
+            asked = self.text(messages[:number], answer=True) if number else ""
+            said = self.text(messages[: number + 1])
+            if not (whole.startswith(said) and said.startswith(asked)):
+                raise GpuguideError(
+                    f"The chat template in {self.folder} writes a message another way once others follow, so answers "
+                    "cannot be told from the rest; count every token (--loss all)."
+                )
+            last = number + 1 == len(messages)
+            spans.append((len(asked.encode()), len(said.encode()) + last))
+        if not spans:
+            raise GpuguideError(
+                f"no message is of the role {ANSWERS}, so there is no answer to learn (--loss answers)."
+            )
+        return spans
 
     def _source(self) -> str | None:
         if (self.folder / TEMPLATE).is_file():

@@ -29,7 +29,10 @@ class Demand:
     attention_only : bool
         Whether only the matrices of attention have some.
     weights : int
-        Bytes of a frozen weight.
+        Bytes of a frozen weight, where it is not packed.
+    base : str
+        How the matrices that have adapters are stored, in the cost model's words: ``bf16`` for as they are, ``int8`` or
+        ``nf4``.
     """
 
     config: gpt2.Config | llama.Config
@@ -38,6 +41,7 @@ class Demand:
     rank: int
     attention_only: bool
     weights: int
+    base: str = "bf16"
 
     @property
     def shape(self) -> memory.Shape:
@@ -69,12 +73,23 @@ class Demand:
             seq_len=self.length,
             lora_rank=self.rank,
             adapted="attention" if self.attention_only else "all",
+            base="bf16" if self.attention_only else self.base,  # other matrices stay as they are
         )
 
+    @property
+    def wider(self) -> float:
+        """Bytes by which weights that are not packed are wider than the 16 bits that the cost model takes them to be.
+
+        Embeddings and head are all that is not packed then, small vectors aside.
+        """
+        plain = self.shape.parameters()
+        if self.setup.base != "bf16":
+            plain = (1 if self.shape.tied else 2) * self.shape.vocab * self.shape.hidden
+        return (self.weights - 2) * plain
+
     def bytes(self) -> float:
-        """Return what a step takes at its highest. The cost model takes frozen weights to be of 16 bits."""
-        wider = (self.weights - 2) * self.shape.parameters()
-        return memory.predict(self.shape, self.setup).total + wider
+        """Return what a step takes at its highest."""
+        return memory.predict(self.shape, self.setup).total + self.wider
 
 
 def check(demand: Demand, available: int, device: str) -> float:
@@ -107,11 +122,13 @@ def check(demand: Demand, available: int, device: str) -> float:
 
 def _fitting(demand: Demand, room: float) -> Iterator[str]:
     """Yield the changes with which it fits, that which changes nothing of the result first."""
-    most = memory.largest_batch(demand.shape, demand.setup, room - (demand.weights - 2) * demand.shape.parameters())
+    most = memory.largest_batch(demand.shape, demand.setup, room - demand.wider)
     if 0 < most < demand.at_once:
         yield f"--micro-batch {most}, with which a step is the same and takes longer"
     if demand.weights > 2 and replace(demand, weights=2).bytes() <= room:
         yield "--dtype bf16"
+    if not demand.attention_only and demand.base == "bf16" and replace(demand, base="nf4").bytes() <= room:
+        yield "--weights nf4, which keeps the frozen matrices in 4 bits"
     length = demand.length // 2
     while length >= SHORT and replace(demand, length=length, at_once=1).bytes() > room:
         length //= 2

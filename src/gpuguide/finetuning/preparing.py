@@ -6,7 +6,7 @@ is there twice is used once, so that nothing that is held out is trained on as w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,8 @@ from gpuguide.models.tokenizer import Tokenizer
 
 TOO_LONG = ("stop", "cut", "split", "skip")
 """What to do with a sample that is longer than a sequence may be"""
+COUNTED = ("all", "answers")
+"""What the loss counts: every token, or those that the assistant says"""
 SHORTEST, FEWEST = 8, 20
 """A short text is cut into so many pieces, of at least so many tokens"""
 PROMPT = 32
@@ -34,6 +36,13 @@ class Piece:
     """``(seq,)``, int64"""
     prompt: int
     """How many tokens of it a model is given where it is asked to go on"""
+    counted: torch.Tensor | None = None
+    """``(seq,)``, bool: which tokens count for the loss; all where there is none"""
+
+    @property
+    def sequence(self) -> torch.Tensor:
+        """The sequence as :func:`gpuguide.lora.finetune` takes it."""
+        return self.tokens if self.counted is None else torch.stack([self.tokens, self.counted.long()])
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,8 @@ class Prepared:
     """Left out of what is trained on, because it is held out"""
     too_long: int
     """Cut, split or left out, because they were longer than a sequence may be"""
+    unanswered: int
+    """Left out, because no part of an answer is in them, where answers alone count"""
     notes: tuple[str, ...]
     """All this in sentences"""
 
@@ -71,16 +82,21 @@ class Limits:
         Of the data that is held out.
     seed : int
         Of the draw.
+    counted : str
+        One of :data:`COUNTED`.
     """
 
     length: int
     too_long: str = "stop"
     share: float = 0.1
     seed: int = 0
+    counted: str = "all"
 
     def __post_init__(self) -> None:
         if self.too_long not in TOO_LONG:
             raise unknown("way with long samples", self.too_long, TOO_LONG)
+        if self.counted not in COUNTED:
+            raise unknown("loss", self.counted, COUNTED)
         if self.length < SHORTEST:
             raise GpuguideError(f"length is {self.length}; it must be at least {SHORTEST}.")
         if not 0 < self.share < 1:
@@ -122,8 +138,9 @@ def prepare(
             "hold out are needed"
             + (f", and {leaking} of these are held out in {apart.path}." if apart and leaking else ".")
         )
-    notes = _notes(duplicates, leaking, cutter.too_long, limits, apart)
-    return Prepared(tuple(training), tuple(held_out), duplicates, leaking, cutter.too_long, notes)
+    notes = _notes(duplicates, leaking, cutter, limits, apart)
+    counts = (duplicates, leaking, cutter.too_long, cutter.unanswered)
+    return Prepared(tuple(training), tuple(held_out), *counts, notes)
 
 
 class _Cutter:
@@ -131,7 +148,7 @@ class _Cutter:
 
     def __init__(self, tokenizer: Tokenizer, conversations: Conversations, limits: Limits) -> None:
         self.tokenizer, self.conversations, self.limits = tokenizer, conversations, limits
-        self.too_long = 0
+        self.too_long = self.unanswered = 0
 
     def pieces(self, source: Source) -> list[Piece]:
         if source.is_one_text:
@@ -139,46 +156,57 @@ class _Cutter:
         found: list[Piece] = []
         first = None
         for sample in source.samples:
-            tokens, prompt = self._tokens(sample, source)
-            if len(tokens) > self.limits.length:
+            try:
+                whole = self._whole(sample)
+            except GpuguideError as error:
+                raise GpuguideError(f"{source.path}, {sample.place}: {error}") from error
+            if len(whole.tokens) > self.limits.length:
                 self.too_long += 1
-                first = first or (sample.place, len(tokens))
-            found += self._cut(sample, tokens, prompt)
+                first = first or (sample.place, len(whole.tokens))
+            found += self._cut(whole)
         if first and self.limits.too_long == "stop":
             raise GpuguideError(
                 f"{source.path}, {first[0]}: this has {first[1]} tokens, and a sequence may have {self.limits.length}; "
                 f"{self.too_long} of {len(source.samples)} are too long. Say what to do with them: --too-long "
                 "cut trains on the beginning of each, split on all of its parts, skip leaves them out."
             )
-        return found
+        answered = [each for each in found if each.counted is None or bool(each.counted[1:].any())]
+        self.unanswered += len(found) - len(answered)
+        return answered
 
-    def _tokens(self, sample: Sample, source: Source) -> tuple[list[int], int]:
-        """Return a sample's tokens, and how many of them are its prompt."""
+    def _whole(self, sample: Sample) -> Piece:
+        """Return a sample as a piece, however long it is."""
+        of_answers = self.limits.counted == "answers"
         if not sample.messages:
+            if of_answers:
+                raise GpuguideError("this is no conversation, so there is no answer to learn (--loss answers).")
             tokens = [*self.tokenizer.prompt(sample.text), self.tokenizer.end_of_text]
-            return tokens, _beginning(tokens)
-        try:
-            tokens = self.conversations.tokens(sample.messages)
-            asked = self.conversations.tokens(sample.messages[:-1], answer=True) if len(sample.messages) > 1 else []
-        except GpuguideError as error:
-            raise GpuguideError(f"{source.path}, {sample.place}: {error}") from error
-        return tokens, len(asked) if asked and tokens[: len(asked)] == asked else _beginning(tokens)
+            return Piece(sample.place, sample.text, torch.tensor(tokens), _beginning(tokens))
+        tokens = self.conversations.tokens(sample.messages)
+        asked = self.conversations.tokens(sample.messages[:-1], answer=True) if len(sample.messages) > 1 else []
+        prompt = len(asked) if asked and tokens[: len(asked)] == asked else _beginning(tokens)
+        counted = torch.tensor(self.conversations.counted(sample.messages, tokens)) if of_answers else None
+        return Piece(sample.place, self.conversations.text(sample.messages), torch.tensor(tokens), prompt, counted)
 
-    def _cut(self, sample: Sample, tokens: list[int], prompt: int) -> list[Piece]:
-        length, way = self.limits.length, self.limits.too_long
-        text = sample.text or self.conversations.text(sample.messages)
-        if len(tokens) <= length:
-            return [Piece(sample.place, text, torch.tensor(tokens), prompt)]
+    def _cut(self, whole: Piece) -> list[Piece]:
+        length, way, count = self.limits.length, self.limits.too_long, len(whole.tokens)
+        if count <= length:
+            return [whole]
         if way in ("stop", "skip"):
             return []
-        parts = [tokens[start : start + length] for start in range(0, len(tokens) if way == "split" else 1, length)]
-        return [
-            Piece(f"{sample.place}, part {number}", self.tokenizer.decode(part), torch.tensor(part), _beginning(part))
-            for number, part in enumerate(parts, 1)
-            if len(part) > 1
-        ]
+        starts = range(0, count if way == "split" else 1, length)
+        parts = [slice(start, start + length) for start in starts if min(length, count - start) > 1]
+        return [self._part(whole, part, number) for number, part in enumerate(parts, 1)]
+
+    def _part(self, whole: Piece, part: slice, number: int) -> Piece:
+        tokens = whole.tokens[part]
+        text = self.tokenizer.decode(tokens.tolist())
+        counted = None if whole.counted is None else whole.counted[part]
+        return Piece(f"{whole.place}, part {number}", text, tokens, _beginning(tokens), counted)
 
     def _of_text(self, source: Source) -> list[Piece]:
+        if self.limits.counted == "answers":
+            raise GpuguideError(f"{source.path} is a text, so there is no answer to learn (--loss answers).")
         opening = list(self.tokenizer.opening)
         tokens = self.tokenizer.encode(source.samples[0].text)
         length = min(self.limits.length - len(opening), max(SHORTEST, len(tokens) // FEWEST))
@@ -198,7 +226,7 @@ class _Cutter:
         ]
 
 
-def _beginning(tokens: Sequence[int]) -> int:
+def _beginning(tokens: Sized) -> int:
     return max(1, min(PROMPT, len(tokens) // 2))
 
 
@@ -238,7 +266,7 @@ def _divided(pieces: list[Piece], limits: Limits, *, drawn: bool) -> tuple[list[
     return training, [piece for place, piece in enumerate(pieces) if place in chosen]
 
 
-def _notes(duplicates: int, leaking: int, too_long: int, limits: Limits, apart: Source | None) -> tuple[str, ...]:
+def _notes(duplicates: int, leaking: int, cutter: _Cutter, limits: Limits, apart: Source | None) -> tuple[str, ...]:
     notes = []
     if duplicates:
         notes.append(f"{_counted(duplicates, 'duplicate')} left out: the same text, but for case and spaces.")
@@ -247,9 +275,11 @@ def _notes(duplicates: int, leaking: int, too_long: int, limits: Limits, apart: 
             f"{_counted(leaking, 'sample')} left out of the training, because {apart.path} holds the same: a held-out "
             "loss on what was trained on says nothing."
         )
-    if too_long:
+    if cutter.too_long:
         done = {"cut": "cut after", "split": "split every", "skip": "left out, being longer than"}[limits.too_long]
-        notes.append(f"{_counted(too_long, 'sample')} {done} {limits.length} tokens.")
+        notes.append(f"{_counted(cutter.too_long, 'sample')} {done} {limits.length} tokens.")
+    if cutter.unanswered:
+        notes.append(f"{_counted(cutter.unanswered, 'part')} left out, in which no answer is that could be learnt.")
     return tuple(notes)
 
 

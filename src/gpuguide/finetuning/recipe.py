@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from gpuguide import lora, models
 from gpuguide.errors import GpuguideError, UnknownName, unknown
@@ -18,13 +19,16 @@ from gpuguide.finetuning.conversation import Conversations
 from gpuguide.finetuning.examples import Example
 from gpuguide.finetuning.preparing import Limits, Prepared
 from gpuguide.hardware.device import Device
-from gpuguide.lora.finetuning import STATE, held_out_loss
-from gpuguide.lora.processes import processes, rank
+from gpuguide.inference.quantize import quantize_int4, quantize_int8
+from gpuguide.lora.finetuning import STATE, held_out_loss, processes, rank
+from gpuguide.lora.packed import Packing
 from gpuguide.measure.units import format_bytes
-from gpuguide.models import checkpoint, checkpoint_files, gpt2, llama
+from gpuguide.models import adapters, checkpoint, checkpoint_files, gpt2, llama
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
+from gpuguide.precision import cross_entropy_sum
+from gpuguide.precision.training_step import LossSum
 
 ADAPTER, MERGED, NOTE, REPORT = "adapter", "merged", "finetune.json", "report.html"
 """What is left in the folder"""
@@ -36,6 +40,15 @@ LONGEST = 1024
 MEASUREMENTS = 20
 """Of the held-out loss in a run, about"""
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PACKINGS: dict[str, Packing | None] = {
+    "plain": None,
+    "int8": quantize_int8,
+    "int4": quantize_int4,
+    "nf4": lora.quantize_nf4,
+}
+"""How the frozen matrices that have adapters are stored"""
+COSTS = {"plain": "bf16", "int8": "int8", "int4": "nf4", "nf4": "nf4"}
+"""What the cost model calls them, or what is nearest"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,9 @@ class Request:
     every: int | None = None
     patience: int | None = 5
     dtype: str | None = None
+    weights: str = "plain"
+    counted: str = "all"
+    compiled: bool = False
     seed: int = 0
     prompts: tuple[str, ...] = ()
     merge: bool = True
@@ -143,6 +159,8 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
         If the listener does not want to go on.
     """
     story = Story(request, device)
+    if request.weights not in PACKINGS:
+        raise unknown("kind of weights", request.weights, PACKINGS)
     folder = folder_of(request.model)
     _check_folder(request)
     listener.stage(story)
@@ -151,7 +169,7 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
     _next(story, listener, 1)
     config, tokenizer = checkpoint.read_config(folder), _tokenizer(folder)
     length = _length(request, config)
-    limits = Limits(length, request.too_long, request.share, request.seed)
+    limits = Limits(length, request.too_long, request.share, request.seed, request.counted)
     conversations = Conversations(folder, tokenizer)
     prepared = story.prepared = preparing.prepare(source, apart, tokenizer, conversations, limits)
     for note in prepared.notes:
@@ -231,6 +249,7 @@ def _plan(request: Request, prepared: Prepared, device: Device) -> lora.Plan:
         precision=format_name(request, device),
         seed=request.seed,
         micro_batch=request.micro_batch,
+        backend="inductor" if request.compiled else None,
         keep_best=True,
     )
 
@@ -255,6 +274,7 @@ def _checked_memory(
         request.rank,
         request.targets == ("attention",),
         FORMATS[plan.precision].itemsize,
+        COSTS[request.weights],
     )
     return fitting.check(demand, device.memory, device.name)
 
@@ -267,10 +287,13 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
     _next(story, listener, 3)
     if story.device.backend == "fake":
         raise GpuguideError("A made-up device cannot train; use --device cpu.")
-    model = checkpoint.read_model(folder, FORMATS[plan.precision]).to(story.device.torch_device)
+    model = checkpoint.read_model(folder, FORMATS[plan.precision])
     torch.manual_seed(request.seed)  # the adapters are drawn
     settings = lora.Settings(request.rank, request.alpha or 2.0 * request.rank, request.dropout)
-    story.layers = lora.add_adapters(model, [TARGETS.get(each, each) for each in request.targets], settings)
+    targets = [TARGETS.get(each, each) for each in request.targets]
+    story.layers = lora.add_adapters(model, targets, settings, packing=PACKINGS[request.weights])
+    model.to(story.device.torch_device)  # packed before, so that the whole weights need not fit
+    trained, loss_sum = _with_loss(model)
     story.count = lora.count_parameters(model)
     _next(story, listener, 4)
     if rank() == 0:
@@ -299,8 +322,18 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
             _finish(story, model, tokenizer)
             listener.measured(story)
 
-    training, held_out = ([each.tokens for each in part] for part in (prepared.training, prepared.held_out))
-    lora.finetune(model, training, held_out, plan, request.out, report, keep, discard=request.again)
+    training, held_out = ([each.sequence for each in part] for part in (prepared.training, prepared.held_out))
+    lora.finetune(
+        trained, training, held_out, plan, request.out, report, keep, loss_sum=loss_sum, discard=request.again
+    )
+
+
+def _with_loss(model: GPT2 | Llama) -> tuple[nn.Module, LossSum]:
+    """Return what is trained and its loss: without most logits, unless the head has an adapter itself."""
+    if isinstance(model.head, lora.AdaptedLayer):
+        return model, cross_entropy_sum
+    headless = lora.WithoutHead(model)
+    return headless, headless.loss_sum
 
 
 def _before(
@@ -312,9 +345,14 @@ def _before(
 
 def _save(story: Story, model: GPT2 | Llama, folder: Path) -> None:
     request = story.request
-    lora.save_adapter(model, request.out / ADAPTER, base=request.model)
+    lora.save_adapter(model, request.out / ADAPTER, base=request.model, places=adapters.places(model))
     if request.merge:
-        saving.save_merged(folder, request.out / ADAPTER, request.out / MERGED)
+        try:
+            lora.merge_into_checkpoint(folder, request.out / ADAPTER, request.out / MERGED, replace=True)
+        except GpuguideError as error:
+            raise GpuguideError(
+                f"{error} What was trained is kept: make room, and run the same command again to write it."
+            ) from error
     else:
         shutil.rmtree(request.out / MERGED, ignore_errors=True)  # that of another adapter
 
@@ -328,7 +366,7 @@ def _finish(story: Story, model: GPT2 | Llama, tokenizer: Tokenizer) -> None:
     story.examples = [(*row[:2], text) for row, text in zip(story.examples, after, strict=True)]
     if request.merge:
         merged = checkpoint.read_model(request.out / MERGED, FORMATS[plan.precision]).to(story.device.torch_device)
-        story.merged_loss = held_out_loss(merged, [each.tokens for each in prepared.held_out], plan)
+        story.merged_loss = held_out_loss(merged, [each.sequence for each in prepared.held_out], plan)
     story.finished = time.time()
     saving.write_note(request.out / NOTE, summary(story))
 

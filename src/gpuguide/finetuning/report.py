@@ -121,7 +121,8 @@ def _trained(story: Story) -> Iterator[tuple[str, str]]:
     request, plan = story.request, story.plan
     assert plan is not None
     alpha = request.alpha or 2.0 * request.rank
-    yield "model", f"{request.model}, its weights frozen, in {plan.precision}"
+    packed = "" if request.weights == "plain" else f"; matrices beside adapters in {request.weights}"
+    yield "model", f"{request.model}, its weights frozen, in {plan.precision}{packed}"
     if story.count:
         yield "adapters", f"LoRA of rank {request.rank}, alpha {alpha:g}, dropout {request.dropout:g}, in fp32"
         kinds = dict.fromkeys(name.rpartition(".")[2] for name in story.layers)
@@ -129,6 +130,7 @@ def _trained(story: Story) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{story.count.trained:,} trained, {story.count.frozen:,} frozen"
     yield "steps", f"{plan.steps} at most, of {plan.batch} sequences each"
     yield "learning rate", f"{plan.learning_rate:g} after {plan.warm_up} steps, then down a cosine; AdamW"
+    yield "the loss counts", "every token" if request.counted == "all" else "the assistant's answers, and their ends"
     yield "held-out loss", f"every {plan.every} steps"
     if plan.patience is not None:
         yield "early stop", f"after {plan.patience} measurements without a lower held-out loss"
@@ -164,7 +166,7 @@ def _files(story: Story) -> Iterator[tuple[str, str]]:
     if story.finished is None:
         yield "nothing yet", "the state of the run is kept, so that the same command goes on with it"
         return
-    yield f"{recipe.ADAPTER}/", "the adapter, for gpuguide.lora.load_adapter"
+    yield f"{recipe.ADAPTER}/", "the adapter, for PEFT and gpuguide.lora.load_adapter"
     if story.merged_loss is not None:
         loss = f"its held-out loss as it was written is {story.merged_loss:.3f}"
         yield (

@@ -24,9 +24,11 @@ OUTER = ("transformer.", "model.")
 """What the names of a whole model's tensors begin with, and those of its body alone do not"""
 LEFT_OUT = (".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx", ".safetensors")
 """Ends of files that hold the weights once more, as they were"""
+OF_THE_BASE = ("training.json", "trainer_state.json")
+"""Files that say how the weights came to be, as they were"""
 
 
-def merge_into_checkpoint(base: Path, adapter: Path, folder: Path) -> list[str]:
+def merge_into_checkpoint(base: Path, adapter: Path, folder: Path, *, replace: bool = False) -> list[str]:
     """Write a checkpoint in which an adapter has been added to the weights, in fp32, rounded once to their format.
 
     Parameters
@@ -36,7 +38,9 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path) -> list[str]:
     adapter : Path
         Folder of an adapter in PEFT's format.
     folder : Path
-        Where the new checkpoint goes; there must be nothing. It is there in whole or not at all.
+        Where the new checkpoint goes. It is written beside its place and renamed: what is there is whole at any time.
+    replace : bool
+        Whether it takes the place of what is there. Otherwise there must be nothing.
 
     Returns
     -------
@@ -50,7 +54,7 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path) -> list[str]:
         new one cannot be written.
     """
     files = _weight_files(base)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or (not replace and any(folder.iterdir()))):
         raise GpuguideError(f"{folder} is not empty; name another folder for the merged checkpoint.")
     stored, transposed = read_adapter(adapter), bool(read_config(adapter).get("fan_in_fan_out"))
     changes = _named_as_in(_tensor_names(files), stored, base, adapter)
@@ -61,16 +65,15 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path) -> list[str]:
         for file in files:
             _write_merged(file, beside / file.name, changes, transposed)
         for file in base.iterdir():
-            if file.is_file() and file.suffix not in LEFT_OUT:
+            if file.is_file() and file.suffix not in LEFT_OUT and file.name not in OF_THE_BASE:
                 shutil.copyfile(file, beside / file.name)
-        if folder.exists():
-            folder.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     except Exception as error:
         shutil.rmtree(beside, ignore_errors=True)
         if isinstance(error, GpuguideError):
             raise
-        raise GpuguideError(f"{folder} cannot be written ({error}); nothing was.") from error
+        raise GpuguideError(f"{folder} cannot be written ({error}); what was there before stays.") from error
     return list(changes)
 
 

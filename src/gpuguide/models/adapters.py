@@ -40,7 +40,7 @@ def _of_llama(model: Llama) -> Places:
     config = model.config
     heads = [config.head_dim * count for count in (config.heads, config.kv_heads, config.kv_heads)]
     sizes = {"attention.query_key_value": heads, "feed_forward.gate_up": [config.inner, config.inner]}
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[Place]] = {} if config.tied else {"head": [Place("lm_head")]}
     for block in range(config.layers):
         for inner, theirs in llama_checkpoint.INNER.items():
             if inner.endswith("norm"):
