@@ -22,6 +22,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.models import adapters, checkpoint
 
 CPU = devices.cpu()
+needs = pytest.mark.needs
 WORDS = ("import", "return", "raise", "yield", "assert", "global", "print", "while", "lambda", "class")
 
 
@@ -103,6 +104,23 @@ def test_the_merged_checkpoint_computes_what_was_trained(data: Path, kind: str, 
     before, after = (load_file(each / "model.safetensors") for each in (folder, asked.out / "merged"))
     assert {name: each.dtype for name, each in after.items()} == {name: each.dtype for name, each in before.items()}
     assert not (asked.out / "merged" / "training.json").exists()
+
+
+@needs("peft")
+@pytest.mark.parametrize("kind", ["llama_folder", "gpt2_folder"])
+def test_peft_reads_the_adapter_beside_the_checkpoint(data: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    from peft import PeftModel
+
+    folder = request.getfixturevalue(kind)
+    asked = globals()["request"](data, folder, targets=("query_key_value", "up" if kind == "gpt2_folder" else "down"))
+    run(asked, CPU, Listener())
+    tokens = torch.arange(3, 40).view(1, -1)
+    ours = checkpoint.read_model(folder)
+    lora.load_adapter(ours, asked.out / "adapter", places=adapters.places(ours))
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(base, asked.out / "adapter").eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(tokens).logits, ours(tokens), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("at", [1, 9, 20])
