@@ -16,6 +16,7 @@ from find_browser import HOW_TO_ENABLE, find_browser
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 EXTRAS = {
+    "bs4": "test",
     "cudf": "cuda12 or cuda13",
     "liger_kernel": "peers",
     "peft": "peers",

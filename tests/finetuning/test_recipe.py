@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -254,7 +253,10 @@ def test_memory_that_runs_out_is_said(data: Path, gpt2_folder: Path, monkeypatch
         run(request(data, gpt2_folder), CPU, Listener())
 
 
+@needs("bs4")
 def test_the_report_is_one_file_with_everything(data: Path, gpt2_folder: Path) -> None:
+    from bs4 import BeautifulSoup
+
     listener = Taking()
     asked = request(data, gpt2_folder, prompts=("import <b>",))
     story = run(asked, CPU, listener)
