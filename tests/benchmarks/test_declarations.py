@@ -84,7 +84,7 @@ TOPICS = {
     "host-device-copy": ["pageable", "pinned", "staged"],
     "offload": ["overlapped", "one-after-the-other", "copy-only", "resident"],
     "peer-copy": ["copy-engine", "kernel"],
-    "all-reduce": ["nccl", "gpuguide", "symm-mem"],
+    "all-reduce": ["nccl", "nccl-unmixed", "gpuguide", "symm-mem"],
     "tensor-parallel-layer": [
         "one-after-the-other",
         "one-shot",
@@ -93,6 +93,9 @@ TOPICS = {
         "communicate-only",
         "one-gpu",
     ],
+    "matmul-precision": ["torch", "gpuguide"],
+    "train-step-precision": ["eager", "compile", "torchao"],
+    "fp8-linear": ["gpuguide", "bf16-compile", "torchao"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import interpreted
 import pytest
 import torch
 from interpreted import needs_triton
 
+from gpuguide.interconnect import peers
 from gpuguide.interconnect.peers import CARRIERS, PEER_DIRECTIONS, pairs, peer_route, require_peers
 
 SIZES = [1, 3, 4, 4096, 2**20 + 5]
@@ -40,6 +43,15 @@ def test_every_byte_arrives_between_two_gpus(carrier: str, direction: str, size:
         assert peer_route(carrier, direction, size, pull=pull).arrives_whole()
     if carrier == "copy-engine":
         assert peer_route(carrier, direction, size, parts=3).arrives_whole()
+
+
+@pytest.mark.gpu
+@two_gpus
+def test_a_copy_that_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    route = peer_route("copy-engine", "one", 8)
+    monkeypatch.setattr(peers, "_driver", lambda: SimpleNamespace(cuMemcpyAsync=lambda *given: 719))
+    with pytest.raises(RuntimeError, match="refused a copy of 8 bytes between GPUs: CUresult 719"):
+        route()
 
 
 def test_every_pair_goes_both_ways() -> None:

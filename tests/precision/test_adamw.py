@@ -124,3 +124,43 @@ def test_bad_input_is_named() -> None:
         AdamW([parameter], lr=-1.0)
     with pytest.raises(ValueError, match="takes no closure"):
         AdamW([parameter]).step(lambda: 1.0)
+
+
+@pytest.mark.gpu
+def test_random_bits_of_a_gpu_are_right_on_average_and_follow_the_seed() -> None:
+    generators = [torch.Generator("cuda").manual_seed(seed) for seed in (5, 5, 6)]
+    x = torch.full((60_000,), 1.001, device="cuda")
+    first, second, third = (to_bf16_stochastically(x, generator) for generator in generators)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+    assert set(first.float().unique().tolist()) == {1.0, 1.0 + 2.0**-7}
+    assert abs(float(first.double().mean()) - 1.001) < 4 * 2.0**-7 / math.sqrt(60_000)
+    with pytest.raises(RuntimeError, match="device"):  # a processor's bits are none for a GPU
+        to_bf16_stochastically(x, torch.Generator())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("storing", WAYS)
+def test_weights_on_a_gpu_move_as_on_the_processor(storing: Storing) -> None:
+    start = torch.randn(500, generator=torch.Generator().manual_seed(0)).bfloat16()
+    here, there = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.cuda())
+    optimizers = [AdamW([weight], lr=1e-3, storing=storing) for weight in (here, there)]
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(30):
+        here.grad = torch.randn(500, generator=generator).bfloat16()
+        there.grad = here.grad.cuda()
+        for optimizer in optimizers:
+            optimizer.step()
+    step = 2.0**-7 * start.float().abs().clamp(min=2.0**-6)
+    difference = here.detach().float() - there.detach().float().cpu()
+    apart = difference.abs()
+    if storing == "stochastic":  # other bits, and the same mean
+        assert 0 < float((apart / step).max()) < 16
+        assert abs(float(difference.mean())) < 5 * float(difference.std()) / math.sqrt(500)
+    else:
+        assert float((apart > step).float().mean()) < 0.01
+    if storing == "master":
+        ours, theirs = (
+            optimizer.state[weight]["master"] for optimizer, weight in zip(optimizers, (here, there), strict=True)
+        )
+        torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-5, atol=1e-6)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import interpreted
@@ -48,10 +51,10 @@ def compare(device: str, format: str, shape: tuple[int, int, int], turned: bool)
     from gpuguide.precision.matmul import Tiling, matmul
 
     left, right = draw(format, shape, turned, device)
-    tiling = Tiling(32, 64, 32, stages=2, warps=4, group=2)
+    tiling = Tiling(32, 64, 64, stages=2, warps=4, group=2)
     agree(left, right, matmul(left, right, tiling=tiling))
     scales = (torch.tensor(0.5, device=device), torch.tensor(3.0, device=device))
-    halves = Tiling(32, 64, 32, stages=2, warps=4, group=3, halves=True, persistent=False)
+    halves = Tiling(32, 64, 64, stages=2, warps=4, group=3, halves=True, persistent=False)
     agree(left, right, matmul(left, right, scales=scales, dtype=torch.float32, tiling=halves, fast=False), 1.5)
 
 
@@ -81,25 +84,85 @@ def test_every_tile_has_its_place_and_groups_of_rows_are_finished_one_by_one(
 
 
 @needs_triton
-def test_every_tiling_is_compiled_for_hopper_and_fits_it() -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "fast", "name"),
+    [
+        (8192, 8192, True, "wide"),
+        (4096, 4096, True, "wide"),
+        (8192, 8192, False, "square"),  # sums beside those of the tensor cores
+        (
+            8192,
+            768,
+            True,
+            "square",
+        ),  # 192 wide tiles would be two turns, and the second half idle
+        (1024, 1024, True, "small"),
+        (1, 8, True, "small"),
+    ],
+)
+def test_the_largest_tiles_that_leave_no_multiprocessors_idle(rows: int, columns: int, fast: bool, name: str) -> None:
+    from gpuguide.precision.matmul import TILINGS, choose
+
+    assert choose(rows, columns, 132, fast=fast) == TILINGS[name]
+
+
+@needs_triton
+def test_every_tiling_is_compiled_for_hopper_and_fits_it(tmp_path: Path) -> None:
     """Compiled for a GPU that is not here: what a program takes is known without one."""
-    interpreted.run(__file__, "compile_every_tiling()", interpret=False)
+    interpreted.run(__file__, f"compile_every_tiling({str(tmp_path)!r})", interpret=False)
 
 
-def compile_every_tiling() -> None:
-    """Assert that shared memory suffices and that the product is one of Hopper's, whose operands lie there."""
+@needs_triton
+def test_sums_in_fp32_do_not_fit_beside_a_wide_tile(tmp_path: Path) -> None:
+    interpreted.run(__file__, f"compile_with_sums_beside({str(tmp_path)!r})", interpret=False)
+
+
+def compile_every_tiling(folder: str) -> None:
+    """Assert that the products are Hopper's, whose operands lie in shared memory, that all fits, and what runs beside.
+
+    In the machine code, no register is spilled, and the wait in the loop leaves one product running.
+    """
     from gpuguide.precision.matmul import TILINGS
 
-    for name, tiling in TILINGS.items():
-        compiled = compiled_for_hopper(tiling, "fp8e4nv" if "8 bits" in name else "bf16")
-        assert compiled.metadata.shared <= 227 * 1024, (name, compiled.metadata.shared)
-        instruction = "e4m3.e4m3" if "8 bits" in name else "bf16.bf16"
-        assert f"wgmma.mma_async.sync.aligned.m64n{tiling.columns}" in compiled.asm["ptx"], name
-        assert f".f32.{instruction}" in compiled.asm["ptx"], name
-        assert "cp.async.bulk.tensor" in compiled.asm["ptx"], name
+    for format, instruction in (("bf16", "bf16.bf16"), ("fp8e4nv", "e4m3.e4m3")):
+        for name, tiling in TILINGS.items():
+            compiled = compiled_for_hopper(tiling, format)
+            assert compiled.metadata.shared <= 227 * 1024, (name, compiled.metadata.shared)
+            assert f"wgmma.mma_async.sync.aligned.m64n{tiling.columns}" in compiled.asm["ptx"], name
+            assert f".f32.{instruction}" in compiled.asm["ptx"], name
+            assert "cp.async.bulk.tensor" in compiled.asm["ptx"], name
+            code = machine_code(compiled, Path(folder))
+            assert not spills(code), name
+            assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in code, name
 
 
-def compiled_for_hopper(tiling: Any, format: str) -> Any:
+def compile_with_sums_beside(folder: str) -> None:
+    """Assert which tilings have registers for sums in fp32 beside those of the tensor cores."""
+    from gpuguide.precision.matmul import SLOWNESS, TILINGS
+
+    found = {
+        name: spills(machine_code(compiled_for_hopper(TILINGS[name], "fp8e4nv", fast=False), Path(folder)))
+        for name in SLOWNESS
+    }
+    assert found == {"wide": True, "square": False, "small": False}
+
+
+def spills(code: str) -> bool:
+    """Return whether machine code keeps registers in memory."""
+    return bool(re.search(r"\b(LDL|STL)\b", code))
+
+
+def machine_code(kernel: Any, folder: Path) -> str:
+    """Return the machine code of a kernel as text."""
+    import triton
+
+    path = folder / "kernel.cubin"
+    path.write_bytes(kernel.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return subprocess.run([tool, "-c", path], capture_output=True, text=True, check=True).stdout
+
+
+def compiled_for_hopper(tiling: Any, format: str, fast: bool = True) -> Any:
     """Return the kernel, with the second matrix turned."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -107,15 +170,16 @@ def compiled_for_hopper(tiling: Any, format: str) -> Any:
 
     from gpuguide.precision.matmul import matmul_kernel
 
+    inner = tiling.inner // (1 if format.startswith("fp8") else 2)
     types = {
-        "left": f"tensordesc<{format}[{tiling.rows}, {tiling.inner}]>",
-        "right": f"tensordesc<{format}[{tiling.columns}, {tiling.inner}]>",
+        "left": f"tensordesc<{format}[{tiling.rows}, {inner}]>",
+        "right": f"tensordesc<{format}[{tiling.columns}, {inner}]>",
         "out": f"tensordesc<bf16[{tiling.rows}, {tiling.columns // (2 if tiling.halves else 1)}]>",
         "left_scale": "*fp32",
         "right_scale": "*fp32",
     }
-    constants = {"ROWS": tiling.rows, "COLUMNS": tiling.columns, "INNER": tiling.inner, "GROUP": tiling.group}
-    constants |= {"INNER_LAST": True, "SCALED": True, "HALVES": tiling.halves, "FAST": True}
+    constants = {"ROWS": tiling.rows, "COLUMNS": tiling.columns, "INNER": inner, "GROUP": tiling.group}
+    constants |= {"INNER_LAST": True, "SCALED": True, "HALVES": tiling.halves, "FAST": fast}
     names = matmul_kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     return triton.compile(
@@ -159,11 +223,10 @@ def test_compiled_with_every_tiling(format: str, shape: tuple[int, int, int]) ->
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("the named tilings need the shared memory of Hopper")
     left, right = draw(format, shape, True, "cuda")
-    eight = left.dtype.itemsize == 1
     agree(left, right, matmul(left, right))
-    for name, tiling in TILINGS.items():
-        if ("8 bits" in name) == eight:
-            agree(left, right, matmul(left, right, tiling=tiling))
-    if not eight:
+    agree(left, right, matmul(left, right, fast=False))
+    for tiling in TILINGS.values():
+        agree(left, right, matmul(left, right, tiling=tiling))
+    if left.dtype.itemsize == 2:
         left, right = draw(format, shape, False, "cuda")
         agree(left, right, matmul(left, right))

@@ -108,6 +108,39 @@ def test_an_infinity_of_one_optimizer_shrinks_the_scale_and_skips_its_step_only(
     assert scaler.current == 512
 
 
+def test_a_gradient_without_values_disturbs_nobody() -> None:
+    scaler, full, empty = LossScaler(8.0), torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(0))
+    optimizer = torch.optim.SGD([full, empty], lr=1.0)
+    full.grad, empty.grad = torch.full((2,), 4.0), torch.ones(0)
+    scaler.unscale_(optimizer)
+    assert full.grad.tolist() == [0.5, 0.5]
+    assert scaler.step(optimizer)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", [1.0, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # PyTorch's has no kernel for bf16
+def test_equals_torch_on_a_gpu(dtype: torch.dtype, value: float) -> None:
+    results = []
+    for scaler in (LossScaler(777.0), torch.amp.GradScaler("cuda", 777.0)):
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(size, device="cuda", dtype=dtype)) for size in (3, 40_000)]
+        optimizer = torch.optim.SGD(weights, lr=0.1)
+        scaler.scale(torch.ones((), device="cuda"))
+        for weight in weights:
+            weight.grad = torch.randn_like(weight) * 100
+        assert weights[1].grad is not None
+        weights[1].grad[39_999] = value
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        results.append([*(weight.detach() for weight in weights), weights[0].grad])
+        current = scaler.current if isinstance(scaler, LossScaler) else scaler.get_scale()
+        assert current == (777.0 if math.isfinite(value) else 388.5)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
 def test_sparse_gradients_are_unscaled() -> None:
     embedding = torch.nn.Embedding(5, 2, sparse=True)
     scaler, optimizer = LossScaler(8.0), torch.optim.SGD(embedding.parameters(), lr=1.0)

@@ -6,16 +6,20 @@ copies. A kernel does the same with loads and stores, which takes multiprocessor
 what fast collectives are made of. It may push (read here, write there) or pull (read there, write here). A store needs
 no answer, while a load waits for one.
 
-PyTorch's own copy between GPUs waits for the current streams of *both*. Copies in both directions therefore need
-streams of their own, or one waits for the other.
+PyTorch's own copy between GPUs waits for the current streams of *both*, and both wait for it. Such a wait between two
+GPUs takes longer than a small copy, so the copies here are asked for on one stream, as the driver lets one: whoever
+calls sees to it that nobody uses the other end meanwhile.
 
-Sources: CUDA C++ Programming Guide, "Peer-to-Peer Memory Access"; NVIDIA nvbandwidth, for copying by engine and by
-kernel; PyTorch, ``aten/src/ATen/native/cuda/Copy.cu``.
+Sources: CUDA C++ Programming Guide, "Peer-to-Peer Memory Access"; CUDA Driver API, ``cuMemcpyAsync``; NVIDIA
+nvbandwidth, for copying by engine and by kernel; PyTorch, ``aten/src/ATen/native/cuda/Copy.cu``.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,32 +80,48 @@ def require_peers(devices: Sequence[torch.device | str]) -> None:
 
 
 def copy_by_engine(
-    source: torch.Tensor, destination: torch.Tensor, streams: Sequence[Sequence[torch.cuda.Stream]] = ()
+    source: torch.Tensor, destination: torch.Tensor, streams: Sequence[torch.cuda.Stream | None] = (None,)
 ) -> None:
     """Copy bytes between GPUs with copy engines, in as many parts as streams are given.
+
+    Nothing is waited for but what the streams did before, so nobody may use either end on another stream meanwhile.
 
     Parameters
     ----------
     source, destination : torch.Tensor
         ``uint8``, one-dimensional, of one length, on two devices.
-    streams : sequence of sequences of torch.cuda.Stream, optional
-        For each part a stream of the source's device and one of the destination's. Without any, the current streams
-        and one part.
+    streams : sequence of torch.cuda.Stream, optional
+        For each part a stream of either GPU; None stands for the current one of the source's.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver refuses the copy.
     """
-    if not streams:
-        destination.copy_(source, non_blocking=True)
+    if not source.is_cuda:
+        destination.copy_(source)
         return
     length = -(-len(source) // len(streams))
-    parts = zip(source.split(length), destination.split(length), strict=True)
-    for (here, there), (part, to) in zip(streams, parts, strict=False):
-        with torch.cuda.stream(there), torch.cuda.stream(here):
-            to.copy_(part, non_blocking=True)
+    for stream, part, to in zip(streams, source.split(length), destination.split(length), strict=False):
+        with torch.cuda.device(source.device), torch.cuda.stream(stream):
+            on = torch.cuda.current_stream()
+            status = _driver().cuMemcpyAsync(to.data_ptr(), part.data_ptr(), part.nbytes, on.cuda_stream)
+        if status:
+            raise RuntimeError(f"the CUDA driver refused a copy of {part.nbytes} bytes between GPUs: CUresult {status}")
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    """Return the library of CUDA's driver, which PyTorch has loaded already."""
+    library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    library.cuMemcpyAsync.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+    return library
 
 
 def copy_by_kernel(source: torch.Tensor, destination: torch.Tensor, *, pull: bool = False) -> None:
     """Copy bytes between GPUs with a kernel on the source's GPU, which pushes, or on the destination's, which pulls.
 
-    Bytes that fill no word of four are copied by the engine.
+    It runs on that GPU's current stream. Bytes that fill no word of four are copied by the engine.
 
     Parameters
     ----------
@@ -116,12 +136,12 @@ def copy_by_kernel(source: torch.Tensor, destination: torch.Tensor, *, pull: boo
     whole = len(source) // WORD * WORD
     if source.data_ptr() % WORD or destination.data_ptr() % WORD:
         whole = 0
+    runs_on = destination.device if pull else source.device
     if whole:
-        words, to = source[:whole].view(torch.int32), destination[:whole].view(torch.int32)
-        runs_on = to.device if pull else words.device
-        peer_kernels.copy_words(words, to, runs_on)
+        peer_kernels.copy_words(source[:whole].view(torch.int32), destination[:whole].view(torch.int32), runs_on)
     if whole < len(source):
-        destination[whole:].copy_(source[whole:], non_blocking=True)
+        stream = torch.cuda.current_stream(runs_on) if runs_on.type == "cuda" else None
+        copy_by_engine(source[whole:], destination[whole:], [stream])
 
 
 @dataclass(frozen=True)
@@ -134,16 +154,21 @@ class PeerRoute:
 
     ways: Sequence[tuple[torch.Tensor, torch.Tensor]]
     """Source and destination of each direction"""
-    start: Callable[[], None]
+    start: Callable[[int], None]
+    """Begins so many copies each way, one after the other"""
 
     @property
     def bytes(self) -> int:
         """Return the bytes that cross in one call, both directions together."""
         return sum(source.nbytes for source, _ in self.ways)
 
-    def __call__(self) -> None:
-        """Begin the copies; the current stream of the first GPU waits for them."""
-        self.start()
+    def __call__(self, times: int = 1) -> None:
+        """Begin a copy each way, or several one after the other; the current stream of the first GPU waits for them.
+
+        Where both directions are under way, the two GPUs wait for each other before the first copy and after the last
+        one only.
+        """
+        self.start(times)
 
     def arrives_whole(self) -> bool:
         """Overwrite the destinations, copy, and return whether every checksum is that of its source."""
@@ -202,14 +227,18 @@ def peer_route(
     ends = [(here, there), (there, here)][: 1 + (direction == "both")]
     ways = [(_random(size, source), torch.zeros(size, dtype=torch.uint8, device=to)) for source, to in ends]
     _settle(ways)
-    lanes: list[list[tuple[torch.cuda.Stream, torch.cuda.Stream]]] = [[] for _ in ends]
-    if on_gpus:
-        lanes = [[(torch.cuda.Stream(source), torch.cuda.Stream(to)) for _ in range(parts)] for source, to in ends]
+    # Whoever moves bytes does it on streams of its own GPU; the first GPU's first one is its current stream.
+    movers = [to if carrier == "kernel" and pull else source for source, to in ends]
+    lanes = [
+        [None if (mover == here and part == 0) or not on_gpus else torch.cuda.Stream(mover) for part in range(parts)]
+        for mover in movers
+    ]
 
-    def start() -> None:
-        with _fork(here if on_gpus else None, [stream for lane in lanes for pair in lane for stream in pair]):
-            for way, lane in zip(ways, lanes, strict=True):
-                _carry(carrier, *way, lane, pull)
+    def start(times: int) -> None:
+        with _fork(here, [stream for lane in lanes for stream in lane if stream is not None]):
+            for _ in range(times):
+                for way, lane in zip(ways, lanes, strict=True):
+                    _carry(carrier, *way, lane, pull)
 
     return PeerRoute(ways, start)
 
@@ -218,24 +247,21 @@ def _carry(
     carrier: str,
     source: torch.Tensor,
     destination: torch.Tensor,
-    streams: Sequence[Sequence[torch.cuda.Stream]],
+    streams: Sequence[torch.cuda.Stream | None],
     pull: bool,
 ) -> None:
     """Make one direction's copy."""
     if carrier == "copy-engine":
         copy_by_engine(source, destination, streams)
-    elif not streams:
+        return
+    with torch.cuda.stream(streams[0]):
         copy_by_kernel(source, destination, pull=pull)
-    else:
-        from_, to = streams[0]
-        with torch.cuda.stream(from_), torch.cuda.stream(to):
-            copy_by_kernel(source, destination, pull=pull)
 
 
 @contextmanager
-def _fork(device: torch.device | None, streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
-    """Let streams begin after the current one of a GPU, and that one go on after all of them; else do nothing."""
-    if device is None:
+def _fork(device: torch.device, streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+    """Let streams begin after the current one of a GPU, and that one go on after all of them."""
+    if not streams:
         yield
         return
     trunk = torch.cuda.current_stream(device)

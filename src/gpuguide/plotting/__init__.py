@@ -19,11 +19,13 @@ from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.pictures import (
+    bits_by_magnitude,
     bytes_under_way,
     causal_tiles,
     chain_and_one_read,
     cut_and_draw,
     cycle_of_guesses,
+    formats_to_scale,
     frame_to_the_gpu,
     from_text_to_token,
     gradient_of_the_loss,
@@ -71,6 +73,7 @@ __all__ = [
     "Panel",
     "Theme",
     "bars",
+    "bits_by_magnitude",
     "bytes_under_way",
     "causal_tiles",
     "ceiling",
@@ -80,6 +83,7 @@ __all__ = [
     "cut_and_draw",
     "cycle_of_guesses",
     "device_label",
+    "formats_to_scale",
     "frame_to_the_gpu",
     "from_text_to_token",
     "gradient_of_the_loss",

@@ -167,11 +167,15 @@ CONTENDERS = {
     "copy-engine": Style("blue", "o", "copy engine"),
     "kernel": Style("orange", "s"),
     "nccl": Style("blue", "o", "NCCL"),
+    "nccl-unmixed": Style("violet", "v", "NCCL, graphs only"),
     "symm-mem": Style("orange", "s", "one shot (PyTorch)"),
     "one-shot": Style("violet", "v"),
     "compute-only": Style("blue", "o"),
     "communicate-only": Style("pink", "D"),
     "one-gpu": Style("grey", "X", "one GPU"),
+    "eager": Style("blue", "o"),
+    "compile": Style("orange", "s"),
+    "bf16-compile": Style("orange", "s", "bf16, compiled"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is

@@ -5,8 +5,8 @@ that the next one needs are on their way while the last one is still being writt
 taken in groups of some rows: the programs that run at the same time read few rows and few columns, which stay in the
 L2 cache.
 
-Nothing here is tried out at run time. A :class:`Tiling` is chosen by the format; :data:`TILINGS` names others, to be
-measured against each other.
+Nothing here is tried out at run time. :func:`choose` takes a :class:`Tiling` by the size of the result;
+:data:`TILINGS` names others, to be measured against each other.
 
 References
 ----------
@@ -38,8 +38,8 @@ class Tiling:
     rows: int = 128
     columns: int = 256
     """Of the result, in a tile"""
-    inner: int = 64
-    """Summed over at a time"""
+    inner: int = 128
+    """Bytes of each row that are summed over at a time; 128 is what the copy engine can place without bank conflicts"""
     stages: int = 3
     """Tiles of both matrices that have room in shared memory at a time"""
     warps: int = 8
@@ -57,12 +57,33 @@ TILINGS = {
     "square": Tiling(columns=128, stages=4),
     "square, four warps": Tiling(columns=128, stages=4, warps=4),
     "tall": Tiling(rows=256, columns=128),
+    "small": Tiling(rows=64, columns=128, stages=4, warps=4),
     "one tile a program": Tiling(persistent=False),
-    "wide, 8 bits": Tiling(inner=128),
-    "wide, 8 bits, four stages": Tiling(inner=128, stages=4, halves=True),
-    "square, 8 bits": Tiling(columns=128, inner=128, stages=4),
 }
 """Named choices for a sweep"""
+SLOWNESS = {"wide": 1.0, "square": 1.1, "small": 1.4}
+"""Time for a number of the result, with all multiprocessors at work: a smaller tile reads more for each number"""
+
+
+def choose(rows: int, columns: int, multiprocessors: int, *, fast: bool = True) -> Tiling:
+    """Return the tiling that is done first: large tiles are faster, but must not leave multiprocessors idle.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Of the result.
+    multiprocessors : int
+        That compute a tile each at a time.
+    fast : bool
+        False where sums are added up beside those of the tensor cores: then a large tile does not fit the registers.
+    """
+
+    def time(name: str) -> float:
+        tiling = TILINGS[name]
+        tiles = triton.cdiv(rows, tiling.rows) * triton.cdiv(columns, tiling.columns)
+        return SLOWNESS[name] * triton.cdiv(tiles, multiprocessors) * tiling.rows * tiling.columns
+
+    return TILINGS[min((name for name in SLOWNESS if fast or name != "wide"), key=time)]
 
 
 @triton.jit
@@ -131,7 +152,7 @@ def matmul(
     dtype : torch.dtype, optional
         Of the result; by default that of the matrices, and bf16 of fp8.
     tiling : Tiling, optional
-        How the work is cut; by default 128 x 256 numbers of the result at a time.
+        How the work is cut; by default as :func:`choose` says.
     fast : bool
         For fp8 on Hopper: whether tensor cores may keep sums to themselves, with fewer bits than fp32 has.
 
@@ -148,9 +169,11 @@ def matmul(
         If shapes do not fit, a matrix is empty, or does not lie in memory as described.
     """
     turned = _check(left, right)
-    tiling = tiling or Tiling(inner=128 if left.dtype in EIGHT_BITS else 64)
-    dtype = dtype or (torch.bfloat16 if left.dtype in EIGHT_BITS else left.dtype)
+    eight = left.dtype in EIGHT_BITS
+    dtype = dtype or (torch.bfloat16 if eight else left.dtype)
     (rows, inner), columns = left.shape, right.shape[1]
+    tiling = tiling or choose(rows, columns, _multiprocessors(left), fast=fast or not eight)
+    at_a_time = tiling.inner // left.element_size()
     out = torch.empty(rows, _padded(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
     tiles = triton.cdiv(rows, tiling.rows) * triton.cdiv(columns, tiling.columns)
     programs = min(tiles, _multiprocessors(left)) if tiling.persistent else tiles
@@ -158,10 +181,10 @@ def matmul(
     width = tiling.columns // (2 if tiling.halves else 1)
     with device_of(left):
         matmul_kernel[(programs,)](
-            _tiles(left, tiling.rows, tiling.inner),
-            _tiles(right.t(), tiling.columns, tiling.inner) if turned else _tiles(right, tiling.inner, tiling.columns),
+            _tiles(left, tiling.rows, at_a_time),
+            _tiles(right.t(), tiling.columns, at_a_time) if turned else _tiles(right, at_a_time, tiling.columns),
             _tiles(out, tiling.rows, width), left_scale, right_scale, rows, columns, inner, programs,
-            ROWS=tiling.rows, COLUMNS=tiling.columns, INNER=tiling.inner, GROUP=tiling.group, INNER_LAST=turned,
+            ROWS=tiling.rows, COLUMNS=tiling.columns, INNER=at_a_time, GROUP=tiling.group, INNER_LAST=turned,
             SCALED=scales is not None, HALVES=tiling.halves, FAST=fast,
             num_warps=tiling.warps, num_stages=tiling.stages,
         )  # fmt: skip

@@ -108,10 +108,12 @@ class LossScaler:
         gradients = list(_gradients(optimizer))
         if not gradients:
             raise RuntimeError("No parameter of the optimizer has a gradient; call scale(loss).backward() first.")
-        finite = torch.stack([gradient.isfinite().all().to(gradients[0].device) for gradient in gradients]).all()
-        inverse = _fp32(1.0 / self._scale)
-        for gradient in gradients:
-            gradient.mul_(inverse)
+        # An infinite or NaN value makes the largest magnitude so. With foreach, a few kernels read all gradients.
+        largest = torch._foreach_norm([gradient for gradient in gradients if gradient.numel()], float("inf"))
+        finite = torch.stack([each.float().to(gradients[0].device) for each in largest]).isfinite().all()
+        for device in {gradient.device for gradient in gradients}:
+            there = [gradient for gradient in gradients if gradient.device == device]
+            torch._foreach_mul_(there, torch.tensor(_fp32(1.0 / self._scale), device=device))
         self._found[id(optimizer)] = not bool(finite)  # here the host waits for the device
         self._stage[id(optimizer)] = UNSCALED
 

@@ -37,3 +37,8 @@ def counted(member: Member, size: int) -> Task:
 
 def what_was_done(member: Member) -> tuple[list[str], list[str]]:
     return list(member.kept["shared"].get("done", [])), sorted(member.kept["tasks"])
+
+
+def graph_mixing(member: Member) -> str | None:
+    """Return what a rank's process was told of NCCL's graphs."""
+    return os.environ.get("NCCL_GRAPH_MIXING_SUPPORT")

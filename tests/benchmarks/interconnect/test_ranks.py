@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -61,13 +62,22 @@ def test_numbers_are_exact_in_bf16_and_differ_between_ranks_and_places() -> None
         all_reduce.check_sums(total, 2, 5)
 
 
-@pytest.mark.parametrize("name", ["nccl", "gpuguide"])
+@pytest.mark.parametrize("name", ["nccl", "nccl-unmixed", "gpuguide"])
 @pytest.mark.parametrize("size", [8, 2 * KIB])
 def test_sums_are_checked_and_timed_on_processes(team: Team, name: str, size: int) -> None:
     work = ALL_REDUCE.contenders[name].build(CPU, {"size": size})
     assert work.sample
     assert work.sample() > 0
     assert work.rates["bandwidth"].per_call == size
+    assert ranks.team(CPU, 2) is team
+
+
+def test_settings_are_those_of_a_team_of_its_own(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", "1")
+    unmixed = ranks.team_with(all_reduce.UNMIXED, CPU, 2)
+    assert unmixed is ranks.team_with(all_reduce.UNMIXED, CPU, 2) is not team
+    assert unmixed.run(link_ranks.graph_mixing) == ["0", "0"]
+    assert os.environ["NCCL_GRAPH_MIXING_SUPPORT"] == "1"
     assert ranks.team(CPU, 2) is team
 
 

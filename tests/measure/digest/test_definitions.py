@@ -205,6 +205,16 @@ def test_a_local_name_is_no_definition(tmp_path: Path) -> None:
     assert "gpuguide.costs.a" not in {definition.module for definition in found}
 
 
+def test_what_a_function_imports_counts_where_its_module_defines_the_same_name(tmp_path: Path) -> None:
+    files = {
+        "costs/a.py": "def scale():\n    return 1\n",
+        "topic/fused.py": "def scale():\n    return 2\n\n"
+        "def run(x):\n    from gpuguide.costs.a import scale\n    return scale()\n",
+    }
+    before = digest_of(tmp_path / "before", files)
+    assert digest_of(tmp_path / "after", {**files, "costs/a.py": "def scale():\n    return 3\n"}) != before
+
+
 def test_a_method_sees_the_module_and_not_its_class(tmp_path: Path) -> None:
     files = {
         "benchmarks/one.py": "def size():\n    return 1\n\n"

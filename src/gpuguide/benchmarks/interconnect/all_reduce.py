@@ -3,13 +3,19 @@
 Numbers are whole ones times a power of two, so that bf16 holds every sum exactly, and small enough that a hundred
 calls in place, each of which doubles them, stay far from overflow. So the very calls that are timed are checked.
 
-Source: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth).
+NCCL lets a communicator be used by a graph and outside of one at once, and for that it lets every call in a graph wait
+for the call before in a way that takes longer than a small sum. Whoever does not mix the two
+can tell it so; that is a contender of its own, ``nccl-unmixed``.
+
+Sources: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth); NCCL, "Environment variables"
+(``NCCL_GRAPH_MIXING_SUPPORT``).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -31,6 +37,8 @@ SIZES = (*powers_of_two(8, 4 * KIB, 3), *powers_of_two(16 * KIB, 4 * GIB, 2))
 ONE_SHOT = largest_message(WORLD)
 SMALLEST_POWER = -100
 """Of two, by which all numbers are scaled: bf16 goes from 2⁻¹²⁶ to 2¹²⁸"""
+UNMIXED = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
+"""A communicator is used in graphs or outside of them, never both at once"""
 AT_ONCE = 2**24
 """Numbers that are drawn or compared together"""
 
@@ -143,13 +151,14 @@ def symm_mem(member: Member, size: int) -> Task:
 # --- declaration -----------------------------------------------------------------------------------------
 
 
-def work(name: str, prepare: ranks.Prepare, device: Device, keys: Keys) -> Work:
-    """Add up a message over all ranks; every rank checks all of it."""
+def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device: Device, keys: Keys) -> Work:
+    """Add up a message over all ranks, whose processes have these settings; every rank checks all of it."""
     size = int(keys["size"])
     rates = {"bandwidth": Rate("B/s", bus_bytes(size, WORLD))}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    sample = ranks.sampler(ranks.team(device, WORLD), name, prepare, (size,))
+    team = ranks.team_with(settings, device, WORLD) if settings else ranks.team(device, WORLD)
+    sample = ranks.sampler(team, name, prepare, (size,))
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
 
@@ -161,10 +170,13 @@ def beyond_one_shot(device: Device, keys: Keys) -> str | None:
 
 
 def contender(
-    name: str, prepare: ranks.Prepare, leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
+    name: str,
+    prepare: ranks.Prepare,
+    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Contender:
     """Return a way to add up as a contender."""
-    return Contender(functools.partial(work, name, prepare), frozenset({"gpu", "bf16"}), leaves_out)
+    return Contender(functools.partial(work, name, prepare, settings), frozenset({"gpu", "bf16"}), leaves_out)
 
 
 ALL_REDUCE = Benchmark(
@@ -173,11 +185,12 @@ ALL_REDUCE = Benchmark(
     question="What does an all-reduce take, from a few bytes to gigabytes, and what is gained by a kernel of one step?",
     contenders={
         "nccl": contender("nccl", nccl),
+        "nccl-unmixed": contender("nccl-unmixed", nccl, settings=UNMIXED),
         "gpuguide": contender("gpuguide", gpuguide, beyond_one_shot),
         "symm-mem": contender("symm-mem", symm_mem, beyond_one_shot),
     },
     cases=lambda device: [{"size": size} for size in SIZES] if device.is_gpu else [],
-    memory=lambda keys: 3 * 2 * min(int(keys["size"]), ONE_SHOT) + 2 * int(keys["size"]) + GIB,
+    memory=lambda keys: 3 * 2 * min(int(keys["size"]), ONE_SHOT) + 4 * int(keys["size"]) + 2 * GIB,
     budget=0.3,
     gpus=WORLD,
     end=ranks.end,

@@ -6,8 +6,9 @@ largest counts, because a collective is finished when the last rank has finished
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,26 @@ def team(device: Device, size: int) -> Team:
     found = _teams.get(kind)
     if found is None or not found.is_running:
         found = _teams[kind] = Team(size, kind)
+    return found
+
+
+def team_with(settings: Mapping[str, str], device: Device, size: int) -> Team:
+    """Return the running team whose processes began with these environment variables, or start one beside the others.
+
+    NCCL reads its variables once, when a process first uses it.
+    """
+    kind = "cuda" if device.backend == "cuda" else "cpu"
+    name = " ".join([kind, *map("=".join, settings.items())])
+    found = _teams.get(name)
+    if found is None or not found.is_running:
+        before = {each: os.environ[each] for each in settings if each in os.environ}
+        os.environ.update(settings)
+        try:
+            found = _teams[name] = Team(size, kind)
+        finally:
+            for each in settings:
+                del os.environ[each]
+            os.environ.update(before)
     return found
 
 

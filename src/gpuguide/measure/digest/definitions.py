@@ -92,7 +92,8 @@ class _NamesResolved(Writer):
         self.uses: set[Definition] = set()
         name = definition.name
         self.statement = self.module.unnamed[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
-        self.imported = {**self.module.imported, **tree.imports(ast.walk(self.statement), self.module.name)}
+        self.imported_within = tree.imports(ast.walk(self.statement), self.module.name)
+        self.imported = {**self.module.imported, **self.imported_within}
         self._note_names_in_programs()
 
     def _note_names_in_programs(self) -> None:
@@ -109,7 +110,9 @@ class _NamesResolved(Writer):
         if first in scope or not isinstance(getattr(node, "ctx", None), ast.Load):
             return ".".join(parts)
         if first in self.module.defined:
-            return self.meaning(Place(self.module.name, tuple(parts)))
+            own = self.meaning(Place(self.module.name, tuple(parts)))
+            if first not in self.imported_within:  # else it may mean either, as each function has imports of its own
+                return own
         if first not in self.imported:
             return ".".join(parts)
         full = ".".join([self.imported[first], *rest])

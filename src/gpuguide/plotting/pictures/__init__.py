@@ -34,16 +34,19 @@ from gpuguide.plotting.pictures.losses import (
 from gpuguide.plotting.pictures.machine import stream_and_queue
 from gpuguide.plotting.pictures.memories import bytes_under_way, memories_of_a_gpu, wait_for_a_word
 from gpuguide.plotting.pictures.metrics import step_and_its_data, what_utilisation_counts
+from gpuguide.plotting.pictures.precision import bits_by_magnitude, formats_to_scale
 from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
 from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, slots_over_time
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
+    "bits_by_magnitude",
     "bytes_under_way",
     "causal_tiles",
     "chain_and_one_read",
     "cut_and_draw",
     "cycle_of_guesses",
+    "formats_to_scale",
     "frame_to_the_gpu",
     "from_text_to_token",
     "gradient_of_the_loss",

@@ -1,0 +1,366 @@
+"""Whole steps of training, by precision: their time, their memory, and the loss after 200 of them.
+
+Each contender trains GPT-2 small from the same weights on the same text for 200 steps with
+:func:`gpuguide.precision.training_step.train_step`, and most of these steps are what is timed, by the host's clock: the
+loss is read after each, as a loss scaler has to ask about infinities anyway. So time and loss come from one run.
+
+``compile`` compiles each block once and uses it for all layers, and the loss (*regional compilation*): whole models
+take minutes to compile for six precisions, and what is lost are two fusions a layer. ``torchao`` is the same with
+layers of torchao in fp8.
+
+The text is Python's standard library, in the tokens of the models that come with the library.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import gpuguide.models
+from gpuguide.hardware.device import Device
+from gpuguide.measure import records
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking
+from gpuguide.measure.records import Metric
+from gpuguide.models import corpus
+from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.tokenizer import Tokenizer
+from gpuguide.precision import LossScaler, Outcome, Training, autocast, cross_entropy_sum, to_fp8, train_step
+
+SHAPE = Config(vocab_size=50304)
+"""GPT-2 small, its vocabulary padded to a multiple of 64"""
+BATCH, SEQ_LEN = 8, 1024
+STEPS = 200
+WARM_UP = 10
+"""The first steps, which are not timed"""
+LEARNING_RATE, RISING = 6e-4, 40
+"""At its highest, after so many steps; from there it falls to a tenth along half a cosine"""
+WINDOWS = 64
+"""Sequences that the loss is measured on in the end; none of their files is trained on"""
+HEAD = "head"
+Prepare = Callable[[GPT2, str], nn.Module]
+"""Makes what is called in a step, around a model in a precision"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a precision means."""
+
+    autocast: str = "fp32"
+    weights: torch.dtype = torch.float32
+    """Of the optimizer's states, too"""
+    products: str = "highest"
+    """How products in fp32 are computed, as ``torch.set_float32_matmul_precision`` calls it"""
+    scaled: bool = False
+    needs: frozenset[str] = frozenset()
+    accepted: float = 5e-5
+    """Largest accepted error of all gradients together against float64, as a ratio of norms"""
+
+
+WAYS = {
+    "fp32": Way(),
+    "tf32": Way(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
+    "fp16": Way("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
+    "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=3e-2),
+    "pure-bf16": Way(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
+    "fp8": Way("bf16", needs=frozenset({"bf16", "fp8"}), accepted=2e-1),
+}
+
+
+# --- text ------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the text to train on and the one to measure the loss on, each a stream of tokens."""
+    tokenizer = Tokenizer.read(Path(gpuguide.models.__file__).parent / "main" / "tokenizer.json")
+    training, validation = corpus.split(corpus.standard_library())
+
+    def stream(sources: Sequence[corpus.Source]) -> torch.Tensor:
+        found: list[int] = []
+        for source in sources:
+            found += [tokenizer.end_of_text, *tokenizer.encode(source.text)]
+        return torch.tensor(found)
+
+    return stream(training), stream(validation)
+
+
+def windows(stream: torch.Tensor, starts: torch.Tensor, seq_len: int) -> torch.Tensor:
+    """Return sequences with the token after each, ``(len(starts), seq_len + 1)``."""
+    return stream[starts.unsqueeze(1) + torch.arange(seq_len + 1)]
+
+
+def batches_of(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sequences of all steps, ``(STEPS, batch, seq_len + 1)``, and those that the loss is measured on."""
+    batch, seq_len = int(keys["batch"]), int(keys["seq_len"])
+    training, validation = tokens()
+    drawn = torch.randint(len(training) - seq_len, (STEPS * batch,), generator=torch.Generator().manual_seed(0))
+    spread = torch.linspace(0, len(validation) - seq_len - 1, WINDOWS).long()
+    steps = windows(training, drawn, seq_len).view(STEPS, batch, seq_len + 1)
+    return steps.to(device), windows(validation, spread, seq_len).to(device)
+
+
+# --- what is called in a step ----------------------------------------------------------------------------
+
+
+def prepared(model: GPT2, precision: str) -> nn.Module:
+    """Return a model whose layers multiply in fp8, where that is the precision."""
+    if precision == "fp8":
+        to_fp8(model, keep=[HEAD])
+    return model
+
+
+def compiled(model: GPT2, precision: str) -> nn.Module:
+    """Return the same with its blocks compiled, anew for this case: one block is compiled, and serves for all."""
+    torch.compiler.reset()
+    return with_compiled_blocks(prepared(model, precision))
+
+
+def torchaos(model: GPT2, precision: str) -> nn.Module:
+    """Return a model with layers of torchao in fp8, one scale a tensor, and compiled blocks.
+
+    Nothing is forgotten before, which would be the other compiled model of the case.
+    """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name("tensorwise")
+    convert_to_float8_training(model, module_filter_fn=lambda module, name: name != HEAD, config=config)
+    return with_compiled_blocks(model)
+
+
+def with_compiled_blocks(model: nn.Module) -> nn.Module:
+    """Compile the blocks of a model in place."""
+    for block in model.get_submodule("blocks").children():
+        block.compile(dynamic=False)
+    return model
+
+
+# --- a run -----------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A training of 200 steps, as far as it has come."""
+
+    def __init__(self, prepare: Prepare, keys: Keys, device: str) -> None:
+        self.device, self.precision, self.batch = device, str(keys["precision"]), int(keys["batch"])
+        self.way = WAYS[self.precision]
+        self.steps, self.held_out = batches_of(keys, device)
+        self.before = settled_memory(device)
+        with torch.device(device):
+            model = GPT2(SHAPE).to(self.way.weights)
+        self.model = prepare(model, self.precision)
+        self.loss_sum = cross_entropy_sum if prepare is prepared else torch.compile(cross_entropy_sum, dynamic=False)
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_learning_rate)
+        scaler = LossScaler(enabled=self.way.scaled)
+        self.training = Training(self.model, optimizer, scaler, schedule, self.way.autocast)
+        self.outcomes: list[Outcome] = []
+        self.peak: int | None = None
+
+    def step(self) -> None:
+        """Take the next step."""
+        batch = self.steps[len(self.outcomes)]
+        with fp32_products(self.way.products):
+            self.outcomes.append(train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum))
+
+    def warm_up(self) -> None:
+        """Take the first steps, and note how much memory the last of them takes at its highest point."""
+        for _ in range(WARM_UP - 1):
+            self.step()
+        if self.before is None:
+            self.step()
+            return
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        self.step()
+        self.peak = torch.cuda.max_memory_allocated() - self.before
+
+    def sample(self) -> float:
+        """Return the seconds of the next step. It ends with numbers on the host, so nothing is under way then."""
+        if not self.outcomes:
+            self.warm_up()
+        start = time.perf_counter_ns()
+        self.step()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def further(self) -> Mapping[str, Metric]:
+        """Return losses and memory, after the steps that are left."""
+        while len(self.outcomes) < STEPS:
+            self.step()
+        found = {
+            "loss": records.metric("nat", [self.loss()]),
+            "training_loss": records.metric("nat", [outcome.loss for outcome in self.outcomes]),
+            "skipped_steps": records.metric("1", [float(sum(not outcome.stepped for outcome in self.outcomes))]),
+        }
+        return found if self.peak is None else {**found, "peak_memory": records.metric("B", [self.peak])}
+
+    @torch.no_grad()
+    def loss(self) -> float:
+        """Return the mean loss on text that is not trained on, as the model computes it in its precision.
+
+        What is compiled is compiled for training, and would be compiled once more; here it runs as it was before.
+        """
+        total = torch.zeros((), device=self.device)
+        with fp32_products(self.way.products), torch.compiler.set_stance("force_eager"):
+            for part in self.held_out.split(self.batch):
+                with autocast(self.way.autocast, self.device):
+                    total += cross_entropy_sum(self.model(part[:, :-1]), part[:, 1:])
+        return float(total) / self.held_out[:, 1:].numel()
+
+    def check(self) -> None:
+        """Check the gradients of the first step against float64, and take the first steps."""
+        error = self.error_of_gradients()
+        accepted = self.way.accepted
+        assert error <= accepted, (
+            f"the relative error of the gradients is {error:.1e}, and at most {accepted:.0e} is accepted"
+        )
+        self.warm_up()
+
+    def error_of_gradients(self) -> float:
+        """Return the error of all gradients of the first step against float64, as a ratio of norms."""
+        batch = self.steps[0]
+        with self.without_learning():
+            outcome = train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum)
+            while not outcome.stepped:  # the loss scaler looks for its scale
+                outcome = train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum)
+        wrong = right = 0.0
+        for found, exact in zip(self.model.parameters(), gradients_in_float64(self.model, batch), strict=True):
+            assert found.grad is not None
+            wrong += float((found.grad.double() - exact).square().sum())
+            right += float(exact.square().sum())
+        self.model.zero_grad(set_to_none=True)
+        return math.sqrt(wrong / right)
+
+    @contextmanager
+    def without_learning(self) -> Iterator[None]:
+        """Let steps compute gradients, whole and unclipped, and change nothing that lasts."""
+        usual = self.training
+        self.training = replace(usual, schedule=None, clip=math.inf, scaler=LossScaler(enabled=self.way.scaled))
+        groups = usual.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] = 0.0
+        try:
+            with fp32_products(self.way.products):
+                yield
+        finally:
+            self.training = usual
+            usual.optimizer.state.clear()
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+
+@contextmanager
+def fp32_products(precision: str) -> Iterator[None]:
+    """Let products in fp32 be computed in TF32 (``"high"``) or not (``"highest"``) inside the block.
+
+    This is the older way to say so, and the one that the compiler of PyTorch 2.11 understands: it stops where only
+    the newer one was used. Source: https://github.com/pytorch/pytorch/issues/166387.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def settled_memory(device: str) -> int | None:
+    """Return the bytes in use on a GPU, with no workspace of cuBLAS, so that each contender's own count."""
+    if device == "cpu":
+        return None
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()
+
+
+def share_of_learning_rate(step: int) -> float:
+    """Return the learning rate of a step as a share of the highest: a line up, then half a cosine down to a tenth."""
+    if step < RISING:
+        return (step + 1) / RISING
+    return 0.55 + 0.45 * math.cos(math.pi * (step - RISING) / (STEPS - RISING))
+
+
+def gradients_in_float64(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
+    """Return the gradients of a plain model with the same weights, a sequence at a time."""
+    with torch.device(batch.device):
+        exact = GPT2(SHAPE).double()
+    with torch.no_grad():
+        for mine, theirs in zip(exact.parameters(), model.parameters(), strict=True):
+            mine.copy_(theirs)
+    for part in batch.split(1):  # attention in float64 keeps all scores
+        logits = exact(part[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
+        (loss / batch[:, 1:].numel()).backward()
+    return [weight.grad for weight in exact.parameters() if weight.grad is not None]
+
+
+# --- declaration -----------------------------------------------------------------------------------------
+
+
+def work(prepare: Prepare, device: Device, keys: Keys) -> Work:
+    """Train, and time the steps."""
+    if device.backend == "fake":
+        return Work([lambda: None])
+    run = Run(prepare, keys, device.torch_device)
+    return Work([], run.check, sample=run.sample, further=run.further)
+
+
+def lacks_format(device: Device, keys: Keys) -> str | None:
+    """Say where a GPU has no tensor cores for the precision of a case."""
+    return lacking(Contender(lambda device, keys: Work([]), WAYS[str(keys["precision"])].needs), device)
+
+
+def only_fp8(device: Device, keys: Keys) -> str | None:
+    """Say which precision torchao is here for."""
+    return lacks_format(device, keys) if keys["precision"] == "fp8" else "it is measured for its layers in fp8 only"
+
+
+def cases(device: Device) -> Sequence[Keys]:
+    """Return the precisions at one batch; on a CPU none, which would take hours."""
+    if not device.is_gpu:
+        return []
+    return [{"precision": precision, "batch": BATCH, "seq_len": SEQ_LEN} for precision in WAYS]
+
+
+def bytes_needed(keys: Keys) -> float:
+    """Return roughly what a case takes: three contenders, one at its highest point, and a sequence in float64."""
+    count = int(keys["batch"]) * int(keys["seq_len"])
+    parameters = SHAPE.vocab_size * SHAPE.hidden + SHAPE.layers * 12 * SHAPE.hidden**2
+    training = SHAPE.layers * 64 * count * SHAPE.hidden + 14 * count * SHAPE.vocab_size
+    checking = 8 * (4 * parameters + int(keys["seq_len"]) * (3 * SHAPE.vocab_size + 16 * SHAPE.hidden * SHAPE.layers))
+    return 3 * 16 * parameters + max(training, checking) + 2**29
+
+
+def contender(
+    prepare: Prepare, leaves_out: Callable[[Device, Keys], str | None] = lacks_format, *libraries: str
+) -> Contender:
+    """Return a way of training as a contender."""
+    return Contender(
+        lambda device, keys: work(prepare, device, keys), frozenset({"gpu"}), leaves_out, (*libraries, "cublas")
+    )
+
+
+TRAIN_STEP_PRECISION = Benchmark(
+    name="train-step-precision",
+    title="Training GPT-2 small for 200 steps, by precision",
+    question="What does each precision save in a training step, and what does it cost in the loss?",
+    contenders={
+        "eager": contender(prepared),
+        "compile": contender(compiled),
+        "torchao": contender(torchaos, only_fp8, "torchao"),
+    },
+    cases=cases,
+    memory=bytes_needed,
+    samples=STEPS - WARM_UP,
+)
