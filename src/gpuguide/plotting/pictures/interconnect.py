@@ -126,9 +126,9 @@ def ways_to_the_network() -> Figure:
         "kernel's buffer, the network adapter, with a copy by the engine, a copy by a core and a fetch between them. "
         "Below, by GPUDirect RDMA: one arrow from GPU memory to the network adapter. In both a core of the host says "
         "what to send.",
-        caption="Out of a machine through the operating system and by RDMA. RDMA leaves out the host's memory and the "
-        "copies by a core; in most libraries a core still tells the adapter what to send. Both work over InfiniBand "
-        "and over Ethernet. Drawn from documentation, not measured.",
+        caption="Two ways out of a machine: through the operating system, and straight from the GPU. The second leaves "
+        "out the host's memory and a core's copies, though in most libraries a core still tells the adapter what to "
+        "send. Both exist over InfiniBand and over Ethernet. Drawn from documentation, not measured.",
         size=(WIDE, 2.5),
         narrow=(4.6, 2.5),
         name="ways-to-the-network",
