@@ -126,9 +126,9 @@ def ways_to_the_network() -> Figure:
         "kernel's buffer, the network adapter, with a copy by the engine, a copy by a core and a fetch between them. "
         "Below, by GPUDirect RDMA: one arrow from GPU memory to the network adapter. In both a core of the host says "
         "what to send.",
-        caption="Two ways out of a machine: through the operating system, and straight from the GPU. The second leaves "
-        "out the host's memory and a core's copies, though in most libraries a core still tells the adapter what to "
-        "send. Both exist over InfiniBand and over Ethernet. Drawn from documentation, not measured.",
+        caption="Two ways out of a machine: through the operating system, and straight from GPU memory. The second "
+        "leaves out the host's memory and a core's copies, though in most libraries a core still tells the adapter what "
+        "to send. Both exist over InfiniBand and over Ethernet. Drawn from documentation, not measured.",
         size=(WIDE, 2.5),
         narrow=(4.6, 2.5),
         name="ways-to-the-network",
@@ -297,7 +297,7 @@ def offloaded_layers_over_time() -> Figure:
         alt=f"Two pairs of time lines. In each the link brings layers one after another, {format_quantity(copy, 's')} "
         f"for each, and the GPU computes a layer once it is there. With {FEW} tokens a layer computes for "
         f"{spoken[FEW]}, a small part of the next layer's copy; with {MANY} tokens for {spoken[MANY]}.",
-        caption="Layers of the 7B shape that come over the link, to scale. The link is never idle, so a pass takes as "
+        caption="Layers of the 7B shape that come over the link, to scale. The link is hardly idle, so a pass takes as "
         f"long as its copies and the last layer: each layer comes in {format_quantity(copy, 's')} and computes for "
         f"{spoken[FEW]} with {FEW} tokens, {spoken[MANY]} with {MANY}.",
         records=[record],
@@ -339,7 +339,7 @@ def _draw_offload(figure: Canvas, copy: float, panels: dict[int, float]) -> None
 ONE, SEVERAL = 1, 4096
 """Tokens of the two panels"""
 DIVIDED = {
-    ONE: {"one-after-the-other": "two, NCCL", "one-shot": "two, one shot"},
+    ONE: {"one-after-the-other": "two, NCCL", "one-shot": "two, one step"},
     SEVERAL: {"one-after-the-other": "two, NCCL", "overlapped": "two, in chunks"},
 }
 """Of each panel, the ways to add up and what they are called"""
