@@ -15,7 +15,14 @@ from find_browser import HOW_TO_ENABLE, find_browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-EXTRAS = {"cudf": "cuda12 or cuda13", "liger_kernel": "peers", "pynvml": "test, cuda12 or cuda13"}
+EXTRAS = {
+    "bs4": "test",
+    "cudf": "cuda12 or cuda13",
+    "liger_kernel": "peers",
+    "peft": "peers",
+    "pynvml": "test, cuda12 or cuda13",
+    "transformers": "test or peers",
+}
 """What a test may mark as ``needs``, and what brings it"""
 
 # A few examples, the same every time; `make test-thoroughly` draws many new ones and prints how to draw them again.

@@ -38,8 +38,10 @@ def find_browser() -> Path | None:
 
 
 def _playwrights_own() -> Path | None:
-    from playwright.sync_api import sync_playwright
-
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:  # a machine with a GPU, where only the library is tested
+        return None
     with sync_playwright() as playwright:
         path = Path(playwright.chromium.executable_path)
     return path if path.is_file() else None

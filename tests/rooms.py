@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "topic": {"kernels", "costs", "errors"},
     "models": {"topic", "kernels", "costs", "hardware", "errors"},
     "inference": {"models", "topic", "kernels", "costs", "errors"},
+    "finetuning": {"inference", "models", "topic", "measure", "kernels", "costs", "hardware", "errors"},
     "interconnect": {"hardware", "kernels", "costs", "errors"},
     "benchmarks": {
         "measure",
@@ -34,7 +35,17 @@ MAY_IMPORT = {
     "claims": {"measure", "hardware", "errors"},
     "plotting": {"measure", "hardware", "errors"},
     "site": {"plotting", "claims", "measure", "hardware", "costs", "errors"},
-    "cli": {"claims", "measure", "inference", "interconnect", "models", "costs", "hardware", "errors"},
+    "cli": {
+        "claims",
+        "measure",
+        "inference",
+        "finetuning",
+        "interconnect",
+        "models",
+        "costs",
+        "hardware",
+        "errors",
+    },
 }
 """Whom each room may import beside itself. What is no room here is a topic; topics may import one another."""
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gpuguide import __version__
-from gpuguide.cli import bench, claims, doctor, generate, links, models, records, watch
+from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, records, watch
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
@@ -21,6 +21,7 @@ app.command()(doctor.doctor)
 app.command()(watch.watch)
 app.command()(links.links)
 app.command()(generate.generate)
+app.command()(finetune.finetune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")
 app.add_typer(claims.app, name="claims")

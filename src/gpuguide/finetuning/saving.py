@@ -1,0 +1,31 @@
+"""Texts that a fine-tuning leaves behind, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpuguide.errors import GpuguideError
+
+
+def write_note(path: Path, content: dict[str, object]) -> None:
+    """Write a JSON file, whole or not at all.
+
+    Raises
+    ------
+    GpuguideError
+        If it cannot be written.
+    """
+    write(path, json.dumps(content, indent=2) + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text, whole or not at all. Errors as :func:`write_note`."""
+    beside = path.with_name(f"{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise GpuguideError(f"{path} cannot be written ({error.strerror}); what was there before stays.") from error

@@ -1,0 +1,56 @@
+"""LoRA: fine-tuning that leaves the weights as they are, and trains thin matrices beside them.
+
+* :mod:`~gpuguide.lora.product`: what is computed, plainly and as one step of autograd.
+* :mod:`~gpuguide.lora.layer`, :mod:`~gpuguide.lora.model`: a layer with adapters, and a model whose layers have them;
+  :mod:`~gpuguide.lora.targets`: which layers a name means, and which rows of one.
+* :mod:`~gpuguide.lora.packed`, :mod:`~gpuguide.lora.nf4`: frozen matrices in few bits, and QLoRA's 4 bits.
+* :mod:`~gpuguide.lora.merging`: adapters in the weights and out again, and what rounding loses.
+* :mod:`~gpuguide.lora.files`, :mod:`~gpuguide.lora.checkpoint`: adapters in PEFT's own format, read and written, and
+  checkpoints with one merged in.
+* :mod:`~gpuguide.lora.loss`, :mod:`~gpuguide.lora.step`: the loss without all logits, and a whole step as one call.
+* :mod:`~gpuguide.lora.finetuning`: a training that can be watched, stopped and gone on with.
+* :mod:`~gpuguide.lora.cost`: parameters, operations and bytes, against training all weights.
+"""
+
+from gpuguide.lora.checkpoint import merge_into_checkpoint
+from gpuguide.lora.files import Place, load_adapter, save_adapter
+from gpuguide.lora.finetuning import Plan, Progress, Result, finetune
+from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers
+from gpuguide.lora.loss import WithoutHead
+from gpuguide.lora.merging import lost_in_merging, merge, unmerge
+from gpuguide.lora.model import Count, add_adapters, count_parameters, remove_adapter, use_adapter
+from gpuguide.lora.nf4 import Nf4, quantize_nf4
+from gpuguide.lora.product import plain_product, product
+from gpuguide.lora.step import StepSettings, TrainingStep
+from gpuguide.lora.targets import fitting_layers
+
+__all__ = [  # noqa: RUF022 - the order of the API reference
+    "Settings",
+    "add_adapters",
+    "fitting_layers",
+    "use_adapter",
+    "remove_adapter",
+    "count_parameters",
+    "Count",
+    "merge",
+    "unmerge",
+    "lost_in_merging",
+    "save_adapter",
+    "load_adapter",
+    "Place",
+    "merge_into_checkpoint",
+    "quantize_nf4",
+    "Nf4",
+    "WithoutHead",
+    "TrainingStep",
+    "StepSettings",
+    "finetune",
+    "Plan",
+    "Progress",
+    "Result",
+    "AdaptedLayer",
+    "Adapter",
+    "adapted_layers",
+    "plain_product",
+    "product",
+]

@@ -1,0 +1,186 @@
+"""``gpuguide finetune`` in a terminal and out of one, alone and under torchrun."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gpuguide.cli import training_screen
+from gpuguide.finetuning import recipe
+
+Run = Callable[..., tuple[int, str, str]]
+WORDS = ("import", "return", "raise", "yield", "assert", "global")
+SMALL = ("--model", "draft", "--device", "cpu", "--steps", 6, "--every", 2, "--rank", 4)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.jsonl"
+    texts = [f"{one} {other}\n{one} {other}\n" for one in WORDS for other in WORDS]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, texts[0]]))
+    return path
+
+
+def test_stages_losses_and_results(gpuguide: Run, data: Path, tmp_path: Path) -> None:
+    out_folder = tmp_path / "out"
+    status, out, err = gpuguide("finetune", data, "--out", out_folder, "--yes", *SMALL)
+    assert status == 0, err
+    lines = [line for line in err.splitlines() if line]
+    assert [line[:5] for line in lines if line.startswith("[")] == [f"[{number}/7]" for number in range(1, 8)]
+    assert "1 duplicate left out: the same text, but for case and spaces." in err
+    assert "32 to train on, 4 held out; the longest has " in err
+    assert re.search(r"before: held out \d\.\d{3}\n", err)
+    assert re.search(r"step 2: loss \d\.\d{3}, held out \d\.\d{3}; at most \d+ s left", err)
+    assert re.match(r"held-out loss +\d\.\d{4} nats a token after step \d, \d\.\d{4} before", out)
+    assert "report.html" in out
+    assert "gpuguide finetune" in (out_folder / "report.html").read_text()
+    assert f"--out {out_folder}" in (out_folder / "report.html").read_text()
+    status, out, _ = gpuguide("generate", "--model", out_folder / "merged", "--prompt", "import", "--tokens", 4,
+                              "--device", "cpu")  # fmt: skip
+    assert status == 0
+    assert out
+
+
+def test_ctrl_c_and_on(gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)
+    measured = training_screen.Screen.measured
+
+    def interrupted(screen: training_screen.Screen, story: recipe.Story) -> None:
+        measured(screen, story)
+        if len(story.losses) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_screen.Screen, "measured", interrupted)
+    status, _, err = gpuguide(*words)
+    assert status == 1
+    assert err.endswith("What was finished is kept; run the same command again to go on.\n")
+    assert "loads itself again" in (tmp_path / "out" / "report.html").read_text()
+    monkeypatch.undo()
+    status, _, err = gpuguide(*words)
+    assert status == 0
+    assert "Going on after step 4." in err
+    status, _, err = gpuguide(*words)
+    assert status == 1
+    assert "holds a finished run" in err
+
+
+def test_a_full_disk_at_a_checkpoint(
+    gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, count = Path.write_bytes, 0
+
+    def fills(path: Path, content: bytes) -> int:
+        nonlocal count
+        count += 1
+        if count > 2:
+            write(path, content[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", fills)
+    words = ("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)
+    status, _, err = gpuguide(*words)
+    assert status == 1
+    assert "unfinished.pt cannot be written (No space left on device); the last one stays. Make room" in err
+    monkeypatch.undo()
+    status, _, err = gpuguide(*words)
+    assert status == 0
+    assert "Going on after step 4." in err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("none.txt",), 1, "The data file none.txt does not exist."),
+        (("DATA", "--targets", "query"), 2, "No layer fits 'query'. Did you mean query_key_value?"),
+        (("DATA", "--model", "drft"), 2, "There is no model named 'drft'. Did you mean draft"),
+        (("DATA", "--too-long", "chop"), 2, "There is no way with long samples named 'chop'"),
+        (("DATA", "--length", "8"), 1, "a sequence may have 8; "),
+        (("DATA", "--rank", "0"), 2, "rank"),
+        ((), 2, "FILE"),
+    ],
+)
+def test_wrong_words(gpuguide: Run, data: Path, tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
+    given = [data if word == "DATA" else word for word in words]
+    found, _, err = gpuguide("finetune", *SMALL, "--out", tmp_path / "out", *given)
+    assert found == status
+    assert said in re.sub(r"\s+", " ", err)
+    assert not (tmp_path / "out").exists()
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "status"), [("\nb\ns\n", 0), ("q\n", 1), ("", 1)])
+def test_the_data_are_shown_page_by_page(
+    gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, status: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    found, _, err = gpuguide("finetune", data, "--out", tmp_path / "out", *SMALL)
+    assert found == status
+    assert len(re.findall("page 1 of 4", err)) == (2 if status == 0 else 1)
+    assert len(re.findall("page 2 of 4", err)) == (1 if status == 0 else 0)
+    assert ("Nothing was trained." in err) == bool(status)
+    assert re.search(r"train +line 1 +\d+ +import import", err)
+
+
+def test_where_nobody_can_be_asked_one_page_is_shown(gpuguide: Run, data: Path, tmp_path: Path) -> None:
+    status, _, err = gpuguide("finetune", data, "--out", tmp_path / "out", *SMALL)
+    assert status == 0
+    assert re.search(r"train +line 1 ", err)
+    assert "page 1" not in err
+
+
+def test_the_losses_are_drawn() -> None:
+    lines = training_screen.chart([5.0, 4.0, 3.0, 2.0], [(0, 5.0), (4, 2.5)], 8, 40, 7)
+    plain = [line.plain for line in lines]
+    assert plain[0].startswith(" 5.000 o")
+    assert plain[6].startswith(" 2.000 ")
+    assert "o" in plain[5][7 + 14 :]
+    assert training_screen.chart([], [], 8, 40) == []
+
+
+def test_a_terminal_shows_a_chart_that_is_renewed(data: Path, tmp_path: Path) -> None:
+    from gpuguide import finetuning
+    from gpuguide.hardware import device as devices
+
+    terminal = io.StringIO()
+    console = Console(file=terminal, force_terminal=True, width=80, height=40)
+    request = finetuning.Request(data, "draft", tmp_path / "out", steps=4, every=1, rank=4)
+    with training_screen.Screen("the command", asks=False, console=console) as screen:
+        finetuning.run(request, devices.cpu(), screen)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert "step 4 of 4" in text
+    assert "· each step   o held out" in text
+    assert "━" in text
+
+
+@pytest.mark.slow
+def test_two_processes_under_torchrun_train_as_one(gpuguide: Run, data: Path, tmp_path: Path) -> None:
+    assert gpuguide("finetune", data, "--out", tmp_path / "one", "-y", *SMALL)[0] == 0
+    words = [*map(str, ("finetune", data, "--out", tmp_path / "two", *SMALL))]
+    begin = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*begin, "-m", "gpuguide", *words], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("held-out loss") == 1
+    one, two = (json.loads((tmp_path / name / "finetune.json").read_text()) for name in ("one", "two"))
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    assert [loss for _, loss in two["held_out"]] == pytest.approx([loss for _, loss in one["held_out"]], rel=1e-5)
+    assert "torchrun --nproc-per-node 2 -m gpuguide finetune" in (tmp_path / "two" / "report.html").read_text()

@@ -1,0 +1,59 @@
+"""What does not fit a GPU is refused before it is loaded, and what fits does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpuguide.costs import memory
+from gpuguide.errors import GpuguideError
+from gpuguide.finetuning.fitting import Demand, check
+from gpuguide.models import gpt2, llama, shapes
+from gpuguide.models.gpt2 import GPT2
+
+GIB = 2**30
+LLAMA = shapes.config("llama-1b-shape")
+
+
+@pytest.mark.parametrize("config", [gpt2.Config(97, 64, 2, 2, 32), llama.Config(97, 64, 2, 4, 2, 64, 88, tied=True)])
+def test_the_shape_is_the_models(config: gpt2.Config | llama.Config) -> None:
+    model = GPT2(config) if isinstance(config, gpt2.Config) else llama.Llama(config)
+    demand = Demand(config, 1, 32, 4, False, 2)
+    assert demand.shape.parameters() == sum(each.numel() for each in model.parameters())
+
+
+def test_what_fits_is_said_and_is_true() -> None:
+    demand = Demand(LLAMA, 64, 1024, 16, False, 2)
+    assert check(replace(demand, at_once=1), 24 * GIB, "a GPU") == replace(demand, at_once=1).bytes()
+    with pytest.raises(GpuguideError, match=r"takes about .* GiB, and a GPU has 24 GiB, of which 90 %") as error:
+        check(demand, 24 * GIB, "a GPU")
+    most = int(re.search(r"--micro-batch (\d+), with which a step is the same", str(error.value))[1])  # type: ignore[index]
+    room = memory.SAFE_SHARE * 24 * GIB
+    assert replace(demand, at_once=most).bytes() <= room < replace(demand, at_once=most + 1).bytes()
+
+
+def test_wide_weights_and_long_sequences_have_remedies() -> None:
+    demand = Demand(LLAMA, 1, 512, 16, False, 4)
+    with pytest.raises(GpuguideError, match="What fits: --dtype bf16"):
+        check(demand, 6 * GIB, "a GPU")
+    with pytest.raises(GpuguideError, match=r"What fits: .*--length \d+ --micro-batch 1, with shorter sequences"):
+        check(Demand(LLAMA, 2, 4096, 16, True, 2), 6 * GIB, "a GPU")
+    with pytest.raises(GpuguideError, match="Not even one short sequence fits"):
+        check(demand, GIB, "a GPU")
+
+
+def test_packed_matrices_are_counted_in_their_bits() -> None:
+    plain, packed = Demand(LLAMA, 1, 512, 16, False, 2), Demand(LLAMA, 1, 512, 16, False, 2, "nf4")
+    shape = plain.shape
+    embeddings = (1 if shape.tied else 2) * shape.vocab * shape.hidden
+    matrices = shape.parameters() - embeddings
+    # between the saving of 16 - 4.13 bits a weight, and that less the matrix that is unpacked for a product
+    saved = (2 - 4.13 / 8) * matrices
+    assert saved - 4 * shape.hidden * shape.intermediate * 2 < plain.bytes() - packed.bytes() < 1.01 * saved
+    wide = Demand(LLAMA, 1, 512, 16, False, 4, "nf4")
+    assert wide.wider == 2 * embeddings
+    with pytest.raises(GpuguideError, match="What fits: --weights nf4, which keeps"):
+        check(plain, 3 * GIB, "a GPU")
+    assert check(packed, 3 * GIB, "a GPU") == packed.bytes()

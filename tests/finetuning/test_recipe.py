@@ -1,0 +1,367 @@
+"""The whole recipe on small models: what is left, what is shown, what goes on after it was stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from gpuguide import lora, models
+from gpuguide.errors import GpuguideError, UnknownName
+from gpuguide.finetuning import Declined, Listener, Prepared, Request, Story, html, run, saving
+from gpuguide.hardware import device as devices
+from gpuguide.models import adapters, checkpoint
+
+CPU = devices.cpu()
+needs = pytest.mark.needs
+WORDS = ("import", "return", "raise", "yield", "assert", "global", "print", "while", "lambda", "class")
+
+
+class Stopped(Exception):
+    """Raised in place of Ctrl-C."""
+
+
+class Stopping(Listener):
+    """Stops a run after a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def step(self, story: Story) -> None:
+        if len(story.losses) == self.at:
+            raise Stopped
+
+
+class Taking(Listener):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.pages: list[str] = []
+        self.first = 0
+
+    def stage(self, story: Story) -> None:
+        self.stages.append(story.stage)
+
+    def step(self, story: Story) -> None:
+        self.first = self.first or len(story.losses)
+
+    def measured(self, story: Story) -> None:
+        self.pages.append(html(story, "gpuguide finetune"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.jsonl"
+    texts = [f"{one} {other}\n{one} {other}\n" for one in WORDS for other in WORDS[:4]]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def request(data: Path, model: Path, out: str = "out", **more: Any) -> Request:
+    settings = {"steps": 20, "learning_rate": 1e-2, "every": 4, "rank": 4, "patience": None, **more}
+    return Request(data, str(model), data.parent / out, **settings)
+
+
+def test_what_a_run_leaves(data: Path, llama_folder: Path) -> None:
+    asked, listener = request(data, llama_folder), Taking()
+    story = run(asked, CPU, listener)
+    assert len(listener.stages) == 7
+    assert {path.name for path in asked.out.iterdir()} == {"adapter", "merged", "finetune.json"}
+    assert story.best[1] < story.measured[0][1]
+    assert story.merged_loss == pytest.approx(story.best[1], rel=1e-4)
+    note = json.loads((asked.out / "finetune.json").read_text())
+    assert note["best"] == list(story.best)
+    assert len(note["losses"]) == 20
+    assert [len(row) for row in story.examples] == [3, 3, 3]
+    assert any(before != after for _, before, after in story.examples)
+
+
+@pytest.mark.parametrize("kind", ["llama_folder", "gpt2_folder", "chat_folder"])
+def test_the_merged_checkpoint_computes_what_was_trained(data: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    asked = globals()["request"](data, folder)
+    run(asked, CPU, Listener())
+    tokens = torch.arange(3, 40).view(1, -1)
+    trained = checkpoint.read_model(folder)
+    lora.load_adapter(trained, asked.out / "adapter", places=adapters.places(trained))
+    with torch.inference_mode():
+        expected = trained(tokens)
+        ours = models.load(asked.out / "merged").model(tokens)
+        theirs = AutoModelForCausalLM.from_pretrained(asked.out / "merged", dtype=torch.float32)(tokens).logits
+    tolerance = 1e-4 if kind == "llama_folder" else 0.1  # the others are stored in bf16
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+    before, after = (load_file(each / "model.safetensors") for each in (folder, asked.out / "merged"))
+    assert {name: each.dtype for name, each in after.items()} == {name: each.dtype for name, each in before.items()}
+    assert not (asked.out / "merged" / "training.json").exists()
+
+
+@needs("peft")
+@pytest.mark.parametrize("kind", ["llama_folder", "gpt2_folder"])
+def test_peft_reads_the_adapter_beside_the_checkpoint(data: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    from peft import PeftModel
+
+    folder = request.getfixturevalue(kind)
+    asked = globals()["request"](data, folder, targets=("query_key_value", "up" if kind == "gpt2_folder" else "down"))
+    run(asked, CPU, Listener())
+    tokens = torch.arange(3, 40).view(1, -1)
+    ours = checkpoint.read_model(folder)
+    lora.load_adapter(ours, asked.out / "adapter", places=adapters.places(ours))
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(base, asked.out / "adapter").eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(tokens).logits, ours(tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("at", [1, 9, 20])
+def test_a_run_that_was_stopped_goes_on(data: Path, gpt2_folder: Path, at: int) -> None:
+    whole = run(request(data, gpt2_folder, "whole"), CPU, Listener())
+    asked, listener = request(data, gpt2_folder, "parts"), Taking()
+    with pytest.raises(Stopped):
+        run(asked, CPU, Stopping(at))
+    story = run(asked, CPU, listener)
+    assert (story.losses, story.measured) == (whole.losses, whole.measured)
+    assert story.examples == whole.examples
+    assert listener.first == (0 if at == 20 else at // 4 * 4 + 1)
+
+
+def test_it_stops_early_and_keeps_the_best(data: Path, gpt2_folder: Path) -> None:
+    story = run(request(data, gpt2_folder, learning_rate=0.3, steps=200, every=2, patience=2), CPU, Listener())
+    assert story.stopped_early
+    assert len(story.losses) < 200
+    assert story.best[1] < story.measured[-1][1]
+    assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)
+    assert "stopped early because the held-out loss no longer fell" in html(story, "")
+
+
+def test_a_finished_run_is_not_written_over_unasked(data: Path, gpt2_folder: Path) -> None:
+    asked = request(data, gpt2_folder, steps=4)
+    run(asked, CPU, Listener())
+    with pytest.raises(GpuguideError, match=r"holds a finished run\. Name another folder with --out, or .* --again"):
+        run(asked, CPU, Listener())
+    other = replace(asked, steps=8, again=True, merge=False)
+    assert len(run(other, CPU, Listener()).losses) == 8
+    assert not (asked.out / "merged").exists()
+
+
+def test_again_goes_on_with_its_own_run_and_with_no_other(data: Path, gpt2_folder: Path) -> None:
+    asked = request(data, gpt2_folder, again=True)
+    for plan, first in ((asked, 1), (asked, 9), (replace(asked, seed=1), 1)):
+        listener = Taking()
+        with pytest.raises(Stopped):
+            run(plan, CPU, Stopping(9) if first == 1 else Stopping(17))
+    listener = Taking()
+    run(replace(asked, seed=1), CPU, listener)
+    assert listener.first == 9
+    with pytest.raises(Stopped):
+        run(asked, CPU, Stopping(9))
+    with pytest.raises(GpuguideError, match="belongs to a run with another plan"):
+        run(replace(asked, again=False, learning_rate=1e-3), CPU, Listener())
+
+
+def test_a_full_disk_at_the_end_loses_nothing(data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request(data, gpt2_folder)
+
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lora.checkpoint, "save_file", full)
+    with pytest.raises(
+        GpuguideError, match=r"merged cannot be written \(.*No space left on device\).* What was trained is"
+    ):
+        run(asked, CPU, Listener())
+    assert not (asked.out / "merged.writing").exists()
+    monkeypatch.undo()
+    listener = Taking()
+    story = run(asked, CPU, listener)
+    assert listener.first == 0  # no step was taken again
+    assert len(story.losses) == 20
+    assert (asked.out / "merged" / "model.safetensors").exists()
+
+
+def test_a_kill_while_results_are_written_loses_nothing(
+    data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*given: object) -> None:
+        raise Stopped
+
+    asked = request(data, gpt2_folder)
+    monkeypatch.setattr(saving, "write_note", killed)
+    with pytest.raises(Stopped):
+        run(asked, CPU, Listener())
+    monkeypatch.undo()
+    listener = Taking()
+    assert len(run(asked, CPU, listener).losses) == 20
+    assert listener.first == 0
+    assert "finetune.json" in {path.name for path in asked.out.iterdir()}
+
+
+def test_declining_leaves_nothing(data: Path, gpt2_folder: Path) -> None:
+    class Refusing(Listener):
+        def confirm(self, prepared: Prepared) -> bool:
+            return False
+
+    asked = request(data, gpt2_folder)
+    with pytest.raises(Declined):
+        run(asked, CPU, Refusing())
+    assert not asked.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"targets": ("query",)}, r"No layer fits 'query'\. Did you mean query_key_value\?"),
+        ({"targets": ("head",)}, "is tied to"),
+        ({"rank": 33}, "The rank is 33, but "),
+        ({"length": 65}, r"length is 65; .* reads 64 tokens at most"),
+        ({"epochs": 0.0}, "epochs is 0.0; it must be a positive number"),
+        ({"dtype": "fp8"}, "There is no format named 'fp8'"),
+        ({"model": "drft"}, "There is no model named 'drft'. Did you mean draft"),
+        ({"model": "no/folder"}, "no/folder is no folder with a checkpoint"),
+        ({"learning_rate": 1e30, "steps": 40}, "the run has diverged. Lower the learning rate"),
+    ],
+)
+def test_what_cannot_be_done_is_said(data: Path, gpt2_folder: Path, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(GpuguideError, match=said):
+        run(replace(request(data, gpt2_folder), **more), CPU, Listener())
+
+
+def test_what_does_not_fit_is_said_before_the_model_is_loaded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "read_model", pytest.fail)
+    card = devices.fake("rtx-4090")
+    with pytest.raises(GpuguideError, match=r"NVIDIA GeForce RTX 4090 has .* What fits: --micro-batch \d+"):
+        run(request(data, Path("main"), batch=100_000), card, Listener())
+    with pytest.raises(GpuguideError, match="A made-up device cannot train"):
+        run(request(data, Path("main")), card, Listener())
+
+
+def test_memory_that_runs_out_is_said(data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(lora, "finetune", fails)
+    with pytest.raises(GpuguideError, match=r"ran out of memory .* with a smaller --micro-batch to go on"):
+        run(request(data, gpt2_folder), CPU, Listener())
+
+
+@needs("bs4")
+def test_the_report_is_one_file_with_everything(data: Path, gpt2_folder: Path) -> None:
+    from bs4 import BeautifulSoup
+
+    listener = Taking()
+    asked = request(data, gpt2_folder, prompts=("import <b>",))
+    story = run(asked, CPU, listener)
+    first, last = (BeautifulSoup(page, "html.parser") for page in (listener.pages[0], listener.pages[-1]))
+    assert first.find("meta", attrs={"http-equiv": "refresh"})
+    assert not last.find("meta", attrs={"http-equiv": "refresh"})
+    assert not last.find_all(["script", "link", "img", "iframe"])
+    assert not [tag for tag in last.find_all(True) if tag.get("src") or tag.get("href")]
+    assert "url(" not in listener.pages[-1]
+    assert "prefers-color-scheme: dark" in listener.pages[-1]
+    assert [svg["class"] for svg in last.find_all("svg")] == [["wide"], ["narrow"]]
+    label = last.find("svg")["aria-label"]
+    assert re.match(r"The held-out loss is [\d.]+ before training, [\d.]+ after step 20, and lowest", label)
+    text = last.get_text(" ", strip=True)
+    assert "import <b>" in text
+    for said in (
+        "LoRA of rank 4, alpha 8",
+        "parameters",
+        f"{story.best[1]:.3f}",
+        "36 sequences to train on",
+        "--again",
+    ):
+        assert said in text, said
+    shown = last.find_all("details", attrs={"name": "Trained on"})
+    assert [each.summary.get_text() for each in shown] == ["1 to 20 of 36", "21 to 36 of 36"]
+    memory = html(replace_memory(story), "")
+    assert "3 GiB" in memory
+    assert "predicted 2 GiB" in memory
+
+
+def replace_memory(story: Story) -> Story:
+    story.peak, story.predicted = 3 * 2**30, 2 * 2**30
+    return story
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "nf4"])
+def test_frozen_matrices_can_be_packed(data: Path, llama_folder: Path, weights: str) -> None:
+    plain = run(request(data, llama_folder, "plain"), CPU, Listener())
+    asked, listener = request(data, llama_folder, "packed", weights=weights), Taking()
+    story = run(asked, CPU, listener)
+    assert story.count == plain.count
+    assert story.measured[0][1] != plain.measured[0][1]  # rounded weights predict otherwise
+    assert story.best[1] == pytest.approx(plain.best[1], rel=0.05)
+    assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)  # merged into the weights as they were
+    assert f"matrices beside adapters in {weights}" in listener.pages[-1]
+
+
+def test_a_packed_run_does_not_go_on_with_plain_weights(data: Path, llama_folder: Path) -> None:
+    with pytest.raises(Stopped):
+        run(request(data, llama_folder, weights="nf4"), CPU, Stopping(9))
+    with pytest.raises(GpuguideError, match="belongs to a run with another base"):
+        run(request(data, llama_folder), CPU, Listener())
+    with pytest.raises(UnknownName, match="There is no kind of weights named 'fp4'"):
+        run(request(data, llama_folder, weights="fp4"), CPU, Listener())
+
+
+def test_a_compiled_run_is_one_that_was_not(data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = list[str]()
+
+    def compile(model: torch.nn.Module, *, backend: str) -> Any:
+        compiled.append(backend)
+        return torch._dynamo.optimize("eager")(model)  # traced; making kernels takes minutes here
+
+    plain = run(request(data, gpt2_folder, "plain"), CPU, Listener())
+    monkeypatch.setattr(torch, "compile", compile)
+    story = run(request(data, gpt2_folder, "compiled", compiled=True), CPU, Listener())
+    assert compiled == ["inductor"]
+    assert story.losses == pytest.approx(plain.losses, rel=1e-5)
+
+
+def test_answers_alone_can_count(tmp_path: Path, chat_folder: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [[{"role": "user", "content": f"say {word}"}, {"role": "assistant", "content": word}] for word in WORDS]
+    path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    asked, listener = request(path, chat_folder, "answers", counted="answers"), Taking()
+    story = run(asked, CPU, listener)
+    model = checkpoint.read_model(asked.out / "merged")
+    assert story.prepared is not None
+    losses, count = 0.0, 0
+    for piece in story.prepared.held_out:
+        tokens = piece.tokens.tolist()
+        begin = max(
+            place
+            for place in range(len(tokens))
+            if models.load("draft").tokenizer.decode(tokens[place:]).startswith("ASSISTANT<")
+        )
+        prompt = len(chat_tokens(chat_folder, "ASSISTANT<"))
+        surprise = -model(piece.tokens[None, :-1])[0].log_softmax(-1).gather(1, piece.tokens[1:, None])[:, 0]
+        losses += float(surprise[begin + prompt - 1 :].sum().detach())
+        count += len(tokens) - begin - prompt
+    assert story.merged_loss == pytest.approx(losses / count, rel=1e-3)
+    assert "the assistant's answers" in listener.pages[-1].replace("&#39;", "'")
+
+
+def chat_tokens(folder: Path, text: str) -> list[int]:
+    return models.load(folder).tokenizer.encode(text)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_memory_is_what_was_predicted(data: Path) -> None:
+    card = devices.current()
+    story = run(request(data, Path("main"), batch=16), card, Listener())
+    assert story.best[1] < story.measured[0][1]
+    assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)
+    assert story.peak
+    assert story.predicted
+    assert story.peak <= 1.2 * story.predicted
+    assert "GPU memory at its peak" in html(story, "")
