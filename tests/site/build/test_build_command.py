@@ -132,6 +132,17 @@ def test_a_build_that_is_stopped_keeps_what_ran_and_leaves_no_kernel(
     assert "quick.md" not in output
 
 
+def test_a_page_is_named_with_its_ending_or_without_and_one_that_is_not_there_is_refused(project: Project) -> None:
+    project.page("page", cell("1 + 1"))
+    for name in ("page", "page.md"):
+        built = project.command("--page", name)
+        assert built.status == 0, built.output
+        assert "The page is built" in built.output
+    missing = project.command("--page", "pages")
+    assert missing.status == 2
+    assert "There is no page pages.md here" in missing.output
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here, a disk that is always full")
 def test_a_full_disk_is_said_in_a_sentence(project: Project) -> None:
     project.page("page", "Text.", runs=False)

@@ -54,7 +54,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--page", default="", metavar="PAGE", help="one page, for example tutorials/00-measure-a-gpu")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: _build/html, or _build/page)")
     parser.add_argument("--at-once", type=int, default=0, metavar="N", help="pages to run at a time (default: cores)")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.page = arguments.page.removesuffix(".md")
+    if arguments.page and not Path(f"{arguments.page}.md").is_file():
+        parser.error(f"There is no page {arguments.page}.md here; name one as in tutorials/00-measure-a-gpu.")
+    return arguments
 
 
 @contextmanager
