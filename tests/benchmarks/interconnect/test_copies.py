@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import interpreted
 import pytest
 import torch
 from interpreted import needs_triton
@@ -59,13 +60,20 @@ def test_a_copy_of_the_host_is_checked_and_timed(way: str, direction: str) -> No
     assert work.timing == "wall"
 
 
+@pytest.mark.parametrize("direction", ["one", "both"])
+def test_a_copy_between_gpus_is_checked(direction: str) -> None:
+    right_then_wrong(PEERS.contenders["copy-engine"].build(CPU, {"size": SIZE, "direction": direction}))
+
+
+def by_kernel(direction: str) -> None:
+    """Check the kernel's copy in the interpreter."""
+    right_then_wrong(PEERS.contenders["kernel"].build(CPU, {"size": 4 * KIB, "direction": direction}))
+
+
 @needs_triton
 @pytest.mark.parametrize("direction", ["one", "both"])
-@pytest.mark.parametrize("carrier", list(PEERS.contenders))
-def test_a_copy_between_gpus_is_checked(carrier: str, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    size = SIZE if carrier == "copy-engine" else 4 * KIB
-    right_then_wrong(PEERS.contenders[carrier].build(CPU, {"size": size, "direction": direction}))
+def test_a_copy_by_the_kernel_is_checked(direction: str) -> None:
+    interpreted.run(__file__, f"by_kernel({direction!r})")
 
 
 def right_then_wrong(work: Work) -> None:
