@@ -82,6 +82,7 @@ TOPICS = {
         "full-finetune-compile",
     ],
     "lora-inference": ["merged", "unmerged", "base"],
+    "lora-task": ["lora", "full", "last-layer"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "bytes-in-flight": ["one-load", "four-loads"],

@@ -68,7 +68,7 @@ def test_every_way_has_its_rates_with_three_seeds_and_every_rank_too() -> None:
             assert seeds == {0, 1, 2}
     for rank in task.RANKS:
         assert {keys["seed"] for keys in cases_of("lora") if keys["rank"] == rank} == {0, 1, 2}
-    assert {keys["counted"] for keys in cases_of("full-finetune")} == set(comparison.COUNTED)
+    assert {keys["counted"] for keys in cases_of("full")} == set(comparison.COUNTED)
     assert {keys["learning_rate"] for keys in cases_of("last-layer")} == set(task.RATES)
 
 
@@ -76,7 +76,7 @@ def test_each_case_takes_part_and_a_processor_has_one() -> None:
     device = devices.fake("h100-sxm")
     for keys in LORA_TASK.cases(device):
         assert not LORA_TASK.contenders["lora"].leaves_out(device, keys) or keys in [
-            *cases_of("full-finetune"),
+            *cases_of("full"),
             *cases_of("last-layer"),
         ]
     (keys,) = LORA_TASK.cases(devices.cpu())

@@ -57,7 +57,7 @@ USUAL: Keys = {
 """Functions of all files where ``samples`` is 0"""
 AGAIN = {
     "lora": (3e-4, 1e-3, 3e-3),
-    "full-finetune": (3e-5, 1e-4, 3e-4),
+    "full": (3e-5, 1e-4, 3e-4),
     "last-layer": (3e-4, 1e-3, 3e-3),
 }
 """Rates at which each is trained with other seeds, too"""
@@ -194,7 +194,7 @@ def in_fp64(model: GPT2, base: GPT2) -> GPT2:
 def is_taken_apart(model: GPT2, keys: Keys) -> bool:
     """Return whether the updates of a case's training are looked at: that of all weights, at its usual rate."""
     every = all(each.requires_grad for each in model.parameters())
-    return every and dict(keys) == {**USUAL, "learning_rate": AGAIN["full-finetune"][1]}
+    return every and dict(keys) == {**USUAL, "learning_rate": AGAIN["full"][1]}
 
 
 @torch.no_grad()
@@ -269,7 +269,7 @@ def left_out(name: str) -> Callable[[Device, Keys], str | None]:
 
     def leaves_out(device: Device, keys: Keys) -> str | None:
         others = varied(keys) - {"learning_rate", "seed"}
-        if name != "lora" and others and device.is_gpu and not (name == "full-finetune" and of_the_notes(keys)):
+        if name != "lora" and others and device.is_gpu and not (name == "full" and of_the_notes(keys)):
             return "is measured with the usual settings only, at several learning rates"
         if keys["seed"] != USUAL["seed"] and keys["learning_rate"] not in AGAIN[name]:
             return "is trained with other seeds at the rates around its best"
@@ -308,7 +308,7 @@ LORA_TASK = Benchmark(
     question="How well does each way of fine-tuning learn a real task, in how much time and memory?",
     contenders={
         "lora": contender("lora", adapters),
-        "full-finetune": contender("full-finetune", lambda keys, device: comparison.all_weights(device=device)),
+        "full": contender("full", lambda keys, device: comparison.all_weights(device=device)),
         "last-layer": contender("last-layer", lambda keys, device: comparison.last_layer(device=device)),
     },
     cases=cases,
