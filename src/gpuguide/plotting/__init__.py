@@ -19,6 +19,7 @@ from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.pictures import (
+    adapter_beside_weights,
     bits_by_magnitude,
     bytes_under_way,
     causal_tiles,
@@ -53,6 +54,7 @@ from gpuguide.plotting.pictures import (
     tile_traffic,
     two_kernels,
     wait_for_a_word,
+    weights_in_two_orders,
     what_utilisation_counts,
 )
 from gpuguide.plotting.renditions import is_narrow
@@ -66,6 +68,7 @@ __all__ = [
     "Figure",
     "Panel",
     "Theme",
+    "adapter_beside_weights",
     "bars",
     "bits_by_magnitude",
     "bytes_under_way",
@@ -121,5 +124,6 @@ __all__ = [
     "trace_panel",
     "two_kernels",
     "wait_for_a_word",
+    "weights_in_two_orders",
     "what_utilisation_counts",
 ]
