@@ -21,7 +21,9 @@ from gpuguide.measure.benchmark import Keys
 ACCEPTED_LOSS = 2e-3
 """Largest accepted relative error of the loss"""
 ACCEPTED_GRADIENT = 0.06
-"""Largest accepted relative error of all gradients together: they are rounded to bf16 in each layer on their way"""
+"""Largest accepted relative error of all gradients together, which are rounded to bf16 in each layer on their way: on a
+processor 0.012 for GPT-2 small, whoever computes them, and 0.026 for six layers of the Llama's shape. It grows about as
+the root of the layers, so to 0.043 for all sixteen."""
 AT_ONCE = 2
 """Sequences that are computed together"""
 
