@@ -127,8 +127,8 @@ def ways_to_the_network() -> Figure:
         "Below, by GPUDirect RDMA: one arrow from GPU memory to the network adapter. In both a core of the host says "
         "what to send.",
         caption="Two ways out of a machine: through the operating system, and straight from GPU memory. The second "
-        "leaves out the host's memory and a core's copies, though in most libraries a core still tells the adapter what "
-        "to send. Both exist over InfiniBand and over Ethernet. Drawn from documentation, not measured.",
+        "leaves out the host's memory and a core's copies, though in most libraries a core still says what to send. "
+        "Both exist over InfiniBand and over Ethernet. Drawn from documentation, not measured.",
         size=(WIDE, 2.5),
         narrow=(4.6, 2.5),
         name="ways-to-the-network",
