@@ -6,6 +6,7 @@ the caption says so.
 
 from __future__ import annotations
 
+from gpuguide.plotting.pictures.adapters import adapter_beside_weights, weights_in_two_orders
 from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.choosing import kernel_lanes, mask_tiles
 from gpuguide.plotting.pictures.frames import (
@@ -40,6 +41,7 @@ from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, s
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
+    "adapter_beside_weights",
     "bits_by_magnitude",
     "bytes_under_way",
     "causal_tiles",
@@ -80,5 +82,6 @@ __all__ = [
     "wait_for_a_word",
     "way_of_a_byte",
     "ways_to_the_network",
+    "weights_in_two_orders",
     "what_utilisation_counts",
 ]
