@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from gpuguide.costs import memory
 from gpuguide.costs.memory import Setup, Shape
-from gpuguide.errors import unknown
 
 SETUPS = {"fp32": "fp32", "tf32": "fp32", "fp16": "mixed", "bf16": "mixed", "pure-bf16": "bf16", "fp8": "mixed"}
 """What the cost model of memory calls each precision. TF32 is a way of computing, and its numbers are stored in fp32;
@@ -38,13 +37,13 @@ def step_memory(shape: Shape, precision: str, batch: int, seq_len: int) -> float
 
     Raises
     ------
-    UnknownName
+    ValueError
         If there is no such precision.
     GpuguideError
         If the model does not take such a batch.
     """
     if precision not in SETUPS:
-        raise unknown("precision", precision, SETUPS)
+        raise ValueError(f"There is no precision {precision!r}; there are {', '.join(SETUPS)}.")
     setup = Setup(precision=SETUPS[precision], batch=batch, seq_len=seq_len, optimizer="adamw-fused")
     found = memory.values(shape, setup)
     at_the_loss = sum(float(found[name]) for name in HELD_AT_THE_LOSS) + LOSS_BYTES * float(found["logits"])

@@ -42,9 +42,9 @@ STEPS = 200
 WARM_UP = 10
 """The first steps, which are not timed"""
 LEARNING_RATE, RISING = 1.5e-4, 40
-"""At its highest, after so many steps; from there it falls to a tenth along half a cosine. With 6e-4 a run is at the edge
-of what is stable, and what rounding changes in one step, later ones make larger: two compilations of one precision then
-differ by as much as two precisions do."""
+"""At its highest, after so many steps; from there it falls to a tenth along half a cosine. With 6e-4 a run is at the
+edge of what is stable, and what rounding changes in one step, later ones make larger: two compilations of one precision
+then differ by as much as two precisions do."""
 WINDOWS = 64
 """Sequences that the loss is measured on in the end; none of their files is trained on"""
 HEAD = "head"

@@ -16,6 +16,14 @@ from gpuguide.plotting.pictures.frames import (
     ring_of_buffers,
 )
 from gpuguide.plotting.pictures.inference import kernels_of_a_step, prefill_and_decode
+from gpuguide.plotting.pictures.interconnect import (
+    layer_on_two_gpus,
+    links_to_scale,
+    offloaded_layers_over_time,
+    ring_over_time,
+    way_of_a_byte,
+    ways_to_the_network,
+)
 from gpuguide.plotting.pictures.losses import (
     gradient_of_the_loss,
     loss_in_chunks,
@@ -47,10 +55,13 @@ __all__ = [
     "join_in_two_steps",
     "kernel_lanes",
     "kernels_of_a_step",
+    "layer_on_two_gpus",
+    "links_to_scale",
     "loss_in_chunks",
     "mask_tiles",
     "memories_of_a_gpu",
     "memory_of_a_loss",
+    "offloaded_layers_over_time",
     "online_softmax",
     "overlapped_schedule",
     "parts_that_are_trained",
@@ -58,6 +69,7 @@ __all__ = [
     "race_of_the_tokens",
     "radix_sort_passes",
     "ring_of_buffers",
+    "ring_over_time",
     "shared_pages",
     "slots_over_time",
     "softmax_on_a_line",
@@ -68,5 +80,7 @@ __all__ = [
     "tile_traffic",
     "two_kernels",
     "wait_for_a_word",
+    "way_of_a_byte",
+    "ways_to_the_network",
     "what_utilisation_counts",
 ]

@@ -13,7 +13,7 @@ from gpuguide.costs.memory import model
 from gpuguide.hardware import capacities, datasheet, links
 from gpuguide.hardware.links import Link
 from gpuguide.hardware.machines import Ceiling, Machine
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.measure import machines, reference, reference_gpu
 
 MODEL = "llama-3.1-8b"
 """What a calculator shows at first"""
@@ -26,6 +26,8 @@ CALLS = {
     "activations": "tensor_parallel_step",
 }
 """What of :mod:`gpuguide.costs.transfers` counts each thing, a number of bytes aside"""
+HOST_COPY = "ceilings/h2d-pinned:bandwidth"
+PEER_COPY = "peer-copy/copy-engine:bandwidth size=4294967296 direction=one"
 CHANNELS = {"memory": "memory", "link": "the link between GPUs", "host": "the connection to the host"}
 
 
@@ -188,13 +190,15 @@ def link_data(link: Link) -> dict[str, Any]:
 
 
 def measured_rate(link: Link) -> dict[str, Any] | None:
-    """Return what the reference GPU's record of its connection to the host says, if that is this link."""
-    printed = reference_gpu.sheet().figures.get("pcie_per_direction")
-    if link.joins != "host" or printed is None or printed.value != link.per_direction.value:
-        return None
-    case = store.published(machines.CEILINGS).case("h2d-pinned")
-    gpu = short(reference_gpu.sheet().name)
-    return {"value": case.metrics["bandwidth"].summary.median, "what": f"from pinned memory to {gpu}"}
+    """Return what the reference GPU's records say of this link, if that is how it is connected."""
+    gpu, figures = short(reference_gpu.sheet().name), reference_gpu.sheet().figures
+    for joins, printed, where, what in (
+        ("host", "pcie_per_direction", HOST_COPY, f"from pinned memory to {gpu}"),
+        ("gpus", "nvlink_per_direction", PEER_COPY, f"by the copy engine between two {gpu}"),
+    ):
+        if link.joins == joins and printed in figures and figures[printed].value == link.per_direction.value:
+            return {"value": reference.measurement(where).summary.median, "what": what}
+    return None
 
 
 def short(name: str) -> str:
