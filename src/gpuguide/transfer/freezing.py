@@ -48,14 +48,10 @@ def train_mode(model: nn.Module) -> None:
     ``model.train()`` alone reaches frozen parts too: their batch norms normalise by each batch and let their running
     statistics follow it, and their dropout drops. What has no parameters, such as dropout, does as the part around it.
     """
-    _set_mode(model, True)
-
-
-def _set_mode(module: nn.Module, around: bool) -> None:
-    parameters = list(module.parameters())
-    module.training = any(each.requires_grad for each in parameters) if parameters else around
-    for child in module.children():
-        _set_mode(child, module.training)
+    for name, module in model.named_modules():  # a part comes before what is in it
+        around = model.get_submodule(name.rpartition(".")[0]).training if name else True
+        parameters = list(module.parameters())
+        module.training = any(each.requires_grad for each in parameters) if parameters else around
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
