@@ -54,8 +54,8 @@ def parts_that_are_trained() -> Figure:
         "is trained, grey is frozen, and an arrow from the head shows how deep the gradient goes. With examples in the "
         "prompt nothing is trained, and there is no arrow. With a new head only that is trained, and the arrow ends "
         "there. With the last layers, here one of three, it ends below them. A soft prompt, vectors before the text, "
-        "is trained at the bottom, so the arrow passes all frozen layers. So it does with LoRA, thin matrices beside each layer, and "
-        "where all weights are trained.",
+        "is trained at the bottom, so the arrow passes all frozen layers. So it does with LoRA, thin matrices beside "
+        "each layer, and where all weights are trained.",
         caption="What is trained, in orange, and what is frozen, in grey. The arrow is the gradient: it has to reach "
         "the lowest part that is trained. A soft prompt is the smallest of these parts and lies deepest.",
         size=(WIDE, 3.6),
