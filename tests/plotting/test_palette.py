@@ -119,6 +119,7 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "peer-copy",
         "all-reduce",
         "tensor-parallel-layer",
+        "transfer-learning",
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:

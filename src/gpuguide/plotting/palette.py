@@ -188,6 +188,14 @@ CONTENDERS = {
     "eager": Style("blue", "o"),
     "compile": Style("orange", "s"),
     "bf16-compile": Style("orange", "s", "bf16, compiled"),
+    "zero-shot": Style("grey", "X", "asked as it is"),
+    "in-context": Style("ochre", "P", "examples in the prompt"),
+    "new-head": Style("blue", "o", "new head"),
+    "soft-prompt": Style("pink", "D", "soft prompt"),
+    "top-quarter": Style("sky", "v", "last quarter"),
+    "top-half": Style("violet", "p", "last half"),
+    "full-layer-rates": Style("orange", "h", "all weights, rates by layer"),
+    "from-scratch": Style("red", "*", "from new weights"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is

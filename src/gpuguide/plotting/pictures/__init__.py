@@ -39,6 +39,7 @@ from gpuguide.plotting.pictures.precision import bits_by_magnitude, formats_to_s
 from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
 from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, slots_over_time
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
+from gpuguide.plotting.pictures.transfer import parts_that_are_trained
 
 __all__ = [
     "adapter_beside_weights",
@@ -65,6 +66,7 @@ __all__ = [
     "offloaded_layers_over_time",
     "online_softmax",
     "overlapped_schedule",
+    "parts_that_are_trained",
     "prefill_and_decode",
     "race_of_the_tokens",
     "radix_sort_passes",
