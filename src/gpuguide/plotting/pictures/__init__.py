@@ -6,6 +6,7 @@ the caption says so.
 
 from __future__ import annotations
 
+from gpuguide.plotting.pictures.adapters import adapter_beside_weights, weights_in_two_orders
 from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.choosing import kernel_lanes, mask_tiles
 from gpuguide.plotting.pictures.frames import (
@@ -38,8 +39,10 @@ from gpuguide.plotting.pictures.precision import bits_by_magnitude, formats_to_s
 from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
 from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, slots_over_time
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
+from gpuguide.plotting.pictures.transfer import parts_that_are_trained
 
 __all__ = [
+    "adapter_beside_weights",
     "bits_by_magnitude",
     "bytes_under_way",
     "causal_tiles",
@@ -63,6 +66,7 @@ __all__ = [
     "offloaded_layers_over_time",
     "online_softmax",
     "overlapped_schedule",
+    "parts_that_are_trained",
     "prefill_and_decode",
     "race_of_the_tokens",
     "radix_sort_passes",
@@ -80,5 +84,6 @@ __all__ = [
     "wait_for_a_word",
     "way_of_a_byte",
     "ways_to_the_network",
+    "weights_in_two_orders",
     "what_utilisation_counts",
 ]
