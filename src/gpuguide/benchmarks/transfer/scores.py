@@ -36,14 +36,14 @@ from gpuguide.transfer import NextToken, trained_parameters
 EXAMPLES = (32, 128, 512, 1223)
 """To train on; the last are all that there are"""
 LEARNING_RATES = {
-    "new-head": 1e-2,
-    "soft-prompt": 3e-2,
-    "top-quarter": 1e-3,
-    "top-half": 1e-3,
-    "lora": 1e-3,
-    "full": 3e-4,
-    "full-layer-rates": 1e-3,
-    "from-scratch": 1e-3,
+    "new-head": 3e-2,
+    "soft-prompt": 1e-1,
+    "top-quarter": 1e-4,
+    "top-half": 3e-5,
+    "lora": 3e-4,
+    "full": 1e-4,
+    "full-layer-rates": 1e-4,
+    "from-scratch": 3e-4,
 }
 """Those with the lowest error on functions to validate with, after 512 examples: the benchmark of learning rates"""
 DRAWS = 5
