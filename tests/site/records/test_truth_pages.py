@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
+from dataclasses import replace
 
 import pytest
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
 
+from gpuguide import claims as ledger
 from gpuguide.site.pages import ages
+from gpuguide.site.records.claims_table import usual_page
 
 LEDGER = """
 [topics]
@@ -123,7 +126,11 @@ def test_the_claims_page_counts_verdicts_and_lets_one_choose(project: Project) -
     ]
     sections = claims.select("section[id^=topic-]")
     assert [section["id"] for section in sections] == ["topic-speed", "topic-sizes"]
-    assert [words(section.select_one("p.gg-more")) for section in sections] == ["1 claim: 1 true", "1 claim: 1 false"]
+    counts = [words(section.select_one("p.gg-more")) for section in sections]
+    assert counts == ["1 claim: 1 true. Settled in 00-copies .", "1 claim: 1 false"]
+    link = sections[0].select_one("p.gg-more a")
+    assert link is not None
+    assert link["href"] == "../tutorials/00-copies.html"
     choices = [words(label) for label in claims.select(".gg-filter label")]
     assert choices == ["all (2)", "true (1)", "true on a condition (0)", "misleading (0)", "false (1)", "outdated (0)"]
 
@@ -146,8 +153,15 @@ def test_a_claim_is_a_line_that_opens_to_its_evidence_and_where_it_is_taught(pro
     assert "A body (not verified)" in words(sizes)
     assert "not verified" not in words(speed)
     links = {words(link): link["href"] for link in speed.select("a")}  # type: ignore[union-attr]
-    assert links == {"#": "#claim-copies-are-fast", "00-copies": "../tutorials/00-copies.html"}
+    assert links == {"#": "#claim-copies-are-fast"}, "the page that settles it is named once, above"
     assert "Settled in" not in words(sizes)
+
+
+def test_the_page_that_settles_most_claims_is_named_once_if_each_is_settled() -> None:
+    first, second, third = ledger.load()[:3]
+    here, there = (replace(each, taught="00-here") for each in (first, second)), replace(third, taught="01-there")
+    assert usual_page([*here, there]) == "00-here"
+    assert usual_page([there, replace(first, taught="")]) == ""
 
 
 @pytest.mark.slow

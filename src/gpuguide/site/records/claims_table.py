@@ -71,7 +71,7 @@ class whole_code(nodes.General, nodes.Inline, nodes.TextElement):
 
 def open_code(translator: Any, node: whole_code) -> None:
     """Write the beginning of the code."""
-    translator.body.append('<code class="literal">')
+    translator.body.append("<code>")
 
 
 def close_code(translator: Any, node: whole_code) -> None:
@@ -216,6 +216,7 @@ class AllClaims(_Ledger):
         with faults.reporting(self.get_location()):
             claims = ledger.load()
         titles = ledger.topics() if claims else {}
+        self.usual = ""
         sections = (self.topic(name, titles[name], own) for name, own in ledger.by_topic(claims).items())
         counts = Counter(claim.verdict for claim in claims)
         return [*overview(claims), verdict_filter(counts={name: counts[name] for name in VERDICTS}), *sections]
@@ -235,7 +236,7 @@ class AllClaims(_Ledger):
         content += nodes.container("", *self.parse_text_to_nodes(worded(ledger.how_we_know, claim)), classes=["gg-how"])
         for code in list(content.findall(nodes.literal)):
             code.replace_self(whole_code("", code.astext()))
-        if claim.taught:
+        if claim.taught and claim.taught != self.usual:
             settled: list[Node] = [nodes.Text("Settled in "), self.page(f"tutorials/{claim.taught}"), nodes.Text(". ")]
             content += nodes.paragraph("", "", *settled, address)
         else:
@@ -248,6 +249,11 @@ class AllClaims(_Ledger):
         domain = cast("StandardDomain", self.env.get_domain("std"))
         domain.note_hyperlink_target(identifier, self.env.docname, identifier, title)
         count = nodes.paragraph("", f"{counted(len(claims), 'claim')}: {tally(claims)}", classes=["gg-more"])
+        self.usual = usual_page(claims)
+        if self.usual:
+            others = {claim.taught for claim in claims} != {self.usual}
+            count += [nodes.Text(". Settled in "), self.page(f"tutorials/{self.usual}")]
+            count += nodes.Text(", unless another page is named." if others else ".")
         return nodes.section(
             "", nodes.title("", title), count, *self.blocks(claims), ids=[identifier], names=[identifier]
         )
@@ -313,6 +319,12 @@ def tally(claims: list[ledger.Claim]) -> str:
     """Return how many claims got which verdict, in words."""
     verdicts = Counter(claim.verdict for claim in claims)
     return ", ".join(f"{verdicts[name]} {VERDICTS[name].lower()}" for name in VERDICTS if verdicts[name])
+
+
+def usual_page(claims: Sequence[ledger.Claim]) -> str:
+    """Return the page that settles most claims of a topic, to be named once; none where one is settled nowhere."""
+    pages = Counter(claim.taught for claim in claims)
+    return "" if "" in pages else pages.most_common(1)[0][0]
 
 
 def counted(number: int, thing: str) -> str:
