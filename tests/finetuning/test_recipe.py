@@ -358,7 +358,7 @@ def chat_tokens(folder: Path, text: str) -> list[int]:
 @pytest.mark.gpu
 def test_on_a_gpu_the_memory_is_what_was_predicted(data: Path) -> None:
     card = devices.current()
-    story = run(request(data, Path("main"), batch=16), card, Listener())
+    story = run(request(data, Path("main"), batch=16, learning_rate=1e-3), card, Listener())
     assert story.best[1] < story.measured[0][1]
     assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)
     assert story.peak
