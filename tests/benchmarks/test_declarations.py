@@ -84,7 +84,6 @@ TOPICS = {
     ],
     "lora-inference": ["merged", "unmerged", "base"],
     "lora-task": ["lora", "full", "last-layer"],
-    "lora-learning-rate": ["lora", "full"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "bytes-in-flight": ["one-load", "four-loads"],

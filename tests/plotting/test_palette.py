@@ -114,7 +114,6 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "lora-step",
         "lora-inference",
         "lora-task",
-        "lora-learning-rate",
         "host-device-copy",
         "offload",
         "peer-copy",

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,12 +9,14 @@ import torch
 from gpuguide import lora, models
 from gpuguide.benchmarks.lora import task
 from gpuguide.finetuning import comparison, return_types
-from gpuguide.finetuning.return_types import Encoded
+from gpuguide.finetuning.comparison import Course
+from gpuguide.finetuning.return_types import Encoded, Score
 from gpuguide.hardware import device as devices
 from gpuguide.lora import update
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Keys
+from gpuguide.measure.records import Metric
 from gpuguide.models.gpt2 import GPT2
 
 LORA_TASK = declarations.get("lora-task")
@@ -56,7 +58,8 @@ def test_cases_change_one_thing_at_a_time() -> None:
     for keys in cases:
         assert list(keys) == list(task.USUAL)
         changed = task.varied(keys) - {"seed"}
-        assert len(changed) <= 1 or changed == {"rank", "alpha"} or task.of_the_notes(keys)
+        ranked = {"rank", "alpha"} <= changed <= {"rank", "alpha", "learning_rate"}
+        assert len(changed) <= 1 or ranked or task.of_the_notes(keys)
 
 
 def test_every_way_has_its_rates_with_three_seeds_and_every_rank_too() -> None:
@@ -66,8 +69,14 @@ def test_every_way_has_its_rates_with_three_seeds_and_every_rank_too() -> None:
                 keys["seed"] for keys in cases_of(name) if {**keys, "seed": 0} == {**task.USUAL, "learning_rate": rate}
             }
             assert seeds == {0, 1, 2}
+    of_ranks = [keys for keys in cases_of("lora") if keys["alpha"] == task.SCALE * float(keys["rank"])]
     for rank in task.RANKS:
-        assert {keys["seed"] for keys in cases_of("lora") if keys["rank"] == rank} == {0, 1, 2}
+        for rate in task.RATES_OF_RANKS:
+            assert {each["seed"] for each in of_ranks if (each["rank"], each["learning_rate"]) == (rank, rate)} >= {
+                0,
+                1,
+                2,
+            }
     assert {keys["counted"] for keys in cases_of("full")} == set(comparison.COUNTED)
     assert {keys["learning_rate"] for keys in cases_of("last-layer")} == set(task.RATES)
 
@@ -108,6 +117,16 @@ def test_a_training_is_right_and_its_steps_are_the_samples(make: Callable[[Keys,
     assert len(found["loss_by_step"].samples) == 12
     assert found["held_out_loss_by_step"].samples[-1] == found["loss"].samples[0]
     assert found["held_out_accuracy_by_step"].samples[-1] == found["accuracy"].samples[0]
+
+
+def test_when_the_held_out_loss_had_halved_is_told_if_it_did() -> None:
+    def results_of(*losses: float) -> Mapping[str, Metric]:
+        course = Course(losses=[1.0], step_seconds=[1.0])
+        course.scores += [(10 * place, Score(0.5, loss)) for place, loss in enumerate(losses)]
+        return task.results(course, {"training": Score(0.5, 1.0), "validation": Score(0.5, 1.0)})
+
+    assert results_of(4.0, 3.0, 2.0, 1.0)["steps_to_half"].samples == (20.0,)
+    assert "steps_to_half" not in results_of(4.0, 3.0, 2.1)
 
 
 def broken_frozen(model: GPT2) -> None:
@@ -168,7 +187,9 @@ def test_cut_updates_are_scored_on_the_base_they_belong_to() -> None:
     found = task.of_updates(model, data)
     assert set(found["rank_for_nine_tenths"].samples) <= {1.0, 2.0}
     assert found["accuracy_cut_to_2"].samples == found["accuracy_matrices"].samples
-    assert found["loss_cut_to_2"].samples[0] == pytest.approx(comparison.score(model, data).loss, rel=1e-4)
+    trained = comparison.score(model, data).loss
+    for whole in ("loss_cut_to_2", "loss_cut_to_128", "loss_matrices"):
+        assert found[whole].samples[0] == pytest.approx(trained, rel=1e-4)
     assert found["loss_cut_to_1"].samples[0] != pytest.approx(found["loss_cut_to_2"].samples[0], rel=1e-3)
     assert found["singular_values"].samples[2] < 1e-5 < found["singular_values"].samples[1] < 1.0
     assert found["singular_values_of_weights"].samples[0] == 1.0

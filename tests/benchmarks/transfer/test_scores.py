@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import KINDS, Encoded
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
+from gpuguide.kernels.graphs import workspace_of_its_own
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner, store
 from gpuguide.measure.benchmark import Keys, too_large
@@ -22,6 +24,7 @@ TRANSFER = declarations.get("transfer-learning")
 RATES = declarations.get("transfer-learning-rate")
 STEP = declarations.get("transfer-step")
 TRAINED = list(WAYS)
+ALL = list(TRANSFER.contenders)
 SMALL: Keys = {"model": "draft", "examples": 32, "steps": 2}
 
 
@@ -199,3 +202,38 @@ def test_a_held_out_function_is_in_no_training() -> None:
 def test_steps_are_those_of_the_declared_ways() -> None:
     assert not step.MEASURED["new-head"].on_features
     assert all(step.MEASURED[name] is WAYS[name] for name in step.MEASURED if name != "new-head")
+
+
+# --- on a GPU ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_second_case_runs_after_the_graphs_of_the_first_are_gone(tmp_path: Path, few: None) -> None:
+    cases = [{**SMALL, "examples": count} for count in (32, 40)]
+    ways = {name: replace(TRANSFER.contenders[name], leaves_out=lambda device, keys: None) for name in ALL}
+    small = replace(TRANSFER, cases=lambda device: cases, contenders=ways, samples=2)
+    (record,) = runner.run([small], devices.choose("gpu"), tmp_path, commit="c0ffee").records
+    assert [case.status for case in record.cases] == ["ok"] * 2 * len(ways), [case.reason for case in record.cases]
+
+
+@pytest.mark.gpu
+def test_a_graph_outlives_the_workspace_that_it_was_captured_beside() -> None:
+    """A capture takes up the workspace of an earlier one, and asking for workspaces back takes it away."""
+    weights = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
+
+    def captured(own: bool) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with workspace_of_its_own() if own else nullcontext(), torch.cuda.graph(graph):
+            found.append(weights @ weights)
+        return graph
+
+    found: list[torch.Tensor] = []
+    first = captured(own=False)
+    del first
+    found.clear()
+    kept = captured(own=True)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    kept.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(found[0], weights @ weights)

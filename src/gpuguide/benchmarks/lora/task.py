@@ -38,8 +38,12 @@ CHECKED = 64
 """Functions whose logits are checked"""
 ACCEPTED_ERROR = 1e-4
 """Largest accepted error of the trained model's logits against fp64, as a ratio of norms"""
-RANKS = (1, 2, 4, 8, 16, 32, 64, 128)
-RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+CUTS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Ranks to which updates are cut"""
+RANKS = (1, 4, 16, 64, 128)
+"""Ranks of adapters, each at every one of ``RATES_OF_RANKS``: the higher the rank, the lower the rate that suits it"""
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+RATES_OF_RANKS = (1e-4, 3e-4, 1e-3, 3e-3)
 SCALE = 2.0
 """alpha over rank, unless it is varied"""
 SQUARES = ((1, 1), (4, 2), (64, 8))
@@ -56,9 +60,9 @@ USUAL: Keys = {
 }
 """Functions of all files where ``samples`` is 0"""
 AGAIN = {
-    "lora": (3e-4, 1e-3, 3e-3),
-    "full": (3e-5, 1e-4, 3e-4),
-    "last-layer": (3e-4, 1e-3, 3e-3),
+    "lora": RATES_OF_RANKS,
+    "full": (1e-5, 3e-5, 1e-4),
+    "last-layer": (1e-4, 3e-4, 1e-3),
 }
 """Rates at which each is trained with other seeds, too"""
 SEEDS = (1, 2)
@@ -126,7 +130,10 @@ def allocated(device: Device) -> int:
 
 
 def results(course: Course, found: Mapping[str, Score]) -> Mapping[str, Metric]:
-    """Return what came of a training. Curves are samples in the order of time."""
+    """Return what came of a training. Curves are samples in the order of time.
+
+    ``steps_to_half`` is when the held-out loss was first seen at half of what it was before.
+    """
     last = course.scores[-1][1]
     size = -(-len(course.losses) // LOOKS)
     blocks = [mean(course.losses[start : start + size]) for start in range(0, len(course.losses), size)]
@@ -139,6 +146,10 @@ def results(course: Course, found: Mapping[str, Score]) -> Mapping[str, Metric]:
         "training_loss": ("nat", found["training"].loss),
         "training_time": ("s", sum(course.step_seconds)),
     }
+    begun = course.scores[0][1].loss
+    halved = [step for step, score in course.scores if score.loss <= begun / 2]
+    if halved:
+        single["steps_to_half"] = ("1", float(halved[0]))
     curves = {
         "loss_by_step": ("nat", blocks),
         "held_out_loss_by_step": ("nat", [score.loss for _, score in course.scores]),
@@ -216,9 +227,7 @@ def of_updates(model: GPT2, held_out: Encoded) -> dict[str, Metric]:
         "rank_for_half": ("1", [float(update.rank_for(values, 0.5)) for values in spectra]),
         "rank_for_nine_tenths": ("1", [float(update.rank_for(values, 0.9)) for values in spectra]),
     }
-    for rank in (*RANKS, None):
-        for name, each in before.items():
-            each.copy_(after[name] if rank is None else each)
+    for rank in (*CUTS, None):
         score = scored_with(base, changes, rank, held_out)
         label = "matrices" if rank is None else f"cut_to_{rank}"
         found[f"accuracy_{label}"], found[f"loss_{label}"] = ("1", [score.accuracy]), ("nat", [score.loss])
@@ -250,10 +259,16 @@ def cases(device: Device) -> Sequence[Keys]:
     """Return the usual case first, then one change at a time; on a processor a single short training."""
     if not device.is_gpu:
         return [{**USUAL, "batch": 8, "epochs": 3, "samples": 64}]
+    again = {rate for rates in AGAIN.values() for rate in rates}
     found = [USUAL]
     found += [{**USUAL, "learning_rate": rate} for rate in RATES]
-    found += [{**USUAL, "learning_rate": rate, "seed": seed} for seed in SEEDS for rate in RATES[:5]]
-    found += [{**USUAL, "rank": rank, "alpha": SCALE * rank, "seed": seed} for rank in RANKS for seed in (0, *SEEDS)]
+    found += [{**USUAL, "learning_rate": rate, "seed": seed} for seed in SEEDS for rate in RATES if rate in again]
+    found += [
+        {**USUAL, "rank": rank, "alpha": SCALE * rank, "learning_rate": rate, "seed": seed}
+        for rank in RANKS
+        for rate in RATES_OF_RANKS
+        for seed in (0, *SEEDS)
+    ]
     found += [{**USUAL, "rank": rank, "alpha": alpha} for rank, root in SQUARES for alpha in (32.0, 8.0 * root)]
     found += [{**USUAL, "alpha": alpha} for alpha in (2.0, 8.0, 128.0, 512.0)]
     found += [{**USUAL, "batch": batch} for batch in (4, 16, 128)]

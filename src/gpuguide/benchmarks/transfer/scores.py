@@ -25,6 +25,7 @@ from gpuguide.benchmarks.transfer.training import BATCH, timed
 from gpuguide.benchmarks.transfer.ways import WAYS, Way
 from gpuguide.finetuning.return_types import LENGTH, Encoded
 from gpuguide.hardware.device import Device
+from gpuguide.kernels.graphs import workspace_of_its_own
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys
 from gpuguide.measure.records import Metric
@@ -160,7 +161,7 @@ def answering(module: nn.Module, texts: Encoded) -> Callable[[], object]:
         answer()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with workspace_of_its_own(), torch.cuda.graph(graph):
         answer()
 
     def replay() -> tuple[torch.Tensor, ...]:

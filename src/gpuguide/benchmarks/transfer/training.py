@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from gpuguide.benchmarks.transfer.ways import Groups, Way
+from gpuguide.kernels.graphs import workspace_of_its_own
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.transfer import NewHead, train_mode
 
@@ -123,7 +124,7 @@ class Step:
         torch.cuda.current_stream().wait_stream(stream)
         self.optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with workspace_of_its_own(), torch.cuda.graph(self.graph):
             self.take()
         return peak
 

@@ -6,9 +6,13 @@ the caption says so.
 
 from __future__ import annotations
 
-from gpuguide.plotting.pictures.adapters import adapter_beside_weights, weights_in_two_orders
 from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.choosing import kernel_lanes, mask_tiles
+from gpuguide.plotting.pictures.fine_tuning import (
+    adapter_beside_weights,
+    parts_that_are_trained,
+    weights_in_two_orders,
+)
 from gpuguide.plotting.pictures.frames import (
     frame_to_the_gpu,
     group_by_in_a_table,
@@ -39,7 +43,6 @@ from gpuguide.plotting.pictures.precision import bits_by_magnitude, formats_to_s
 from gpuguide.plotting.pictures.sampling import chain_and_one_read, cut_and_draw, race_of_the_tokens, two_kernels
 from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, slots_over_time
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
-from gpuguide.plotting.pictures.transfer import parts_that_are_trained
 
 __all__ = [
     "adapter_beside_weights",

@@ -1,16 +1,39 @@
-"""The drawing of what is trained: its layers are those that a gradient reaches in a model that is trained so."""
+"""Drawings of fine-tuning: they show what the library counts, what transformers stores, and what a gradient reaches."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from figure_rows import rows_of
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from gpuguide import plotting
-from gpuguide.lora import Settings, add_adapters
+from gpuguide.lora import Settings, add_adapters, cost
 from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.plotting.pictures.transfer import COLUMNS, LAYERS
+from gpuguide.plotting.pictures import fine_tuning as pictures
+from gpuguide.plotting.pictures.fine_tuning import COLUMNS, LAYERS
 from gpuguide.transfer import NewHead, NextToken, SoftPrompt, train_only
+
+
+def test_the_weights_are_those_that_an_adapter_trains() -> None:
+    rows = {row["matrix"]: row for row in rows_of(plotting.adapter_beside_weights())}
+    for row in rows.values():
+        assert int(row["weights"]) == int(row["rows"]) * int(row["columns"])
+    trained = sum(int(row["weights"]) for row in rows.values() if row["trained"] == "yes")
+    assert trained == cost.adapter_parameters(pictures.INPUTS, pictures.OUTPUTS, pictures.RANK)
+
+
+def test_the_orders_are_those_of_pytorch_and_transformers() -> None:
+    layers = {
+        "nn.Linear": nn.Linear(pictures.INPUTS, pictures.OUTPUTS),
+        "Conv1D": Conv1D(pictures.OUTPUTS, pictures.INPUTS),
+    }
+    for row in rows_of(plotting.weights_in_two_orders()):
+        assert (int(row["rows"]), int(row["columns"])) == tuple(layers[row["layer"]].weight.shape)
+
+
+# --- which parts are trained --------------------------------------------------------------------------
 
 
 def drawn() -> dict[str, dict[str, str]]:
