@@ -136,10 +136,13 @@ class _Product(torch.autograd.Function):
         """Multiply, and keep what the gradients need."""
         read = x if dropped is None else dropped
         hidden = functional.linear(read, down)
-        out = functional.linear(x, _matrix(parts, kind, x.dtype), bias)
         ctx.save_for_backward(read, hidden, down, up, *parts)
         ctx.scale, ctx.spans, ctx.kind, ctx.dropping = scale, spans, kind, dropped is not None
-        return _add(out, hidden, up, scale, spans)
+        matrix = _matrix(parts, kind, x.dtype)
+        if kind is None and _is_joined(reads=matrix.shape[1], writes=len(matrix)):
+            thin = scale * (up if spans is None else whole_up(up, spans, len(matrix)))
+            return functional.linear(torch.cat([x, hidden], dim=-1), torch.cat([matrix, thin], dim=1), bias)
+        return _add(functional.linear(x, matrix, bias), hidden, up, scale, spans)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -153,9 +156,13 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[4]:
             of_up = _gradient_of_up(rows, hidden.flatten(0, -2), ctx.spans) * ctx.scale
         if ctx.needs_input_grad[0]:
-            of_x = rows @ _matrix_again(parts, ctx.kind, rows.dtype)
-            if not ctx.dropping:
-                of_x = _sum_of_products(of_x, through_up, down)
+            matrix = _matrix_again(parts, ctx.kind, rows.dtype)
+            if ctx.dropping:
+                of_x = rows @ matrix
+            elif ctx.kind is None and _is_joined(reads=len(matrix), writes=matrix.shape[1]):
+                of_x = torch.cat([rows, through_up], dim=1) @ torch.cat([matrix, down])
+            else:
+                of_x = _sum_of_products(rows @ matrix, through_up, down)
             of_x = of_x.view(read.shape)
         if ctx.dropping and ctx.needs_input_grad[1]:
             of_dropped = (through_up @ down).view(read.shape)
@@ -169,6 +176,15 @@ def _matrix(parts: Parts, kind: int | None, dtype: torch.dtype) -> torch.Tensor:
 def _matrix_again(parts: Parts, kind: int | None, dtype: torch.dtype) -> torch.Tensor:
     """Return the matrix for the backward pass. A compiler must not find out that it was there before, and keep it."""
     return parts[0] if kind is None else unpack(list(parts), kind, dtype, again=True)
+
+
+def _is_joined(reads: int, writes: int) -> bool:
+    """Return whether the thin factors are put beside the frozen ones, so that one product does both.
+
+    That copies what is read, and saves writing and reading what is written once more. In eager mode a product adds to
+    what is there, and nothing is written twice.
+    """
+    return torch.compiler.is_compiling() and writes > reads
 
 
 def _add(out: torch.Tensor, hidden: torch.Tensor, up: torch.Tensor, scale: float, spans: Spans | None) -> torch.Tensor:
@@ -198,15 +214,24 @@ def _spread(found: list[tuple[tuple[int, int], torch.Tensor]], out: torch.Tensor
 
 
 def _sum_of_products(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Return ``out + scale * left @ right``.
-
-    In eager mode that is one product, which adds to what is there. A compiler would copy ``out`` first, since it does
-    nothing in place by itself; a sum it puts into the operation that comes next.
-    """
-    if torch.compiler.is_compiling():
-        return out + (left @ right if scale == 1 else scale * (left @ right))
-    out.flatten(0, -2).addmm_(left.flatten(0, -2), right, alpha=scale)
+    """Return ``out + scale * left @ right``, in the place of ``out``, by one product that adds to what is there."""
+    add_product_(out.flatten(0, -2), left.flatten(0, -2), right, scale)
     return out
+
+
+@torch.library.custom_op("gpuguide::add_product_", mutates_args=("out",))
+def add_product_(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float) -> None:
+    """Add ``scale * left @ right`` to ``out``: ``(rows, columns)``, ``(rows, rank)`` and ``(rank, columns)``.
+
+    As an operator, because ``torch.compile`` does not take ``addmm_`` for what it is: it would copy ``out`` first, or
+    store the product and add it in the operation that comes next.
+    """
+    out.addmm_(left, right, alpha=scale)
+
+
+@add_product_.register_fake
+def _nothing(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float) -> None:
+    """Return nothing, as the operator does."""
 
 
 def _through_up(rows: torch.Tensor, up: torch.Tensor, spans: Spans | None) -> torch.Tensor:
