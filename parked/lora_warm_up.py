@@ -1,4 +1,7 @@
-"""Fill the compilers' caches for lora-step and lora-inference in parallel processes; prints what failed. Stores nothing."""
+"""Fill the compilers' caches for benchmarks in parallel processes; prints what failed. Stores nothing.
+
+`python lora_warm_up.py lora-step lora-inference`; with HALF=0/2 and HALF=1/2 two GPUs take half of it each.
+"""
 
 import os
 import subprocess
@@ -8,9 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 COMPILED = {"gpuguide", "peft-compile", "peft-compile-chunked-loss", "full-finetune-compile", "merged", "unmerged", "base"}
-NEED = {"llama-1b-shape": 30, "gpt2-medium": 16, "gpt2-small": 10}  # GiB a process, more than it takes
-ROOM = 120
-AT_ONCE = 12
+NEED = {"llama-1b-shape": 22, "gpt2-medium": 12, "gpt2-small": 7}  # GiB a process, more than it takes
+ROOM = 175
+AT_ONCE = 18
 
 
 def child(name: str, contender: str, place: int) -> None:
@@ -32,13 +35,15 @@ def main() -> None:
 
     device = devices.choose("gpu")
     jobs = []
-    for name in ("lora-step", "lora-inference"):
+    for name in sys.argv[1:]:
         declared = benchmark.get(name)
         for place, keys in enumerate(declared.cases(device)):
             for contender, each in declared.contenders.items():
                 if contender in COMPILED and not each.leaves_out(device, keys):
                     jobs.append((NEED[keys["model"]], name, contender, place, keys))
     jobs.sort(key=lambda job: (-job[0], job[1] != "lora-step", job[2] != "full-finetune-compile"))
+    which, halves = map(int, os.environ.get("HALF", "0/1").split("/"))
+    jobs = jobs[which::halves]
     free, changed, begun = [ROOM], threading.Condition(), time.time()
 
     def run(job: tuple) -> None:
@@ -47,7 +52,7 @@ def main() -> None:
             changed.wait_for(lambda: free[0] >= need)
             free[0] -= need
         at = time.time()
-        words = [sys.executable, __file__, name, contender, str(place)]
+        words = [sys.executable, __file__, "child", name, contender, str(place)]
         done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"})
         with changed:
             free[0] += need
@@ -61,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    child(sys.argv[1], sys.argv[2], int(sys.argv[3])) if len(sys.argv) > 1 else main()
+    child(*sys.argv[2:4], int(sys.argv[4])) if sys.argv[1] == "child" else main()
