@@ -1,63 +1,141 @@
-"""GB/s of thin products: torch against our kernels in a few tilings, replayed from a CUDA graph. Stores nothing; 60 s."""
+"""torch.mm against the thin kernels: GB/s by tile, in a CUDA graph, over copies larger than the L2 cache.
 
-import itertools
+    PYTHONPATH=src TRITON_CACHE_DIR=/tmp/triton python .gpu-thin/tune.py [rank ...]      # about 60 s for 16 and 64
+"""
+
+import sys
+import time
+
 import torch
-import triton
-from gpuguide.lora.thin import kernels as K
-from gpuguide.lora.thin import tiles as T
 
-M = 8192
-GPT2 = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
-LLAMA = [(2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048)]
-sides = sorted({side for pair in GPT2 for side in pair}), sorted({side for pair in LLAMA for side in pair})
+from gpuguide.lora.product import thin_kernels as k
+from gpuguide.lora.product.thin_kernels import Tile
+
+ROWS = 8192
+ROTATED = 400e6  # bytes: eight times the L2 cache
+GPT2 = ((768, 2304), (768, 768), (768, 3072), (3072, 768))  # in, out
+LLAMA = ((2048, 3072), (2048, 2048), (2048, 16384), (8192, 2048))
+NARROW = (Tile(64, 128), Tile(64, 256, stages=3), Tile(32, 128), Tile(64, 64, stages=6), Tile(64, 128, warps=8), Tile(64, 128, stages=6))
+SUMS = (
+    Tile(64, 128),
+    Tile(64, 128, stages=3),
+    Tile(64, 128, programs=1, stages=5),
+    Tile(64, 128, programs=4, stages=3),
+    Tile(128, 64, stages=3),
+    Tile(128, 128, stages=3, warps=8),
+)
+DEVICE = "cuda"
 
 
-def seconds(calls):
-    """Return the time of one call, over as many copies as do not fit the L2 cache."""
-    for call in calls: call()
+def milliseconds(calls):
+    """Time of one call: all are in one graph, one after another, with other inputs each."""
+    for call in calls[:2]:
+        call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for call in calls: call()
-    graph.replay(); torch.cuda.synchronize()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(5):
-        start.record(); graph.replay(); end.record(); torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e-3 / len(calls))
-    return min(times)
+        for call in calls:
+            call()
+    found = []
+    for _ in range(7):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        found.append(start.elapsed_time(stop) / len(calls))
+    return sorted(found)[3]
 
 
-def narrowed_with(rows, columns, warps, stages):
-    def call(x, thin):
-        out = x.new_empty(len(x), thin.shape[1])
-        K.narrowed_kernel[(triton.cdiv(len(x), rows),)](x, thin, out, *x.shape, thin.shape[1], x.stride(0), *thin.stride(), 1.0, rows, columns, max(16, triton.next_power_of_2(thin.shape[1])), num_warps=warps, num_stages=stages)
-    return call
+def off(one, other):
+    return float((one.double() - other).norm() / other.norm())
 
 
-def summed_with(rows, columns, programs, stages):
-    def call(x, thin):
-        blocks = triton.cdiv(x.shape[1], columns)
-        parts = max(1, min(programs // blocks, triton.cdiv(len(x), rows)))
-        found = torch.empty(parts, x.shape[1], thin.shape[1], device=x.device)
-        stretch = rows * triton.cdiv(triton.cdiv(len(x), parts), rows)
-        K.summed_kernel[(blocks, parts)](x, thin, found, *x.shape, thin.shape[1], stretch, x.stride(0), thin.stride(0), *found.stride(), rows, columns, max(16, triton.next_power_of_2(thin.shape[1])), num_warps=4, num_stages=stages)
-        return found.sum(0).to(x.dtype)
-    return call
+def copies(*shapes):
+    count = max(6, int(ROTATED // sum(2 * a * b for a, b in shapes)) + 1)
+    return [[torch.randn(shape, dtype=torch.bfloat16, device=DEVICE) for shape in shapes] for _ in range(count)]
 
 
-for rank, group in itertools.product((16, 64), sides):
-    for side in group:
-        copies = max(2, int(2 * 60e6 / (M * side * 2)) + 1)
-        xs = [torch.randn(M, side, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
-        tall, wide = (torch.randn(n, rank, device="cuda", dtype=torch.bfloat16) for n in (side, M))
-        size = M * side * 2
-        def show(name, call, other):
-            try: print(f"{side:6d} rank {rank:3d} {name:28s} {size / seconds([lambda x=x: call(x, other) for x in xs]) / 1e12:5.2f} TB/s", flush=True)
-            except Exception as error: print(side, rank, name, repr(error)[:100], flush=True)
-        show("narrowed torch", torch.mm, tall)
-        for setting in ((64, 128, 4, 4), (32, 128, 4, 4), (64, 64, 4, 4), (64, 128, 4, 3), (64, 256, 4, 2), (128, 64, 8, 4)):
-            show(f"narrowed {setting}", narrowed_with(*setting), tall)
-        show("summed torch", lambda x, t: x.t() @ t, wide)
-        for setting in ((64, 64, 264, 4), (64, 64, 528, 4), (128, 64, 264, 3), (64, 128, 264, 4), (128, 64, 132, 4)):
-            show(f"summed {setting}", summed_with(*setting), wide)
+def line(name, ms, nbytes, error):
+    print(f"   {name:60s} {1000 * ms:8.2f} us {nbytes / ms / 1e6:7.0f} GB/s  error {error:.1e}", flush=True)
+
+
+def tried(name, make, nbytes, wanted, tiles):
+    best = None
+    for tile in tiles:
+        try:
+            found = make(tile)[0]()
+            found = found if isinstance(found, tuple) else (found,)
+            error = max(off(one, right) for one, right in zip(found, wanted, strict=True))
+            ms = milliseconds(make(tile))
+        except Exception as fault:
+            print(f"   {tile}: {type(fault).__name__} {str(fault)[:120]}", flush=True)
+            continue
+        line(str(tile), ms, nbytes, error)
+        best = min(best or (9e9, None), (ms, str(tile)))
+    print(f"   BEST {name}: {1000 * best[0]:.2f} us, {nbytes / best[0] / 1e6:.0f} GB/s, {best[1]}", flush=True)
+
+
+def narrow(inner, rank, by_rows):
+    print(f"narrow {ROWS} x {inner} @ rank {rank} ({'A' if by_rows else 'B'})")
+    given = copies((ROWS, inner))
+    factor = torch.randn(rank, inner, dtype=torch.bfloat16, device=DEVICE)
+    thin = factor.t() if by_rows else factor.t().contiguous()
+    nbytes = 2 * (ROWS * inner + inner * rank + ROWS * rank)
+    wanted = (2.0 * given[0][0].double() @ thin.double(),)
+    line("torch.mm and mul", milliseconds([lambda x=x: (x @ thin) * 2.0 for (x,) in given]), nbytes, 0)
+    line("torch.mm alone", milliseconds([lambda x=x: x @ thin for (x,) in given]), nbytes, 0)
+    chosen = k.tile_for_narrow(ROWS, rank, k._multiprocessors(given[0][0].device))
+    tiles = [chosen, *(tile for tile in NARROW if tile != chosen)]
+    tried(
+        f"narrow {inner} rank {rank}",
+        lambda tile: [lambda x=x: k.narrow(x, thin, 2.0, tile) for (x,) in given],
+        nbytes,
+        wanted,
+        tiles,
+    )
+
+
+def sums(reads, writes, rank):
+    print(f"sums {ROWS} x ({writes} and {reads}), rank {rank}")
+    given = copies((ROWS, writes), (ROWS, reads))
+    hidden, through = (torch.randn(ROWS, rank, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
+    nbytes = 2 * (ROWS * (reads + writes) + (reads + writes) * rank + 2 * ROWS * rank)
+    y, x = given[0]
+    wanted = y.double().t() @ hidden.double(), through.double().t() @ x.double()
+    line(
+        "torch.mm, both",
+        milliseconds([lambda x=x, y=y: (y.t() @ hidden, through.t() @ x) for y, x in given]),
+        nbytes,
+        0,
+    )
+    chosen = k.tile_for_sums(rank)
+    tiles = [chosen, *(tile for tile in SUMS if tile != chosen)]
+    tried(
+        f"sums {writes} {reads} rank {rank}",
+        lambda tile: [lambda x=x, y=y: k.sums_over_rows(y, hidden, x, through, tile) for y, x in given],
+        nbytes,
+        wanted,
+        tiles,
+    )
+
+
+def main():
+    began = time.time()
+    print(torch.cuda.get_device_name(), torch.__version__)
+    large = torch.empty(2, 500_000_000, dtype=torch.bfloat16, device=DEVICE)
+    ms = milliseconds([lambda: large[0].copy_(large[1])] * 5)
+    print(f"copy: {2e9 / ms / 1e6:.0f} GB/s; one read: {1e9 / milliseconds([lambda: large[0].amax()] * 5) / 1e6:.0f} GB/s")
+    del large
+    for rank in map(int, sys.argv[1:] or ["16", "64"]):
+        for shapes in (GPT2, LLAMA):
+            for inner in sorted({size for pair in shapes for size in pair} if rank == 16 else {768, 3072, 2048, 8192}):
+                if shapes is LLAMA and inner in (768,):
+                    continue
+                narrow(inner, rank, by_rows=inner in {reads for reads, _ in shapes})
+            for reads, writes in shapes:
+                sums(reads, writes, rank)
+        print(f"{time.time() - began:.0f} s", flush=True)
+
+
+main()
