@@ -64,7 +64,9 @@ def test_ctrl_c_and_on(gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: p
     status, _, err = gpuguide(*words)
     assert status == 1
     assert err.endswith("What was finished is kept; run the same command again to go on.\n")
-    assert "loads itself again" in (tmp_path / "out" / "report.html").read_text()
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "after 4 of " in report
+    assert "loads itself again" not in report
     monkeypatch.undo()
     status, _, err = gpuguide(*words)
     assert status == 0
@@ -96,6 +98,18 @@ def test_a_full_disk_at_a_checkpoint(
     status, _, err = gpuguide(*words)
     assert status == 0
     assert "Going on after step 4." in err
+
+
+def test_a_full_disk_at_the_first_checkpoint(
+    gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fills)
+    status, _, err = gpuguide("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)
+    assert status == 1
+    assert "unfinished.pt cannot be written (No space left on device); no state of this run is kept." in err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuguide.costs import memory
+from gpuguide.cross_entropy.chunked import CHUNK_BYTES
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning.fitting import Demand, check
 from gpuguide.models import gpt2, llama, shapes
@@ -42,6 +43,27 @@ def test_wide_weights_and_long_sequences_have_remedies() -> None:
         check(Demand(LLAMA, 2, 4096, 16, True, 2), 6 * GIB, "a GPU")
     with pytest.raises(GpuguideError, match="Not even one short sequence fits"):
         check(demand, GIB, "a GPU")
+
+
+def test_where_no_single_change_is_enough_several_are_said() -> None:
+    demand, room = Demand(LLAMA, 16, 512, 16, False, 4), 2 * GIB
+    with pytest.raises(GpuguideError, match="What fits: --dtype bf16 --micro-batch 1 --weights nf4 --length 256, all"):
+        check(demand, room, "a GPU")
+    smaller = replace(demand, weights=2, at_once=1, base="nf4")
+    assert check(replace(smaller, length=256), room, "a GPU") < memory.SAFE_SHARE * room
+    with pytest.raises(GpuguideError, match="What fits: --length 256, with shorter sequences"):
+        check(smaller, room, "a GPU")
+
+
+def test_of_the_logits_a_chunk_is_counted_unless_the_head_has_an_adapter() -> None:
+    demand = Demand(LLAMA, 16, 512, 16, False, 2)
+    whole = replace(demand, all_logits=True)
+    assert whole.bytes() == memory.predict(demand.shape, demand.setup).total
+    logits = 16 * 512 * LLAMA.vocab_size
+    assert 4 * logits < whole.bytes() - demand.bytes() < 10 * logits  # they are there in bf16 and in fp32
+    moments = memory.predict(demand.shape, demand.setup).moments
+    without = max(moment.total for moment in moments if not moment.parts["logits"] and "head" not in moment.name)
+    assert 0 < demand.bytes() - without <= CHUNK_BYTES
 
 
 def test_packed_matrices_are_counted_in_their_bits() -> None:

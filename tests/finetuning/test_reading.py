@@ -44,6 +44,7 @@ def test_rows_in_both_forms(tmp_path: Path) -> None:
         ('{"text": "b"', r"line 2: this is no JSON"),
         ("plain words", r"line 2: this is no JSON"),
         ('[{"text": "b"}]', r"line 2: this is a list\. The file must hold one object in each line"),
+        ("{", r"line 2: this is no JSON .* one object in each line, on that line alone"),
         ("[", r"line 2: this is no JSON .* The file must hold one object in each line, not one list"),
         ("7", r"line 2: this must be \{\"text\""),
         ('{"prompt": "b"}', r"line 2: this must be .* it has prompt\."),

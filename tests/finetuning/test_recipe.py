@@ -224,6 +224,11 @@ def test_declining_leaves_nothing(data: Path, gpt2_folder: Path) -> None:
         ({"rank": 33}, "The rank is 33, but "),
         ({"length": 65}, r"length is 65; .* reads 64 tokens at most"),
         ({"epochs": 0.0}, "epochs is 0.0; it must be a positive number"),
+        ({"alpha": 0.0}, "alpha is 0.0; it must be a positive number"),
+        ({"seed": 2**32}, r"seed is 4294967296; it must be at least 0 and below 2\*\*32"),
+        ({"dropout": 1.5}, "dropout is 1.5"),
+        ({"rank": 1000}, "rank"),
+        ({"targets": ("q_proj",)}, "q_proj"),
         ({"dtype": "fp8"}, "There is no format named 'fp8'"),
         ({"model": "drft"}, "There is no model named 'drft'. Did you mean draft"),
         ({"model": "no/folder"}, "no/folder is no folder with a checkpoint"),
@@ -233,6 +238,52 @@ def test_declining_leaves_nothing(data: Path, gpt2_folder: Path) -> None:
 def test_what_cannot_be_done_is_said(data: Path, gpt2_folder: Path, more: dict[str, Any], said: str) -> None:
     with pytest.raises(GpuguideError, match=said):
         run(replace(request(data, gpt2_folder), **more), CPU, Listener())
+
+
+@pytest.mark.parametrize("more", [{"rank": 1000}, {"alpha": 0.0}, {"targets": ("nothing",)}, {"dtype": "fp8"}])
+def test_wrong_settings_are_refused_before_the_data_are_shown(
+    data: Path, gpt2_folder: Path, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Listener, "confirm", pytest.fail)
+    with pytest.raises(GpuguideError):
+        run(replace(request(data, gpt2_folder), **more), CPU, Listener())
+
+
+def test_a_file_in_place_of_the_folder(data: Path, gpt2_folder: Path, tmp_path: Path) -> None:
+    asked = replace(request(data, gpt2_folder), out=data)
+    with pytest.raises(GpuguideError, match="is a file; name a folder with --out"):
+        run(asked, CPU, Listener())
+    with pytest.raises(GpuguideError, match="cannot be written"):
+        saving.write(data / "report.html", "text")
+
+
+def test_the_alpha_of_a_stabilised_adapter_is_over_the_root_of_its_rank(data: Path, gpt2_folder: Path) -> None:
+    asked, listener = request(data, gpt2_folder, alpha=6.0, stabilised=True), Taking()
+    run(asked, CPU, listener)
+    assert json.loads((asked.out / "adapter" / "adapter_config.json").read_text())["use_rslora"] is True
+    assert "alpha 6 over √rank" in listener.pages[-1]
+
+
+def test_the_report_of_a_run_that_was_stopped_does_not_wait_for_more(data: Path, gpt2_folder: Path) -> None:
+    pages: list[str] = []
+
+    class Last(Stopping):
+        def stopped(self, story: Story) -> None:
+            pages.append(html(story, "gpuguide finetune"))
+
+    with pytest.raises(Stopped):
+        run(request(data, gpt2_folder), CPU, Last(9))
+    (page,) = pages
+    assert "Stopped" in page
+    assert "after 9 of 20 steps" in page
+    assert "http-equiv" not in page
+
+
+def test_the_merged_checkpoint_can_be_read_by_whoever_reads_the_base(data: Path, gpt2_folder: Path) -> None:
+    (gpt2_folder / "model.safetensors").chmod(0o644)
+    asked = request(data, gpt2_folder)
+    run(asked, CPU, Listener())
+    assert (asked.out / "merged" / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 def test_what_does_not_fit_is_said_before_the_model_is_loaded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,5 +414,5 @@ def test_on_a_gpu_the_memory_is_what_was_predicted(data: Path) -> None:
     assert story.merged_loss == pytest.approx(story.best[1], rel=0.02)
     assert story.peak
     assert story.predicted
-    assert story.peak <= 1.2 * story.predicted
+    assert 0.5 * story.predicted <= story.peak <= 1.2 * story.predicted
     assert "GPU memory at its peak" in html(story, "")

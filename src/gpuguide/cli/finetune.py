@@ -37,6 +37,9 @@ def finetune(
     ] = None,
     rank: Annotated[int, typer.Option(min=1, help="Rank of the adapters.")] = 16,
     alpha: Annotated[float | None, typer.Option(help="Adapters count alpha / rank; by default twice the rank.")] = None,
+    stabilised: Annotated[
+        bool, typer.Option("--stabilised", help="Count alpha / √rank instead (rank-stabilised LoRA).")
+    ] = False,
     dropout: Annotated[float, typer.Option(help="Share of the adapters' inputs that is dropped.")] = 0.0,
     epochs: Annotated[float, typer.Option(help="How often each sequence is read.")] = 3.0,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps, in place of epochs.")] = None,
@@ -65,7 +68,9 @@ def finetune(
         bool, typer.Option("--compile", help="Compile the model: pays in long runs, after a minute.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="gpu or cpu; by default a GPU where there is one.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the adapters, the order of the data and what is held out.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Of the adapters, the order of the data and what is held out.")
+    ] = 0,
     merge: Annotated[bool, typer.Option(help="Write a checkpoint with the adapter merged, too.")] = True,
     again: Annotated[bool, typer.Option("--again", help="Write over a finished run, or another one.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Begin without showing the data.")] = False,
@@ -83,7 +88,8 @@ def finetune(
 
     request = finetuning.Request(
         data=data, model=model, out=out, held_out=held_out, length=length, too_long=too_long,
-        targets=tuple(targets or ["all"]), rank=rank, alpha=alpha, dropout=dropout, epochs=epochs, steps=steps,
+        targets=tuple(targets or ["all"]), rank=rank, alpha=alpha, stabilised=stabilised, dropout=dropout,
+        epochs=epochs, steps=steps,
         batch=batch, micro_batch=micro_batch, learning_rate=learning_rate, every=every, patience=patience or None,
         dtype=dtype, weights=weights, counted=loss, compiled=compiled, seed=seed, prompts=tuple(prompt or []),
         merge=merge, again=again,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuguide.cli.screen import duration, err, listing, show, width
+from gpuguide.errors import GpuguideError
 from gpuguide.finetuning import Listener, Piece, Prepared, Story, write_report
-from gpuguide.finetuning.recipe import STAGES
+from gpuguide.finetuning.recipe import REPORT, STAGES
 from gpuguide.measure.units import format_bytes
 
 if TYPE_CHECKING:
@@ -104,6 +106,13 @@ class Screen(Listener):
         if self.live is None and story.finished is None:
             step, loss = story.measured[-1]
             self.say(f"step {step}: loss {story.losses[-1]:.3f}, held out {loss:.3f}; {self._left(story)}")
+
+    def stopped(self, story: Story) -> None:
+        """Let the report say that nothing goes on any more, if there is one."""
+        self._end()
+        if (story.request.out / REPORT).is_file():
+            with suppress(GpuguideError):  # of a full disk, for example, which has been told already
+                write_report(story, self.command)
 
     def _begin(self, story: Story) -> None:
         if story.count:

@@ -2,7 +2,8 @@
 
 * :mod:`~gpuguide.finetuning.reading`, :mod:`~gpuguide.finetuning.conversation`,
   :mod:`~gpuguide.finetuning.preparing`: from a file to sequences of tokens, some of them held out.
-* :mod:`~gpuguide.finetuning.fitting`: whether it fits the GPU.
+* :mod:`~gpuguide.finetuning.settings`: what is asked for, and what it comes to; :mod:`~gpuguide.finetuning.fitting`:
+  whether it fits the GPU.
 * :mod:`~gpuguide.finetuning.recipe`: the stages, one after another; :mod:`gpuguide.lora` trains.
 * :mod:`~gpuguide.finetuning.examples`, :mod:`~gpuguide.finetuning.saving`: samples before and after, and how files are
   written.
@@ -11,8 +12,9 @@
 
 from gpuguide.finetuning.preparing import Limits, Piece, Prepared, prepare
 from gpuguide.finetuning.reading import Message, Sample, Source, read
-from gpuguide.finetuning.recipe import Declined, Listener, Request, Story, run
+from gpuguide.finetuning.recipe import Declined, Listener, Story, run
 from gpuguide.finetuning.report import html, write_report
+from gpuguide.finetuning.settings import Request
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "run",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpuguide.costs import memory
+from gpuguide.cross_entropy.chunked import default_chunk
+from gpuguide.cross_entropy.cost import chunked_extra_memory
 from gpuguide.errors import GpuguideError
 from gpuguide.measure.units import format_bytes
 from gpuguide.models import gpt2, llama
 
+OF_ALL_LOGITS = ("loss, forward", "loss, backward", "head, backward")
+"""Moments of the cost model in which all logits are there"""
 SHORT = 64
 """Tokens of the shortest sequences that are proposed"""
 
@@ -33,6 +39,9 @@ class Demand:
     base : str
         How the matrices that have adapters are stored, in the cost model's words: ``bf16`` for as they are, ``int8`` or
         ``nf4``.
+    all_logits : bool
+        Whether the loss takes all logits at once, as it must where the head has an adapter. Otherwise a chunk of them
+        is there at a time.
     """
 
     config: gpt2.Config | llama.Config
@@ -42,6 +51,7 @@ class Demand:
     attention_only: bool
     weights: int
     base: str = "bf16"
+    all_logits: bool = False
 
     @property
     def shape(self) -> memory.Shape:
@@ -88,8 +98,16 @@ class Demand:
         return (self.weights - 2) * plain
 
     def bytes(self) -> float:
-        """Return what a step takes at its highest."""
-        return memory.predict(self.shape, self.setup).total + self.wider
+        """Return what a step takes at its highest.
+
+        A chunk of logits is counted on top of whatever else is highest, so at most one chunk too much.
+        """
+        moments = memory.predict(self.shape, self.setup).moments
+        if self.all_logits:
+            return max(moment.total for moment in moments) + self.wider
+        rows = default_chunk(self.shape.vocab, self.weights)
+        chunk = chunked_extra_memory(min(rows, self.at_once * self.length), self.shape.vocab, self.weights)
+        return max(moment.total for moment in moments if moment.name not in OF_ALL_LOGITS) + chunk + self.wider
 
 
 def check(demand: Demand, available: int, device: str) -> float:
@@ -121,17 +139,53 @@ def check(demand: Demand, available: int, device: str) -> float:
 
 
 def _fitting(demand: Demand, room: float) -> Iterator[str]:
-    """Yield the changes with which it fits, that which changes nothing of the result first."""
-    most = memory.largest_batch(demand.shape, demand.setup, room - demand.wider)
-    if 0 < most < demand.at_once:
+    """Yield the changes with which it fits, that which changes nothing of the result first; or what fits together."""
+    found = list(_alone(demand, room))
+    yield from found or _together(demand, room)
+
+
+def _alone(demand: Demand, room: float) -> Iterator[str]:
+    """Yield the changes each of which is enough."""
+    batches = range(1, demand.at_once)
+    most = bisect_right(batches, room, key=lambda at_once: replace(demand, at_once=at_once).bytes())
+    if most:
         yield f"--micro-batch {most}, with which a step is the same and takes longer"
     if demand.weights > 2 and replace(demand, weights=2).bytes() <= room:
         yield "--dtype bf16"
     if not demand.attention_only and demand.base == "bf16" and replace(demand, base="nf4").bytes() <= room:
         yield "--weights nf4, which keeps the frozen matrices in 4 bits"
+    for length in _shorter(demand):
+        if replace(demand, length=length, at_once=1).bytes() <= room:
+            at_once = "" if replace(demand, length=length).bytes() <= room else " --micro-batch 1"
+            yield f"--length {length}{at_once}, with shorter sequences"
+            return
+
+
+def _together(demand: Demand, room: float) -> Iterator[str]:
+    """Yield the fewest of all changes, one after another, with which it fits, if it fits with all."""
+    changes: list[tuple[str, dict[str, Any]]] = []
+    if demand.weights > 2:
+        changes.append(("--dtype bf16", {"weights": 2}))
+    if demand.at_once > 1:
+        changes.append(("--micro-batch 1", {"at_once": 1}))
+    if not demand.attention_only and demand.base == "bf16":
+        changes.append(("--weights nf4", {"base": "nf4"}))
+    options: list[str] = []
+    for option, change in changes:
+        demand = replace(demand, **change)
+        options.append(option)
+        if demand.bytes() <= room:
+            yield f"{' '.join(options)}, all together"
+            return
+    for length in _shorter(demand):
+        if replace(demand, length=length).bytes() <= room:
+            yield f"{' '.join([*options, f'--length {length}'])}, all together"
+            return
+
+
+def _shorter(demand: Demand) -> Iterator[int]:
+    """Yield lengths, each half of the one before, down to the shortest that makes sense."""
     length = demand.length // 2
-    while length >= SHORT and replace(demand, length=length, at_once=1).bytes() > room:
+    while length >= SHORT:
+        yield length
         length //= 2
-    if length >= SHORT:
-        at_once = "" if replace(demand, length=length).bytes() <= room else " --micro-batch 1"
-        yield f"--length {length}{at_once}, with shorter sequences"

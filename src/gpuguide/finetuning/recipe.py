@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
@@ -14,16 +13,15 @@ from torch import nn
 
 from gpuguide import lora, models
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.finetuning import examples, fitting, preparing, reading, saving
+from gpuguide.finetuning import examples, preparing, reading, saving, settings
 from gpuguide.finetuning.conversation import Conversations
 from gpuguide.finetuning.examples import Example
 from gpuguide.finetuning.preparing import Limits, Prepared
+from gpuguide.finetuning.settings import Request
 from gpuguide.hardware.device import Device
-from gpuguide.inference.quantize import quantize_int4, quantize_int8
 from gpuguide.lora.finetuning import STATE, held_out_loss, processes, rank
-from gpuguide.lora.packed import Packing
 from gpuguide.measure.units import format_bytes
-from gpuguide.models import adapters, checkpoint, checkpoint_files, gpt2, llama
+from gpuguide.models import adapters, checkpoint, checkpoint_files
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
@@ -33,54 +31,6 @@ from gpuguide.precision.training_step import LossSum
 ADAPTER, MERGED, NOTE, REPORT = "adapter", "merged", "finetune.json", "report.html"
 """What is left in the folder"""
 STAGES = ("read the data", "make tokens", "check the memory", "load the model", "write before", "train", "save")
-TARGETS = {"all": "blocks.*", "attention": "*.attention.*"}
-"""Names for the layers of a model, and their patterns"""
-LONGEST = 1024
-"""Tokens of a sequence at most, unless one asks for more"""
-MEASUREMENTS = 20
-"""Of the held-out loss in a run, about"""
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PACKINGS: dict[str, Packing | None] = {
-    "plain": None,
-    "int8": quantize_int8,
-    "int4": quantize_int4,
-    "nf4": lora.quantize_nf4,
-}
-"""How the frozen matrices that have adapters are stored"""
-COSTS = {"plain": "bf16", "int8": "int8", "int4": "nf4", "nf4": "nf4"}
-"""What the cost model calls them, or what is nearest"""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a person asks for. What is ``None`` is chosen by the data, the model or the device."""
-
-    data: Path
-    model: str
-    out: Path
-    held_out: Path | None = None
-    share: float = 0.1
-    length: int | None = None
-    too_long: str = "stop"
-    targets: tuple[str, ...] = ("all",)
-    rank: int = 16
-    alpha: float | None = None
-    dropout: float = 0.0
-    epochs: float = 3.0
-    steps: int | None = None
-    batch: int = 4
-    micro_batch: int | None = None
-    learning_rate: float = 3e-4
-    every: int | None = None
-    patience: int | None = 5
-    dtype: str | None = None
-    weights: str = "plain"
-    counted: str = "all"
-    compiled: bool = False
-    seed: int = 0
-    prompts: tuple[str, ...] = ()
-    merge: bool = True
-    again: bool = False
 
 
 @dataclass
@@ -107,6 +57,8 @@ class Story:
     merged_loss: float | None = None
     """The held-out loss of the merged checkpoint as it was written"""
     finished: float | None = None
+    stopped: float | None = None
+    """When it was stopped before its end, if it was"""
 
     @property
     def best(self) -> tuple[int, float]:
@@ -132,6 +84,9 @@ class Listener:
 
     def measured(self, story: Story) -> None:
         """Take note that the held-out loss was measured, or that the run has ended."""
+
+    def stopped(self, story: Story) -> None:
+        """Take note that a training ends before its time: somebody stopped it, or it failed."""
 
 
 class Declined(Exception):
@@ -159,8 +114,6 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
         If the listener does not want to go on.
     """
     story = Story(request, device)
-    if request.weights not in PACKINGS:
-        raise unknown("kind of weights", request.weights, PACKINGS)
     folder = folder_of(request.model)
     _check_folder(request)
     listener.stage(story)
@@ -168,17 +121,17 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
     apart = reading.read(request.held_out) if request.held_out else None
     _next(story, listener, 1)
     config, tokenizer = checkpoint.read_config(folder), _tokenizer(folder)
-    length = _length(request, config)
-    limits = Limits(length, request.too_long, request.share, request.seed, request.counted)
+    story.layers = settings.layers_of(request, config)
+    limits = Limits(settings.length_of(request, config), request.too_long, request.share, request.seed, request.counted)
     conversations = Conversations(folder, tokenizer)
     prepared = story.prepared = preparing.prepare(source, apart, tokenizer, conversations, limits)
     for note in prepared.notes:
         listener.say(note)
+    plan = story.plan = settings.plan_of(request, prepared, device)
     if not listener.confirm(prepared):
         raise Declined
-    plan = story.plan = _plan(request, prepared, device)
     _next(story, listener, 2)
-    story.predicted = _checked_memory(request, config, prepared, plan, device)
+    story.predicted = settings.checked_memory(request, config, prepared, plan, device, story.layers)
     try:
         _trained(story, listener, folder, tokenizer)
     except torch.OutOfMemoryError as error:
@@ -186,6 +139,10 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
             f"{device.name} ran out of memory ({format_bytes(device.memory)}). The last state stays; run the same "
             "command with a smaller --micro-batch to go on from it, or with a smaller --length to begin anew."
         ) from error
+    finally:
+        if story.finished is None:
+            story.stopped = time.time()
+            listener.stopped(story)
     return story
 
 
@@ -214,7 +171,9 @@ def _next(story: Story, listener: Listener, stage: int) -> None:
 
 
 def _check_folder(request: Request) -> None:
-    """Refuse to write over a finished run, unless that is asked for."""
+    """Refuse what is no folder, and to write over a finished run unless that is asked for."""
+    if request.out.exists() and not request.out.is_dir():
+        raise GpuguideError(f"{request.out} is a file; name a folder with --out.")
     if not request.again and (request.out / NOTE).exists() and not (request.out / STATE).exists():
         raise GpuguideError(
             f"{request.out} holds a finished run. Name another folder with --out, or write over it with --again."
@@ -228,57 +187,6 @@ def _tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.read(path, checkpoint.ends_of_text(folder))
 
 
-def _length(request: Request, config: gpt2.Config | llama.Config) -> int:
-    if request.length is not None and request.length > config.context:
-        raise GpuguideError(f"length is {request.length}; {request.model} reads {config.context} tokens at most.")
-    return request.length or min(config.context, LONGEST)
-
-
-def _plan(request: Request, prepared: Prepared, device: Device) -> lora.Plan:
-    """Return how to train; what is not asked for depends on the amount of data."""
-    if not 0 < request.epochs < math.inf:
-        raise GpuguideError(f"epochs is {request.epochs}; it must be a positive number.")
-    steps = request.steps or math.ceil(request.epochs * len(prepared.training) / request.batch)
-    return lora.Plan(
-        steps=steps,
-        batch=request.batch,
-        learning_rate=request.learning_rate,
-        warm_up=min(100, steps // 10),
-        every=request.every or max(1, steps // MEASUREMENTS),
-        patience=request.patience,
-        precision=format_name(request, device),
-        seed=request.seed,
-        micro_batch=request.micro_batch,
-        backend="inductor" if request.compiled else None,
-        keep_best=True,
-    )
-
-
-def format_name(request: Request, device: Device) -> str:
-    """Return the format of the frozen weights: bf16 on a GPU that has it, unless another one is asked for."""
-    if request.dtype is not None and request.dtype not in FORMATS:
-        raise unknown("format", request.dtype, FORMATS)
-    return request.dtype or ("bf16" if device.is_gpu and "bf16" in device.supports else "fp32")
-
-
-def _checked_memory(
-    request: Request, config: gpt2.Config | llama.Config, prepared: Prepared, plan: lora.Plan, device: Device
-) -> float | None:
-    if not device.is_gpu:
-        return None
-    own = math.ceil(plan.batch / processes())
-    demand = fitting.Demand(
-        config,
-        min(own, plan.micro_batch or own),
-        prepared.longest,
-        request.rank,
-        request.targets == ("attention",),
-        FORMATS[plan.precision].itemsize,
-        COSTS[request.weights],
-    )
-    return fitting.check(demand, device.memory, device.name)
-
-
 def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenizer) -> None:
     """Load the model, train it, and save what was trained."""
     request, plan, prepared = story.request, story.plan, story.prepared
@@ -287,11 +195,9 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
     _next(story, listener, 3)
     if story.device.backend == "fake":
         raise GpuguideError("A made-up device cannot train; use --device cpu.")
-    model = checkpoint.read_model(folder, FORMATS[plan.precision])
+    model = checkpoint.read_model(folder, settings.FORMATS[plan.precision])
     torch.manual_seed(request.seed)  # the adapters are drawn
-    settings = lora.Settings(request.rank, request.alpha or 2.0 * request.rank, request.dropout)
-    targets = [TARGETS.get(each, each) for each in request.targets]
-    story.layers = lora.add_adapters(model, targets, settings, packing=PACKINGS[request.weights])
+    settings.add_adapters(model, request, settings.PACKINGS[request.weights])
     model.to(story.device.torch_device)  # packed before, so that the whole weights need not fit
     trained, loss_sum = _with_loss(model)
     story.count = lora.count_parameters(model)
@@ -365,7 +271,9 @@ def _finish(story: Story, model: GPT2 | Llama, tokenizer: Tokenizer) -> None:
     after = [examples.continued(model, tokenizer, example) for example, _, _ in story.examples]
     story.examples = [(*row[:2], text) for row, text in zip(story.examples, after, strict=True)]
     if request.merge:
-        merged = checkpoint.read_model(request.out / MERGED, FORMATS[plan.precision]).to(story.device.torch_device)
+        merged = checkpoint.read_model(request.out / MERGED, settings.FORMATS[plan.precision]).to(
+            story.device.torch_device
+        )
         story.merged_loss = held_out_loss(merged, [each.sequence for each in prepared.held_out], plan)
     story.finished = time.time()
     saving.write_note(request.out / NOTE, summary(story))

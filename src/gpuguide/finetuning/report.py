@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from gpuguide.finetuning import curve, recipe, saving
+from gpuguide.finetuning import curve, recipe, saving, settings
 from gpuguide.finetuning.preparing import Piece
 from gpuguide.finetuning.recipe import Story
 from gpuguide.measure.units import format_bytes
@@ -68,7 +68,7 @@ def html(story: Story, command: str) -> str:
     narrow = curve.svg(story.losses, story.measured, plan.steps, best, 360, 280, "narrow")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=f"{story.request.model} fine-tuned on {story.request.data.name}",
-        running=story.finished is None,
+        running=story.finished is None and story.stopped is None,
         refresh=REFRESH,
         status=_status(story),
         tiles=list(_tiles(story)),
@@ -92,7 +92,9 @@ def _status(story: Story) -> str:
     plan = story.plan
     assert plan is not None
     done = f"{len(story.losses)} of {plan.steps} steps"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(story.finished or time.time()))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(story.finished or story.stopped or time.time()))
+    if story.stopped is not None:
+        return f"Stopped {when} on {story.device.name} after {done}. The same command goes on from the last state."
     if story.finished is None:
         return f"{done} at {when} on {story.device.name}. While it runs, this page loads itself again."
     early = ", stopped early because the held-out loss no longer fell" if story.stopped_early else ""
@@ -109,7 +111,7 @@ def _tiles(story: Story) -> Iterator[tuple[str, str, str]]:
     if story.peak is not None:
         predicted = f", predicted {format_bytes(story.predicted)}" if story.predicted else ""
         yield "GPU memory at its peak", format_bytes(story.peak), f"of {format_bytes(story.device.memory)}{predicted}"
-    seconds = (story.finished or time.time()) - story.began
+    seconds = (story.finished or story.stopped or time.time()) - story.began
     yield "time", f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min", "with loading and saving"
 
 
@@ -120,18 +122,19 @@ def _perplexity(loss: float) -> str:
 def _trained(story: Story) -> Iterator[tuple[str, str]]:
     request, plan = story.request, story.plan
     assert plan is not None
-    alpha = request.alpha or 2.0 * request.rank
+    alpha = settings.alpha_of(request)
     packed = "" if request.weights == "plain" else f"; matrices beside adapters in {request.weights}"
     yield "model", f"{request.model}, its weights frozen, in {plan.precision}{packed}"
     if story.count:
-        yield "adapters", f"LoRA of rank {request.rank}, alpha {alpha:g}, dropout {request.dropout:g}, in fp32"
+        scale = f"alpha {alpha:g}{' over √rank' if request.stabilised else ''}"
+        yield "adapters", f"LoRA of rank {request.rank}, {scale}, dropout {request.dropout:g}, in fp32"
         kinds = dict.fromkeys(name.rpartition(".")[2] for name in story.layers)
         yield "beside", f"{len(story.layers)} layers: {', '.join(kinds)}"
         yield "parameters", f"{story.count.trained:,} trained, {story.count.frozen:,} frozen"
     yield "steps", f"{plan.steps} at most, of {plan.batch} sequences each"
     yield "learning rate", f"{plan.learning_rate:g} after {plan.warm_up} steps, then down a cosine; AdamW"
     yield "the loss counts", "every token" if request.counted == "all" else "the assistant's answers, and their ends"
-    yield "held-out loss", f"every {plan.every} steps"
+    yield "held-out loss", f"every {plan.every} steps" if plan.every > 1 else "after every step"
     if plan.patience is not None:
         yield "early stop", f"after {plan.patience} measurements without a lower held-out loss"
     yield "seed", str(plan.seed)

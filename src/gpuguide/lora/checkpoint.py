@@ -123,6 +123,7 @@ def _write_merged(source: Path, target: Path, changes: Mapping[str, StoredAdapte
     for name in tensors.keys() & changes.keys():
         tensors[name] = _merged(tensors[name], changes[name], name, transposed)
     save_file(tensors, target, metadata=metadata)
+    shutil.copymode(source, target)  # safetensors lets nobody else read what it writes
 
 
 def _merged(weight: torch.Tensor, stored: StoredAdapter, name: str, transposed: bool) -> torch.Tensor:

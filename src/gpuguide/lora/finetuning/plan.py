@@ -61,6 +61,8 @@ class Plan:
         for name in ("patience", "micro_batch"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise GpuguideError(f"{name} is {getattr(self, name)}; it must be at least 1, or None.")
+        if not 0 <= self.seed < 2**32:
+            raise GpuguideError(f"seed is {self.seed}; it must be at least 0 and below 2**32.")
         if not 0 < self.learning_rate < math.inf:
             raise GpuguideError(f"learning_rate is {self.learning_rate}; it must be a positive number.")
         if self.precision not in ("fp32", "bf16"):

@@ -86,9 +86,10 @@ class State:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, content.getvalue())
         except OSError as error:
+            before = "the last one stays. Make room, and run the same again to go on from it."
             raise GpuguideError(
-                f"{self.path} cannot be written ({error.strerror}); the last one stays. "
-                "Make room, and run the same again to go on from it."
+                f"{self.path} cannot be written ({error.strerror}); "
+                + (before if self.path.is_file() else "no state of this run is kept.")
             ) from error
 
     def resume(self, discard: bool) -> None:
