@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
+from gpuguide.kernels.graphs import workspace_of_its_own
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From tokens and targets, ``(batch, seq)`` both, to their mean loss"""
@@ -197,7 +198,7 @@ class TrainingStep:
         for parameter in self.parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=self._pool):
+        with workspace_of_its_own(), torch.cuda.graph(self.graph, pool=self._pool):
             self._result.copy_(self._step())
         self._forget(values)
 
