@@ -1,6 +1,6 @@
 """torch.mm against the thin kernels: GB/s by tile, in a CUDA graph, over copies larger than the L2 cache.
 
-    PYTHONPATH=src TRITON_CACHE_DIR=/tmp/triton python .gpu-thin/tune.py [rank ...]      # about 60 s for 16 and 64
+    PYTHONPATH=src TRITON_CACHE_DIR=/tmp/triton python parked/thin_tune.py [rank ...]      # about 60 s for 16 and 64
 """
 
 import sys

@@ -8,7 +8,7 @@ base=store.published("training-memory")
 run=replace(base.runs[-1], started_at="2026-11-25T00:00:00+00:00")
 out=Path("src/gpuguide/records/nvidia-h200")
 R=random.Random(0)
-E={"new-head":(.65,.53,.43,.40),"soft-prompt":(.75,.66,.5,.47),"top-quarter":(.60,.47,.34,.28),"top-half":(.58,.43,.30,.25),"lora":(.55,.38,.24,.18),"full":(.56,.40,.28,.22),"full-layer-rates":(.55,.39,.27,.21),"from-scratch":(.78,.74,.68,.62),"zero-shot":(.76,)*4,"in-context":(.90,.91,.9,.9)}
+E={"new-head":(.52,.45,.363,.34),"soft-prompt":(.62,.53,.44,.40),"top-quarter":(.44,.33,.224,.205),"top-half":(.42,.31,.206,.19),"lora":(.43,.32,.226,.195),"full":(.42,.31,.216,.19),"full-layer-rates":(.42,.31,.210,.19),"from-scratch":(.62,.55,.446,.41),"zero-shot":(.76,)*4,"in-context":(.90,.91,.9,.9)}
 OLD={"new-head":2.668,"soft-prompt":2.668,"zero-shot":2.668,"in-context":2.668,"top-quarter":4.0,"top-half":5.2,"lora":3.5,"full":9.6,"full-layer-rates":7.1,"from-scratch":8.0}
 T={"new-head":6e-5,"soft-prompt":1.7e-3,"top-quarter":9e-4,"top-half":1.2e-3,"lora":2.0e-3,"full":2.1e-3,"full-layer-rates":2.2e-3,"from-scratch":2.1e-3,"zero-shot":4e-4,"in-context":1.5e-3}
 M={"new-head":70,"soft-prompt":310,"top-quarter":200,"top-half":320,"lora":480,"full":560,"full-layer-rates":560,"from-scratch":560}
