@@ -75,7 +75,7 @@ def test_every_way_is_tried_at_the_same_rates_and_has_one_of_them() -> None:
 
 
 def test_each_way_is_trained_at_the_rate_that_errs_least() -> None:
-    """Two draws of 241 functions tell rates apart that differ by five functions."""
+    """Three draws of 241 functions tell rates apart that differ by five functions."""
     record = store.published("transfer-learning-rate")
     for name, chosen in scores.LEARNING_RATES.items():
         errors = {rate: found.median for rate, found in record.series(name, "learning_rate", "validation_error")}
@@ -124,9 +124,19 @@ def test_scores_of_a_case(few: None) -> None:
         )
         assert "peak_memory" not in found  # a processor's memory is not counted
         assert 0 <= found["error"].summary.median <= 1
-    assert "repeats_last" in cases["in-context"].measured
-    assert "repeats_last" not in cases["zero-shot"].measured
+    for name in ("zero-shot", "in-context"):
+        assert 1 / 9 <= cases[name].measured["commonest_answer"].summary.median <= 1
     assert cases["zero-shot"].measured["trained_parameters"].samples == (0.0,)
+
+
+def test_the_answer_that_is_given_most_is_counted(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = scores.Asked(False, SMALL, "cpu")
+    asked.check()
+    count = len(asked.questions(0))
+    given = torch.full((count,), 4)
+    given[0] = 1
+    monkeypatch.setattr(scores, "answered", lambda module, texts: given)
+    assert asked.further()["commonest_answer"].summary.median == pytest.approx(1 - 1 / count)
 
 
 def test_errors_of_a_learning_rate(few: None) -> None:

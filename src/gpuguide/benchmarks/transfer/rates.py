@@ -13,8 +13,8 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys
 from gpuguide.measure.records import Metric
 
 EXAMPLES = 512
-RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-DRAWS = 2
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+DRAWS = 3
 QUICK: Keys = {"model": "draft", "examples": 32, "steps": 10, "learning_rate": 1e-3}
 """The case of a CPU, which shows that everything works and nothing else"""
 

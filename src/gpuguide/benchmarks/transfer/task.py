@@ -62,12 +62,16 @@ def scores_of_kinds(module: nn.Module, tokens: torch.Tensor, last: torch.Tensor,
 
 
 @torch.inference_mode()
-def error(module: nn.Module, texts: Encoded) -> float:
-    """Return the share of functions that are answered wrongly."""
+def answered(module: nn.Module, texts: Encoded) -> torch.Tensor:
+    """Return which of the nine answers each function gets, ``(texts,)``."""
     module.eval()
     parts = zip(texts.tokens.split(4 * BATCH), texts.last.split(4 * BATCH), strict=True)
-    chosen = torch.cat([scores_of_kinds(module, *each, texts.answers).argmax(1) for each in parts])
-    return float((chosen != texts.kinds).float().mean())
+    return torch.cat([scores_of_kinds(module, *each, texts.answers).argmax(1) for each in parts])
+
+
+def error(module: nn.Module, texts: Encoded) -> float:
+    """Return the share of functions that are answered wrongly."""
+    return float((answered(module, texts) != texts.kinds).float().mean())
 
 
 # --- in context ------------------------------------------------------------------------------------------
