@@ -70,8 +70,9 @@ def test_every_way_has_its_rates_with_three_seeds_and_every_rank_too() -> None:
             }
             assert seeds == {0, 1, 2}
     of_ranks = [keys for keys in cases_of("lora") if keys["alpha"] == task.SCALE * float(keys["rank"])]
-    for rank in task.RANKS:
-        for rate in task.RATES_OF_RANKS:
+    assert task.RATES_OF_RANKS[16] == task.AGAIN["lora"]
+    for rank, rates in task.RATES_OF_RANKS.items():
+        for rate in rates:
             assert {each["seed"] for each in of_ranks if (each["rank"], each["learning_rate"]) == (rank, rate)} >= {
                 0,
                 1,

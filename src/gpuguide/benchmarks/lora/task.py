@@ -40,10 +40,10 @@ ACCEPTED_ERROR = 1e-4
 """Largest accepted error of the trained model's logits against fp64, as a ratio of norms"""
 CUTS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Ranks to which updates are cut"""
-RANKS = (1, 4, 16, 64, 128)
-"""Ranks of adapters, each at every one of ``RATES_OF_RANKS``: the higher the rank, the lower the rate that suits it"""
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-RATES_OF_RANKS = (1e-4, 3e-4, 1e-3, 3e-3)
+LOW, MIDDLE, HIGH = (3e-5, 1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3, 3e-3), (3e-4, 1e-3, 3e-3, 1e-2)
+RATES_OF_RANKS = {1: HIGH, 4: HIGH, 16: MIDDLE, 64: LOW, 128: LOW}
+"""Ranks of adapters, each with rates on both sides of its best: the higher the rank, the lower the rate that suits it"""
 SCALE = 2.0
 """alpha over rank, unless it is varied"""
 SQUARES = ((1, 1), (4, 2), (64, 8))
@@ -60,11 +60,11 @@ USUAL: Keys = {
 }
 """Functions of all files where ``samples`` is 0"""
 AGAIN = {
-    "lora": RATES_OF_RANKS,
+    "lora": MIDDLE,
     "full": (1e-5, 3e-5, 1e-4),
     "last-layer": (1e-4, 3e-4, 1e-3),
 }
-"""Rates at which each is trained with other seeds, too"""
+"""Rates at which each is trained with other seeds, too; adapters of other ranks at those of their rank"""
 SEEDS = (1, 2)
 NOTES: Keys = {**USUAL, "learning_rate": 3e-4, "batch": 4, "epochs": 3, "samples": 200}
 """200 samples, three epochs of batches of four"""
@@ -265,8 +265,8 @@ def cases(device: Device) -> Sequence[Keys]:
     found += [{**USUAL, "learning_rate": rate, "seed": seed} for seed in SEEDS for rate in RATES if rate in again]
     found += [
         {**USUAL, "rank": rank, "alpha": SCALE * rank, "learning_rate": rate, "seed": seed}
-        for rank in RANKS
-        for rate in RATES_OF_RANKS
+        for rank, rates in RATES_OF_RANKS.items()
+        for rate in rates
         for seed in (0, *SEEDS)
     ]
     found += [{**USUAL, "rank": rank, "alpha": alpha} for rank, root in SQUARES for alpha in (32.0, 8.0 * root)]
@@ -286,7 +286,8 @@ def left_out(name: str) -> Callable[[Device, Keys], str | None]:
         others = varied(keys) - {"learning_rate", "seed"}
         if name != "lora" and others and device.is_gpu and not (name == "full" and of_the_notes(keys)):
             return "is measured with the usual settings only, at several learning rates"
-        if keys["seed"] != USUAL["seed"] and keys["learning_rate"] not in AGAIN[name]:
+        rates = RATES_OF_RANKS.get(int(keys["rank"]), ()) if name == "lora" else AGAIN[name]
+        if keys["seed"] != USUAL["seed"] and keys["learning_rate"] not in rates:
             return "is trained with other seeds at the rates around its best"
         return None
 

@@ -87,7 +87,7 @@ def weights_in_two_orders() -> Figure:
         alt=f"Two blocks with the same numbers. nn.Linear: {OUTPUTS} rows of {INPUTS}, tall, with queries, keys and "
         f"values below each other. Conv1D: {INPUTS} rows of {OUTPUTS}, wide, with the three beside each other.",
         caption="One matrix in two orders. An adapter's product B A is (out, in), as nn.Linear has it; for Conv1D it "
-        "has to be turned.",
+        "has to be transposed.",
         size=(WIDE, 2.6),
         narrow=(4.6, 2.6),
         name="weights-in-two-orders",
@@ -154,7 +154,7 @@ def parts_that_are_trained() -> Figure:
         "is trained at the bottom, so the arrow passes all frozen layers. So it does with LoRA, thin matrices beside "
         "each layer, and where all weights are trained.",
         caption="What is trained, in orange, and what is frozen, in grey. The arrow is the gradient: it has to reach "
-        "the lowest part that is trained. A soft prompt is the smallest of these parts and lies deepest.",
+        "the lowest part that is trained. A soft prompt is a small part and lies deepest.",
         size=(WIDE, 3.6),
         narrow=(4.6, 6.4),
         name="parts-that-are-trained",
