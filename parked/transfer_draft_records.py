@@ -8,11 +8,11 @@ base=store.published("training-memory")
 run=replace(base.runs[-1], started_at="2026-11-25T00:00:00+00:00")
 out=Path("src/gpuguide/records/nvidia-h200")
 R=random.Random(0)
-E={"new-head":(.52,.45,.363,.34),"soft-prompt":(.62,.53,.44,.40),"top-quarter":(.44,.33,.224,.205),"top-half":(.42,.31,.206,.19),"lora":(.43,.32,.226,.195),"full":(.42,.31,.216,.19),"full-layer-rates":(.42,.31,.210,.19),"from-scratch":(.62,.55,.446,.41),"zero-shot":(.76,)*4,"in-context":(.90,.91,.9,.9)}
-OLD={"new-head":2.668,"soft-prompt":2.668,"zero-shot":2.668,"in-context":2.668,"top-quarter":4.0,"top-half":5.2,"lora":3.5,"full":9.6,"full-layer-rates":7.1,"from-scratch":8.0}
-T={"new-head":6e-5,"soft-prompt":1.7e-3,"top-quarter":9e-4,"top-half":1.2e-3,"lora":2.0e-3,"full":2.1e-3,"full-layer-rates":2.2e-3,"from-scratch":2.1e-3,"zero-shot":4e-4,"in-context":1.5e-3}
-M={"new-head":70,"soft-prompt":310,"top-quarter":200,"top-half":320,"lora":480,"full":560,"full-layer-rates":560,"from-scratch":560}
-P={"new-head":2313,"soft-prompt":4096,"top-quarter":1580032,"top-half":3159552,"lora":524288,"full":6973952,"full-layer-rates":6973952,"from-scratch":6973952,"zero-shot":0,"in-context":0}
+E={"new-head":(.52,.45,.363,.34),"soft-prompt":(.62,.53,.44,.40),"top-quarter":(.44,.33,.224,.205),"top-half":(.42,.31,.206,.19),"lora":(.43,.32,.226,.195),"full":(.42,.31,.216,.19),"new-head-full":(.60,.42,.23,.2),"full-layer-rates":(.42,.31,.210,.19),"from-scratch":(.62,.55,.446,.41),"zero-shot":(.76,)*4,"in-context":(.90,.91,.9,.9)}
+OLD={"new-head":2.668,"soft-prompt":2.668,"zero-shot":2.668,"in-context":2.668,"top-quarter":4.0,"top-half":5.2,"lora":3.5,"full":9.6,"new-head-full":9.6,"full-layer-rates":7.1,"from-scratch":8.0}
+T={"new-head":6e-5,"soft-prompt":1.7e-3,"top-quarter":9e-4,"top-half":1.2e-3,"lora":2.0e-3,"full":2.1e-3,"new-head-full":2.1e-3,"full-layer-rates":2.2e-3,"from-scratch":2.1e-3,"zero-shot":4e-4,"in-context":1.5e-3}
+M={"new-head":70,"soft-prompt":310,"top-quarter":200,"top-half":320,"lora":480,"full":560,"new-head-full":560,"full-layer-rates":560,"from-scratch":560}
+P={"new-head":2313,"soft-prompt":4096,"top-quarter":1580032,"top-half":3159552,"lora":524288,"full":6973952,"new-head-full":6973952,"full-layer-rates":6973952,"from-scratch":6973952,"zero-shot":0,"in-context":0}
 def met(u,m,n,s=.02): return records.metric(u,[m*(1+s*R.uniform(-1,1)) for _ in range(n)])
 def case(keys,c,t,more,n=40): return Case(keys,c,0,"ok","","yes",{"time":records.metric("s",[t*(1+.01*R.random()) for _ in range(n)],[n//4]*4),**more},{},("cublas",))
 cases=[]

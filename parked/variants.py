@@ -14,7 +14,7 @@ model = "llama-1b-shape" if "llama" in options else "gpt2-small"
 keys = {"model": model, "targets": "all", "rank": 16, "batch": 16, "seq_len": 512}
 ORDER = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 P = importlib.import_module("gpuguide.lora.product.autograd")
-if "nojoin" in options: P._is_joined = lambda reads, writes: False
+if "nojoin" in options: P._is_joined = lambda *sizes, **named: False
 if "noplace" in options:
     def apart(out, left, right):
         if torch.compiler.is_compiling(): return out + left @ right

@@ -18,7 +18,8 @@ from gpuguide.plotting import palette
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MATMULS = ["matmul-bf16", "matmul-fp16", "matmul-tf32", "matmul-fp32", "matmul-fp8"]
 TRANSFERS = ["h2d-pinned", "h2d-pageable", "d2h-pinned", "d2h-pageable"]
-TRAINED_PARTS = ["new-head", "soft-prompt", "top-quarter", "top-half", "lora", "full", "full-layer-rates"]
+TRAINED_PARTS = ["new-head", "soft-prompt", "top-quarter", "top-half", "lora", "full"]
+TRAINED_PARTS += ["new-head-full", "full-layer-rates"]
 CONTENDERS = {
     "ceilings": ["copy", *MATMULS, *TRANSFERS, "launch", "launch-graph"],
     "copy-size": ["copy"],

@@ -204,13 +204,13 @@ def test_an_activation_is_written_once_for_all_that_read_it() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("rank", [1, 8, 16, 24, 48, 64, 128])
+@pytest.mark.parametrize("rank", [1, 16, 24, 64, 128])
 def test_kernels_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
     """As near to float64 as the format allows, and the same bits each time, for any layout."""
     nearest = {torch.bfloat16: 2e-3, torch.float16: 3e-4}[dtype]  # about what rounding the exact result gives
     for rows, reads, writes in ((1, 1, 3), (70, 200, 65), (8192, 768, 2304), (4096, 3072, 130)):
-        whole = drawn(rows, writes + 8, dtype=dtype).cuda()
-        for of_layer in (whole[:, 8:], whole[:, :writes], whole[:, 5 : writes + 5]):
+        whole = drawn(rows, writes + 16, dtype=dtype).cuda()  # so that some rows begin at whole 32 bytes
+        for of_layer in (whole[:, 16:], whole[:, :writes], whole[:, 5 : writes + 5]):
             hidden, through_up = (drawn(rows, rank, dtype=dtype, seed=seed).cuda() for seed in (1, 2))
             read, up = drawn(rows, reads, dtype=dtype, seed=3).cuda(), drawn(writes, rank, dtype=dtype, seed=4).cuda()
             down = drawn(rank, reads, dtype=dtype, seed=5).cuda()

@@ -6,7 +6,7 @@ the largest of them (C. Eckart and G. Young, "The Approximation of One Matrix by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -67,5 +67,10 @@ def cut(update: torch.Tensor, rank: int) -> torch.Tensor:
     """
     if rank < 1:
         raise GpuguideError(f"The rank is {rank}; it must be at least 1.")
-    left, values, right = torch.linalg.svd(update.double(), full_matrices=False)
+    return strongest(torch.linalg.svd(update.double(), full_matrices=False), rank)
+
+
+def strongest(parts: Sequence[torch.Tensor], rank: int) -> torch.Tensor:
+    """Return the matrix that the largest singular values make up; the parts are those of ``torch.linalg.svd``."""
+    left, values, right = parts
     return left[:, :rank] * values[:rank] @ right[:rank]

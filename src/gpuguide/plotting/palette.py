@@ -191,6 +191,7 @@ CONTENDERS = {
     "zero-shot": Style("grey", "X", "asked as it is"),
     "in-context": Style("ochre", "P", "examples in the prompt"),
     "new-head": Style("blue", "o", "new head"),
+    "new-head-full": Style("blue", "<", "all weights, new head"),
     "soft-prompt": Style("pink", "D", "soft prompt"),
     "top-quarter": Style("sky", "v", "last quarter"),
     "top-half": Style("violet", "p", "last half"),

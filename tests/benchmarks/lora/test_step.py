@@ -147,7 +147,7 @@ def test_all_train_the_same_adapters() -> None:
 
 
 @pytest.mark.usefixtures("nothing_compiled")
-@pytest.mark.parametrize("fault", ["scale", "targets", "frozen"])
+@pytest.mark.parametrize("fault", ["scale", "targets", "frozen", "one matrix"])
 def test_a_wrong_step_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(keys: Keys, device: str) -> contenders.Trained:
         trained = contenders.ours({**keys, "targets": "attention"} if fault == "targets" else keys, device)
@@ -155,12 +155,20 @@ def test_a_wrong_step_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> N
             return replace(trained, loss=lambda tokens, targets: trained.loss(tokens, targets) * 1.01)
         if fault == "frozen":
             return replace(trained, settings=replace(trained.settings, learning_rate=1e-30))
+        if fault == "one matrix":
+            return replace(trained, named=lambda gradients: without_one(trained.named(gradients)))
         return trained
 
     work = step.work(wrong, devices.cpu(), SMALL)
     assert work.check is not None
     with pytest.raises(AssertionError, match=r"relative error|no gradients for|not changed"):
         work.check()
+
+
+def without_one(gradients: contenders.Gradients) -> contenders.Gradients:
+    """Return gradients of which the smallest matrix's are zero: of all together, little is missing."""
+    least = min(gradients, key=lambda name: sum(float(each.float().norm()) for each in gradients[name]))
+    return {**gradients, least: tuple(torch.zeros_like(each) for each in gradients[least])}
 
 
 def test_the_reference_is_what_autograd_finds_of_adapters_in_float64() -> None:

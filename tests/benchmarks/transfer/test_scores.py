@@ -230,6 +230,7 @@ def test_a_second_case_runs_after_the_graphs_of_the_first_are_gone(tmp_path: Pat
 def test_a_graph_outlives_the_workspace_that_it_was_captured_beside() -> None:
     """A capture takes up the workspace of an earlier one, and asking for workspaces back takes it away."""
     weights = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
+    expected = weights @ weights  # cuBLAS begins here, and not within a capture
 
     def captured(own: bool) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -246,4 +247,4 @@ def test_a_graph_outlives_the_workspace_that_it_was_captured_beside() -> None:
     torch.cuda.empty_cache()
     kept.replay()
     torch.cuda.synchronize()
-    torch.testing.assert_close(found[0], weights @ weights)
+    torch.testing.assert_close(found[0], expected)

@@ -43,7 +43,7 @@ def examples(count: int = 40, seed: int = 0) -> Examples:
 
 
 def trained(way: Way, model: GPT2, seed: int = 1) -> Training:
-    training = Training(way, model, 1e-2, examples())
+    training = Training(way, model, 1e-2 / way.head_rate, examples())
     training.begin(examples(seed=5), STEPS, seed)
     training.finish()
     return training
@@ -58,7 +58,7 @@ def test_steps_are_those_of_adamw_written_out(way: Way, model: GPT2) -> None:
     given = examples(seed=5)
     torch.manual_seed(1)
     module = way.prepare(copy.deepcopy(model))
-    optimizer = torch.optim.AdamW(way.groups(module, 1e-2), weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(way.groups(module, 1e-2 / way.head_rate), weight_decay=WEIGHT_DECAY)
     highest = [group["lr"] for group in optimizer.param_groups]
     parameters = [each for each in module.parameters() if each.requires_grad]
     for step, places in enumerate(order(40, STEPS, 1)):
@@ -154,6 +154,7 @@ def test_each_way_trains_what_it_should(model: GPT2) -> None:
         "top-half": 2 * layer + 2 * HIDDEN,
         "lora": LAYERS * RANK * sides * HIDDEN,
         "full": everything,
+        "new-head-full": everything + HIDDEN * 9 + 9,
         "full-layer-rates": everything,
         "from-scratch": everything,
     }
@@ -164,6 +165,15 @@ def test_lower_layers_learn_more_slowly(model: GPT2) -> None:
     groups = way.groups(way.prepare(model), 1.0)
     assert [group["lr"] for group in groups] == pytest.approx([DECAY**power for power in range(LAYERS + 1, -1, -1)])
     assert sum(each.numel() for group in groups for each in group["params"]) == trained_parameters(model)
+
+
+def test_a_new_head_learns_faster_than_pretrained_weights(model: GPT2) -> None:
+    way = WAYS["new-head-full"]
+    module = way.prepare(model)
+    rates = {id(each): group["lr"] for group in way.groups(module, 1e-4) for each in group["params"]}
+    assert len(rates) == len(list(module.parameters()))
+    for name, each in module.named_parameters():
+        assert rates[id(each)] == pytest.approx(3e-3 if name.startswith("fc.") else 1e-4)
 
 
 def test_a_part_of_few_layers_is_one_at_least() -> None:

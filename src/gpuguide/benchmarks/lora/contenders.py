@@ -46,7 +46,7 @@ class Trained:
 
 Make = Callable[[Keys, str], Trained]
 EAGER = StepSettings(backend=None, graphed=False)
-COMPILED = StepSettings(masters=False)
+COMPILED = StepSettings()
 CAUSAL = "gpuguide-causal"
 
 

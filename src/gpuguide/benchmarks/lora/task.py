@@ -43,7 +43,7 @@ CUTS = (1, 2, 4, 8, 16, 32, 64, 128)
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 LOW, MIDDLE, HIGH = (3e-5, 1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3, 3e-3), (3e-4, 1e-3, 3e-3, 1e-2)
 RATES_OF_RANKS = {1: HIGH, 4: HIGH, 16: MIDDLE, 64: LOW, 128: LOW}
-"""Ranks of adapters, each with rates on both sides of its best: the higher the rank, the lower the rate that suits it"""
+"""Ranks of adapters, each with rates on both sides of its best, which falls as the rank and alpha with it rise"""
 SCALE = 2.0
 """alpha over rank, unless it is varied"""
 SQUARES = ((1, 1), (4, 2), (64, 8))
@@ -125,6 +125,7 @@ def allocated(device: Device) -> int:
         return 0
     gc.collect()
     torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()  # so that each training's own count
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
 
@@ -220,7 +221,8 @@ def of_updates(model: GPT2, held_out: Encoded) -> dict[str, Metric]:
     before = {name: each for name, each in base.named_parameters() if name.startswith("blocks.") and each.ndim == 2}
     after = {name: each for name, each in model.named_parameters() if name in before}
     changes = update.updates({name: each.clone() for name, each in before.items()}, after)
-    spectra = [update.singular_values(change) for change in changes.values()]
+    parts = {name: torch.linalg.svd(change, full_matrices=False) for name, change in changes.items()}
+    spectra = [values for _, values, _ in parts.values()]
     found: dict[str, tuple[str, Sequence[float]]] = {
         "singular_values": ("1", normalised(spectra)),
         "singular_values_of_weights": ("1", normalised([update.singular_values(each) for each in before.values()])),
@@ -228,19 +230,19 @@ def of_updates(model: GPT2, held_out: Encoded) -> dict[str, Metric]:
         "rank_for_nine_tenths": ("1", [float(update.rank_for(values, 0.9)) for values in spectra]),
     }
     for rank in (*CUTS, None):
-        score = scored_with(base, changes, rank, held_out)
+        added = changes if rank is None else {name: update.strongest(each, rank) for name, each in parts.items()}
+        score = scored_with(base, added, held_out)
         label = "matrices" if rank is None else f"cut_to_{rank}"
         found[f"accuracy_{label}"], found[f"loss_{label}"] = ("1", [score.accuracy]), ("nat", [score.loss])
     return {name: records.metric(unit, values) for name, (unit, values) in found.items()}
 
 
-def scored_with(base: GPT2, changes: Mapping[str, torch.Tensor], rank: int | None, held_out: Encoded) -> Score:
-    """Return how a base answers with updates added to it, cut to a rank if one is given; the base stays as it is."""
+def scored_with(base: GPT2, changes: Mapping[str, torch.Tensor], held_out: Encoded) -> Score:
+    """Return how a base answers with updates added to it; the base stays as it is."""
     places = dict(base.named_parameters())
     kept = {name: places[name].detach().clone() for name in changes}
     for name, change in changes.items():
-        added = change if rank is None else update.cut(change, rank)
-        places[name].copy_((kept[name].double() + added).float())
+        places[name].copy_((kept[name].double() + change).float())
     score = comparison.score(base, held_out)
     for name, weight in kept.items():
         places[name].copy_(weight)

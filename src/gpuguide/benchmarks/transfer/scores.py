@@ -44,6 +44,7 @@ LEARNING_RATES = {
     "top-half": 3e-5,
     "lora": 3e-4,
     "full": 1e-4,
+    "new-head-full": 1e-4,
     "full-layer-rates": 1e-4,
     "from-scratch": 3e-4,
 }
@@ -164,7 +165,7 @@ def answering(module: nn.Module, texts: Encoded) -> Callable[[], object]:
 
     def replay() -> tuple[torch.Tensor, ...]:
         graph.replay()
-        return tokens, last  # which the graph reads and does not hold
+        return tokens, last, texts.answers, *module.parameters()  # which the graph reads and does not hold
 
     return replay
 

@@ -18,6 +18,8 @@ PROMPT_LENGTH = 16
 RANK = 16
 DECAY = 0.7
 """What a layer's learning rate is of the next one's, where they differ"""
+HEAD_RATE = 30.0
+"""What the learning rate of a new head is of that of the pretrained weights, where both are trained"""
 Groups = Sequence[dict[str, Any]]
 """Of an optimizer: parameters, each with a learning rate"""
 
@@ -30,11 +32,16 @@ class Way:
     """Takes a model of its own, and returns what answers, its parameters frozen or not"""
     decay: float = 1.0
     """Below one: lower layers learn more slowly"""
+    head_rate: float = 1.0
+    """Above one: a new head learns faster than the rest"""
     on_features: bool = False
     """The model below the head is frozen whole, so what it says of the texts is computed once"""
 
     def groups(self, module: nn.Module, learning_rate: float) -> Groups:
         """Return what is trained, for an optimizer."""
+        if self.head_rate != 1.0:
+            rest, head = layer_rates([module.get_submodule("model"), module.get_submodule("fc")], learning_rate, 1.0)
+            return [rest, {**head, "lr": self.head_rate * learning_rate}]
         if self.decay == 1.0:
             return layer_rates([module], learning_rate)
         model = module.get_submodule("model")
@@ -48,6 +55,11 @@ def new_head(model: GPT2) -> nn.Module:
     module = NewHead(model, len(KINDS)).to(model.head.weight.device)
     train_only(module, "fc.*")
     return module
+
+
+def all_with_new_head(model: GPT2) -> nn.Module:
+    """Full fine-tuning below a new head, which knows no words for the answers."""
+    return NewHead(model, len(KINDS)).to(model.head.weight.device)
 
 
 def top_layers(share: float) -> Callable[[GPT2], nn.Module]:
@@ -88,6 +100,7 @@ WAYS = {
     "top-half": Way(top_layers(1 / 2)),
     "lora": Way(adapters),
     "full": Way(NextToken),
+    "new-head-full": Way(all_with_new_head, head_rate=HEAD_RATE),
     "full-layer-rates": Way(NextToken, decay=DECAY),
     "from-scratch": Way(from_scratch),
 }

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
 
+from gpuguide.costs import roofline
 from gpuguide.lora.packed import Packed, PackedMatrix, Parts, kind_of, parts_of, unpack
 from gpuguide.lora.product import thin
 
@@ -109,7 +111,8 @@ def product(
     come out of it; a packed matrix is unpacked a second time rather than kept in whole. Both parts are added in the
     products themselves. Neither the matrix nor its bias gets a gradient, whether they ask for one or not.
 
-    ``torch.compile`` takes it as it is, in one graph.
+    ``torch.compile`` takes it as it is, in one graph. There is no second derivative. In fp16 the product with A is kept
+    times ``scale``, so it must stay below 65,504 over the scale.
 
     Parameters and result as :func:`plain_product`.
     """
@@ -142,7 +145,7 @@ class _Product(torch.autograd.Function):
         ctx.scale, ctx.spans, ctx.kind, ctx.dropping, ctx.shape = scale, spans, kind, dropped is not None, x.shape
         matrix = _matrix(parts, kind, x.dtype)
         whole = up if spans is None else whole_up(up, spans, len(matrix))
-        if kind is None and _is_joined(reads=matrix.shape[1], writes=len(matrix)):
+        if kind is None and _is_joined(len(rows), reads=matrix.shape[1], writes=len(matrix), rank=hidden.shape[1]):
             out = functional.linear(torch.cat([rows, hidden], dim=1), torch.cat([matrix, whole], dim=1), bias)
         else:
             out = _sum_of_products(functional.linear(rows, matrix, bias), hidden, whole.t())
@@ -168,7 +171,7 @@ class _Product(torch.autograd.Function):
             matrix = _matrix_again(parts, ctx.kind, rows.dtype)
             if ctx.dropping:
                 of_x = rows @ matrix
-            elif ctx.kind is None and _is_joined(reads=len(matrix), writes=matrix.shape[1]):
+            elif ctx.kind is None and _is_joined(len(rows), len(matrix), matrix.shape[1], hidden.shape[1]):
                 of_x = torch.cat([rows, through_up], dim=1) @ torch.cat([matrix, down])
             else:
                 of_x = _sum_of_products(rows @ matrix, through_up, down)
@@ -196,19 +199,22 @@ def _matrix_again(parts: Parts, kind: int | None, dtype: torch.dtype) -> torch.T
     return parts[0] if kind is None else unpack(list(parts), kind, dtype, again=True)
 
 
-def _is_joined(reads: int, writes: int) -> bool:
+def _is_joined(rows: int, reads: int, writes: int, rank: int) -> bool:
     """Return whether the thin factors are put beside the frozen ones, so that one product does both.
 
-    That copies what is read, and saves writing and reading what is written once more. In eager mode a product adds to
-    what is there, and nothing is written twice.
+    That copies the inputs and the frozen matrix, and saves writing and reading what is written once more, which few
+    rows are not worth. With a rank that is no multiple of 8, rows would begin where a GPU cannot read them whole. In
+    eager mode a product adds to what is there, and nothing is written twice.
     """
-    return torch.compiler.is_compiling() and writes > reads
+    return torch.compiler.is_compiling() and rank % 8 == 0 and rows * reads + writes * reads < rows * writes
 
 
 def _sum_of_products(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return ``out + left @ right``, in the place of ``out``, by one product that adds to what is there."""
-    add_product_(out, left, right)
-    return out
+    if torch.compiler.is_compiling():
+        add_product_(out, left, right)
+        return out
+    return out.addmm_(left, right)
 
 
 @torch.library.custom_op("gpuguide::add_product_", mutates_args=("out",))
@@ -224,6 +230,11 @@ def add_product_(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> 
 @add_product_.register_fake
 def _nothing(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """Return nothing, as the operator does."""
+
+
+@register_flop_formula(torch.ops.gpuguide.add_product_)
+def _flops_added(out: torch.Size, left: torch.Size, right: torch.Size, **others: Any) -> int:
+    return roofline.matmul_flops(left[0], left[1], right[1])
 
 
 def _of_spans(whole: torch.Tensor, spans: Spans, rank: int) -> torch.Tensor:
