@@ -181,7 +181,7 @@ CONTENDERS = {
     "full-finetune-compile": Style("orange", "h", "all weights, compiled"),
     "lora": Style("green", "^", "LoRA"),
     "full": Style("orange", "s", "all weights"),
-    "last-layer": Style("sky", "v", "last layer"),
+    "last-layer": Style("sky", "v", "last block"),
     "merged": Style("green", "^"),
     "unmerged": Style("orange", "s"),
     "base": Style("blue", "o"),
