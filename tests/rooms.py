@@ -23,7 +23,6 @@ MAY_IMPORT = {
     "benchmarks": {
         "measure",
         "hardware",
-        "finetuning",
         "inference",
         "interconnect",
         "topic",

@@ -1,1 +1,0 @@
-"""Training with adapters, and using what came of it."""
