@@ -68,6 +68,15 @@ def test_ctrl_c_and_on(gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: p
     assert "after 4 of " in report
     assert "loads itself again" not in report
     monkeypatch.undo()
+
+    def unreadable(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe.checkpoint, "read_model", unreadable)
+    status, _, _ = gpuguide(*words)
+    assert status == 1
+    assert (tmp_path / "out" / "report.html").read_text() == report  # nothing of this run could stand there
+    monkeypatch.undo()
     status, _, err = gpuguide(*words)
     assert status == 0
     assert "Going on after step 4." in err
@@ -83,7 +92,7 @@ def test_a_full_disk_at_a_checkpoint(
 
     def fills(path: Path, content: bytes) -> int:
         nonlocal count
-        count += 1
+        count += path.name.startswith("unfinished")
         if count > 2:
             write(path, content[:100])
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -103,8 +112,12 @@ def test_a_full_disk_at_a_checkpoint(
 def test_a_full_disk_at_the_first_checkpoint(
     gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = Path.write_bytes
+
     def fills(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if path.name.startswith("unfinished"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", fills)
     status, _, err = gpuguide("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)

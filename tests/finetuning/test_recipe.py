@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from gpuguide import lora, models
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.finetuning import Declined, Listener, Prepared, Request, Story, html, run, saving
+from gpuguide.finetuning import Declined, Listener, Prepared, Request, Story, html, recipe, run, saving
 from gpuguide.hardware import device as devices
 from gpuguide.models import adapters, checkpoint
 
@@ -226,9 +226,8 @@ def test_declining_leaves_nothing(data: Path, gpt2_folder: Path) -> None:
         ({"epochs": 0.0}, "epochs is 0.0; it must be a positive number"),
         ({"alpha": 0.0}, "alpha is 0.0; it must be a positive number"),
         ({"seed": 2**32}, r"seed is 4294967296; it must be at least 0 and below 2\*\*32"),
-        ({"dropout": 1.5}, "dropout is 1.5"),
-        ({"rank": 1000}, "rank"),
-        ({"targets": ("q_proj",)}, "q_proj"),
+        ({"dropout": 1.5}, "dropout is 1.5; it must be"),
+        ({"targets": ("q_proj",)}, "No layer fits 'q_proj'"),
         ({"dtype": "fp8"}, "There is no format named 'fp8'"),
         ({"model": "drft"}, "There is no model named 'drft'. Did you mean draft"),
         ({"model": "no/folder"}, "no/folder is no folder with a checkpoint"),
@@ -277,6 +276,15 @@ def test_the_report_of_a_run_that_was_stopped_does_not_wait_for_more(data: Path,
     assert "Stopped" in page
     assert "after 9 of 20 steps" in page
     assert "http-equiv" not in page
+
+
+def test_a_run_that_ends_was_not_stopped(data: Path, gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Listener, "stopped", pytest.fail)
+    asked = request(data, gpt2_folder)
+    assert run(asked, CPU, Listener()).stopped is None
+    monkeypatch.setattr(recipe, "rank", lambda: 1)  # as a process that saves nothing
+    story = run(replace(asked, out=asked.out.with_name("second")), CPU, Listener())
+    assert (story.stopped, story.finished) == (None, None)
 
 
 def test_the_merged_checkpoint_can_be_read_by_whoever_reads_the_base(data: Path, gpt2_folder: Path) -> None:

@@ -89,10 +89,9 @@ def finetune(
     request = finetuning.Request(
         data=data, model=model, out=out, held_out=held_out, length=length, too_long=too_long,
         targets=tuple(targets or ["all"]), rank=rank, alpha=alpha, stabilised=stabilised, dropout=dropout,
-        epochs=epochs, steps=steps,
-        batch=batch, micro_batch=micro_batch, learning_rate=learning_rate, every=every, patience=patience or None,
-        dtype=dtype, weights=weights, counted=loss, compiled=compiled, seed=seed, prompts=tuple(prompt or []),
-        merge=merge, again=again,
+        epochs=epochs, steps=steps, batch=batch, micro_batch=micro_batch, learning_rate=learning_rate, every=every,
+        patience=patience or None, dtype=dtype, weights=weights, counted=loss, compiled=compiled, seed=seed,
+        prompts=tuple(prompt or []), merge=merge, again=again,
     )  # fmt: skip
     with joined(device) as where:
         if os.environ.get(RANK, "0") != "0":

@@ -20,7 +20,7 @@ from rich.text import Text
 from gpuguide.cli.screen import duration, err, listing, show, width
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning import Listener, Piece, Prepared, Story, write_report
-from gpuguide.finetuning.recipe import REPORT, STAGES
+from gpuguide.finetuning.recipe import STAGES
 from gpuguide.measure.units import format_bytes
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class Screen(Listener):
             self.say(f"step {step}: loss {story.losses[-1]:.3f}, held out {loss:.3f}; {self._left(story)}")
 
     def stopped(self, story: Story) -> None:
-        """Let the report say that nothing goes on any more, if there is one."""
+        """Let the report say that nothing goes on any more; before the training, there is none of this run yet."""
         self._end()
-        if (story.request.out / REPORT).is_file():
+        if STAGES.index(story.stage) >= STAGES.index("train"):
             with suppress(GpuguideError):  # of a full disk, for example, which has been told already
                 write_report(story, self.command)
 

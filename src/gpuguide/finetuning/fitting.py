@@ -87,6 +87,11 @@ class Demand:
         )
 
     @property
+    def can_be_packed(self) -> bool:
+        """Whether fewer bits for the matrices that have adapters are left to propose, and would save much."""
+        return not self.attention_only and self.base == "bf16"
+
+    @property
     def wider(self) -> float:
         """Bytes by which weights that are not packed are wider than the 16 bits that the cost model takes them to be.
 
@@ -102,12 +107,13 @@ class Demand:
 
         A chunk of logits is counted on top of whatever else is highest, so at most one chunk too much.
         """
-        moments = memory.predict(self.shape, self.setup).moments
+        predicted = memory.predict(self.shape, self.setup)
         if self.all_logits:
-            return max(moment.total for moment in moments) + self.wider
-        rows = default_chunk(self.shape.vocab, self.weights)
-        chunk = chunked_extra_memory(min(rows, self.at_once * self.length), self.shape.vocab, self.weights)
-        return max(moment.total for moment in moments if moment.name not in OF_ALL_LOGITS) + chunk + self.wider
+            return predicted.total + self.wider
+        tokens = min(default_chunk(self.shape.vocab, self.weights), self.at_once * self.length)
+        chunk = chunked_extra_memory(tokens, self.shape.vocab, self.weights)
+        others = (moment.total for moment in predicted.moments if moment.name not in OF_ALL_LOGITS)
+        return max(others) + chunk + self.wider
 
 
 def check(demand: Demand, available: int, device: str) -> float:
@@ -152,7 +158,7 @@ def _alone(demand: Demand, room: float) -> Iterator[str]:
         yield f"--micro-batch {most}, with which a step is the same and takes longer"
     if demand.weights > 2 and replace(demand, weights=2).bytes() <= room:
         yield "--dtype bf16"
-    if not demand.attention_only and demand.base == "bf16" and replace(demand, base="nf4").bytes() <= room:
+    if demand.can_be_packed and replace(demand, base="nf4").bytes() <= room:
         yield "--weights nf4, which keeps the frozen matrices in 4 bits"
     for length in _shorter(demand):
         if replace(demand, length=length, at_once=1).bytes() <= room:
@@ -163,23 +169,19 @@ def _alone(demand: Demand, room: float) -> Iterator[str]:
 
 def _together(demand: Demand, room: float) -> Iterator[str]:
     """Yield the fewest of all changes, one after another, with which it fits, if it fits with all."""
-    changes: list[tuple[str, dict[str, Any]]] = []
+    changes: list[tuple[str, str | int, dict[str, Any]]] = []
     if demand.weights > 2:
-        changes.append(("--dtype bf16", {"weights": 2}))
+        changes.append(("--dtype", "bf16", {"weights": 2}))
     if demand.at_once > 1:
-        changes.append(("--micro-batch 1", {"at_once": 1}))
-    if not demand.attention_only and demand.base == "bf16":
-        changes.append(("--weights nf4", {"base": "nf4"}))
-    options: list[str] = []
-    for option, change in changes:
-        demand = replace(demand, **change)
-        options.append(option)
+        changes.append(("--micro-batch", 1, {"at_once": 1}))
+    if demand.can_be_packed:
+        changes.append(("--weights", "nf4", {"base": "nf4"}))
+    changes += [("--length", length, {"length": length}) for length in _shorter(demand)]
+    options: dict[str, str | int] = {}
+    for option, value, change in changes:
+        options[option], demand = value, replace(demand, **change)
         if demand.bytes() <= room:
-            yield f"{' '.join(options)}, all together"
-            return
-    for length in _shorter(demand):
-        if replace(demand, length=length).bytes() <= room:
-            yield f"{' '.join([*options, f'--length {length}'])}, all together"
+            yield " ".join(f"{option} {value}" for option, value in options.items()) + ", all together"
             return
 
 

@@ -90,8 +90,8 @@ def _lines(path: Path) -> Iterator[Sample]:
         try:
             given = json.loads(line)
         except (ValueError, UnicodeDecodeError) as error:
-            beginning = {b"[": ", not one list", b"{": ", on that line alone"}.get(line.lstrip()[:1])
-            hint = f" The file must hold one object in each line{beginning}." if beginning else ""
+            how = {b"[": ", not one list", b"{": ", on that line alone"}.get(line.lstrip()[:1])
+            hint = f" The file must hold one object in each line{how}." if how else ""
             raise GpuguideError(f"{path}, {place}: this is no JSON ({error}).{hint}") from error
         yield _sample(given, place, path)
 

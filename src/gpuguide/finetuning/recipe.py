@@ -61,6 +61,11 @@ class Story:
     """When it was stopped before its end, if it was"""
 
     @property
+    def ended(self) -> float | None:
+        """When it was finished or stopped; ``None`` while it goes on."""
+        return self.finished or self.stopped
+
+    @property
     def best(self) -> tuple[int, float]:
         """The step after which the held-out loss was lowest, and that loss."""
         return min(self.measured, key=lambda row: row[1])
@@ -114,6 +119,8 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
         If the listener does not want to go on.
     """
     story = Story(request, device)
+    if request.weights not in settings.PACKINGS:
+        raise unknown("kind of weights", request.weights, settings.PACKINGS)
     folder = folder_of(request.model)
     _check_folder(request)
     listener.stage(story)
@@ -134,15 +141,15 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
     story.predicted = settings.checked_memory(request, config, prepared, plan, device, story.layers)
     try:
         _trained(story, listener, folder, tokenizer)
-    except torch.OutOfMemoryError as error:
-        raise GpuguideError(
-            f"{device.name} ran out of memory ({format_bytes(device.memory)}). The last state stays; run the same "
-            "command with a smaller --micro-batch to go on from it, or with a smaller --length to begin anew."
-        ) from error
-    finally:
-        if story.finished is None:
-            story.stopped = time.time()
-            listener.stopped(story)
+    except BaseException as error:
+        story.stopped = time.time()
+        listener.stopped(story)
+        if isinstance(error, torch.OutOfMemoryError):
+            raise GpuguideError(
+                f"{device.name} ran out of memory ({format_bytes(device.memory)}). The last state stays; run the same "
+                "command with a smaller --micro-batch to go on from it, or with a smaller --length to begin anew."
+            ) from error
+        raise
     return story
 
 
@@ -271,9 +278,8 @@ def _finish(story: Story, model: GPT2 | Llama, tokenizer: Tokenizer) -> None:
     after = [examples.continued(model, tokenizer, example) for example, _, _ in story.examples]
     story.examples = [(*row[:2], text) for row, text in zip(story.examples, after, strict=True)]
     if request.merge:
-        merged = checkpoint.read_model(request.out / MERGED, settings.FORMATS[plan.precision]).to(
-            story.device.torch_device
-        )
+        merged = checkpoint.read_model(request.out / MERGED, settings.FORMATS[plan.precision])
+        merged.to(story.device.torch_device)
         story.merged_loss = held_out_loss(merged, [each.sequence for each in prepared.held_out], plan)
     story.finished = time.time()
     saving.write_note(request.out / NOTE, summary(story))

@@ -68,7 +68,7 @@ def html(story: Story, command: str) -> str:
     narrow = curve.svg(story.losses, story.measured, plan.steps, best, 360, 280, "narrow")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=f"{story.request.model} fine-tuned on {story.request.data.name}",
-        running=story.finished is None and story.stopped is None,
+        running=story.ended is None,
         refresh=REFRESH,
         status=_status(story),
         tiles=list(_tiles(story)),
@@ -92,7 +92,7 @@ def _status(story: Story) -> str:
     plan = story.plan
     assert plan is not None
     done = f"{len(story.losses)} of {plan.steps} steps"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(story.finished or story.stopped or time.time()))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(story.ended or time.time()))
     if story.stopped is not None:
         return f"Stopped {when} on {story.device.name} after {done}. The same command goes on from the last state."
     if story.finished is None:
@@ -111,7 +111,7 @@ def _tiles(story: Story) -> Iterator[tuple[str, str, str]]:
     if story.peak is not None:
         predicted = f", predicted {format_bytes(story.predicted)}" if story.predicted else ""
         yield "GPU memory at its peak", format_bytes(story.peak), f"of {format_bytes(story.device.memory)}{predicted}"
-    seconds = (story.finished or story.stopped or time.time()) - story.began
+    seconds = (story.ended or time.time()) - story.began
     yield "time", f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min", "with loading and saving"
 
 

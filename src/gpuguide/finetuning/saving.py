@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from gpuguide.errors import GpuguideError
+from gpuguide.lora.files import write_whole
 
 
 def write_note(path: Path, content: dict[str, object]) -> None:
@@ -22,12 +22,8 @@ def write_note(path: Path, content: dict[str, object]) -> None:
 
 def write(path: Path, text: str) -> None:
     """Write a text, whole or not at all. Errors as :func:`write_note`."""
-    beside = path.with_name(f"{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise GpuguideError(f"{path} cannot be written ({error.strerror}); what was there before stays.") from error
