@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "benchmarks": {
         "measure",
         "hardware",
+        "finetuning",
         "inference",
         "interconnect",
         "topic",

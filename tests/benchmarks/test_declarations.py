@@ -18,6 +18,8 @@ from gpuguide.plotting import palette
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MATMULS = ["matmul-bf16", "matmul-fp16", "matmul-tf32", "matmul-fp32", "matmul-fp8"]
 TRANSFERS = ["h2d-pinned", "h2d-pageable", "d2h-pinned", "d2h-pageable"]
+TRAINED_PARTS = ["new-head", "soft-prompt", "top-quarter", "top-half", "lora", "full"]
+TRAINED_PARTS += ["new-head-full", "full-layer-rates"]
 CONTENDERS = {
     "ceilings": ["copy", *MATMULS, *TRANSFERS, "launch", "launch-graph"],
     "copy-size": ["copy"],
@@ -72,6 +74,17 @@ TOPICS = {
     "decode-linear": ["gpuguide", "torch"],
     "speculative-decode": ["gpuguide", "gpuguide-lookup", "plain"],
     "continuous-batching": ["gpuguide", "static", "hf-continuous", "hf-continuous-fa4"],
+    "lora-step": [
+        "gpuguide",
+        "peft",
+        "peft-no-autocast",
+        "peft-compile",
+        "peft-compile-chunked-loss",
+        "peft-liger",
+        "full-finetune-compile",
+    ],
+    "lora-inference": ["merged", "unmerged", "base"],
+    "lora-task": ["lora", "full", "last-layer"],
     "memory-hierarchy": ["shared", "l1", "l2"],
     "memory-latency": ["shared", "l1", "l2"],
     "bytes-in-flight": ["one-load", "four-loads"],
@@ -96,6 +109,9 @@ TOPICS = {
     "matmul-precision": ["torch", "gpuguide"],
     "train-step-precision": ["eager", "compile", "torchao"],
     "fp8-linear": ["gpuguide", "bf16-compile", "torchao"],
+    "transfer-learning": ["zero-shot", "in-context", *TRAINED_PARTS, "from-scratch"],
+    "transfer-learning-rate": [*TRAINED_PARTS, "from-scratch"],
+    "transfer-step": ["new-head", "soft-prompt", "top-quarter", "top-half", "lora", "full"],
 }
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""

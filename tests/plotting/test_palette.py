@@ -111,11 +111,15 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
         "decode-attention",
         "speculative-decode",
         "continuous-batching",
+        "lora-step",
+        "lora-inference",
+        "lora-task",
         "host-device-copy",
         "offload",
         "peer-copy",
         "all-reduce",
         "tensor-parallel-layer",
+        "transfer-learning",
     ],
 )
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rooms import imported, modules, room
 
-OF_TENSORS = {"attention", "cross_entropy", "logits", "precision", "sampling", "softmax"}
+OF_TENSORS = {"attention", "cross_entropy", "logits", "precision", "sampling", "softmax", "transfer"}
 PARTS_OF_TENSORS = (
     "gpuguide.dataframes.kernels",
     "gpuguide.inference.speculative.acceptance",

@@ -191,6 +191,9 @@ def loss_then_gradient_(
     cut = Cut.of(padded, logits.element_size(), piece_bytes, WARP_BYTES)
     cut.check_room(logits.device)
     smoothed = label_smoothing > 0
+    plain = not (smoothed or softcap)
+    if plain:  # no power and no gradient, so the kernel can do without a mask, with which it reads number by number
+        logits[:, vocab_size:] = -float("inf")
     words = cut.words(rows, logits.device)
     loss_then_gradient_kernel[(rows * cut.pieces,)](
         logits,
@@ -206,11 +209,11 @@ def loss_then_gradient_(
         label_smoothing,
         z_loss,
         softcap,
-        PADDED=padded != vocab_size,
+        PADDED=padded != vocab_size and not plain,
         SMOOTHED=smoothed,
         CAPPED=softcap > 0,
         **cut.arguments(),
-        **({} if softcap or smoothed else at_most(REGISTERS)),
+        **(at_most(REGISTERS) if plain else {}),
     )
 
 

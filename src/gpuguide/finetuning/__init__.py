@@ -7,6 +7,8 @@
 * :mod:`~gpuguide.finetuning.recipe`: the stages, one after another; :mod:`gpuguide.lora` trains.
 * :mod:`~gpuguide.finetuning.examples`, :mod:`~gpuguide.finetuning.saving`: samples before and after, and how files are
   written.
+* :mod:`~gpuguide.finetuning.return_types`, :mod:`~gpuguide.finetuning.comparison`: a task to fine-tune on, and ways of
+  fine-tuning side by side on it.
 * :mod:`~gpuguide.finetuning.curve`, :mod:`~gpuguide.finetuning.report`: one HTML file that shows it.
 """
 

@@ -9,6 +9,7 @@
   checkpoints with one merged in.
 * :mod:`~gpuguide.lora.loss`, :mod:`~gpuguide.lora.step`: the loss without all logits, and a whole step as one call.
 * :mod:`~gpuguide.lora.finetuning`: a training that can be watched, stopped and gone on with.
+* :mod:`~gpuguide.lora.update`: what a training of all weights changed, and in how few dimensions.
 * :mod:`~gpuguide.lora.cost`: parameters, operations and bytes, against training all weights.
 """
 

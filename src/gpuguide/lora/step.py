@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
+from gpuguide.kernels.graphs import workspace_of_its_own
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From tokens and targets, ``(batch, seq)`` both, to their mean loss"""
@@ -186,8 +187,12 @@ class TrainingStep:
         return loss.detach().float()
 
     def _capture(self) -> None:
-        """Capture a step, and leave parameters and optimizer as they were before."""
-        values = [each.detach().clone() for each in self.masters.trained]
+        """Capture a step, and leave parameters and optimizer as they were before.
+
+        At a learning rate of zero no parameter changes, and no copy of all has to wait for the end.
+        """
+        rates = [group["lr"].clone() for group in self.optimizer.param_groups]
+        self.set_learning_rate(0.0)
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -197,15 +202,15 @@ class TrainingStep:
         for parameter in self.parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=self._pool):
+        with workspace_of_its_own(), torch.cuda.graph(self.graph, pool=self._pool):
             self._result.copy_(self._step())
-        self._forget(values)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"].copy_(rate)
+        self._forget()
 
     @torch.no_grad()
-    def _forget(self, values: Sequence[torch.Tensor]) -> None:
-        for trained, value in zip(self.masters.trained, values, strict=True):
-            trained.copy_(value)
-        self.masters.store_values()
+    def _forget(self) -> None:
+        """Set what the optimizer has seen to zero."""
         for state in self.optimizer.state.values():
             for kept in state.values():
                 if isinstance(kept, torch.Tensor):

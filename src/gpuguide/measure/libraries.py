@@ -77,6 +77,7 @@ KNOWN = {
         "Liger Kernel", "liger_kernel.transformers.functional", ("liger-kernel", "liger-kernel-nightly")
     ),
     "transformers": Library("Transformers", "transformers", ("transformers",)),
+    "peft": Library("PEFT", "peft", ("peft",)),
     "torchao": Library("torchao", "torchao.quantization", ("torchao",)),
     "flashinfer": Library("FlashInfer", "flashinfer.decode", ("flashinfer-python",)),
     "flash-attn-4": Library("FlashAttention-4", "flash_attn.cute", ("flash-attn-4",)),
@@ -95,7 +96,7 @@ ON_THE_HOST = ("pandas", "polars", "duckdb")
 """Those that compute on the processor, whatever GPU the machine has"""
 BETWEEN = ("pyarrow", "numpy")
 """Those that only carry data from one to another"""
-PEERS = ("liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy", "torchao", "flashinfer")
+PEERS = ("peft", "liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy", "torchao", "flashinfer")
 """Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
 """What every run names, whatever its contenders are"""

@@ -19,6 +19,7 @@ from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.pictures import (
+    adapter_beside_weights,
     bits_by_magnitude,
     bytes_under_way,
     causal_tiles,
@@ -42,6 +43,7 @@ from gpuguide.plotting.pictures import (
     offloaded_layers_over_time,
     online_softmax,
     overlapped_schedule,
+    parts_that_are_trained,
     prefill_and_decode,
     race_of_the_tokens,
     radix_sort_passes,
@@ -59,6 +61,7 @@ from gpuguide.plotting.pictures import (
     wait_for_a_word,
     way_of_a_byte,
     ways_to_the_network,
+    weights_in_two_orders,
     what_utilisation_counts,
 )
 from gpuguide.plotting.renditions import is_narrow
@@ -72,6 +75,7 @@ __all__ = [
     "Figure",
     "Panel",
     "Theme",
+    "adapter_beside_weights",
     "bars",
     "bits_by_magnitude",
     "bytes_under_way",
@@ -106,6 +110,7 @@ __all__ = [
     "offloaded_layers_over_time",
     "online_softmax",
     "overlapped_schedule",
+    "parts_that_are_trained",
     "prefill_and_decode",
     "published_and_mine",
     "race_of_the_tokens",
@@ -133,5 +138,6 @@ __all__ = [
     "wait_for_a_word",
     "way_of_a_byte",
     "ways_to_the_network",
+    "weights_in_two_orders",
     "what_utilisation_counts",
 ]

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from gpuguide.plotting.pictures.attention import causal_tiles, online_softmax, overlapped_schedule, tile_traffic
 from gpuguide.plotting.pictures.choosing import kernel_lanes, mask_tiles
+from gpuguide.plotting.pictures.fine_tuning import (
+    adapter_beside_weights,
+    parts_that_are_trained,
+    weights_in_two_orders,
+)
 from gpuguide.plotting.pictures.frames import (
     frame_to_the_gpu,
     group_by_in_a_table,
@@ -40,6 +45,7 @@ from gpuguide.plotting.pictures.serving import cycle_of_guesses, shared_pages, s
 from gpuguide.plotting.pictures.tokens import from_text_to_token, softmax_on_a_line
 
 __all__ = [
+    "adapter_beside_weights",
     "bits_by_magnitude",
     "bytes_under_way",
     "causal_tiles",
@@ -63,6 +69,7 @@ __all__ = [
     "offloaded_layers_over_time",
     "online_softmax",
     "overlapped_schedule",
+    "parts_that_are_trained",
     "prefill_and_decode",
     "race_of_the_tokens",
     "radix_sort_passes",
@@ -80,5 +87,6 @@ __all__ = [
     "wait_for_a_word",
     "way_of_a_byte",
     "ways_to_the_network",
+    "weights_in_two_orders",
     "what_utilisation_counts",
 ]

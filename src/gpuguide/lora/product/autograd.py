@@ -18,8 +18,11 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
 
+from gpuguide.costs import roofline
 from gpuguide.lora.packed import Packed, PackedMatrix, Parts, kind_of, parts_of, unpack
+from gpuguide.lora.product import thin
 
 Frozen = torch.Tensor | Packed | PackedMatrix
 """A matrix that is not trained: ``(out, in)``, or packed"""
@@ -108,7 +111,8 @@ def product(
     come out of it; a packed matrix is unpacked a second time rather than kept in whole. Both parts are added in the
     products themselves. Neither the matrix nor its bias gets a gradient, whether they ask for one or not.
 
-    ``torch.compile`` takes it as it is, in one graph.
+    ``torch.compile`` takes it as it is, in one graph. There is no second derivative. In fp16 the product with A is kept
+    times ``scale``, so it must stay below 65,504 over the scale.
 
     Parameters and result as :func:`plain_product`.
     """
@@ -134,32 +138,56 @@ class _Product(torch.autograd.Function):
         *parts: torch.Tensor,
     ) -> torch.Tensor:
         """Multiply, and keep what the gradients need."""
-        read = x if dropped is None else dropped
-        hidden = functional.linear(read, down)
-        out = functional.linear(x, _matrix(parts, kind, x.dtype), bias)
+        rows = _as_rows(x)
+        read = rows if dropped is None else _as_rows(dropped)
+        hidden = thin.narrow(read, down.t(), scale)
         ctx.save_for_backward(read, hidden, down, up, *parts)
-        ctx.scale, ctx.spans, ctx.kind, ctx.dropping = scale, spans, kind, dropped is not None
-        return _add(out, hidden, up, scale, spans)
+        ctx.scale, ctx.spans, ctx.kind, ctx.dropping, ctx.shape = scale, spans, kind, dropped is not None, x.shape
+        matrix = _matrix(parts, kind, x.dtype)
+        whole = up if spans is None else whole_up(up, spans, len(matrix))
+        if kind is None and _is_joined(len(rows), reads=matrix.shape[1], writes=len(matrix), rank=hidden.shape[1]):
+            out = functional.linear(torch.cat([rows, hidden], dim=1), torch.cat([matrix, whole], dim=1), bias)
+        else:
+            out = _sum_of_products(functional.linear(rows, matrix, bias), hidden, whole.t())
+        return out.view(*x.shape[:-1], len(matrix))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of the inputs and of both thin matrices."""
         read, hidden, down, up, *parts = ctx.saved_tensors
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        through_up = _through_up(rows, up, ctx.spans) * ctx.scale  # for the gradient of A and for that of the input
+        rows = _as_rows(gradient)
+        whole = up if ctx.spans is None else whole_up(up, ctx.spans, rows.shape[1])
+        through_up = thin.narrow(rows, whole, ctx.scale)  # for the gradient of A and for that of the input
         of_down = of_up = of_x = of_dropped = None
-        if ctx.needs_input_grad[3]:
-            of_down = through_up.t() @ read.reshape(-1, read.shape[-1])
-        if ctx.needs_input_grad[4]:
-            of_up = _gradient_of_up(rows, hidden.flatten(0, -2), ctx.spans) * ctx.scale
+        if ctx.needs_input_grad[3] and ctx.needs_input_grad[4]:
+            of_up, of_down = thin.gradients(rows, hidden, read, through_up)
+        elif ctx.needs_input_grad[3]:
+            of_down = through_up.t() @ read
+        elif ctx.needs_input_grad[4]:
+            of_up = rows.t() @ hidden
+        if of_up is not None and ctx.spans is not None:
+            of_up = _of_spans(of_up, ctx.spans, up.shape[1])
         if ctx.needs_input_grad[0]:
-            of_x = rows @ _matrix_again(parts, ctx.kind, rows.dtype)
-            if not ctx.dropping:
-                of_x = _sum_of_products(of_x, through_up, down)
-            of_x = of_x.view(read.shape)
+            matrix = _matrix_again(parts, ctx.kind, rows.dtype)
+            if ctx.dropping:
+                of_x = rows @ matrix
+            elif ctx.kind is None and _is_joined(len(rows), len(matrix), matrix.shape[1], hidden.shape[1]):
+                of_x = torch.cat([rows, through_up], dim=1) @ torch.cat([matrix, down])
+            else:
+                of_x = _sum_of_products(rows @ matrix, through_up, down)
+            of_x = of_x.view(ctx.shape)
         if ctx.dropping and ctx.needs_input_grad[1]:
-            of_dropped = (through_up @ down).view(read.shape)
+            of_dropped = (through_up @ down).view(ctx.shape)
         return of_x, of_dropped, None, of_down, of_up, None, None, None, *(None for _ in parts)
+
+
+def _as_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return ``(..., columns)`` as ``(rows, columns)``.
+
+    The same view goes into every product, and is what is kept. A compiler would take two for two values, and compute
+    and write both from what they have in common, the activation before.
+    """
+    return x.reshape(-1, x.shape[-1])
 
 
 def _matrix(parts: Parts, kind: int | None, dtype: torch.dtype) -> torch.Tensor:
@@ -171,57 +199,48 @@ def _matrix_again(parts: Parts, kind: int | None, dtype: torch.dtype) -> torch.T
     return parts[0] if kind is None else unpack(list(parts), kind, dtype, again=True)
 
 
-def _add(out: torch.Tensor, hidden: torch.Tensor, up: torch.Tensor, scale: float, spans: Spans | None) -> torch.Tensor:
-    """Return the frozen part with the adapter's added to it, in place where nothing is traced."""
-    if spans is None:
-        return _sum_of_products(out, hidden, up.t(), scale)
-    of_each = list(zip(spans, hidden.chunk(len(spans), dim=-1), _by_span(up, spans), strict=True))
-    if torch.compiler.is_compiling():
-        return out + scale * _spread([(span, columns @ part.t()) for span, columns, part in of_each], out)
-    flat = out.flatten(0, -2)
-    for (start, stop), columns, part in of_each:
-        flat[:, start:stop].addmm_(columns.flatten(0, -2), part.t(), alpha=scale)
-    return out
+def _is_joined(rows: int, reads: int, writes: int, rank: int) -> bool:
+    """Return whether the thin factors are put beside the frozen ones, so that one product does both.
 
-
-def _spread(found: list[tuple[tuple[int, int], torch.Tensor]], out: torch.Tensor) -> torch.Tensor:
-    """Return what was found for some columns side by side, in the shape of ``out``, with zeros between."""
-    pieces, reached = [], 0
-    for (start, stop), piece in found:
-        if start > reached:
-            pieces.append(out.new_zeros(*out.shape[:-1], start - reached))
-        pieces.append(piece)
-        reached = stop
-    if reached < out.shape[-1]:
-        pieces.append(out.new_zeros(*out.shape[:-1], out.shape[-1] - reached))
-    return torch.cat(pieces, dim=-1)
-
-
-def _sum_of_products(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Return ``out + scale * left @ right``.
-
-    In eager mode that is one product, which adds to what is there. A compiler would copy ``out`` first, since it does
-    nothing in place by itself; a sum it puts into the operation that comes next.
+    That copies the inputs and the frozen matrix, and saves writing and reading what is written once more, which few
+    rows are not worth. With a rank that is no multiple of 8, rows would begin where a GPU cannot read them whole. In
+    eager mode a product adds to what is there, and nothing is written twice.
     """
+    return torch.compiler.is_compiling() and rank % 8 == 0 and rows * reads + writes * reads < rows * writes
+
+
+def _sum_of_products(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return ``out + left @ right``, in the place of ``out``, by one product that adds to what is there."""
     if torch.compiler.is_compiling():
-        return out + (left @ right if scale == 1 else scale * (left @ right))
-    out.flatten(0, -2).addmm_(left.flatten(0, -2), right, alpha=scale)
-    return out
+        add_product_(out, left, right)
+        return out
+    return out.addmm_(left, right)
 
 
-def _through_up(rows: torch.Tensor, up: torch.Tensor, spans: Spans | None) -> torch.Tensor:
-    """Return what comes back through B, ``(rows, spans * rank)``."""
-    if spans is None:
-        return rows @ up
-    parts = zip(spans, _by_span(up, spans), strict=True)
-    return torch.cat([rows[:, start:stop] @ part for (start, stop), part in parts], dim=1)
+@torch.library.custom_op("gpuguide::add_product_", mutates_args=("out",))
+def add_product_(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add ``left @ right`` to ``out``: ``(rows, columns)``, ``(rows, rank)`` and ``(rank, columns)``.
+
+    As an operator, because ``torch.compile`` does not take ``addmm_`` for what it is: it would copy ``out`` first, or
+    store the product and add it in the operation that comes next.
+    """
+    out.addmm_(left, right)
 
 
-def _gradient_of_up(rows: torch.Tensor, hidden: torch.Tensor, spans: Spans | None) -> torch.Tensor:
-    if spans is None:
-        return rows.t() @ hidden
-    of_each = zip(spans, hidden.chunk(len(spans), dim=1), strict=True)
-    return torch.cat([rows[:, start:stop].t() @ columns for (start, stop), columns in of_each])
+@add_product_.register_fake
+def _nothing(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Return nothing, as the operator does."""
+
+
+@register_flop_formula(torch.ops.gpuguide.add_product_)
+def _flops_added(out: torch.Size, left: torch.Size, right: torch.Size, **others: Any) -> int:
+    return roofline.matmul_flops(left[0], left[1], right[1])
+
+
+def _of_spans(whole: torch.Tensor, spans: Spans, rank: int) -> torch.Tensor:
+    """Return of :func:`whole_up`, or of its gradient, what is not always zero: ``(rows of all spans, rank)``."""
+    pieces = [whole[start:stop, place * rank : (place + 1) * rank] for place, (start, stop) in enumerate(spans)]
+    return torch.cat(pieces)
 
 
 def _by_span(up: torch.Tensor, spans: Spans) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,1 @@
+"""Training with adapters, and using what came of it."""

@@ -1,0 +1,288 @@
+"""Triton kernels of products that read a large matrix once and leave little: beside a thin matrix, and over its rows.
+
+They are bound by memory. So a program holds a few tiles of the large matrix on their way at any time, and there are
+enough programs for all multiprocessors. The thin operand is read again by every program, out of the L2 cache; the
+larger a program's tile, the less often.
+
+:func:`narrow` sums along a row: a program has its rows to itself. :func:`sums_over_rows` sums along a column, and there
+are too few columns: rows are divided among programs as well, whose sums in fp32 a second kernel puts together, always
+in the same order. An adapter needs two such sums, of different matrices over the same rows: one launch takes both.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+MOST_SPLITS = 64
+"""Among how many programs the rows of one column are divided at most: one program adds up all their sums at once"""
+ADDED_AT_ONCE = 8192
+"""Sums in fp32 that a program of :func:`added_kernel` holds in its registers"""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a program loads of the large matrix at once, with how many warps, and how many of them are on the way."""
+
+    rows: int
+    columns: int
+    warps: int = 4
+    stages: int = 4
+    programs: int = 2
+    """For each multiprocessor, where rows are divided"""
+
+
+@triton.jit
+def narrow_kernel(
+    wide,  # (rows, inner), with the numbers of a row side by side
+    thin,  # (rank, inner) if INNER_LAST, else (inner, rank), contiguous
+    out,  # (rows, rank), contiguous
+    rows,
+    inner,
+    row_stride,
+    scale,
+    RANK: tl.constexpr,
+    INNER_LAST: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,  # of the large matrix, at once
+    WIDTH: tl.constexpr,  # a power of two, RANK or more
+):
+    """Multiply some rows by the whole thin matrix."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, COLUMNS)
+    place = tl.arange(0, WIDTH)
+    wide += row.to(tl.int64)[:, None] * row_stride + lane[None, :]  # an offset may exceed 32 bits
+    if INNER_LAST:
+        thin += place[None, :] * inner + lane[:, None]
+    else:
+        thin += lane[:, None] * RANK + place[None, :]
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(0, inner, COLUMNS):
+        inside = start + lane < inner
+        x = tl.load(wide + start, mask=(row < rows)[:, None] & inside[None, :], other=0.0)
+        offset = start if INNER_LAST else start * RANK
+        factor = tl.load(thin + offset, mask=inside[:, None] & (place < RANK)[None, :], other=0.0)
+        total = tl.dot(x, factor, total, input_precision="ieee")
+    out += row.to(tl.int64)[:, None] * RANK + place[None, :]
+    tl.store(out, (total * scale).to(out.dtype.element_ty), mask=(row < rows)[:, None] & (place < RANK)[None, :])
+
+
+@triton.jit
+def sums_kernel(
+    wide,  # (rows, columns), with the numbers of a row side by side
+    thin,  # (rows, rank), contiguous
+    other_wide,  # (rows, other_columns)
+    other_thin,  # (rows, rank), contiguous
+    sums,  # (splits, blocks, COLUMNS, WIDTH), fp32
+    rows,
+    columns,
+    row_stride,
+    other_columns,
+    other_row_stride,
+    rows_each,  # of a split, a multiple of ROWS
+    RANK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Sum over some rows, for a block of columns of the one matrix or of the other, whose blocks come after."""
+    block = tl.program_id(0)
+    blocks = tl.cdiv(columns, COLUMNS)
+    sums += (tl.program_id(1) * tl.num_programs(0) + block).to(tl.int64) * (COLUMNS * WIDTH)
+    if block >= blocks:  # one loop for both: with two, the tiles of each would have their room
+        wide, thin = other_wide, other_thin
+    columns = tl.where(block < blocks, columns, other_columns)  # not above: of a one, Triton makes a constant
+    row_stride = tl.where(block < blocks, row_stride, other_row_stride)
+    block = tl.where(block < blocks, block, block - blocks)
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    lane = tl.arange(0, ROWS)
+    place = tl.arange(0, WIDTH)
+    first = tl.program_id(1) * rows_each
+    stop = tl.minimum(first + rows_each, rows)
+    here = first.to(tl.int64) + lane  # an offset may exceed 32 bits
+    wide += here[:, None] * row_stride + column[None, :]
+    thin += here[:, None] * RANK + place[None, :]
+    total = tl.zeros((COLUMNS, WIDTH), tl.float32)
+    for start in range(first, stop, ROWS):
+        inside = start + lane < stop
+        x = tl.load(wide, mask=inside[:, None] & (column < columns)[None, :], other=0.0)
+        factor = tl.load(thin, mask=inside[:, None] & (place < RANK)[None, :], other=0.0)
+        total = tl.dot(tl.trans(x), factor, total, input_precision="ieee")
+        wide += ROWS * row_stride
+        thin += ROWS * RANK
+    tl.store(sums + tl.arange(0, COLUMNS)[:, None] * WIDTH + place[None, :], total)
+
+
+@triton.jit
+def added_kernel(
+    sums,  # (splits, blocks, COLUMNS, WIDTH), fp32
+    out,  # (columns, rank), contiguous
+    other_out,  # (rank, other_columns), contiguous
+    splits,
+    blocks,
+    columns,
+    other_columns,
+    RANK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,  # a power of two, ``splits`` or more
+    CHUNK: tl.constexpr,  # of the columns of a block, how many a program takes
+):
+    """Add up the sums of all splits for some columns."""
+    column = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)  # the padded ones of the last block are counted too
+    place = tl.arange(0, WIDTH)
+    split = tl.arange(0, SPLITS)
+    offset = split.to(tl.int64)[:, None, None] * blocks * (COLUMNS * WIDTH)
+    offset += column[None, :, None] * WIDTH + place[None, None, :]
+    every = tl.load(sums + offset, mask=(split < splits)[:, None, None], other=0.0)
+    total = tl.sum(every, 0).to(out.dtype.element_ty)
+    other_column = column - tl.cdiv(columns, COLUMNS) * COLUMNS
+    real = (place < RANK)[None, :]
+    tl.store(out + column[:, None] * RANK + place[None, :], total, mask=(column < columns)[:, None] & real)
+    is_other = (other_column >= 0) & (other_column < other_columns)
+    other_out += place[None, :] * other_columns + other_column[:, None]
+    tl.store(other_out, total, mask=is_other[:, None] & real)
+
+
+# --- launches --------------------------------------------------------------------------------------------
+
+
+def narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float, tile: Tile | None = None) -> torch.Tensor:
+    """Return ``scale * wide @ thin``. See :func:`gpuguide.lora.product.thin.narrow`.
+
+    Parameters
+    ----------
+    wide : torch.Tensor
+        ``(rows, inner)``
+    thin : torch.Tensor
+        ``(inner, rank)``, of any layout.
+    scale : float
+        What the product is multiplied by.
+    tile : Tile, optional
+        What a program takes at once.
+    """
+    (rows, inner), rank = wide.shape, thin.shape[1]
+    wide = _with_dense_rows(wide)
+    inner_last = thin.t().is_contiguous()
+    tile = tile or tile_for_narrow(rows, rank, _multiprocessors(wide.device))
+    out = wide.new_empty(rows, rank)
+    narrow_kernel[(triton.cdiv(rows, tile.rows),)](
+        wide,
+        thin if inner_last else thin.contiguous(),
+        out,
+        rows,
+        inner,
+        wide.stride(0),
+        scale,
+        RANK=rank,
+        INNER_LAST=inner_last,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        WIDTH=width(rank),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out
+
+
+def sums_over_rows(
+    wide: torch.Tensor,
+    thin: torch.Tensor,
+    other_wide: torch.Tensor,
+    other_thin: torch.Tensor,
+    tile: Tile | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``wide.t() @ thin`` and ``other_thin.t() @ other_wide``, both contiguous.
+
+    Parameters
+    ----------
+    wide, other_wide : torch.Tensor
+        ``(rows, columns)``, each with columns of its own.
+    thin, other_thin : torch.Tensor
+        ``(rows, rank)``, both of one rank.
+    tile : Tile, optional
+        What a program takes at once.
+    """
+    (rows, columns), rank, other_columns = wide.shape, thin.shape[1], other_wide.shape[1]
+    wide, other_wide = _with_dense_rows(wide), _with_dense_rows(other_wide)
+    tile = tile or tile_for_sums(rank)
+    blocks = triton.cdiv(columns, tile.columns) + triton.cdiv(other_columns, tile.columns)
+    splits, rows_each = divided(rows, blocks, tile, _multiprocessors(wide.device))
+    sums = torch.empty(splits, blocks, tile.columns, width(rank), dtype=torch.float32, device=wide.device)
+    out, other_out = wide.new_empty(columns, rank), wide.new_empty(rank, other_columns)
+    sums_kernel[(blocks, splits)](
+        wide,
+        thin.contiguous(),
+        other_wide,
+        other_thin.contiguous(),
+        sums,
+        rows,
+        columns,
+        wide.stride(0),
+        other_columns,
+        other_wide.stride(0),
+        rows_each,
+        RANK=rank,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        WIDTH=width(rank),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    at_once = triton.next_power_of_2(splits)
+    chunk = min(tile.columns, max(1, ADDED_AT_ONCE // (at_once * width(rank))))
+    added_kernel[(blocks * tile.columns // chunk,)](
+        sums,
+        out,
+        other_out,
+        splits,
+        blocks,
+        columns,
+        other_columns,
+        RANK=rank,
+        COLUMNS=tile.columns,
+        WIDTH=width(rank),
+        SPLITS=at_once,
+        CHUNK=chunk,
+    )
+    return out, other_out
+
+
+def tile_for_narrow(rows: int, rank: int, multiprocessors: int) -> Tile:
+    """Return a tile of as many rows as leave a program for nearly every multiprocessor."""
+    stages = 4 if width(rank) <= 64 else 3  # with their part of the thin matrix they must find room
+    for height in (64, 32):
+        if triton.cdiv(rows, height) >= 0.9 * multiprocessors:
+            return Tile(height, 128, stages=stages)
+    return Tile(16, 256 if width(rank) <= 32 else 128, stages=stages)
+
+
+def tile_for_sums(rank: int) -> Tile:
+    """Return a tile for sums over rows."""
+    return Tile(64, 128, stages=4 if width(rank) <= 64 else 3)
+
+
+def divided(rows: int, blocks: int, tile: Tile, multiprocessors: int) -> tuple[int, int]:
+    """Return among how many programs the rows of a column are divided, and how many rows each of them takes."""
+    wanted = max(1, min(MOST_SPLITS, tile.programs * multiprocessors // blocks))
+    rows_each = tile.rows * triton.cdiv(triton.cdiv(rows, wanted), tile.rows)
+    return triton.cdiv(rows, rows_each), rows_each
+
+
+def width(rank: int) -> int:
+    """Return how many columns a product has that yields ``rank``: tensor cores take no fewer than 16."""
+    return max(16, int(triton.next_power_of_2(rank)))
+
+
+def _with_dense_rows(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors a device has; interpreted on a processor, a few."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

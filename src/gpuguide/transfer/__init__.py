@@ -1,0 +1,39 @@
+"""Transfer learning: which part of a pretrained model is trained for another task, and what that costs.
+
+* :mod:`~gpuguide.transfer.freezing`: what is trained and what stays, batch norms too; a learning rate for each layer.
+* :mod:`~gpuguide.transfer.texts`: a language model that answers by its next token, with a new head or a soft prompt,
+  or after solved examples.
+* :mod:`~gpuguide.transfer.cost`: operations and memory, by how deep the gradient goes.
+* :mod:`~gpuguide.transfer.images`, :mod:`~gpuguide.transfer.resnet`: two tasks on drawn images, and a network for them.
+"""
+
+from gpuguide.transfer.cost import Depth, kept_bytes, operations, saved_bytes, training_bytes
+from gpuguide.transfer.freezing import changed, layer_rates, snapshot, train_mode, train_only, trained_parameters
+from gpuguide.transfer.images import SHAPES, SIGNS, Images, shapes, signs
+from gpuguide.transfer.resnet import ResNet
+from gpuguide.transfer.texts import NewHead, NextToken, SoftPrompt, hidden_at, with_examples
+
+__all__ = [  # noqa: RUF022 - the order of the API reference
+    "train_only",
+    "train_mode",
+    "trained_parameters",
+    "snapshot",
+    "changed",
+    "layer_rates",
+    "NextToken",
+    "NewHead",
+    "SoftPrompt",
+    "with_examples",
+    "hidden_at",
+    "Depth",
+    "operations",
+    "kept_bytes",
+    "training_bytes",
+    "saved_bytes",
+    "Images",
+    "shapes",
+    "SHAPES",
+    "signs",
+    "SIGNS",
+    "ResNet",
+]

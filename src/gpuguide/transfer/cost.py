@@ -1,0 +1,133 @@
+"""What it costs to train a part of a model: operations and memory, by how deep its gradient has to go.
+
+A layer's matrices multiply each token once in the forward pass. If anything before or in the layer is trained, the
+gradient passes it, which is a second product; if its matrices are trained, their own gradient is a third. So what
+decides is where the lowest trained part is, and not how many numbers are trained. These decide the optimizer's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+Part = Literal["unreached", "passed", "adapted", "trained"]
+"""What a layer is to the gradient: it ends above, or passes frozen matrices, or ones with adapters, or trains them"""
+PRODUCTS: dict[Part, int] = {"unreached": 1, "passed": 2, "adapted": 2, "trained": 3}
+"""Products of each matrix with each token in a step; the thin ones of adapters are left out"""
+KEPT: dict[Part, int] = {"unreached": 0, "passed": 10, "adapted": 16, "trained": 16}
+"""Numbers that a layer of GPT-2 keeps of each token for the backward pass, in widths of the model.
+
+What enters both norms (2), query, key and value (3), attention's result (1) and what enters the activation (4) are
+needed to pass a gradient on. What enters the matrices beside that, the results of both norms and of the activation
+(1 + 1 + 4), is needed for their own gradients, and for those of adapters.
+"""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How far down a transformer is trained.
+
+    Parameters
+    ----------
+    layers : int
+        Of the whole model.
+    reached : int
+        How many of them, counted from the last one, the gradient passes.
+    part : str
+        What these are: ``"passed"``, ``"adapted"`` or ``"trained"``.
+
+    Raises
+    ------
+    ValueError
+        If more layers are reached than there are, or fewer than none.
+    """
+
+    layers: int
+    reached: int
+    part: Part
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reached <= self.layers:
+            raise ValueError(f"{self.reached} layers are reached; from 0 to {self.layers} are possible")
+
+    def of_layers(self, amounts: dict[Part, int]) -> int:
+        """Return the sum of what each layer adds, given by what it is."""
+        return self.reached * amounts[self.part] + (self.layers - self.reached) * amounts["unreached"]
+
+
+def operations(depth: Depth, hidden: int, seq_len: int) -> float:
+    """Return the operations a token of a training step, with attention's and without those of the head.
+
+    Parameters
+    ----------
+    depth : Depth
+        How far down is trained.
+    hidden : int
+        Width of the model, whose layers have ``12 hidden**2`` weights.
+    seq_len : int
+        Length of the texts. Half of all scores are counted, since attention is causal.
+    """
+    matrices = 2 * 12 * hidden**2 * depth.of_layers(PRODUCTS)
+    attention: dict[Part, int] = {"unreached": 1, "passed": 3, "adapted": 3, "trained": 3}
+    return matrices + 2 * hidden * seq_len * depth.of_layers(attention)
+
+
+def kept_bytes(depth: Depth, hidden: int, tokens: int, element_size: int = 4) -> int:
+    """Return the bytes that the layers keep for the backward pass, without what grows with neither.
+
+    Parameters
+    ----------
+    depth : Depth
+        How far down is trained.
+    hidden : int
+        Width of the model.
+    tokens : int
+        Of the whole batch, padding included.
+    element_size : int
+        Bytes of a number.
+    """
+    return depth.of_layers(KEPT) * tokens * hidden * element_size
+
+
+def training_bytes(parameters: int, trained: int, kept: int) -> int:
+    """Return the bytes of a step in fp32 at its highest: weights, Adam's two moments, and what a backward pass holds.
+
+    That is what layers keep when it begins and all gradients when it ends; one goes as the other comes.
+
+    Parameters
+    ----------
+    parameters, trained : int
+        Of the whole model, and those of them that are trained.
+    kept : int
+        From :func:`kept_bytes`.
+    """
+    return 4 * parameters + 8 * trained + max(4 * trained, kept)
+
+
+def saved_bytes(call: Callable[[], torch.Tensor], model: nn.Module) -> int:
+    """Count the bytes that autograd keeps while it computes something; memory that is shared counts once.
+
+    Parameters
+    ----------
+    call : callable
+        Computes a result that a gradient can start from.
+    model : nn.Module
+        Its parameters are there anyway, and are not counted.
+    """
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage  # held, so that its address is given to nothing else meanwhile
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = call()
+    del result
+    return sum(storage.nbytes() for storage in found.values())
