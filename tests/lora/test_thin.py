@@ -91,8 +91,9 @@ def compiled_for_hopper() -> None:
             tile = thin_kernels.tile_for_narrow(rows, rank, 132)
             built = compiled(thin_kernels.narrow_kernel, rank, tile, INNER_LAST=inner_last)
             check(built, tile.rows >= 64, (rank, tile, inner_last))
-        tile = thin_kernels.tile_for_sums(rank)
-        check(compiled(thin_kernels.sums_kernel, rank, tile), True, rank)
+        for columns in (4096, 132 * 128 + 1):
+            tile = thin_kernels.tile_for_sums(rank, columns, 132)
+            check(compiled(thin_kernels.sums_kernel, rank, tile), True, (rank, columns))
         for one in ("rows", "columns", "other_columns", "row_stride", "other_row_stride"):
             compiled(thin_kernels.sums_kernel, rank, tile, **{one: 1})
     for one in ("rows", "inner", "row_stride"):

@@ -38,7 +38,7 @@ from gpuguide.transfer import NextToken, trained_parameters
 EXAMPLES = (32, 128, 512, 1223)
 """To train on; the last are all that there are"""
 LEARNING_RATES = {
-    "new-head": 3e-2,
+    "new-head": 1e-2,
     "soft-prompt": 1e-1,
     "top-quarter": 1e-4,
     "top-half": 3e-5,

@@ -20,8 +20,10 @@ import triton.language as tl
 
 MOST_SPLITS = 64
 """Among how many programs the rows of one column are divided at most: one program adds up all their sums at once"""
-ADDED_AT_ONCE = 8192
-"""Sums in fp32 that a program of :func:`added_kernel` holds in its registers"""
+ADDED_AT_ONCE = 2048
+"""Sums in fp32 that a program of :func:`added_kernel` holds in its registers: few, so that there are many programs"""
+SUMMED_AT_ONCE = 128
+"""Columns that a program of :func:`sums_kernel` takes"""
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,10 @@ def sums_over_rows(
     """
     (rows, columns), rank, other_columns = wide.shape, thin.shape[1], other_wide.shape[1]
     wide, other_wide = _with_dense_rows(wide), _with_dense_rows(other_wide)
-    tile = tile or tile_for_sums(rank)
+    multiprocessors = _multiprocessors(wide.device)
+    tile = tile or tile_for_sums(rank, columns + other_columns, multiprocessors)
     blocks = triton.cdiv(columns, tile.columns) + triton.cdiv(other_columns, tile.columns)
-    splits, rows_each = divided(rows, blocks, tile, _multiprocessors(wide.device))
+    splits, rows_each = divided(rows, blocks, tile, multiprocessors)
     sums = torch.empty(splits, blocks, tile.columns, width(rank), dtype=torch.float32, device=wide.device)
     out, other_out = wide.new_empty(columns, rank), wide.new_empty(rank, other_columns)
     sums_kernel[(blocks, splits)](
@@ -254,16 +257,24 @@ def sums_over_rows(
 
 def tile_for_narrow(rows: int, rank: int, multiprocessors: int) -> Tile:
     """Return a tile of as many rows as leave a program for nearly every multiprocessor."""
-    stages = 4 if width(rank) <= 64 else 3  # with their part of the thin matrix they must find room
+    stages = 6 if width(rank) <= 64 else 3  # with their part of the thin matrix they must find room
     for height in (64, 32):
         if triton.cdiv(rows, height) >= 0.9 * multiprocessors:
             return Tile(height, 128, stages=stages)
     return Tile(16, 256 if width(rank) <= 32 else 128, stages=stages)
 
 
-def tile_for_sums(rank: int) -> Tile:
-    """Return a tile for sums over rows."""
-    return Tile(64, 128, stages=4 if width(rank) <= 64 else 3)
+def tile_for_sums(rank: int, columns: int, multiprocessors: int) -> Tile:
+    """Return a tile for sums over rows, of so many columns in all.
+
+    One program for each multiprocessor writes fewest sums. With more blocks of columns than multiprocessors a second
+    one fills the last round.
+    """
+    if width(rank) > 64:
+        return Tile(64, SUMMED_AT_ONCE, stages=3)
+    if columns > multiprocessors * SUMMED_AT_ONCE:
+        return Tile(64, SUMMED_AT_ONCE, stages=4)
+    return Tile(64, SUMMED_AT_ONCE, stages=5, programs=1)
 
 
 def divided(rows: int, blocks: int, tile: Tile, multiprocessors: int) -> tuple[int, int]:
