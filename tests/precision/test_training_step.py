@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import fresh_cache
 from torch.nn import functional
 
 from gpuguide.precision import WRONG_STEPS, LossScaler, Outcome, Training, autocast, require, supported, train_step
 
 VOCABULARY = 7
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here for torch.compile")
 
 
 class Bomb(nn.Module):
@@ -250,6 +254,29 @@ def test_autocast_follows_the_device() -> None:
         autocast("e4m3", "cpu")
     with pytest.raises(ValueError, match="There is no format 'half'"):
         autocast("half", "cpu")
+
+
+def test_what_is_compiled_is_cached_by_the_format_of_autocast() -> None:
+    tags = [torch.compiler.config.cache_key_tag]
+    for format in ("fp16", "bf16", "fp32"):
+        with contextlib.suppress(RuntimeError), autocast(format, "cpu"):
+            tags.append(torch.compiler.config.cache_key_tag)
+            raise RuntimeError
+    outside, fp16, bf16, fp32 = tags
+    assert outside == fp32 == torch.compiler.config.cache_key_tag
+    assert len({outside, fp16, bf16}) == 3
+
+
+@needs_compiler
+def test_a_model_compiled_for_bf16_is_not_the_one_that_was_compiled_for_fp16() -> None:
+    """The cache of PyTorch 2.11 would hand that one out, since both take fp32 and return it."""
+    small = torch.full((4, 4), 1e-9)
+    with fresh_cache():
+        for format, found in (("fp16", 0.0), ("bf16", 4e-9)):
+            torch.compiler.reset()
+            summed = torch.compile(lambda x: (x @ torch.ones(4, 4)).float())
+            with autocast(format, "cpu"):
+                assert summed(small)[0, 0].item() == pytest.approx(found, rel=0.01), format
 
 
 @pytest.mark.gpu

@@ -7,8 +7,10 @@ ISA", section on ``mma`` instructions, for the first compute capability with eac
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
+import torch.compiler.config
 
 from gpuguide.precision.formats import Format, named
 
@@ -60,6 +62,11 @@ def autocast(format: str | Format | torch.dtype, device: torch.device | str) -> 
     PyTorch's own autocast is given the type of a device. With ``"cuda"`` on a machine without a GPU it warns and does
     nothing, and with ``"cpu"`` it does nothing to a model on a GPU. Here it follows the device.
 
+    What is compiled within it is cached under the name of the format. The cache of ``torch.compile`` in PyTorch 2.11
+    asks only whether autocast is on (2.13 asks for the format, https://github.com/pytorch/pytorch/pull/181564). A model
+    compiled for bf16 then computes in fp16 where that was compiled before, in the same process or another, and its
+    gradients underflow without a loss scaler.
+
     Parameters
     ----------
     format : str, Format or torch.dtype
@@ -77,4 +84,13 @@ def autocast(format: str | Format | torch.dtype, device: torch.device | str) -> 
         return contextlib.nullcontext()
     if wanted.name not in AUTOCAST or wanted.dtype is None:
         raise ValueError(f"Autocast computes in {' and '.join(AUTOCAST)}, not in {wanted.name}.")
-    return torch.autocast(torch.device(device).type, wanted.dtype)
+    entered = torch.autocast(torch.device(device).type, wanted.dtype)
+    return entered if torch.compiler.is_compiling() else _cached_apart(entered, wanted.name)
+
+
+@contextlib.contextmanager
+def _cached_apart(entered: torch.autocast, name: str) -> Iterator[None]:
+    """Enter autocast, with the name of its format in the keys of all that ``torch.compile`` caches."""
+    others = torch.compiler.config.cache_key_tag
+    with torch.compiler.config.patch(cache_key_tag=f"{others} autocast {name}"), entered:  # type: ignore[attr-defined]
+        yield

@@ -71,7 +71,7 @@ WAYS = {
     "fp32": Way(),
     "tf32": Way(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
     "fp16": Way("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
-    "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=3e-2),
+    "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=1e-2),
     "pure-bf16": Way(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
     "fp8": Way("bf16", needs=frozenset({"bf16", "fp8"}), accepted=2e-1),
 }
