@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from gpuguide.cli import training_screen
@@ -20,6 +21,10 @@ from gpuguide.finetuning import recipe
 
 Run = Callable[..., tuple[int, str, str]]
 WORDS = ("import", "return", "raise", "yield", "assert", "global")
+TWO_GPUS = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+)
 SMALL = ("--model", "draft", "--device", "cpu", "--steps", 6, "--every", 2, "--rank", 4)
 
 
@@ -197,9 +202,14 @@ def test_a_terminal_shows_a_chart_that_is_renewed(data: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_two_processes_under_torchrun_train_as_one(gpuguide: Run, data: Path, tmp_path: Path) -> None:
-    assert gpuguide("finetune", data, "--out", tmp_path / "one", "-y", *SMALL)[0] == 0
-    words = [*map(str, ("finetune", data, "--out", tmp_path / "two", *SMALL))]
+@pytest.mark.parametrize(("device", "near"), [("cpu", 1e-5), pytest.param("gpu", 1e-2, marks=TWO_GPUS)])
+def test_two_processes_under_torchrun_train_as_one(
+    gpuguide: Run, data: Path, tmp_path: Path, device: str, near: float
+) -> None:
+    """On GPUs the products are in bf16, and half a batch is summed in another order than a whole one."""
+    settings = [device if each == "cpu" else each for each in SMALL]
+    assert gpuguide("finetune", data, "--out", tmp_path / "one", "-y", *settings)[0] == 0
+    words = [*map(str, ("finetune", data, "--out", tmp_path / "two", *settings))]
     begin = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -208,6 +218,6 @@ def test_two_processes_under_torchrun_train_as_one(gpuguide: Run, data: Path, tm
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("held-out loss") == 1
     one, two = (json.loads((tmp_path / name / "finetune.json").read_text()) for name in ("one", "two"))
-    assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
-    assert [loss for _, loss in two["held_out"]] == pytest.approx([loss for _, loss in one["held_out"]], rel=1e-5)
+    assert two["losses"] == pytest.approx(one["losses"], rel=near)
+    assert [loss for _, loss in two["held_out"]] == pytest.approx([loss for _, loss in one["held_out"]], rel=near)
     assert "torchrun --nproc-per-node 2 -m gpuguide finetune" in (tmp_path / "two" / "report.html").read_text()

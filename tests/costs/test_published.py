@@ -7,6 +7,7 @@ import statistics
 import pytest
 
 from gpuguide.costs import memory, presets, published
+from gpuguide.measure import store
 
 COMPARED = [case for case in published.cases() if not case.differs]
 
@@ -56,3 +57,34 @@ def test_full_training_takes_sixteen_bytes_a_parameter_before_activations() -> N
     states = parts["weights"] + parts["gradients"] + parts["optimizer"]
     assert states == 16 * shape.parameters()
     assert states > 24e9
+
+
+def more(who: str, model: str, one: dict[str, object], other: dict[str, object]) -> float:
+    """Bytes by which the measured peak of one way of adapting is above that of another."""
+    record = store.published("lora-step")
+    peaks = [record.median(who, "peak_memory", model=model, **keys) for keys in (one, other)]
+    return peaks[0] - peaks[1]
+
+
+def more_predicted(preset: str, one: dict[str, object], other: dict[str, object]) -> float:
+    shape = presets.get(preset).shape
+    setups = [
+        memory.Setup(batch=16, seq_len=512, lora_rank=keys["rank"], adapted=keys["targets"]) for keys in (one, other)
+    ]
+    totals = [memory.predict(shape, setup).total for setup in setups]
+    return totals[0] - totals[1]
+
+
+@pytest.mark.parametrize(("model", "preset"), [("gpt2-small", "gpt2"), ("llama-1b-shape", "llama-3.2-1b")])
+def test_what_adapters_beside_the_feed_forward_part_add_was_measured(model: str, preset: str) -> None:
+    """Mostly the inputs of matrices that an adapter reads, which are not kept without it."""
+    everywhere, attention = {"rank": 16, "targets": "all"}, {"rank": 16, "targets": "attention"}
+    measured = more("gpuguide", model, everywhere, attention)
+    assert more_predicted(preset, everywhere, attention) == pytest.approx(measured, rel=0.03)
+
+
+def test_what_a_higher_rank_adds_was_measured() -> None:
+    """Weights, Adam's two averages and the copy of autocast; PEFT's adapters are in fp32 and apart, as counted here."""
+    high, low = {"rank": 64, "targets": "all"}, {"rank": 8, "targets": "all"}
+    measured = more("peft", "llama-1b-shape", high, low)
+    assert more_predicted("llama-3.2-1b", high, low) == pytest.approx(measured, rel=0.03)

@@ -30,7 +30,7 @@ What is assumed of the software:
 * While batches are added up, all gradients are held from the first one on, and a new one is whole before it is added.
 * Adapters (LoRA) share the input of the product beside them, and train in the format of ``precision``; the frozen
   weights compute in bf16, and the matrices of the layers are stored as ``base`` says. One of 8 or 4 bits is unpacked
-  while it is used. Products without an adapter keep no input.
+  while it is used. Products without an adapter keep no input. In mixed precision there are bf16 copies of the adapters.
 * The experts of a mixture are all in memory; what is gathered for those that a token uses, and what they return, is
   kept. Their products are computed one expert after another.
 
