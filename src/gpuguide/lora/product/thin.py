@@ -2,8 +2,7 @@
 
 An adapter of rank r needs four of them a layer. Each reads a large matrix once, and does r multiplications and
 additions with each of its numbers: too few to keep a GPU busy, so that its memory decides how long they take. A library
-made for large products takes about twice as long as reading does, and where it divides a sum among programs it starts
-two kernels more.
+made for large products starts a kernel more for the scale, and one more where it divides a sum among programs.
 
 A second derivative does not go through the operators; :func:`plain_narrow` and :func:`plain_gradients` have one.
 """
