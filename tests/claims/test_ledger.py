@@ -470,8 +470,26 @@ def test_how_we_know_names_value_spread_predicate_and_machine(ledger: Ledger, pu
     published("copy-size", copy_case(3e12))
     (claim,) = claims.load(ledger(MEASURED))
     text = claims.how_we_know(claim)
-    for part in ("3.00 TB/s", "n = 5", claim.expression, "NVIDIA H100 80GB HBM3", "driver 580.1", "2026-11-21"):
+    name = "copy-size/copy:bandwidth working_set=2147483648"
+    for part in (
+        f"*a* `{name}` 3.00 TB/s",
+        "n = 5",
+        "Checked: `a.p25 ",
+        "NVIDIA H100 80GB HBM3",
+        "driver 580.1",
+        "2026-11-21",
+    ):
         assert part in text
+
+
+def test_what_is_read_twice_has_one_letter(ledger: Ledger, published: Callable[..., Record]) -> None:
+    published("copy-size", copy_case(3e12))
+    name = "measurement('copy-size/copy:bandwidth working_set=2147483648')"
+    (claim,) = claims.load(ledger(MEASURED.replace(f"{name}.p25", f"2 * {name}.p25 < 3 * {name}")))
+    text = claims.how_we_know(claim)
+    assert "Checked: `2 * a.p25 < 3 * a" in text
+    assert text.count("*a* `copy-size") == 1
+    assert "*b*" not in text
 
 
 def test_how_we_know_of_the_other_kinds(ledger: Ledger) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from math import ceil, log10
+from string import ascii_lowercase
 
 from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.evaluation import evaluate, numbers, readings
 from gpuguide.claims.expression import ExpressionError, Measured, Quantity, Value
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 
+_READ = re.compile(r"(?:measurement|ratio)\((?:'[^']*'|\"[^\"]*\")\)")
+"""What an expression reads of a record"""
 _LAST_ZEROS = re.compile(r"\.0+(?![0-9])|(?<=\.)([0-9]*[1-9])0+(?![0-9])")
 
 
@@ -37,9 +40,7 @@ def how_we_know(claim: Claim) -> str:
         found = numbers(evaluate(claim, claim.expression))
         parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit, digits_checked(claim))}.")
     if claim.kind == "measured":
-        measured = readings(claim.lookups_of(claim.expression))
-        found_text = ", ".join(f"`{reading.reference}` {spread(reading)}" for reading in measured)
-        parts.append(f"Measured: {found_text}. Checked: `{claim.expression}`.")
+        parts.append(_measured(claim))
     stamps = dict.fromkeys(reading.stamp for reading in readings(claim.lookups))
     if stamps:
         parts.append(f"Measured on: {'; '.join(stamps)}.")
@@ -50,6 +51,24 @@ def how_we_know(claim: Claim) -> str:
         )
         parts.append(f"{'Source' if len(sources) == 1 else 'Sources'}: {listed}.")
     return " ".join(parts)
+
+
+def _measured(claim: Claim) -> str:
+    """Return what a row reads, each with a letter, and what was checked of it, with the letters in place of the names.
+
+    A name may be 100 characters long and stand in a comparison several times.
+    """
+    found = readings(claim.lookups_of(claim.expression))
+    letters = dict(
+        zip(dict.fromkeys(match[0] for match in _READ.finditer(claim.expression)), ascii_lowercase, strict=False)
+    )
+    assert len(letters) == len(found)
+    listed = (
+        f"*{letter}* `{reading.reference}` {spread(reading)}"
+        for letter, reading in zip(letters.values(), found, strict=True)
+    )
+    checked = _READ.sub(lambda match: letters[match[0]], claim.expression)
+    return f"Measured: {', '.join(listed)}. Checked: `{checked}`."
 
 
 def unread(claim: Claim) -> list[Source]:
