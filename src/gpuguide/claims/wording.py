@@ -62,7 +62,6 @@ def _measured(claim: Claim) -> str:
     letters = dict(
         zip(dict.fromkeys(match[0] for match in _READ.finditer(claim.expression)), ascii_lowercase, strict=False)
     )
-    assert len(letters) == len(found)
     listed = (
         f"*{letter}* `{reading.reference}` {spread(reading)}"
         for letter, reading in zip(letters.values(), found, strict=True)
