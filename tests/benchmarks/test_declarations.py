@@ -100,6 +100,7 @@ TOPICS = {
     "all-reduce": ["nccl", "nccl-unmixed", "gpuguide", "symm-mem"],
     "tensor-parallel-layer": [
         "one-after-the-other",
+        "one-after-the-other-unmixed",
         "one-shot",
         "overlapped",
         "compute-only",
@@ -107,7 +108,7 @@ TOPICS = {
         "one-gpu",
     ],
     "matmul-precision": ["torch", "gpuguide"],
-    "train-step-precision": ["eager", "compile", "torchao"],
+    "train-step-precision": ["eager", "compile", "compile-graph", "torchao", "torchao-graph"],
     "fp8-linear": ["gpuguide", "bf16-compile", "torchao"],
     "transfer-learning": ["zero-shot", "in-context", *TRAINED_PARTS, "from-scratch"],
     "transfer-learning-rate": [*TRAINED_PARTS, "from-scratch"],

@@ -31,10 +31,26 @@ def recall(member: Member) -> Any:
 
 
 def die(member: Member, rank: int) -> None:
-    """Let one rank vanish while the others wait for ever, as in NCCL; in Gloo they notice, and may say so first."""
+    """Let one rank vanish while the others wait for ever, as in NCCL."""
     if member.rank == rank:
         os._exit(7)
     time.sleep(1000)
+
+
+def die_after_others_noticed(member: Member, rank: int) -> None:
+    """Let the others raise before one rank is heard to have vanished, as happens in Gloo."""
+    if member.rank == rank:
+        time.sleep(0.1)
+        os._exit(7)
+    raise RuntimeError("connection closed by peer")
+
+
+def fail_one_after_the_other(member: Member, rank: int) -> None:
+    """Let one rank raise, and then the others."""
+    if member.rank == rank:
+        raise ValueError("the width 10 cannot be divided by 4")
+    time.sleep(0.1)
+    raise RuntimeError("connection closed by peer")
 
 
 def fail(member: Member, rank: int) -> None:

@@ -4,6 +4,8 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from multiprocessing import connection
+from typing import Any
 
 import pytest
 import rank_functions as ranks
@@ -74,6 +76,27 @@ def test_a_rank_that_dies_or_raises_ends_the_others_at_once(function: object, sa
         assert not team.is_running
         with pytest.raises(GpuguideError, match="has ended; start a new one"):
             team.run(ranks.total, 1.0)
+
+
+def test_a_death_that_others_noticed_is_what_is_told() -> None:
+    with (
+        Team(2, device="cpu") as team,
+        pytest.raises(GpuguideError, match=r"Rank 1 of 2 died while running \w+ \(exit status 7\)"),
+    ):
+        team.run(ranks.die_after_others_noticed, 1)
+
+
+def test_the_first_to_raise_is_told_of_where_both_are_heard_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = connection.wait
+
+    def wait_for_all(pipes: Any, timeout: float) -> Any:
+        time.sleep(1)
+        return wait(pipes, timeout)
+
+    with Team(2, device="cpu") as team:
+        monkeypatch.setattr(connection, "wait", wait_for_all)
+        with pytest.raises(GpuguideError, match=r"Rank 1 of 2 failed while running .*: ValueError: the width 10"):
+            team.run(ranks.fail_one_after_the_other, 1)
 
 
 def test_a_rank_that_does_not_answer_is_stopped_after_the_limit() -> None:

@@ -7,7 +7,7 @@ chose, so that two teams never meet at one port.
 
 A rank that dies, raises or does not answer in time ends the whole team: the others wait for it in a collective, and
 nothing else would end that. Whoever asks gets one sentence that says which rank it was, and keeps every answer from
-before.
+before. Where one rank's end makes another raise, which may be heard first, the sentence is about the one that began.
 
 Sources: PyTorch, "Distributed communication package" (``TCPStore``, ``init_process_group``) and "torchrun", whose
 environment variables are set here.
@@ -15,6 +15,7 @@ environment variables are set here.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -42,6 +43,8 @@ START_LIMIT = 180.0
 """Seconds for all processes to import PyTorch and to find each other"""
 END_SECONDS = 5.0
 """For processes to end by themselves, before they are stopped"""
+AFTERMATH = 0.5
+"""Seconds in which more ranks may fail because one did"""
 FEWEST_CORES = 1
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """Set in every process unless they are set already: collectives in the switch need rights that few machines give, and
@@ -63,6 +66,17 @@ class Member:
         """Wait for everything that this rank's GPU does."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What a rank did in place of answering."""
+
+    rank: int
+    raised: str = ""
+    """What it raised; nothing where it died"""
+    when: float = -math.inf
+    """By the clock that all processes of a machine share; a rank that died could not say when, and comes first"""
 
 
 class Team:
@@ -191,14 +205,27 @@ class Team:
                 raise self._failed(None, f"rank {late} did not answer within {limit:.0f} s while {doing}")
             for pipe in ready:
                 rank = waiting[pipe]  # type: ignore[index]
-                try:
-                    went_well, answer = self.pipes[rank].recv()
-                except (EOFError, OSError):
-                    raise self._failed(rank, f"died while {doing}") from None
-                if not went_well:
-                    raise self._failed(rank, f"failed while {doing}: {answer}")
+                answer = self._receive(rank)
+                if isinstance(answer, _Failure):
+                    began = self._began(answer, set(waiting.values()))
+                    what = f"failed while {doing}: {began.raised}" if began.raised else f"died while {doing}"
+                    raise self._failed(began.rank, what)
                 answers[rank] = answer
         return [answers[rank] for rank in range(self.size)]
+
+    def _receive(self, rank: int) -> Any:
+        """Return the answer of a rank, or its failure."""
+        try:
+            went_well, answer = self.pipes[rank].recv()
+        except (EOFError, OSError):
+            return _Failure(rank)
+        return answer if went_well else _Failure(rank, *answer)
+
+    def _began(self, heard: _Failure, waiting: set[int]) -> _Failure:
+        """Return the first failure: the one that was heard, or that of another rank that fails in the aftermath."""
+        time.sleep(AFTERMATH)
+        others = [self._receive(rank) for rank in waiting - {heard.rank} if self.pipes[rank].poll()]
+        return min([heard, *(each for each in others if isinstance(each, _Failure))], key=lambda each: each.when)
 
     def _failed(self, rank: int | None, what: str) -> GpuguideError:
         """End the team and return what to say."""
@@ -246,9 +273,10 @@ def _serve(pipe: Connection, rank: int, size: int, device: str, port: int, time_
     except EOFError:  # whoever asked is gone
         return
     except Exception as error:
+        failed_at = time.monotonic()
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         traceback.print_exc()
-        pipe.send((False, f"{type(error).__name__}: {first}"))
+        pipe.send((False, (f"{type(error).__name__}: {first}", failed_at)))
         return
     member.kept.clear()
     dist.destroy_process_group()

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpuguide.benchmarks.precision import training
-from gpuguide.benchmarks.precision.training import WAYS, Run
+from gpuguide.benchmarks.precision import preparing, training
+from gpuguide.benchmarks.precision.preparing import WAYS
+from gpuguide.benchmarks.precision.training import Run
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -48,7 +49,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run_of(precision: str) -> Run:
-    return Run(training.prepared, keys_of(precision), "cpu")
+    return Run(preparing.prepared, keys_of(precision), "cpu")
 
 
 def test_the_cases_are_six_precisions_at_one_batch() -> None:
@@ -71,7 +72,7 @@ def test_everything_runs_on_a_fake_device_or_says_why_not(tmp_path: Path) -> Non
     (record,) = outcome.records
     assert not records.read(record.path or Path()).stale
     for case in record.cases:
-        left_out = case.contender == "torchao" and case.keys["precision"] != "fp8"
+        left_out = case.contender.startswith("torchao") and case.keys["precision"] != "fp8"
         assert case.status == ("skipped" if left_out else "ok")
         assert case.reason == ("it is measured for its layers in fp8 only" if left_out else "")
 
@@ -219,7 +220,7 @@ def test_blocks_are_compiled_once_for_all_layers_and_train_alike(small: None, mo
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compile_block(self, backend=count, **options))
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     losses = []
-    for prepare in (training.compiled, training.prepared):
+    for prepare in (preparing.compiled, preparing.prepared):
         torch.manual_seed(0)
         run = Run(prepare, keys_of("bf16"), "cpu")
         run.check()
@@ -258,5 +259,5 @@ def test_every_contender_trains_or_is_skipped_with_a_reason(name: str, precision
     work.check()
     assert work.sample() > 0
     found = work.further()
-    assert found["peak_memory"].samples[0] > 0
+    assert ("peak_memory" in found) != name.endswith("-graph")
     assert found["loss"].samples[0] < 6.5

@@ -1,14 +1,19 @@
-"""A feed-forward layer divided among two GPUs: computing and adding up apart, one after the other, and overlapped."""
+"""A feed-forward layer divided among two GPUs: computing and adding up apart, one after the other, and overlapped.
+
+In ``one-after-the-other-unmixed`` NCCL is told that it is used in graphs only, as :mod:`all_reduce
+<gpuguide.benchmarks.interconnect.all_reduce>` explains; that takes processes of its own.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 
 from gpuguide.benchmarks.interconnect import all_reduce, ranks
-from gpuguide.benchmarks.interconnect.all_reduce import ONE_SHOT, WORLD, bus_bytes
+from gpuguide.benchmarks.interconnect.all_reduce import ONE_SHOT, UNMIXED, WORLD, bus_bytes
 from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.allreduce import OneShotAllReduce
@@ -137,13 +142,14 @@ def one_gpu(member: Member, *shape: int) -> Task:
 # --- declaration -----------------------------------------------------------------------------------------
 
 
-def work(name: str, prepare: ranks.Prepare, device: Device, keys: Keys) -> Work:
-    """Run the layer on all ranks; each checks its result."""
+def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device: Device, keys: Keys) -> Work:
+    """Run the layer on all ranks, whose processes have these settings; each checks its result."""
     shape = tuple(int(keys[key]) for key in ("tokens", "hidden", "inner"))
     rates = {"bandwidth": Rate("B/s", sent(keys))} if name == "communicate-only" else flops(keys)
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    sample = ranks.sampler(ranks.team(device, WORLD), name, prepare, shape)
+    team = ranks.team_with(settings, device, WORLD) if settings else ranks.team(device, WORLD)
+    sample = ranks.sampler(team, name, prepare, shape)
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
 
@@ -177,17 +183,23 @@ def too_few_tokens(device: Device, keys: Keys) -> str | None:
 
 
 def bytes_needed(keys: Keys) -> float:
-    """Return the memory of a case on a GPU: matrices whole, in parts and in float64, and what contenders give."""
+    """Return the memory of a case on a GPU: matrices whole, in parts and in float64, and what contenders give.
+
+    The matrices are there in the processes of both teams, in float64 in one of them at a time.
+    """
     tokens, hidden, inner = (int(keys[key]) for key in ("tokens", "hidden", "inner"))
-    matrices = 2 * hidden * inner * (ELEMENT_SIZE * 3 / 2 + 8)
-    return matrices + 6 * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + GIB
+    matrices = 2 * hidden * inner * (2 * ELEMENT_SIZE * 3 / 2 + 8)
+    return matrices + 7 * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + GIB
 
 
 def contender(
-    name: str, prepare: ranks.Prepare, leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
+    name: str,
+    prepare: ranks.Prepare,
+    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Contender:
     """Return a way to run the layer as a contender."""
-    return Contender(functools.partial(work, name, prepare), frozenset({"gpu", "bf16"}), leaves_out)
+    return Contender(functools.partial(work, name, prepare, settings), frozenset({"gpu", "bf16"}), leaves_out)
 
 
 TENSOR_PARALLEL_LAYER = Benchmark(
@@ -196,6 +208,7 @@ TENSOR_PARALLEL_LAYER = Benchmark(
     question="What does a layer gain from a second GPU, and how much of that does adding up take back?",
     contenders={
         "one-after-the-other": contender("one-after-the-other", one_after_the_other),
+        "one-after-the-other-unmixed": contender("unmixed", one_after_the_other, settings=UNMIXED),
         "one-shot": contender("one-shot", one_shot, beyond_one_shot),
         "overlapped": contender("overlapped", overlapped, too_few_tokens),
         "compute-only": contender("compute-only", compute_only),

@@ -6,7 +6,9 @@ loss is read after each, as a loss scaler has to ask about infinities anyway. So
 
 ``compile`` compiles each block once and uses it for all layers, and the loss (*regional compilation*): whole models
 take minutes to compile for six precisions, and what is lost are two fusions a layer. ``torchao`` is the same with
-layers of torchao in fp8.
+layers of torchao in fp8. ``compile-graph`` and ``torchao-graph`` are these with the compiled blocks in two CUDA graphs,
+one forward and one backward: the host then launches them at once, and the step takes what the GPU takes. Their memory
+is not reported, since PyTorch's allocator does not count what a graph uses while it is replayed.
 
 The text is Python's standard library, in the tokens of the models that come with the library.
 """
@@ -19,13 +21,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 import gpuguide.models
+from gpuguide.benchmarks.precision import preparing
+from gpuguide.benchmarks.precision.preparing import WAYS, Prepare, fp32_products
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking
@@ -33,7 +37,7 @@ from gpuguide.measure.records import Metric
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.tokenizer import Tokenizer
-from gpuguide.precision import LossScaler, Outcome, Training, autocast, cross_entropy_sum, to_fp8, train_step
+from gpuguide.precision import LossScaler, Outcome, Training, autocast, cross_entropy_sum, train_step
 
 SHAPE = Config(vocab_size=50304)
 """GPT-2 small, its vocabulary padded to a multiple of 64"""
@@ -47,34 +51,6 @@ edge of what is stable, and what rounding changes in one step, later ones make l
 then differ by as much as two precisions do."""
 WINDOWS = 64
 """Sequences that the loss is measured on in the end; none of their files is trained on"""
-HEAD = "head"
-Prepare = Callable[[GPT2, str], nn.Module]
-"""Makes what is called in a step, around a model in a precision"""
-
-
-@dataclass(frozen=True)
-class Way:
-    """What a precision means."""
-
-    autocast: str = "fp32"
-    weights: torch.dtype = torch.float32
-    """Of the optimizer's states, too"""
-    products: str = "highest"
-    """How products in fp32 are computed, as ``torch.set_float32_matmul_precision`` calls it"""
-    scaled: bool = False
-    needs: frozenset[str] = frozenset()
-    accepted: float = 5e-5
-    """Largest accepted error of all gradients together against float64, as a ratio of norms"""
-
-
-WAYS = {
-    "fp32": Way(),
-    "tf32": Way(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
-    "fp16": Way("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
-    "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=1e-2),
-    "pure-bf16": Way(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
-    "fp8": Way("bf16", needs=frozenset({"bf16", "fp8"}), accepted=2e-1),
-}
 
 
 # --- text ------------------------------------------------------------------------------------------------
@@ -110,41 +86,6 @@ def batches_of(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return steps.to(device), windows(validation, spread, seq_len).to(device)
 
 
-# --- what is called in a step ----------------------------------------------------------------------------
-
-
-def prepared(model: GPT2, precision: str) -> nn.Module:
-    """Return a model whose layers multiply in fp8, where that is the precision."""
-    if precision == "fp8":
-        to_fp8(model, keep=[HEAD])
-    return model
-
-
-def compiled(model: GPT2, precision: str) -> nn.Module:
-    """Return the same with its blocks compiled, anew for this case: one block is compiled, and serves for all."""
-    torch.compiler.reset()
-    return with_compiled_blocks(prepared(model, precision))
-
-
-def torchaos(model: GPT2, precision: str) -> nn.Module:
-    """Return a model with layers of torchao in fp8, one scale a tensor, and compiled blocks.
-
-    Nothing is forgotten before, which would be the other compiled model of the case.
-    """
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    config = Float8LinearConfig.from_recipe_name("tensorwise")
-    convert_to_float8_training(model, module_filter_fn=lambda module, name: name != HEAD, config=config)
-    return with_compiled_blocks(model)
-
-
-def with_compiled_blocks(model: nn.Module) -> nn.Module:
-    """Compile the blocks of a model in place."""
-    for block in model.get_submodule("blocks").children():
-        block.compile(dynamic=False)
-    return model
-
-
 # --- a run -----------------------------------------------------------------------------------------------
 
 
@@ -152,14 +93,15 @@ class Run:
     """A training of 200 steps, as far as it has come."""
 
     def __init__(self, prepare: Prepare, keys: Keys, device: str) -> None:
-        self.device, self.precision, self.batch = device, str(keys["precision"]), int(keys["batch"])
-        self.way = WAYS[self.precision]
+        self.device, self.batch, self.way = device, int(keys["batch"]), WAYS[str(keys["precision"])]
         self.steps, self.held_out = batches_of(keys, device)
-        self.before = settled_memory(device)
+        self.before = None if prepare in preparing.CAPTURED else settled_memory(device)
         with torch.device(device):
             model = GPT2(SHAPE).to(self.way.weights)
-        self.model = prepare(model, self.precision)
-        self.loss_sum = cross_entropy_sum if prepare is prepared else torch.compile(cross_entropy_sum, dynamic=False)
+        self.model = prepare(model, keys)
+        self.loss_sum = (
+            cross_entropy_sum if prepare is preparing.prepared else torch.compile(cross_entropy_sum, dynamic=False)
+        )
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
@@ -262,21 +204,6 @@ class Run:
                 group["lr"] = rate
 
 
-@contextmanager
-def fp32_products(precision: str) -> Iterator[None]:
-    """Let products in fp32 be computed in TF32 (``"high"``) or not (``"highest"``) inside the block.
-
-    This is the older way to say so, and the one that the compiler of PyTorch 2.11 understands: it stops where only
-    the newer one was used. Source: https://github.com/pytorch/pytorch/issues/166387.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def settled_memory(device: str) -> int | None:
     """Return the bytes in use on a GPU, with no workspace of cuBLAS, so that each contender's own count."""
     if device == "cpu":
@@ -336,12 +263,15 @@ def cases(device: Device) -> Sequence[Keys]:
 
 
 def bytes_needed(keys: Keys) -> float:
-    """Return roughly what a case takes: three contenders, one at its highest point, and a sequence in float64."""
-    count = int(keys["batch"]) * int(keys["seq_len"])
+    """Return roughly what a case takes: its contenders, what some capture, and one of them at its highest point."""
+    precision, count = str(keys["precision"]), int(keys["batch"]) * int(keys["seq_len"])
     parameters = SHAPE.vocab_size * SHAPE.hidden + SHAPE.layers * 12 * SHAPE.hidden**2
-    training = SHAPE.layers * 64 * count * SHAPE.hidden + 14 * count * SHAPE.vocab_size
+    residual, wide = SHAPE.layers * count * SHAPE.hidden, precision in ("fp32", "tf32")
+    contenders, graphs = (5, 2) if precision == "fp8" else (3, 1)
+    captured = (40 if wide else 20) * residual
+    training = (48 if wide else 28) * residual + 14 * count * SHAPE.vocab_size
     checking = 8 * (4 * parameters + int(keys["seq_len"]) * (3 * SHAPE.vocab_size + 16 * SHAPE.hidden * SHAPE.layers))
-    return 3 * 16 * parameters + max(training, checking) + 2**29
+    return contenders * 16 * parameters + graphs * captured + max(training, checking) + 2**29
 
 
 def contender(
@@ -358,9 +288,11 @@ TRAIN_STEP_PRECISION = Benchmark(
     title="Training GPT-2 small for 200 steps, by precision",
     question="What does each precision save in a training step, and what does it cost in the loss?",
     contenders={
-        "eager": contender(prepared),
-        "compile": contender(compiled),
-        "torchao": contender(torchaos, only_fp8, "torchao"),
+        "eager": contender(preparing.prepared),
+        "compile": contender(preparing.compiled),
+        "compile-graph": contender(preparing.captured),
+        "torchao": contender(preparing.torchaos, only_fp8, "torchao"),
+        "torchao-graph": contender(preparing.captured_torchaos, only_fp8, "torchao"),
     },
     cases=cases,
     memory=bytes_needed,

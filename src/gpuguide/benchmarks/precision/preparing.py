@@ -1,0 +1,128 @@
+"""What each precision means in a training step, and how a model is prepared for one: compiled, captured, in fp8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gpuguide.measure.benchmark import Keys
+from gpuguide.models.gpt2 import GPT2
+from gpuguide.precision import autocast, to_fp8
+
+HEAD = "head"
+Prepare = Callable[[GPT2, Keys], GPT2]
+"""Makes what is called in a step of a case, around a model"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a precision means."""
+
+    autocast: str = "fp32"
+    weights: torch.dtype = torch.float32
+    """Of the optimizer's states, too"""
+    products: str = "highest"
+    """How products in fp32 are computed, as ``torch.set_float32_matmul_precision`` calls it"""
+    scaled: bool = False
+    needs: frozenset[str] = frozenset()
+    accepted: float = 5e-5
+    """Largest accepted error of all gradients together against float64, as a ratio of norms"""
+
+
+WAYS = {
+    "fp32": Way(),
+    "tf32": Way(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
+    "fp16": Way("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
+    "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=1e-2),
+    "pure-bf16": Way(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
+    "fp8": Way("bf16", needs=frozenset({"bf16", "fp8"}), accepted=2e-1),
+}
+
+
+def prepared(model: GPT2, keys: Keys) -> GPT2:
+    """Return a model whose layers multiply in fp8, where that is the precision."""
+    if keys["precision"] == "fp8":
+        to_fp8(model, keep=[HEAD])
+    return model
+
+
+def compiled(model: GPT2, keys: Keys) -> GPT2:
+    """Return the same with its blocks compiled, anew for this case: one block is compiled, and serves for all.
+
+    The contenders after this one forget nothing, which would be the compiled model of this one.
+    """
+    torch.compiler.reset()
+    return with_compiled_blocks(prepared(model, keys))
+
+
+def captured(model: GPT2, keys: Keys) -> GPT2:
+    """Return a model with compiled blocks that are captured in CUDA graphs."""
+    return with_captured_blocks(with_compiled_blocks(prepared(model, keys)), keys)
+
+
+def torchaos(model: GPT2, keys: Keys) -> GPT2:
+    """Return a model with layers of torchao in fp8, one scale a tensor, and compiled blocks."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name("tensorwise")
+    convert_to_float8_training(model, module_filter_fn=lambda module, name: name != HEAD, config=config)
+    return with_compiled_blocks(model)
+
+
+def captured_torchaos(model: GPT2, keys: Keys) -> GPT2:
+    """Return the same, captured in CUDA graphs."""
+    return with_captured_blocks(torchaos(model, keys), keys)
+
+
+CAPTURED = (captured, captured_torchaos)
+
+
+def with_compiled_blocks(model: GPT2) -> GPT2:
+    """Compile the blocks of a model in place."""
+    for block in model.blocks:
+        block.compile(dynamic=False)
+    return model
+
+
+def with_captured_blocks(model: GPT2, keys: Keys) -> GPT2:
+    """Capture all blocks of a model in place: in one CUDA graph forward, and in one backward.
+
+    Gradients are where the graph wrote them last, so each step has one micro-batch.
+    """
+    way, weight, blocks = WAYS[str(keys["precision"])], model.token_embedding.weight, nn.Sequential(*model.blocks)
+    shape = (int(keys["batch"]), int(keys["seq_len"]), model.config.hidden)
+    example = torch.zeros(shape, dtype=way.weights, device=weight.device, requires_grad=True)
+    with fp32_products(way.products), autocast(way.autocast, weight.device), no_kept_copies():
+        torch.cuda.make_graphed_callables(blocks, (example,))
+    model.blocks = nn.ModuleList([blocks])
+    return model
+
+
+@contextmanager
+def no_kept_copies() -> Iterator[None]:
+    """Let autocast keep no copies of weights inside the block: a graph would read those of its first step for ever."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def fp32_products(precision: str) -> Iterator[None]:
+    """Let products in fp32 be computed in TF32 (``"high"``) or not (``"highest"``) inside the block.
+
+    This is the older way to say so, and the one that the compiler of PyTorch 2.11 understands: it stops where only
+    the newer one was used. Source: https://github.com/pytorch/pytorch/issues/166387.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
