@@ -91,7 +91,8 @@ def with_compiled_blocks(model: GPT2) -> GPT2:
 def with_captured_blocks(model: GPT2, keys: Keys) -> GPT2:
     """Capture all blocks of a model in place: in one CUDA graph forward, and in one backward.
 
-    Gradients are where the graph wrote them last, so each step has one micro-batch.
+    Gradients are where the graph wrote them last, and the next backward pass overwrites them, so each step has one
+    micro-batch. Source: https://github.com/pytorch/pytorch/issues/181723.
     """
     way, weight, blocks = WAYS[str(keys["precision"])], model.token_embedding.weight, nn.Sequential(*model.blocks)
     shape = (int(keys["batch"]), int(keys["seq_len"]), model.config.hidden)
