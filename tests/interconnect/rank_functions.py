@@ -39,6 +39,7 @@ def die(member: Member, rank: int) -> None:
 
 def die_after_others_noticed(member: Member, rank: int) -> None:
     """Let the others raise before one rank is heard to have vanished, as happens in Gloo."""
+    dist.barrier()
     if member.rank == rank:
         time.sleep(0.1)
         os._exit(7)
@@ -47,6 +48,7 @@ def die_after_others_noticed(member: Member, rank: int) -> None:
 
 def fail_one_after_the_other(member: Member, rank: int) -> None:
     """Let one rank raise, and then the others."""
+    dist.barrier()
     if member.rank == rank:
         raise ValueError("the width 10 cannot be divided by 4")
     time.sleep(0.1)
@@ -57,6 +59,13 @@ def fail(member: Member, rank: int) -> None:
     if member.rank == rank:
         raise ValueError("the width 10 cannot be divided by 4")
     dist.barrier()
+
+
+def read_past_the_end(member: Member, rank: int) -> None:
+    """Let one rank raise what reading from a closed pipe raises too."""
+    if member.rank == rank:
+        raise EOFError("the file is cut off")
+    time.sleep(1000)
 
 
 def hang(member: Member, rank: int) -> None:

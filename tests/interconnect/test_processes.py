@@ -59,7 +59,11 @@ def has_ended(process_id: int) -> bool:
     ("function", "said"),
     [
         (ranks.die, r"Rank 1 of 2 died while running die \(exit status 7\)\."),
-        (ranks.fail, r"Rank 1 of 2 failed while running fail: ValueError: the width 10 cannot be divided by 4"),
+        (ranks.read_past_the_end, r"Rank 1 of 2 failed while running read_past_the_end: EOFError: .*\. The other"),
+        (
+            ranks.fail,
+            r"Rank 1 of 2 failed while running fail: ValueError: the width 10 cannot be divided by 4\. The other",
+        ),
     ],
 )
 def test_a_rank_that_dies_or_raises_ends_the_others_at_once(function: object, said: str) -> None:
@@ -90,7 +94,7 @@ def test_the_first_to_raise_is_told_of_where_both_are_heard_at_once(monkeypatch:
     wait = connection.wait
 
     def wait_for_all(pipes: Any, timeout: float) -> Any:
-        time.sleep(1)
+        time.sleep(0.5)
         return wait(pipes, timeout)
 
     with Team(2, device="cpu") as team:

@@ -223,6 +223,8 @@ class Team:
 
     def _began(self, heard: _Failure, waiting: set[int]) -> _Failure:
         """Return the first failure: the one that was heard, or that of another rank that fails in the aftermath."""
+        if not heard.raised:
+            return heard
         time.sleep(AFTERMATH)
         others = [self._receive(rank) for rank in waiting - {heard.rank} if self.pipes[rank].poll()]
         return min([heard, *(each for each in others if isinstance(each, _Failure))], key=lambda each: each.when)
@@ -231,9 +233,10 @@ class Team:
         """End the team and return what to say."""
         subject = what
         if rank is not None:
-            self.processes[rank].join(END_SECONDS if "died" in what else 0)
-            status = self.processes[rank].exitcode
-            ending = f" (exit status {status})" if status is not None else ""
+            ending = ""
+            if what.startswith("died"):
+                self.processes[rank].join(END_SECONDS)
+                ending = f" (exit status {self.processes[rank].exitcode})"
             subject = f"rank {rank} of {self.size} {what}{ending}"
         self._stop()
         return GpuguideError(
@@ -267,11 +270,9 @@ def _serve(pipe: Connection, rank: int, size: int, device: str, port: int, time_
     try:
         member = _join(rank, size, device, port, time_limit, cores)
         pipe.send((True, None))
-        while (asked := pipe.recv()) is not None:
+        while (asked := _next(pipe)) is not None:
             function, arguments = asked
             pipe.send((True, function(member, *arguments)))
-    except EOFError:  # whoever asked is gone
-        return
     except Exception as error:
         failed_at = time.monotonic()
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -280,6 +281,14 @@ def _serve(pipe: Connection, rank: int, size: int, device: str, port: int, time_
         return
     member.kept.clear()
     dist.destroy_process_group()
+
+
+def _next(pipe: Connection) -> Any:
+    """Return what is asked next; ``None`` if nothing more is, or whoever asked is gone."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
 
 
 def _join(rank: int, size: int, device: str, port: int, time_limit: float, cores: int) -> Member:

@@ -260,4 +260,26 @@ def test_every_contender_trains_or_is_skipped_with_a_reason(name: str, precision
     assert work.sample() > 0
     found = work.further()
     assert ("peak_memory" in found) != name.endswith("-graph")
-    assert found["loss"].samples[0] < 6.5
+    assert found["loss"].samples[0] == pytest.approx(math.log(304), abs=0.3)
+
+
+@pytest.mark.gpu
+@every_way
+def test_captured_blocks_train_as_compiled_ones(precision: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that read copies of the weights as they were at its capture would train the head and nothing else."""
+    if why := skipped(TRAINING, "compile-graph", keys_of(precision), devices.current()):
+        pytest.skip(why)
+    text = torch.arange(4000) % 7
+    monkeypatch.setattr(training, "tokens", lambda: (text, text[:500]))
+    monkeypatch.setattr(training, "STEPS", 60)
+    losses, moved = [], []
+    for prepare in (preparing.compiled, preparing.captured):
+        torch.manual_seed(0)
+        run = Run(prepare, keys_of(precision), "cuda")
+        begun = [weight.detach().clone() for weight in run.model.blocks.parameters()]
+        run.further()
+        pairs = zip(run.model.blocks.parameters(), begun, strict=True)
+        losses.append(run.outcomes[-1].loss)
+        moved.append(torch.cat([(weight.detach() - before).double().flatten() for weight, before in pairs]))
+    assert losses[1] == pytest.approx(losses[0], abs=0.05)
+    assert torch.cosine_similarity(*moved, dim=0) > 0.8

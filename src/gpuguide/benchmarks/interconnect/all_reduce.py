@@ -157,8 +157,7 @@ def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device:
     rates = {"bandwidth": Rate("B/s", bus_bytes(size, WORLD))}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    team = ranks.team_with(settings, device, WORLD) if settings else ranks.team(device, WORLD)
-    sample = ranks.sampler(team, name, prepare, (size,))
+    sample = ranks.sampler(ranks.team_with(settings, device, WORLD), name, prepare, (size,))
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
 

@@ -1,7 +1,7 @@
 """A feed-forward layer divided among two GPUs: computing and adding up apart, one after the other, and overlapped.
 
-In ``one-after-the-other-unmixed`` NCCL is told that it is used in graphs only, as :mod:`all_reduce
-<gpuguide.benchmarks.interconnect.all_reduce>` explains; that takes processes of its own.
+In ``one-after-the-other-unmixed`` NCCL is told that no communicator is used by a graph and outside of one at once, as
+:mod:`all_reduce <gpuguide.benchmarks.interconnect.all_reduce>` explains; that takes processes of its own.
 """
 
 from __future__ import annotations
@@ -148,8 +148,7 @@ def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device:
     rates = {"bandwidth": Rate("B/s", sent(keys))} if name == "communicate-only" else flops(keys)
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    team = ranks.team_with(settings, device, WORLD) if settings else ranks.team(device, WORLD)
-    sample = ranks.sampler(team, name, prepare, shape)
+    sample = ranks.sampler(ranks.team_with(settings, device, WORLD), name, prepare, shape)
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
 
@@ -185,11 +184,11 @@ def too_few_tokens(device: Device, keys: Keys) -> str | None:
 def bytes_needed(keys: Keys) -> float:
     """Return the memory of a case on a GPU: matrices whole, in parts and in float64, and what contenders give.
 
-    The matrices are there in the processes of both teams, in float64 in one of them at a time.
+    The matrices are there in the processes of both teams, in float64 too, which PyTorch keeps after a check.
     """
     tokens, hidden, inner = (int(keys[key]) for key in ("tokens", "hidden", "inner"))
-    matrices = 2 * hidden * inner * (2 * ELEMENT_SIZE * 3 / 2 + 8)
-    return matrices + 7 * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + GIB
+    matrices = 2 * 2 * hidden * inner * (ELEMENT_SIZE * 3 / 2 + 8)
+    return matrices + 7 * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + 2 * GIB
 
 
 def contender(
@@ -208,7 +207,7 @@ TENSOR_PARALLEL_LAYER = Benchmark(
     question="What does a layer gain from a second GPU, and how much of that does adding up take back?",
     contenders={
         "one-after-the-other": contender("one-after-the-other", one_after_the_other),
-        "one-after-the-other-unmixed": contender("unmixed", one_after_the_other, settings=UNMIXED),
+        "one-after-the-other-unmixed": contender("one-after-the-other-unmixed", one_after_the_other, settings=UNMIXED),
         "one-shot": contender("one-shot", one_shot, beyond_one_shot),
         "overlapped": contender("overlapped", overlapped, too_few_tokens),
         "compute-only": contender("compute-only", compute_only),

@@ -92,7 +92,8 @@ def with_captured_blocks(model: GPT2, keys: Keys) -> GPT2:
     """Capture all blocks of a model in place: in one CUDA graph forward, and in one backward.
 
     Gradients are where the graph wrote them last, and the next backward pass overwrites them, so each step has one
-    micro-batch. Source: https://github.com/pytorch/pytorch/issues/181723.
+    micro-batch. Source: https://github.com/pytorch/pytorch/issues/181723. The shape of the input, autocast's format and
+    how products in fp32 are computed are those of the capture, whatever surrounds a later call.
     """
     way, weight, blocks = WAYS[str(keys["precision"])], model.token_embedding.weight, nn.Sequential(*model.blocks)
     shape = (int(keys["batch"]), int(keys["seq_len"]), model.config.hidden)

@@ -7,8 +7,9 @@ loss is read after each, as a loss scaler has to ask about infinities anyway. So
 ``compile`` compiles each block once and uses it for all layers, and the loss (*regional compilation*): whole models
 take minutes to compile for six precisions, and what is lost are two fusions a layer. ``torchao`` is the same with
 layers of torchao in fp8. ``compile-graph`` and ``torchao-graph`` are these with the compiled blocks in two CUDA graphs,
-one forward and one backward: the host then launches them at once, and the step takes what the GPU takes. Their memory
-is not reported, since PyTorch's allocator does not count what a graph uses while it is replayed.
+one forward and one backward, each launched at once, so that the host seldom delays the GPU; head, loss and optimizer
+are launched as before, and with a loss scaler the host still waits in every step. Their memory is not reported:
+``torch.cuda.max_memory_allocated`` does not see what a graph uses while it is replayed.
 
 The text is Python's standard library, in the tokens of the models that come with the library.
 """
@@ -152,7 +153,8 @@ class Run:
     def loss(self) -> float:
         """Return the mean loss on text that is not trained on, as the model computes it in its precision.
 
-        What is compiled is compiled for training, and would be compiled once more; here it runs as it was before.
+        What is compiled is compiled for training, and would be compiled once more; here it runs as it was before. What
+        is captured is replayed, and computes as it does in training; so ``batch`` divides ``WINDOWS``.
         """
         total = torch.zeros((), device=self.device)
         with fp32_products(self.way.products), torch.compiler.set_stance("force_eager"):

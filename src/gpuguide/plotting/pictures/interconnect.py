@@ -336,7 +336,7 @@ def _draw_offload(figure: Canvas, copy: float, panels: dict[int, float]) -> None
 
 # --- a layer divided among two GPUs ----------------------------------------------------------------------------
 
-ONE, SEVERAL = 1, 4096
+ONE, SEVERAL = 1, 1024
 """Tokens of the two panels"""
 DIVIDED = {
     ONE: {"one-after-the-other": "two, NCCL", "one-shot": "two, one step"},
