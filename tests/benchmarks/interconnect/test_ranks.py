@@ -25,7 +25,7 @@ two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 @pytest.fixture(scope="module")
 def team() -> Iterator[Team]:
-    yield ranks.team(CPU, 2)
+    yield ranks.team_with({}, CPU, 2)
     ranks.end()
 
 
@@ -69,7 +69,7 @@ def test_sums_are_checked_and_timed_on_processes(team: Team, name: str, size: in
     assert work.sample
     assert work.sample() > 0
     assert work.rates["bandwidth"].per_call == size
-    assert ranks.team(CPU, 2) is team
+    assert ranks.team_with({}, CPU, 2) is team
 
 
 def test_settings_are_those_of_a_team_of_its_own(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_settings_are_those_of_a_team_of_its_own(team: Team, monkeypatch: pytest
     assert unmixed is ranks.team_with(all_reduce.UNMIXED, CPU, 2) is not team
     assert unmixed.run(link_ranks.graph_mixing) == ["0", "0"]
     assert os.environ["NCCL_GRAPH_MIXING_SUPPORT"] == "1"
-    assert ranks.team(CPU, 2) is team
+    assert ranks.team_with({}, CPU, 2) is team
 
 
 def test_wrong_sums_are_told(team: Team) -> None:
@@ -127,13 +127,13 @@ def test_what_makes_no_sense_is_left_out() -> None:
 
 
 def test_a_rank_that_dies_ends_its_case_and_the_next_one_has_new_ranks() -> None:
-    running = ranks.team(CPU, 2)
+    running = ranks.team_with({}, CPU, 2)
     good = ranks.sampler(running, "nccl", all_reduce.nccl, (8,))
     with pytest.raises(GpuguideError, match="Rank 1 of 2 died while running set_up"):
         ranks.sampler(running, "dies", link_ranks.dies, (8,))
     with pytest.raises(GpuguideError, match="has ended"):
         good()
-    renewed = ranks.team(CPU, 2)
+    renewed = ranks.team_with({}, CPU, 2)
     assert renewed is not running
     assert ranks.sampler(renewed, "nccl", all_reduce.nccl, (8,))() > 0
     ranks.end()

@@ -50,19 +50,11 @@ Prepare = Callable[..., Task]
 # --- in the process that asks ----------------------------------------------------------------------------
 
 
-def team(device: Device, size: int) -> Team:
-    """Return the running team, or start one: a process a GPU, or on a CPU as many that go through Gloo."""
-    kind = "cuda" if device.backend == "cuda" else "cpu"
-    found = _teams.get(kind)
-    if found is None or not found.is_running:
-        found = _teams[kind] = Team(size, kind)
-    return found
-
-
 def team_with(settings: Mapping[str, str], device: Device, size: int) -> Team:
     """Return the running team whose processes began with these environment variables, or start one beside the others.
 
-    NCCL reads its variables once, when a process first uses it.
+    It has a process a GPU, or on a CPU as many that go through Gloo. NCCL reads its variables once, when a process
+    first uses it.
     """
     kind = "cuda" if device.backend == "cuda" else "cpu"
     name = " ".join([kind, *map("=".join, settings.items())])
