@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuguide.measure import records, reference_gpu, store
+from gpuguide.measure.digest import equivalent
+from gpuguide.measure.digest.equivalent import Equivalence
 
 OURS = store.reference_device()
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
@@ -161,6 +163,23 @@ def test_records_verify_of_everything(gpuguide: Run, fresh: Path) -> None:
     assert status == 0
     assert err == f"{len(store.published_records())} records, 0 damaged or stale.\n"
     assert f"{OURS}/ceilings: good" in out
+
+
+def test_records_verify_finds_a_change_that_is_called_equivalent_to_nothing(gpuguide: Run, fresh: Path) -> None:
+    digests = ["sha256:" + letter * 64 for letter in "ab"]
+    equivalent.write(fresh, [Equivalence("copy-size", *digests, "1" * 40, "A parameter was renamed.")])
+    status, _, err = gpuguide("records", "verify")
+    assert status == 1
+    assert digests[0] in err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"), [(["--reason", " "], "reason"), (["--reason", "a", "--benchmark", "copysize"], "copy-size")]
+)
+def test_records_equivalent_refuses_what_it_cannot_write(gpuguide: Run, words: list[str], named: str) -> None:
+    status, _, err = gpuguide("records", "equivalent", "HEAD", *words)
+    assert status == 2
+    assert named in err
 
 
 def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp_path: Path, fresh: Path) -> None:

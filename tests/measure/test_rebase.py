@@ -15,9 +15,9 @@ import synthetic_records as synthetic
 from gpuguide import cli
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest, records
-from gpuguide.measure.digest import definitions
+from gpuguide.measure.digest import definitions, equivalent
 from gpuguide.measure.digest.source import Tree
-from gpuguide.measure.rebase import rebase
+from gpuguide.measure.rebase import equivalences, rebase
 from gpuguide.measure.records import Record
 
 
@@ -29,8 +29,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(digest.PACKAGE_FOLDER, library, ignore=left_out)
     shutil.copytree(digest.PACKAGE_FOLDER / "measure", library / "measure", dirs_exist_ok=True)
     today = (library / "measure/digest/__init__.py").read_text(encoding="utf-8")
-    assert today.count('"\\n".join(texts)') == 1
-    other = today.replace('"\\n".join(texts)', '"; ".join(texts)')
+    assert today.count('"\\n".join(meanings)') == 1
+    other = today.replace('"\\n".join(meanings)', '"; ".join(meanings)')
     (library / "measure/digest/__init__.py").write_text(other, encoding="utf-8")
     for command in ("init -q", "add -A", "-c user.name=A -c user.email=a@b.c commit -q -m one"):
         subprocess.run(["git", *command.split()], cwd=library.parents[1], check=True)
@@ -48,13 +48,13 @@ def written(folder: Path, benchmark: str, code_digest: str) -> Record:
 
 def before(benchmark: str) -> str:
     """Return the digest that a benchmark has by the way of taking it which the commit knows."""
-    texts = sorted(set(digest.reached(digest.tree(), benchmark).values()))
-    return "sha256:" + hashlib.sha256("; ".join(texts).encode()).hexdigest()
+    meanings = definitions.meanings(digest.reached(digest.tree(), benchmark))
+    return "sha256:" + hashlib.sha256("; ".join(meanings).encode()).hexdigest()
 
 
 def forget() -> None:
     """Forget what was read, as a new process would have."""
-    for function in (Tree.module, definitions.written, definitions._mark, digest.benchmark_modules):
+    for function in (Tree.module, definitions.written, digest.declarations, digest.benchmark_modules):
         function.cache_clear()
     digest.benchmark_digest.cache_clear()
 
@@ -84,6 +84,54 @@ def test_what_becomes_of_records(checkout: Path, tmp_path: Path) -> None:
     assert not now.stale
     assert replace(now, code_digest="", path=None) == replace(same, code_digest="", path=None)
     assert {path: path.read_bytes() for path in kept} == kept
+
+
+SIZES = ("powers_of_two(256, 16384)", "powers_of_two(256, 8192)")
+"""Those of matmul-size, and others"""
+
+
+def edit(library: Path, old: str, new: str) -> None:
+    """Change the declarations of the ceilings' benchmarks, as a contributor would."""
+    declared = library / "benchmarks/ceilings.py"
+    text = declared.read_text(encoding="utf-8")
+    assert text.count(old) == 1, old
+    declared.write_text(text.replace(old, new), encoding="utf-8")
+    forget()
+
+
+def test_a_change_that_measures_the_same(checkout: Path, tmp_path: Path) -> None:
+    """Two changes in a row: the rows lead from the record's digest to today's, and a third change is none of theirs."""
+    folder = checkout / "records"
+    folder.mkdir()
+    record = written(tmp_path, "matmul-size", digest.benchmark_digest("matmul-size"))
+    other = written(tmp_path, "ceilings", digest.benchmark_digest("ceilings"))
+    reason = "No case of the record is one of those that went."
+    for old, new in (SIZES, (SIZES[1], "powers_of_two(256, 4096)")):
+        edit(checkout, old, new)
+        assert (record.stale, other.stale) == (True, False)
+        (row,) = equivalences([record, other], "HEAD", reason)
+        assert (row.benchmark, row.reason, len(row.commit)) == ("matmul-size", reason, 40)
+        equivalent.write(folder, [*equivalent.rows(folder), row])
+        assert not record.stale
+        for command in ("add -A", "-c user.name=A -c user.email=a@b.c commit -q -m next"):
+            subprocess.run(["git", *command.split()], cwd=checkout.parents[1], check=True)
+    first, second = equivalent.rows(folder)
+    assert (first.old, first.new, second.new) == (
+        record.code_digest,
+        second.old,
+        digest.benchmark_digest("matmul-size"),
+    )
+    edit(checkout, "powers_of_two(256, 4096)", "powers_of_two(256, 2048)")
+    assert record.stale
+
+
+def test_a_change_that_needs_no_row_gets_none(checkout: Path, tmp_path: Path) -> None:
+    record = written(tmp_path, "matmul-size", digest.benchmark_digest("matmul-size"))
+    stale = written(tmp_path, "copy-size", "sha256:" + "0" * 64)
+    assert equivalences([record, stale], "HEAD", "Nothing changed.") == []
+    edit(checkout, *SIZES)
+    with pytest.raises(GpuguideError, match="copy-size"):
+        equivalences([record, stale], "HEAD", "Fewer sizes.", ["copy-size", "matmul-size"])
 
 
 def test_a_commit_that_git_does_not_know(checkout: Path) -> None:

@@ -16,14 +16,16 @@ from gpuguide.cli import compare
 from gpuguide.cli.screen import err, listing, say, show, width
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
+from gpuguide.measure import digest, reference_gpu, side_by_side, store
 from gpuguide.measure import records as record_files
-from gpuguide.measure import reference_gpu, side_by_side, store
+from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record, describe_keys
 from gpuguide.measure.units import format_quantity
 
 NUMBERS = ("median", "p25", "p75", "n", "within\nturns", "between\nturns")
 app = typer.Typer(
-    help="Records: list, show, verify, import, rebase, choices.\n\nExample: gpuguide records list", no_args_is_help=True
+    help="Records: list, show, verify, import, rebase, equivalent, choices.\n\nExample: gpuguide records list",
+    no_args_is_help=True,
 )
 
 
@@ -186,8 +188,21 @@ def records_verify(
         wrong += record.stale and not allowed
         say(f"{record.device}/{record.benchmark}: {'; '.join(notes) or 'good'}")
     err.print(f"{len(files)} record{'s' * (len(files) != 1)}, {wrong} damaged or stale.")
-    if wrong:
+    faults = [] if paths else faults_of_equivalences()
+    for fault in faults:
+        err.print(f"{equivalent.FILE}: {fault}.", markup=False)
+    if wrong or faults:
         raise typer.Exit(1)
+
+
+def faults_of_equivalences() -> list[str]:
+    """Return what is wrong with the rows that call changes of code equivalent."""
+    held: dict[str, set[str]] = {}
+    for record in store.published_records():
+        held.setdefault(record.benchmark, set()).add(record.code_digest)
+    rows = equivalent.rows(store.published_folder())
+    today = {row.benchmark: digest.benchmark_digest(row.benchmark) for row in rows if row.benchmark in held}
+    return list(equivalent.faults(rows, held, today))
 
 
 @app.command("import")
@@ -225,6 +240,32 @@ def records_rebase(
         changed += outcome in ("stale before", "changed since")
     if changed:
         raise typer.Exit(1)
+
+
+@app.command("equivalent")
+def records_equivalent(
+    commit: Annotated[str, typer.Argument(help="The last commit with the code that the records were measured with.")],
+    reason: Annotated[str, typer.Option(help="Why no measurement changes, in a sentence; the page Status shows it.")],
+    benchmark: Annotated[list[str] | None, typer.Option(help="Only this benchmark; may be given again.")] = None,
+) -> None:
+    """Say that a change of measured code changes no measurement, so that records stay fresh.
+
+    Example: gpuguide records equivalent HEAD --reason "The parameter size is now called rows."
+    """
+    from gpuguide.measure import rebase
+
+    for name in benchmark or ():
+        if name not in declarations.names():
+            raise unknown("benchmark", name, declarations.names())
+    if not reason.strip():
+        raise GpuguideError("The reason is empty. Say in a sentence why no measurement changes.")
+    folder = store.published_folder()
+    rows = rebase.equivalences(store.published_records(), commit, reason.strip(), benchmark or ())
+    if rows:
+        equivalent.write(folder, [*equivalent.rows(folder), *rows])
+    for row in rows:
+        say(f"{row.benchmark}: {row.old[:15]} counts as {row.new[:15]}")
+    err.print(f"{len(rows)} row{'s' * (len(rows) != 1)} written to {folder / equivalent.FILE}.", markup=False)
 
 
 @app.command("choices")

@@ -11,6 +11,8 @@ from bs4 import BeautifulSoup
 from small_site import Project, cell, start
 
 from gpuguide import claims as ledger
+from gpuguide.measure.digest import equivalent
+from gpuguide.measure.digest.equivalent import Equivalence
 from gpuguide.site.pages import ages
 from gpuguide.site.records.claims_table import usual_page
 
@@ -60,6 +62,9 @@ STATUS = """
 ```{record-status}
 ```
 
+```{equivalences}
+```
+
 ```{toctree}
 docs/claims
 tutorials/00-copies
@@ -77,6 +82,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         (made.library / "claims" / f"{name}.toml").write_text(text, encoding="utf-8")
     made.record("copy-size")
     made.record("ceilings", stale=True)
+    row = Equivalence("copy-size", "sha256:" + "a" * 64, "sha256:" + "b" * 64, "c" * 40, "A parameter was renamed.")
+    equivalent.write(made.library / "records", [row])
     for folder in ("docs", "tutorials"):
         (made.root / folder).mkdir()
     conf = made.root / "conf.py"
@@ -198,7 +205,7 @@ def test_the_status_page_tells_pages_and_records(project: Project) -> None:
     )
     assert "2 claims checked, all of them hold." in words(status)
     tables = [[[words(td) for td in row.select("td")] for row in t.select("tbody tr")] for t in status.select("table")]
-    pages, records = tables
+    pages, records, _ = tables
     ran, left = pages
     assert ran[0] == "00-copies"
     assert ran[1].endswith("in 1 s") or " s" in ran[1]
@@ -212,6 +219,12 @@ def test_the_status_page_tells_pages_and_records(project: Project) -> None:
         ["ceilings", "NVIDIA H100 80GB HBM3", "2026-01-02", age, "00000000", "stale", "JSON CSV"],
         ["copy-size", "NVIDIA H100 80GB HBM3", "2026-01-02", age, "00000000", "fresh", "JSON CSV"],
     ]
+
+
+@pytest.mark.slow
+def test_the_status_page_lists_changes_that_measure_the_same(project: Project) -> None:
+    (row,) = [row for row in page(project, "index").select("tbody tr") if "A parameter was renamed." in words(row)]
+    assert [words(cell) for cell in row.select("td")][:4] == ["copy-size", "a" * 8, "b" * 8, "c" * 8]
 
 
 @pytest.mark.slow

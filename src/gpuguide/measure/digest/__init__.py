@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure.digest import definitions, remembered
-from gpuguide.measure.digest.definitions import Definition
+from gpuguide.measure.digest.definitions import Definition, Written
 from gpuguide.measure.digest.source import PACKAGE, Module, Tree
 from gpuguide.measure.digest.syntax import Writer
 
@@ -102,12 +102,12 @@ def benchmark_digest(name: str) -> str:
 
 def digest_in(tree: Tree, name: str) -> str:
     """Return the digest that a benchmark has in a tree."""
-    texts = sorted(set(reached(tree, name).values()))
-    return "sha256:" + hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    meanings = definitions.meanings(reached(tree, name))
+    return "sha256:" + hashlib.sha256("\n".join(meanings).encode()).hexdigest()
 
 
-def reached(tree: Tree, name: str) -> dict[Definition, str]:
-    """Return the definitions that a benchmark's digest is made of, with their texts."""
+def reached(tree: Tree, name: str) -> dict[Definition, Written]:
+    """Return the definitions that a benchmark's digest is made of, each as it is written."""
     declared = declarations(tree)
     if name not in declared:
         raise unknown("benchmark", name, declared)

@@ -1,8 +1,11 @@
-"""Definitions as text: what a top-level statement says, and which other definitions of the package it uses.
+"""Definitions as text: what a top-level statement computes, and which other definitions of the package it uses.
 
-A name stands for what it means and not for how it was imported: ``cost.bytes_read``, after ``from gpuguide.attention
-import cost``, is written as ``bytes_read`` with a digest of the definition that it leads to. So a definition keeps its
-text when it is moved, when its module is renamed or split, and when it comes to be imported in another way.
+A name stands for what it means and not for what it is called. ``cost.bytes_read``, after ``from gpuguide.attention
+import cost``, is written as a reference to the definition that it leads to, and a local variable as a number. So a
+definition keeps its text when it is moved or renamed, when its module is renamed or split, and when it comes to be
+imported in another way. Left out is also what nobody computes with: annotations, the texts of errors and assertions,
+and the title and question of a benchmark. Names of parameters, methods and attributes stay, for they may be named by
+strings and by keyword where no reader of the source can follow.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from gpuguide.measure.digest.source import PACKAGE, Place, Tree, is_docstring, is_import, names_bound
-from gpuguide.measure.digest.syntax import Scope, Writer
+from gpuguide.measure.digest.syntax import Scope, Writer, dotted
 
 HARNESS = ("gpuguide.measure", "gpuguide.hardware", "gpuguide.errors")
 """Modules that count through the harness version only, not through a benchmark's digest"""
@@ -39,23 +43,31 @@ class Definition:
 class Written:
     """What a definition says."""
 
-    text: str
+    pieces: tuple[str, ...]
+    """Its text, divided where it refers to another definition"""
+    references: tuple[Definition, ...]
+    """The definitions that stand between the pieces"""
     uses: frozenset[Definition]
+    """These, and what else it may call"""
+
+    def text(self, meaning: Mapping[Definition, str]) -> str:
+        """Return its text, with what each definition that it refers to stands for."""
+        between = [*(meaning[found] for found in self.references), ""]
+        return "".join(chain(*zip(self.pieces, between, strict=True)))
 
 
-def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, str]:
-    """Return ``start`` and every definition that it uses, directly or not, each with its text.
+def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, Written]:
+    """Return ``start`` and every definition that it uses, directly or not, each as it is written.
 
     Statements that bind no name, and functions that are registered with something else, count as soon as anything of
     their module does. The harness is left out.
     """
-    found: dict[Definition, str] = {}
+    found: dict[Definition, Written] = {}
     waiting = list(start)
     while waiting:
         definition = waiting.pop()
         if definition not in found:
-            said = written(tree, definition)
-            found[definition] = said.text
+            found[definition] = said = written(tree, definition)
             waiting += said.uses
             module = tree.module(definition.module)
             waiting += [Definition(module.name, f"[{number}]") for number in range(len(module.unnamed))]
@@ -63,33 +75,51 @@ def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, str]:
     return found
 
 
+def meanings(found: Mapping[Definition, Written]) -> list[str]:
+    """Return the digests of what definitions mean: each with what it refers to, whatever that is called.
+
+    In the first round all references look alike. In every further one each stands for the digest that the definition
+    had in the round before, until no more of them can be told apart (B. Weisfeiler and A. Leman, 1968).
+    """
+    meaning = dict.fromkeys(found, "")
+    apart = 0
+    while len(set(meaning.values())) > apart:
+        apart = len(set(meaning.values()))
+        meaning = {name: hashlib.sha256(said.text(meaning).encode()).hexdigest() for name, said in found.items()}
+    return sorted(set(meaning.values()))
+
+
 def defining(tree: Tree, module: str, name: str) -> Definition:
     """Return the definition that binds a name of a module."""
-    return Definition(module, min(names_bound([tree.module(module).defined[name]])))
+    return Definition(module, names_bound([tree.module(module).defined[name]])[0])
 
 
 @cache
 def written(tree: Tree, definition: Definition) -> Written:
-    """Return what a definition says, each name marked with a digest of what it leads to."""
-    writer = _NamesResolved(tree, definition, marked=True)
-    return Written(writer.text(writer.statement), frozenset(writer.uses))
+    """Return what a definition says."""
+    writer = _NamesResolved(tree, definition)
+    pieces = writer.text(writer.statement).split(_REFERENCE)
+    return Written(tuple(pieces), tuple(writer.references), frozenset(writer.uses))
 
 
-@cache
-def _mark(tree: Tree, definition: Definition) -> str:
-    """Return a digest of what a definition says itself, whatever the definitions that it uses say."""
-    writer = _NamesResolved(tree, definition, marked=False)
-    return hashlib.sha256(writer.text(writer.statement).encode()).hexdigest()[:16]
+_REFERENCE = "\0"
+"""What stands in a text where another definition is meant; literals hold no such character, for it is escaped there"""
+_AT_RUN_TIME = {"constexpr", "ClassVar", "InitVar", "KW_ONLY"}
+"""Annotations that change what runs: Triton's compile-time parameters, and what dataclasses look for"""
+_ERROR = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit|Iteration)$")
+"""How classes of errors end"""
+_WORDS = {"title", "question"}
+"""Arguments of a benchmark that only readers see"""
 
 
 class _NamesResolved(Writer):
     """Writes a definition, with what its names mean, and notes the definitions that it uses."""
 
-    def __init__(self, tree: Tree, definition: Definition, *, marked: bool) -> None:
+    def __init__(self, tree: Tree, definition: Definition) -> None:
         self.tree = tree
         self.module = tree.module(definition.module)
-        self.marked = marked
         self.uses: set[Definition] = set()
+        self.references: list[Definition] = []
         name = definition.name
         self.statement = self.module.unnamed[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
         self.imported_within = tree.imports(ast.walk(self.statement), self.module.name)
@@ -104,34 +134,112 @@ class _NamesResolved(Writer):
             words = {word for text in texts for word in re.findall(r"\w+", text)}
             self.uses |= {defining(self.tree, self.module.name, word) for word in words & set(self.module.defined)}
 
-    def name(self, parts: list[str], node: ast.expr, scope: Scope) -> str:
+    # --- what nobody computes with ---
+
+    def node(self, node: ast.AST, scope: Scope) -> Iterator[str]:
+        """Yield the text of a node, without what nobody computes with."""
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.returns:
+                yield from self.node(_without(node, returns=None), scope)
+            case ast.arg(annotation=ast.expr() as said) if not _is_read(said):
+                yield from self.node(_without(node, annotation=None), scope)
+            case ast.AnnAssign(value=ast.expr() as value) if not _is_read(node.annotation) and not scope.is_class:
+                yield from self.node(ast.Assign([node.target], value), scope)
+            case ast.AnnAssign() if not _is_read(node.annotation) and node.annotation is not _DROPPED:
+                yield from self.node(_without(node, annotation=_DROPPED), scope)
+            case ast.Assert(msg=ast.expr()):
+                yield from self.node(_without(node, msg=None), scope)
+            case ast.Raise():
+                yield f"(Raise {self.raised(node.exc, scope)})"
+            case ast.Call() if (parts := dotted(node.func)) and self.is_said(parts, scope):
+                yield f"(Said {self.error(parts, scope)})"
+            case ast.Call(args=[_, value]) if self.full(dotted(node.func), scope) == "typing.cast":
+                yield from self.node(value, scope)
+            case ast.Call() if dotted(node.func)[-1:] == ["Benchmark"] and _WORDS & {k.arg for k in node.keywords}:
+                kept = [keyword for keyword in node.keywords if keyword.arg not in _WORDS]
+                yield from self.node(_without(node, keywords=kept), scope)
+            case _:
+                yield from super().node(node, scope)
+
+    def raised(self, exception: ast.expr | None, scope: Scope) -> str:
+        """Return what is written for a raised exception: its class, unless it is one of the package's."""
+        if exception is None:
+            return "again"
+        parts = dotted(exception.func if isinstance(exception, ast.Call) else exception)
+        return self.error(parts, scope) if parts else ""
+
+    def error(self, parts: list[str], scope: Scope) -> str:
+        """Return what is written for a class of errors, or for what makes an error: nothing for the package's own."""
+        if parts[0] in scope:
+            return ".".join([scope.number(parts[0]), *parts[1:]])
+        full = self.full(parts, scope)
+        return "" if full.startswith(f"{PACKAGE}.") or parts[0] in self.module.defined else full
+
+    def is_said(self, parts: list[str], scope: Scope) -> bool:
+        """Return whether a call only makes words for a person: an error or a warning."""
+        full = self.full(parts, scope)
+        return full == "warnings.warn" or bool(_ERROR.search(full)) or full.startswith(f"{PACKAGE}.errors.")
+
+    def full(self, parts: list[str], scope: Scope) -> str:
+        """Return the name that dotted parts stand for; as it stands, if it is bound here or built in."""
+        if parts and parts[0] not in scope and parts[0] in self.imported:
+            return ".".join([self.imported[parts[0]], *parts[1:]])
+        return ".".join(parts)
+
+    def is_dropped(self, item: object) -> bool:
+        """Return whether an item of a list is left out: what is imported or global stands in the names."""
+        if isinstance(item, ast.Global | ast.Nonlocal):
+            return True
+        return is_docstring(item) or is_import(item)
+
+    # --- names ---
+
+    def bound(self, name: str, scope: Scope) -> str:
+        """Return what is written for a name that is bound: a number for a local, nothing for a definition itself."""
+        return scope.number(name) if name in scope else "_"
+
+    def name(self, parts: list[str], scope: Scope) -> str:
         """Return what a dotted name stands for."""
         first, *rest = parts
-        if first in scope or not isinstance(getattr(node, "ctx", None), ast.Load):
-            return ".".join(parts)
+        if first in scope:
+            return ".".join([scope.number(first), *rest])
         if first in self.module.defined:
-            own = self.meaning(Place(self.module.name, tuple(parts)))
-            if first not in self.imported_within:  # else it may mean either, as each function has imports of its own
-                return own
+            if first not in self.imported_within:
+                return self.meaning(Place(self.module.name, tuple(parts)))
+            self.uses.add(defining(self.tree, self.module.name, first))  # either, as each function has its own imports
         if first not in self.imported:
             return ".".join(parts)
-        full = ".".join([self.imported[first], *rest])
+        full = self.full(parts, scope)
         place = self.tree.locate(full)
         return self.meaning(place) if place else full
 
     def meaning(self, place: Place) -> str:
-        """Return a name of the package without its module, and note the definition that it leads to."""
+        """Return a reference to what a name of the package leads to, and note the definition."""
         if is_harness(place.module):
             return ".".join(place.inside) or "a module"
         defined = self.tree.module(place.module).defined
         if not place.inside or place.inside[0] not in defined:  # the module itself, or what it makes when asked
             self.uses |= {defining(self.tree, place.module, name) for name in defined}
             return ".".join(place.inside) or "a module"
-        found = defining(self.tree, place.module, place.inside[0])
+        first, *rest = place.inside
+        found = defining(self.tree, place.module, first)
         self.uses.add(found)
-        mark = f"@{_mark(self.tree, found)}" if self.marked else ""
-        return ".".join([place.inside[0] + mark, *place.inside[1:]])
+        self.references.append(found)
+        which = names_bound([defined[first]]).index(first)
+        return ".".join([f"{_REFERENCE}{which or ''}", *rest])
 
-    def is_dropped(self, item: object) -> bool:
-        """Return whether an item of a list is left out: what is imported stands in the names."""
-        return is_docstring(item) or is_import(item)
+
+_DROPPED = ast.Constant(None)
+"""What stands for an annotation that was left out"""
+
+
+def _is_read(annotation: ast.expr) -> bool:
+    """Return whether an annotation changes what runs."""
+    nodes = list(ast.walk(annotation))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return bool(_AT_RUN_TIME & (names | {node.id for node in nodes if isinstance(node, ast.Name)}))
+
+
+def _without(node: ast.AST, **fields: object) -> ast.AST:
+    """Return a node with other fields."""
+    return type(node)(**{**dict(ast.iter_fields(node)), **fields})

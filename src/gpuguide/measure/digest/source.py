@@ -150,26 +150,31 @@ class Tree:
         return name if self.path(name).name == "__init__.py" else name.rpartition(".")[0]
 
 
-def names_bound(statements: Iterable[ast.AST]) -> set[str]:
-    """Return the names that statements bind where they stand, imports aside: not in functions and classes of theirs."""
-    bound: set[str] = set()
-    waiting = list(statements)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-            waiting += node.decorator_list
-        elif isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            bound |= {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
-        else:
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                bound.add(node.id)
-            elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-                bound.add(node.name)
-            elif isinstance(node, ast.MatchMapping) and node.rest:
-                bound.add(node.rest)
-            waiting += ast.iter_child_nodes(node)
-    return bound
+def names_bound(statements: Iterable[ast.AST]) -> list[str]:
+    """Return the names that statements bind where they stand, imports aside: not in functions and classes of theirs.
+
+    Each stands once, in the order in which they are first bound.
+    """
+    return list(dict.fromkeys(name for statement in statements for name in _bound_by(statement)))
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+        inner: Iterable[ast.AST] = node.decorator_list
+    elif isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        inner = ()
+    else:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
+        inner = ast.iter_child_nodes(node)
+    for child in inner:
+        yield from _bound_by(child)
 
 
 def is_docstring(statement: object) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gpuguide.measure.digest.source import is_docstring, names_bound
 
@@ -13,35 +13,59 @@ _SKIPPED = {"ctx", "kind", "type_comment", "type_ignores", "is_lazy"}
 """Fields of syntax trees that say nothing, or not the same in every version of Python"""
 _INSIDE = {"body", "elt", "key", "value", "generators"}
 """The fields of functions, classes and comprehensions in which the names hold that these bind"""
+_BINDING = {"name", "rest"}
+"""The fields in which a statement or a pattern holds a name that it binds"""
 
 
 @dataclass(frozen=True)
 class Scope:
     """Names that are bound nearer than in the module."""
 
-    seen_below: frozenset[str] = frozenset()
-    """Also in functions that are defined here"""
+    seen_below: Mapping[str, str] = field(default_factory=dict)
+    """Also in functions that are defined here: parameters, which keep their names, and locals, each with a number"""
     here: frozenset[str] = frozenset()
     """Here alone: what the body of a class binds"""
+    depth: int = 0
+    """How many functions and comprehensions stand around this place"""
+    is_class: bool = False
+    """Whether this is the body of a class, where an annotation declares a field"""
 
     def __contains__(self, name: str) -> bool:
         return name in self.seen_below or name in self.here
+
+    def number(self, name: str) -> str:
+        """Return what stands for a name of this scope whatever it is called: a local's depth and number."""
+        return name if name in self.here else self.seen_below.get(name, name)
 
     def inside(self, node: ast.AST) -> Scope:
         """Return the scope that holds inside a node, for those of its fields that are inside."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body = node.body if isinstance(node.body, list) else [node.body]
-            arguments = {found.arg for found in ast.walk(node.args) if isinstance(found, ast.arg)}
-            shared = {name for found in ast.walk(node) if isinstance(found, ast.Global) for name in found.names}
-            return self._with((arguments | names_bound(body)) - shared)
+            parameters = [found.arg for found in ast.walk(node.args) if isinstance(found, ast.arg)]
+            return self._below(parameters, names_bound(body), _declared_outside(body))
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            return self._with(names_bound(generator.target for generator in node.generators))
+            return self._below([], names_bound(generator.target for generator in node.generators), set())
         if isinstance(node, ast.ClassDef):
-            return Scope(self.seen_below, frozenset(names_bound(node.body)))
+            return Scope(self.seen_below, frozenset(names_bound(node.body)), self.depth, is_class=True)
         return self
 
-    def _with(self, names: Iterable[str]) -> Scope:
-        return Scope(self.seen_below.union(names))
+    def _below(self, parameters: Sequence[str], bound: Sequence[str], outside: Collection[str]) -> Scope:
+        local = [name for name in bound if name not in parameters and name not in outside]
+        numbers = {name: f"{self.depth}.{number}" for number, name in enumerate(local)}
+        return Scope({**self.seen_below, **{name: name for name in parameters}, **numbers}, depth=self.depth + 1)
+
+
+def _declared_outside(body: Iterable[ast.AST]) -> set[str]:
+    """Return the names that a function declares as the module's or as those of a function around it."""
+    found: set[str] = set()
+    waiting = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            found |= set(node.names)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+    return found
 
 
 class Writer:
@@ -54,7 +78,7 @@ class Writer:
     def node(self, node: ast.AST, scope: Scope) -> Iterator[str]:
         """Yield the text of a node in a scope."""
         if isinstance(node, ast.Name | ast.Attribute) and (parts := dotted(node)):
-            yield f"({self.name(parts, node, scope)})"
+            yield f"({self.name(parts, scope)})"
         elif isinstance(node, ast.Constant):
             yield f"({literal(node.value)})"
         elif isinstance(node, ast.JoinedStr):
@@ -65,7 +89,10 @@ class Writer:
             for name, value in ast.iter_fields(node):
                 if name not in _SKIPPED and value is not None and value != []:
                     yield f" {name}="
-                    yield from self.value(value, inside if name in _INSIDE else scope)
+                    if name in _BINDING and isinstance(value, str):
+                        yield self.bound(value, scope)
+                    else:
+                        yield from self.value(value, inside if name in _INSIDE else scope)
             yield ")"
 
     def value(self, value: object, scope: Scope) -> Iterator[str]:
@@ -94,9 +121,13 @@ class Writer:
                 text = ""
         yield literal(text) + ")"
 
-    def name(self, parts: list[str], node: ast.expr, scope: Scope) -> str:
+    def name(self, parts: list[str], scope: Scope) -> str:
         """Return what is written for a dotted name."""
         return ".".join(parts)
+
+    def bound(self, name: str, scope: Scope) -> str:
+        """Return what is written for a name that a definition, an ``except`` or a pattern binds."""
+        return literal(name)
 
     def is_dropped(self, item: object) -> bool:
         """Return whether an item of a list is left out."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, libraries
+from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records.samples import Metric, Rate, Summary, metric
 
 SCHEMA_VERSION = 2
@@ -153,13 +154,17 @@ class Record:
 
     @property
     def stale(self) -> bool:
-        """True if the code that measured has changed since, or is gone."""
+        """True if the code that measured has changed since, or is gone; a change that is proved equivalent is none."""
         if self.harness_version != HARNESS_VERSION:
             return True
         try:
-            return self.code_digest != digest.benchmark_digest(self.benchmark)
+            today = digest.benchmark_digest(self.benchmark)
         except GpuguideError:  # a benchmark of another version of gpuguide
             return True
+        if self.code_digest == today:
+            return False
+        listed = equivalent.rows(digest.PACKAGE_FOLDER / "records")
+        return not equivalent.is_equivalent(listed, self.benchmark, self.code_digest, today)
 
     @property
     def simulated(self) -> bool:

@@ -78,9 +78,8 @@ def page_digest(page: page_source.Page) -> str:
     for path in data_files(modules):
         total.update(path.name.encode() + path.read_bytes())
     for name in page.benchmarks:
-        total.update(digest.benchmark_digest(name).encode())  # decides whether its records are stale
         for path in store.record_files(name):
-            total.update(path.read_bytes())
+            total.update(path.read_bytes() + str(store.load(path).stale).encode())
     return total.hexdigest()[:16]
 
 

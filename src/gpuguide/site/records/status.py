@@ -1,4 +1,4 @@
-"""The status page: the directives ``status``, ``page-status`` and ``record-status``, and the file ``status.json``.
+"""The status page: its directives ``status``, ``page-status``, ``record-status``, ``equivalences``; ``status.json``.
 
 Run times and dates of pages come from the execution cache, so they are known when all pages have been read.
 """
@@ -20,6 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
+from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages import ages, page_source, skipped_cells
@@ -42,6 +43,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("status", Status)
     app.add_directive("page-status", PageStatusTable)
     app.add_directive("record-status", RecordStatusTable)
+    app.add_directive("equivalences", EquivalenceTable)
     app.add_node(page_status, override=True)
     app.connect("doctree-resolved", fill_in)
     app.connect("build-finished", write)
@@ -194,6 +196,26 @@ class RecordStatusTable(SphinxDirective):
         name = nodes.literal("", record.benchmark)
         when = nodes.inline("", day.isoformat(), classes=["gg-day"])
         return [name, record.device_name, when, ages.age(day), commits(record), state(record), files[:-1]]
+
+
+class EquivalenceTable(SphinxDirective):
+    """``{equivalences}``: the changes of measured code that change no measurement, with the reason of each."""
+
+    def run(self) -> list[Node]:
+        """Return the table, or a sentence where there is none."""
+        self.env.note_dependency(str(store.published_folder() / equivalent.FILE))
+        rows: list[list[Cell]] = []
+        with faults.reporting(self.get_location()):
+            for row in equivalent.rows(store.published_folder()):
+                shortened = [nodes.literal("", text) for text in (row.old[7:15], row.new[7:15], row.commit[:8])]
+                rows.append([nodes.literal("", row.benchmark), *shortened, row.reason])
+        if not rows:
+            return [nodes.paragraph("", "There is none: every fresh record was measured with the code as it stands.")]
+        return [
+            table(
+                ["benchmark", "digest before", "digest after", "last commit before", "why it measures the same"], rows
+            )
+        ]
 
 
 def state(record: Record) -> Cell:
