@@ -258,7 +258,7 @@ def records_equivalent(
         if name not in declarations.names():
             raise unknown("benchmark", name, declarations.names())
     if not reason.strip():
-        raise GpuguideError("The reason is empty. Say in a sentence why no measurement changes.")
+        raise typer.BadParameter("It is empty. Say in a sentence why no measurement changes.", param_hint="--reason")
     folder = store.published_folder()
     rows = rebase.equivalences(store.published_records(), commit, reason.strip(), benchmark or ())
     if rows:
