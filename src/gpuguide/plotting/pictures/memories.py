@@ -69,7 +69,8 @@ def memories_of_a_gpu() -> Figure:
         f"Measured: {words}. Derived: from registers {_speed(memories[0]).splitlines()[0]}.",
         caption=f"The memories of {reference_gpu.word('a short')}, with pipes as wide as their bandwidth. Only the "
         "link to the host is drawn too wide, since nobody would see it. The rate of the registers is derived: what "
-        "the fp32 arithmetic of a large matrix product takes in. All others are measured.",
+        "the fp32 arithmetic of a large matrix product takes in. All others are measured. A copy from the host is a "
+        "small one, with the work of Python and the driver in it; a load is one that a thread waits for.",
         records=[ceilings, rates, waits, transfers],
         size=(WIDE, 6.3),
         narrow=(4.6, 6.3),
@@ -109,7 +110,7 @@ def _memories(ceilings: Record, rates: Record, waits: Record, transfers: Record)
             "pink",
             ceilings.case("h2d-pinned").metrics["bandwidth"].summary.median,
             transfers.case("h2d-pinned", bytes=SMALL_TRANSFER).metrics["time"].summary.median,
-            "a small copy",
+            "a copy",
         ),
     ]
 
