@@ -59,7 +59,7 @@ IN_BF16 = "bf16-compile"
 
 
 @dataclass(frozen=True)
-class Rate:
+class CaseRate:
     """A rate that a case reached."""
 
     value: float
@@ -167,7 +167,7 @@ def with_measured(machine: Machine, records: Iterable[Record]) -> Machine:
     )
 
 
-def highest(rates: Iterable[Rate]) -> Ceiling:
+def highest(rates: Iterable[CaseRate]) -> Ceiling:
     """Return the highest rate as a measured ceiling."""
     most = max(rates, key=lambda rate: rate.value)
     return Ceiling(most.value, "measured", most.reference)
@@ -176,9 +176,9 @@ def highest(rates: Iterable[Rate]) -> Ceiling:
 # --- what of a record counts for which ceiling ------------------------------------------------------------
 
 
-def product_rates(known: Mapping[str, Record], benchmarks: Iterable[str]) -> dict[str, list[Rate]]:
+def product_rates(known: Mapping[str, Record], benchmarks: Iterable[str]) -> dict[str, list[CaseRate]]:
     """Return the rates of all products of random numbers among these benchmarks by number format, FLOP/s."""
-    found: dict[str, list[Rate]] = {}
+    found: dict[str, list[CaseRate]] = {}
     for record, case in measured_cases(known, benchmarks):
         if (format := format_of(record, case)) in machines.FORMATS:
             found.setdefault(format, []).append(rate_of(record, case, "throughput"))
@@ -198,7 +198,7 @@ def format_of(record: Record, case: Case) -> str:
     return str(case.keys.get("format", case.keys.get("dtype", "")))
 
 
-def memory_rates(known: Mapping[str, Record], benchmarks: Iterable[str], l2: float) -> Iterator[Rate]:
+def memory_rates(known: Mapping[str, Record], benchmarks: Iterable[str], l2: float) -> Iterator[CaseRate]:
     """Yield the bandwidths of memory among these benchmarks, B/s, without what may stay in caches; ``l2`` in bytes."""
     for record, case in measured_cases(known, benchmarks):
         if (metric := memory_metric(record, case)) and case_size(case, metric) >= least_size(record, l2):
@@ -224,7 +224,7 @@ def least_size(record: Record, l2: float) -> float:
     return l2 * (AGAIN_MARGIN if record.benchmark in AGAIN else L2_MARGIN)
 
 
-def host_rates(known: Mapping[str, Record]) -> Iterator[Rate]:
+def host_rates(known: Mapping[str, Record]) -> Iterator[CaseRate]:
     """Yield the bandwidths of pinned transfers in one direction, B/s."""
     for record, case in measured_cases(known, HOST):
         is_pinned = case.contender.endswith("-pinned") or case.contender in ("pinned", "copy-only")
@@ -269,9 +269,9 @@ def measured_cases(known: Mapping[str, Record], benchmarks: Iterable[str]) -> It
             yield from ((record, case) for case in record.cases if case.status == "ok")
 
 
-def rate_of(record: Record, case: Case, metric: str) -> Rate:
+def rate_of(record: Record, case: Case, metric: str) -> CaseRate:
     """Return what a case reached in a metric."""
     summary = case.metrics[metric].summary
     keys = "".join(f" {key}={str(value).lower()}" for key, value in case.keys.items())
     written = f"{record.benchmark}/{case.contender}:{metric}{keys}"
-    return Rate(summary.median if summary.p95 is None else summary.p95, summary.median, written)
+    return CaseRate(summary.median if summary.p95 is None else summary.p95, summary.median, written)

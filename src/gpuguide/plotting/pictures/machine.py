@@ -25,23 +25,24 @@ def stream_and_queue() -> Figure:
         record.case(name, shape="square").metrics["time"].summary.median for name in ("no-synchronize", "right")
     )
     early, late = KERNELS * submit, submit + KERNELS * run
-    spoken = [format_quantity(seconds, "s") for seconds in (submit, run, early, late)]
+    spoken = [format_quantity(seconds, "s") for seconds in (submit, run, late)]
     return show(
         lambda figure, theme: _draw_queue(figure, theme, submit, run),
-        alt=f"Two lines of time. On the first the host submits {KERNELS} kernels in {spoken[0]} each. On the second "
-        f"the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has submitted them "
-        f"reads {spoken[2]}; one that waits for the GPU reads {spoken[3]}.",
+        alt=f"Two lines of time. On the first the host submits {KERNELS} kernels, drawn {spoken[0]} long. On the "
+        f"second the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has submitted "
+        f"them reads little; one that waits for the GPU reads {spoken[2]}.",
         caption="The host puts kernels into a stream's queue, and the GPU works through them later. A timer that does "
-        f"not synchronise stops when all are queued, after {spoken[2]}; their work ends after {spoken[3]}. The boxes "
-        "are as long as the measured times of a square product of matrices.",
+        f"not synchronise stops when all are queued; their work ends after {spoken[2]}. The boxes are as long as the "
+        f"measured times of a square product of matrices: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
+        "latter is one call right after the host had waited for the GPU; further calls in a row may take less.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),
         name="stream-and-queue",
         rows=[
-            {"what": "submit one product", "time_s": submit},
+            {"what": "submit one product after a wait", "time_s": submit},
             {"what": "run one product", "time_s": run},
-            {"what": f"read by a timer without synchronising, {KERNELS} products", "time_s": early},
+            {"what": f"submit {KERNELS} products, if each took as long", "time_s": early},
             {"what": f"until {KERNELS} products are done", "time_s": late},
         ],
     )
@@ -69,7 +70,7 @@ def _draw_queue(figure: Canvas, theme: Theme, submit: float, run: float) -> None
     drawings.label(ax, width - 16, host - 16, "each waits in the queue", across="right", size=10)
     drawings.moment(ax, left + early * scale, host - 6, height - 30)
     drawings.moment(ax, left + late * scale, 26, gpu + tall + 6)
-    unsynchronised = f"without synchronising, the timer reads {format_quantity(early, 's')}"
+    unsynchronised = "without synchronising, the timer stops here"
     drawings.label(ax, left, height - 12, unsynchronised, across="left")
     drawings.extent(ax, left, left + early * scale, height - 32, "")
     synchronised = f"with synchronising, it reads {format_quantity(late, 's')}"
