@@ -7,9 +7,10 @@ before it.
 
 ``static`` is our scheduler with batches that begin together and wait for their longest text. ``hf-continuous`` is the
 ``ContinuousBatchingManager`` of ``transformers``, which ``generate_batch`` uses and which takes a number of tokens for
-each request, with the attention of PyTorch (``paged|sdpa``); ``hf-continuous-fa4`` is the same with FlashAttention-4,
-the one implementation beside it that can be installed on the machines that were measured, with which it captures CUDA
-graphs. vLLM could not be installed there.
+each request, with the attention of PyTorch (``paged|sdpa``). It runs eager: with this attention, version 5.17 captures
+CUDA graphs only if ``use_cuda_graph=True`` is passed and compiles only if ``default_compile_level`` is set, and neither
+is done here. So it is no measure of what ``transformers`` can do. ``hf-continuous-fa4`` is the same with
+FlashAttention-4, with which it captures CUDA graphs by default. Serving engines such as vLLM were not measured.
 
 ``first_token`` is the time from the beginning to a request's first token and ``between_tokens`` that between two tokens
 of a text, as they reach the host: of each run the median and the 95th percentile over all requests.

@@ -4,8 +4,10 @@ Numbers are whole ones times a power of two, so that bf16 holds every sum exactl
 calls in place, each of which doubles them, stay far from overflow. So the very calls that are timed are checked.
 
 NCCL lets a communicator be used by a graph and outside of one at once, and for that it lets every call in a graph wait
-for the call before in a way that takes longer than a small sum. Whoever does not mix the two
-can tell it so; that is a contender of its own, ``nccl-unmixed``.
+for the call before in a way that takes longer than a small sum. Whoever does not mix the two can tell it so; that is a
+contender of its own, ``nccl-unmixed``. Both run NCCL's default kernels: its symmetric kernels, which need registered
+windows, were not measured, nor were the one-shot sums of inference engines. The record does not name NCCL's version,
+nor the algorithm and protocol that it chose.
 
 Sources: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth); NCCL, "Environment variables"
 (``NCCL_GRAPH_MIXING_SUPPORT``).

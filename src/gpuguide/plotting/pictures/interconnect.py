@@ -244,7 +244,7 @@ def ring_over_time() -> Figure:
         f"the third the driver copies one piece of pageable memory, {spoken[2]}.",
         caption=f"Pieces of 8 MiB on their way to the GPU, to scale. Through the ring one arrives every {spoken[1]}, "
         f"of which the link needs {spoken[0]}; left to the driver, a piece of pageable memory takes {spoken[2]}. "
-        "Where the link waits, the cores are not done yet.",
+        "Drawn as if the cores were busy all the time, which we have not measured.",
         records=[record],
         size=(WIDE, 2.3),
         narrow=(4.6, 2.3),
