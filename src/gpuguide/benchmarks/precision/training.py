@@ -1,8 +1,11 @@
 """Whole steps of training, by precision: their time, their memory, and the loss after 200 of them.
 
 Each contender trains GPT-2 small from the same weights on the same text for 200 steps with
-:func:`gpuguide.precision.training_step.train_step`, and most of these steps are what is timed, by the host's clock: the
-loss is read after each, as a loss scaler has to ask about infinities anyway. So time and loss come from one run.
+:func:`gpuguide.precision.training_step.train_step`, and most of these steps are what is timed, by the host's clock. So
+time and loss come from one run. The loss and the norm of the gradients are read after each step, in every precision:
+the host never begins the next step before the GPU has ended this one. A loop that does not read them hides part of the
+host's time. In fp16 :class:`gpuguide.precision.LossScaler` asks about infinities before clipping, and the host waits
+there too; PyTorch's ``GradScaler`` with a fused optimizer does not, and is not measured.
 
 ``compile`` compiles each block once and uses it for all layers, and the loss (*regional compilation*): whole models
 take minutes to compile for six precisions, and what is lost are two fusions a layer. ``torchao`` is the same with

@@ -59,9 +59,9 @@ def quantize_kernel(
 ):  # fmt: skip
     """Round a tile, and write it once or twice.
 
-    What is turned is read back from where it was just written, as plain ``BITS``. The assembler that Triton brings for
-    Hopper, up to version 12.9, gets it wrong where bytes that were rounded are both packed and taken apart: some of
-    the turned ones are then those of another register. Source: https://github.com/triton-lang/triton/issues/11111.
+    The transposed values are read back from where they were just written, as plain ``BITS``. Otherwise some of them
+    are bytes that this kernel never wrote, where the kernel is assembled by ptxas 12.9, which Triton brings for Hopper;
+    with 13.3 they are right. Why is not settled. Source: https://github.com/triton-lang/triton/issues/11111.
     """
     part = tl.arange(0, PARTS)
     bits = tl.max(tl.load(parts + part, mask=part < programs, other=0))
