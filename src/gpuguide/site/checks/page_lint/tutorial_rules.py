@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from gpuguide.claims import topics as known_topics
-from gpuguide.measure import digest
+from gpuguide.measure import digest, machines
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
 from gpuguide.site.pages import reading
@@ -32,6 +32,8 @@ SECTIONS = (
 UNSEEN = ("inline", "myst_line_comment", "myst_target")
 """Tokens that are no block of their own"""
 EXERCISES = 3
+_USES_CEILINGS = re.compile(r"\{ceiling\}`|\bmachines\.(?:reference|machine|quoted)\(")
+"""What reads records as ceilings do, without naming one"""
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
 
 
@@ -82,7 +84,9 @@ def benchmarks(source: Source) -> Found:
         line = source.front_line("benchmarks")
         if name not in known:
             yield line, f"There is no benchmark {name!r}.", f"Declare one of {', '.join(sorted(known))}."
-        elif not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", body):
+        elif not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", body) and not (
+            name == machines.CEILINGS and _USES_CEILINGS.search(body)
+        ):
             yield line, f"The page declares {name!r} and does not read it.", "Remove it from the front matter."
 
 
