@@ -101,9 +101,9 @@
     const share = total / gpu.memory;
     const where = count > 1 ? `on each of ${count} × ${gpu.name}` : `on ${gpu.name}`;
     const size = `${binary(total)} of ${binary(gpu.memory)}, ${ORIGINS[gpu.origin]}, ${where}`;
-    const [word, kind] = share <= known.safe_share ? ["It fits", "good"]
-      : share <= 1 ? ["It is tight", "between"] : ["It does not fit", "bad"];
-    verdict.className = `gg-verdict-line gg-${kind}`;
+    const [word, kind] = share <= known.safe_share ? ["It fits", "gg-good"]
+      : share <= 1 ? ["It is tight", "gg-between"] : ["It does not fit", "gg-bad"];
+    verdict.className = `gg-verdict-line ${kind}`;
     verdict.replaceChildren(element("strong", {}, `${word}: `), `${size}, ${percent(share)}.`);
   }
 
