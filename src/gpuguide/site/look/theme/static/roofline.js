@@ -68,7 +68,7 @@
       for (const point of known.points.filter(({ format }) => format === chosen)) {
         picture.append(svg("circle", { class: "gg-measured-point", cx: x(point.intensity).toFixed(1),
           cy: y(point.rate).toFixed(1), r: 5 }),
-        text(x(point.intensity), y(point.rate) + 20, point.name));
+        text(x(point.intensity) + 7, y(point.rate) + 16, point.name, "start"));  // free of roofs and of the drop line
       }
       picture.append(line([[intensity, bottom], [intensity, reached]], "gg-drop"),
         line([[least, reached], [intensity, reached]], "gg-drop"),

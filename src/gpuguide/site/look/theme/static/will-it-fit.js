@@ -24,7 +24,7 @@
       { name: "model", label: "Model", kind: "choice",
         options: [...models, { value: CUSTOM, label: "your own shape", group: "Other" }] },
       { name: "gpu", label: "GPU", kind: "choice", options: gpus },
-      { name: "capacity", label: "Another capacity, GiB", kind: "number" },
+      { name: "capacity", label: "Custom memory, GiB", kind: "number" },
       ...AT_FIRST.map((name) => setup.find((field) => field.name === name)),
     ] },
     { title: "How", fields: setup.filter((field) => !AT_FIRST.includes(field.name)) },
@@ -33,7 +33,7 @@
 
   const form = new Form(place, groups, changed);
   const answer = element("div", { class: "gg-answer" });
-  const verdict = element("p", { class: "gg-verdict-line", role: "status" });
+  const verdict = element("p", { class: "gg-verdict-line", role: "status", tabindex: "-1" });
   const said = element("div", {});
   place.append(verdict, said, answer);
 
@@ -157,6 +157,7 @@
       button.addEventListener("click", () => {
         form.write(remedy.fields);
         show([]);
+        verdict.focus({ preventScroll: true });  // the button is gone, and with it would be the place on the page
         verdict.scrollIntoView({ block: "nearest" });
       });
       return [button, binary(remedy.total), enough ? "fits" : "does not fit"];
