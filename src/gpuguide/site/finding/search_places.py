@@ -104,7 +104,7 @@ class _Reader(HTMLParser):
             return
         if tag not in _INLINE:
             self.handle_data(" ")
-        if tag == "img" and "only-dark" not in classes:  # once where each scheme has its own
+        if tag == "img" and not classes & {"only-dark", "gg-others"}:  # once, of whatever a figure has several
             self.handle_data(f" {attributes.get('alt', '')} ")
         if tag in _VOID:
             return

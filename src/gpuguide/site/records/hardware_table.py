@@ -154,7 +154,7 @@ class Sources(SphinxDirective):
 
 def newest_first() -> list[datasheet.Gpu]:
     """Return all GPUs, those of the highest compute capability first, which are the newest."""
-    return sorted(reversed(datasheet.load().values()), key=lambda gpu: gpu.capability, reverse=True)
+    return sorted(datasheet.load().values(), key=lambda gpu: gpu.capability, reverse=True)
 
 
 def overview_cell(gpu: datasheet.Gpu, key: str, measured: list[Amount]) -> list[nodes.Node]:
