@@ -574,7 +574,7 @@ def test_share_and_latency_are_the_readers_and_travel_in_the_address(browser: An
     what = transfers.tensor_parallel_step(presets.shape("llama-3.1-70b"), 8)
     time = transfers.time_to_move(what, "nvlink-4", latency=2e-6, efficiency=0.8)
     verdict = page.locator(".gg-verdict-line").inner_text()
-    assert verdict.startswith(f"{1000 * time:.2f} ms at 80 % of the rate of NVLink 4")
+    assert verdict.startswith(f"{1000 * time:.2f} ms at 80% of the rate of NVLink 4")
     assert "with 2.00 µs of latency a transfer" in verdict
     assert "share=80" in page.url
     assert "latency=2000" in page.url

@@ -220,7 +220,7 @@ def shares(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, st
     """Yield each figure that a ceiling approaches, with the ceiling, and its share of the figure in words."""
     keys = {label: key for key, (_, _, label) in COMPARED.items()}
     for label, measured, printed in comparisons(record, gpu):
-        yield keys[label], measured, f"{significant(100 * measured[0] / printed[0])} %"
+        yield keys[label], measured, f"{significant(100 * measured[0] / printed[0])}%"
 
 
 def comparisons(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, Amount]]:

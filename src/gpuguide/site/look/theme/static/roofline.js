@@ -79,7 +79,7 @@
       slider.setAttribute("aria-valuetext", `${significant(intensity)} operations per byte`);
       const bound = intensity < bend ? "memory bandwidth is the limit" : "arithmetic is the limit";
       answer.textContent = `At ${significant(intensity)} FLOP/B in ${chosen}, at most ${scaled(reached, "FLOP/s")}: `
-        + `${bound}, ${(100 * Math.min(1, intensity / bend)).toFixed(0)} % of the arithmetic can be used. `
+        + `${bound}, ${(100 * Math.min(1, intensity / bend)).toFixed(0)}% of the arithmetic can be used. `
         + `The roof bends at ${significant(bend)} FLOP/B.`;
     }
     function pointed(event) {

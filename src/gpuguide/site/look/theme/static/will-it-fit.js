@@ -135,7 +135,7 @@
       [element("span", { class: `gg-swatch gg-part-${part}` }), known.part_names[part]],
       binary(size), percent(size / found.total)]);
     return table(`At the highest moment (${found.highest.name})`, ["what for", "memory", "share"],
-      [...rows, ["in all", binary(found.total), "100 %"]]);
+      [...rows, ["in all", binary(found.total), "100%"]]);
   }
 
   function moments(found) {
