@@ -171,7 +171,7 @@ def test_captions_have_the_weight_of_text_and_stand_at_the_left(wide: Opened) ->
         assert all(each == [True, True, "0px"] for each in captions), name
 
 
-EDGES = """() => [...document.querySelectorAll("article :is(.pst-scrollable-table-container, div.math, .gg-scroll)")]
+EDGES = """() => [...document.querySelectorAll("article :is(.pst-scrollable-table-container, div.math, .gg-scroll, pre)")]
     .filter(place => place.checkVisibility() && place.scrollWidth > place.clientWidth + 2)
     .map(place => getComputedStyle(place).maskImage !== "none")"""
 
@@ -181,7 +181,7 @@ def test_what_goes_on_to_the_right_shows_it_until_its_end(phone: Opened, name: s
     page = phone.page(name)
     page.wait_for_function(f"({EDGES})().every(Boolean)")
     assert page.evaluate(EDGES)
-    page.evaluate("""document.querySelectorAll(".pst-scrollable-table-container, div.math")
+    page.evaluate("""document.querySelectorAll(".pst-scrollable-table-container, div.math, pre")
         .forEach(place => { place.scrollLeft = place.scrollWidth; })""")
     page.wait_for_function(f"!({EDGES})().some(Boolean)")
 

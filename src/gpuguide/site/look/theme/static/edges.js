@@ -1,7 +1,7 @@
 // Marks what is wider than its place as long as there is more of it to the right, which its edge then shows.
 "use strict";
 (() => {
-  const places = ".pst-scrollable-table-container, div.math, .gg-scroll";
+  const places = ".pst-scrollable-table-container, div.math, .gg-scroll, .highlight pre";
   function mark(place) {
     const more = place.scrollWidth - place.clientWidth - place.scrollLeft > 2;
     place.classList.toggle("gg-more-to-come", more);
