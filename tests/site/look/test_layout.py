@@ -171,7 +171,8 @@ def test_captions_have_the_weight_of_text_and_stand_at_the_left(wide: Opened) ->
         assert all(each == [True, True, "0px"] for each in captions), name
 
 
-EDGES = """() => [...document.querySelectorAll("article :is(.pst-scrollable-table-container, div.math, .gg-scroll, pre)")]
+EDGES = """() => [...document.querySelectorAll(
+        "article :is(.pst-scrollable-table-container, div.math, .gg-scroll, .highlight pre)")]
     .filter(place => place.checkVisibility() && place.scrollWidth > place.clientWidth + 2)
     .map(place => getComputedStyle(place).maskImage !== "none")"""
 
