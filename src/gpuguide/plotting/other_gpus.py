@@ -22,6 +22,7 @@ from typing import Any
 
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
+from gpuguide.plotting import palette
 
 MOST_CONTENDERS = 2
 OURS = "gpuguide"
@@ -94,8 +95,14 @@ def contenders(drawn: Sequence[str], wanted: Sequence[str] | None = None) -> lis
 
 
 def look(record: Record) -> dict[str, Any]:
-    """Return how its lines and markers differ from those of the reference GPU."""
-    return {"linewidth": 1.3, "markersize": 4, "zorder": 2.5}
+    """Return how its lines and markers differ from those of the reference GPU.
+
+    A line often lies on that of the reference GPU, in the same colour: an edge in the colour of the ground shows it.
+    """
+    from matplotlib.patheffects import withStroke
+
+    edge = withStroke(linewidth=3.4, foreground=palette.current().background)
+    return {"linewidth": 1.3, "markersize": 4, "zorder": 2.5, "path_effects": [edge]}
 
 
 def sentences(drawn: Iterable[Record]) -> str:

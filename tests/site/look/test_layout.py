@@ -219,40 +219,6 @@ def test_verdicts_stand_below_each_other_and_are_told_apart(wide: Opened) -> Non
     assert len(kinds) == len({colour for _, colour, _ in kinds}) == len({mark for *_, mark in kinds}) == 5
 
 
-# --- other GPUs ------------------------------------------------------------------------------------------
-
-
-def test_other_gpus_are_seen_once_somebody_asks_for_them_and_on_the_next_page(browser: Any) -> None:
-    pages = [path for path in sorted(SITE.glob("tutorials/*.html")) if b"gg-others-switch" in path.read_bytes()]
-    if not pages:
-        pytest.skip("no figure has another GPU")
-    opened = Opened(browser, WIDE, 900)
-    page = opened.page(f"tutorials/{pages[0].name}")
-    seen = "all => all.filter(each => each.checkVisibility()).length"
-    others, alone = page.locator("figure .gg-others"), page.locator("figure img.gg-alone")
-    assert others.evaluate_all(seen) == 0
-    shown = alone.evaluate_all(seen)
-    assert shown > 0
-    switch = page.locator(".gg-others-switch").first
-    switch.focus()
-    page.keyboard.press("Enter")
-    assert switch.get_attribute("aria-pressed") == "true"
-    assert page.locator("figure img.gg-others").evaluate_all(seen) == shown
-    assert alone.evaluate_all(seen) == 0
-    page = opened.page(f"tutorials/{pages[-1].name}")
-    assert page.locator("figure img.gg-others").evaluate_all(seen) > 0
-    assert page.locator(".gg-others-switch").first.get_attribute("aria-pressed") == "true"
-    page.locator(".gg-others-switch").first.click()
-    assert page.locator("figure .gg-others").evaluate_all(seen) == 0
-    opened.context.close()
-    plain = browser.new_context(java_script_enabled=False)
-    tab = plain.new_page()
-    tab.goto(pages[0].as_uri())
-    assert tab.locator(".gg-others-switch").evaluate_all(seen) == 0
-    assert tab.locator("figure .gg-others").evaluate_all(seen) == 0
-    plain.close()
-
-
 # --- navigation ------------------------------------------------------------------------------------------
 
 
