@@ -236,7 +236,7 @@ def test_the_share_of_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     step = 2 * moved / 1e12
     large = replace(devices.fake("rtx-4090"), l2=0)
     rows = dict(generate.roofline(10, 3, step, decoder, large))
-    assert rows["share of the roofline"] == "50 % of 1.00 TB/s, as a test says"
+    assert rows["share of the roofline"] == "50% of 1.00 TB/s, as a test says"
     small = replace(large, l2=2**30)
     assert "fits into the L2 cache" in dict(generate.roofline(10, 3, step, decoder, small))["share of the roofline"]
 

@@ -114,7 +114,7 @@ def test_records_show_how_turns_spread(gpuguide: Run, fake_gpu: str, overlay: Pa
 
     mended(overlay / fake_gpu / "ceilings.json", drifting)
     _, out, _ = gpuguide("records", "show", "ceilings", "--device", fake_gpu)
-    assert re.search(r"copy +time +1\.07 s +1\.03 s +1\.11 s +4 +1\.9 % +9\.3 %", out)
+    assert re.search(r"copy +time +1\.07 s +1\.03 s +1\.11 s +4 +1\.9% +9\.3%", out)
 
 
 def test_records_show_the_versions_of_what_is_called(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:

@@ -76,14 +76,14 @@ def test_a_trace_in_words() -> None:
     told.absent["memory_utilisation"] = "the driver says 'Not Supported'"
     assert traces.described(told) == [
         "GPU 1, NVIDIA Made-up: 3 readings in 1.00 s",
-        "GPU utilisation: mean 75 %, highest 100 %",
+        "GPU utilisation: mean 75%, highest 100%",
         "power: mean 250 W, highest 300 W",
         "SM clock: mean 1.98 GHz, highest 1.98 GHz",
         "temperature: mean 41 °C, highest 42 °C",
         "energy: 250 J by power × time, 260 J by the driver's counter",
-        "clock limits: the power limit (67 % of the readings), the GPU is idle (33 % of the readings)",
+        "clock limits: the power limit (67% of the readings), the GPU is idle (33% of the readings)",
         "not read: memory utilisation, the driver says 'Not Supported'",
-        "a reading took 2.00 ms, 0.60 % of the time of one thread",
+        "a reading took 2.00 ms, 0.60% of the time of one thread",
     ]
 
 
@@ -91,5 +91,5 @@ def test_a_trace_of_a_board_that_tells_nothing() -> None:
     told = trace(temperature=[40.0, 41.0])
     assert traces.described(told)[1:] == [
         "temperature: mean 40 °C, highest 41 °C",
-        "a reading took 2.00 ms, 0.80 % of the time of one thread",
+        "a reading took 2.00 ms, 0.80% of the time of one thread",
     ]

@@ -68,7 +68,7 @@ def test_each_panel_asks_one_question_in_both_schemes() -> None:
     for scheme in ("light", "dark"):
         found = texts(shown, scheme)
         assert [panel.question for panel in plotting.PANELS.values()] == [text for text in found if text.endswith("?")]
-        assert {"100 %", "500 W", "1 GHz", "50 °C", "4 GiB", "seconds"} <= set(found)
+        assert {"100%", "500 W", "1 GHz", "50 °C", "4 GiB", "seconds"} <= set(found)
         assert {"power limit", "highest clock", "the hardware slows down", "memory controller", "reserved"} <= set(
             found
         )

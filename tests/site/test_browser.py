@@ -160,9 +160,10 @@ FIGURES = f"""() => {{
         }}
         closed.forEach(fold => {{ fold.open = true; }});
         const found = {{
-            light: all(figure, "img.only-light"), dark: all(figure, "img.only-dark"),
-            tried: all(figure, ".gg-try").includes(true),
-            caption: all(figure, "figcaption .caption-text"), stamps: all(figure, "figcaption .gg-stamp") }};
+            light: all(figure, "img.only-light:not(.gg-others)"), dark: all(figure, "img.only-dark:not(.gg-others)"),
+            others: all(figure, ".gg-others"), tried: all(figure, ".gg-try").includes(true),
+            caption: all(figure, "figcaption .caption-text"),
+            stamps: all(figure, "figcaption .gg-stamp:not(.gg-others)") }};
         closed.forEach(fold => {{ fold.open = false; }});
         return found;
     }});
@@ -171,12 +172,16 @@ FIGURES = f"""() => {{
 
 
 def figures_are_seen(view: View, scheme: str) -> None:
-    """One image of each figure or what one can try in its place, its caption, and its stamps, if it was measured."""
+    """One image of each figure or what one can try in its place, its caption, and its stamps, if it was measured.
+
+    Nothing of another GPU, which nobody has asked for here.
+    """
     for figure in view.page.evaluate(FIGURES):
         assert figure["light"] == [scheme == "light" and not figure["tried"]]
         assert figure["dark"] == [scheme == "dark" and not figure["tried"]]
         assert figure["caption"] == [True]
         assert all(figure["stamps"])
+        assert not any(figure["others"])
 
 
 SCROLLED_BY_KEYBOARD = """() => [...document.querySelectorAll("pre, div.math, .pst-scrollable-table-container")]

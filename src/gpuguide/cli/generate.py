@@ -188,7 +188,7 @@ def roofline(prompt: int, written: int, step: float, decoder: Decoder, where: De
     except GpuguideError as error:
         yield "share of the roofline", f"not compared: {error}"
         return
-    share = f"{100 * read / step / bandwidth:.0f} % of {format_quantity(bandwidth, 'B/s')}, {source}"
+    share = f"{100 * read / step / bandwidth:.0f}% of {format_quantity(bandwidth, 'B/s')}, {source}"
     small = "; all of it fits into the L2 cache, which is faster than memory" if read < where.l2 else ""
     yield "share of the roofline", share + small
 

@@ -151,9 +151,9 @@ def percent(share: float) -> str:
     """Write a share in percent, with two significant digits and no more than two decimals.
 
     >>> percent(0.1234), percent(0.0456), percent(0.00001)
-    ('12 %', '4.6 %', '0.00 %')
+    ('12%', '4.6%', '0.00%')
     """
-    return f"{100 * share:.{0 if share >= 0.1 else 1 if share >= 0.01 else 2}f} %"
+    return f"{100 * share:.{0 if share >= 0.1 else 1 if share >= 0.01 else 2}f}%"
 
 
 @app.command("verify")

@@ -116,7 +116,7 @@ class Screen(Listener):
 
     def _begin(self, story: Story) -> None:
         if story.count:
-            share = f"{100 * story.count.share:.2f} % of all"
+            share = f"{100 * story.count.share:.2f}% of all"
             self.say(f"{story.count.trained:,} parameters beside {len(story.layers)} layers, {share}")
         path = write_report(story, self.command)
         self.say(f"{path} shows it too")

@@ -88,13 +88,13 @@ def described(trace: Trace, tally: Tally | None = None) -> list[str]:
         lines.append(f"energy: {', '.join(known)}")
     limits = limits_over(tally.clock_limits.elements())
     if limits:
-        shares = [f"{name} ({significant(100 * share, 2)} % of the readings)" for name, share in limits.items()]
+        shares = [f"{name} ({significant(100 * share, 2)}% of the readings)" for name, share in limits.items()]
         lines.append(f"clock limits: {', '.join(shares)}")
     if trace.absent:
         lines.append(f"not read: {'; '.join(f'{title_of(name)}, {why}' for name, why in trace.absent.items())}")
     lines.append(
         f"a reading took {format_quantity(totals.cost, 's')}, "
-        f"{significant(100 * totals.share, 2)} % of the time of one thread"
+        f"{significant(100 * totals.share, 2)}% of the time of one thread"
     )
     return lines
 
@@ -113,14 +113,14 @@ def value_text(name: str, value: float, unit: str) -> str:
     """Write one reading with its unit; a share in percent.
 
     >>> value_text("gpu_utilisation", 0.5, "1"), value_text("power", 698.3, "W"), value_text("power", float("nan"), "W")
-    ('50 %', '698 W', '–')
+    ('50%', '698 W', '–')
     >>> value_text("sm_activity", 1 / 132, "1"), value_text("sm_occupancy", 0.65123, "1")
-    ('0.76 %', '65 %')
+    ('0.76%', '65%')
     """
     if math.isnan(value):
         return "–"
     if is_share(name):
-        return f"{100 * value:.0f} %" if value >= 0.1 else f"{significant(100 * value, 2)} %"
+        return f"{100 * value:.0f}%" if value >= 0.1 else f"{significant(100 * value, 2)}%"
     if unit in ("W", "°C"):
         return f"{value:.0f} {unit}"
     return format_quantity(value, unit)

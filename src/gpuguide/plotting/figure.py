@@ -37,6 +37,9 @@ class Figure:
     """What is drawn, as a table; only while the site is built"""
     interactive: Mapping[str, Any] = field(default_factory=dict)
     """What a script of the site needs to let readers try it: ``kind``, and the data of that kind"""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """The same figure with another GPU, for readers who ask for it: ``svg``, ``alt`` and the ``stamps`` that it adds;
+    only while the site is built, and only where there is another GPU"""
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle: dict[str, Any] = {
@@ -52,6 +55,7 @@ class Figure:
                 "name": self.name,
                 "csv": self.csv,
                 "interactive": dict(self.interactive),
+                "others": dict(self.others),
             }
         return bundle, {"image/png": {"alt": self.alt}}
 
@@ -102,27 +106,40 @@ def show(
     for kind, words in (("alt", alt), ("caption", caption)):
         if not words.strip():
             raise GpuguideError(f"A figure needs its {kind} text: pass {kind}='…' to plotting.show.")
-    with noting() as drawn:
-        svg: dict[str, str] | None = None
-        table = ""
+    sizes = (size, narrow or renditions.narrowed(size))
+    svg: dict[str, str] | None = None
+    found: list[data.Row] = []
+    with noting() as drawn, other_gpus.left_out() as left_out:
         if os.environ.get("GPUGUIDE_SITE_BUILD"):
-            found: list[data.Row] = []
-            wide = renditions.svg(draw, palette.LIGHT, size, found)
-            phone = renditions.svg(draw, palette.LIGHT, narrow or renditions.narrowed(size))
-            svg = {"light": wide, "light-narrow": phone}
-            svg |= {name.replace("light", "dark"): palette.in_dark(text) for name, text in svg.items()}
-            table = data.as_csv(rows or found)
+            svg = _schemes(draw, sizes, found)
         png = renditions.png(draw, size)
-    if svg and not any(store.is_mine(each.record) for each in drawn):  # a reader's GPU may have a name of any length
-        refuse_cut_off(svg)
-    others = other_gpus.sentences(each.record for each in drawn)
     own = _own_devices(each.record for each in drawn)
     mine = f"Dashed and hollow: the same, measured by you on {own}." if own else ""
-    alt = " ".join(filter(None, (alt.strip(), others, mine)))
-    caption = " ".join(filter(None, (caption.strip(), others)))
     named = [Drawn(record, ()) for record in records if not any(record == each.record for each in drawn)]
-    stamps = tuple(_stamps([*named, *drawn]))
-    return Figure(alt, caption, stamps, png, svg, name, table, interactive or {})
+    stamps = _stamps([*named, *drawn])
+    others: dict[str, Any] = {}
+    if svg and left_out:
+        found = []
+        with noting() as together:
+            others["svg"] = _schemes(draw, sizes, found)
+        others["alt"] = " ".join(filter(None, (alt.strip(), other_gpus.sentences(left_out), mine)))
+        others["stamps"] = [line for line in _stamps([*named, *together]) if line not in stamps]
+    if svg and not any(store.is_mine(each.record) for each in drawn):  # a reader's GPU may have a name of any length
+        for drawing in filter(None, (svg, others.get("svg"))):
+            refuse_cut_off(drawing)
+    alt = " ".join(filter(None, (alt.strip(), mine)))
+    table = data.as_csv(rows or found) if svg else ""
+    return Figure(alt, caption.strip(), tuple(stamps), png, svg, name, table, interactive or {}, others)
+
+
+def _schemes(draw: Draw, sizes: tuple[Size, Size], rows: list[data.Row]) -> dict[str, str]:
+    """Return a figure in both schemes and both widths; ``rows`` get what is drawn."""
+    wide, narrow = sizes
+    svg = {
+        "light": renditions.svg(draw, palette.LIGHT, wide, rows),
+        "light-narrow": renditions.svg(draw, palette.LIGHT, narrow),
+    }
+    return svg | {name.replace("light", "dark"): palette.in_dark(text) for name, text in svg.items()}
 
 
 def refuse_cut_off(svg: Mapping[str, str]) -> None:

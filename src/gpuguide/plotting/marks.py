@@ -30,8 +30,9 @@ def curves(
     """Draw the median of each contender over the key ``x``, with its p25–p75 band.
 
     Where the reader has measured the same benchmark, their curve is drawn over it: dashed, with hollow markers,
-    named by its device. Another published GPU is drawn behind it, thin and without a band; of which contenders, says
-    :mod:`gpuguide.plotting.other_gpus`. More than one name is written as :func:`legend` does.
+    named by its device. Another published GPU is drawn thin, in short dashes and without a band, where readers ask for
+    it; of which contenders, says :mod:`gpuguide.plotting.other_gpus`. More than one name is written as :func:`legend`
+    does.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def _points(
 def stroke(record: Record, *, line: bool = True) -> dict[str, Any]:
     """Return how what comes from a record is drawn: a reader's own is dashed, with hollow markers, above the others.
 
-    Another published GPU than the reference is thin, and pale if it is stale.
+    Another published GPU than the reference is thin, in short dashes.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ def stroke(record: Record, *, line: bool = True) -> dict[str, Any]:
         False for markers that no line joins.
     """
     if other_gpus.is_other(record):
-        return {"linestyle": "-" if line else "none", **other_gpus.look(record)}
+        return {"linestyle": other_gpus.SHORT_DASHES if line else "none", **other_gpus.look(record)}
     if not store.is_mine(record):
         return {"linestyle": "-" if line else "none", "zorder": 2}
     return {
@@ -185,7 +186,7 @@ def bars(
 def _bar(record: Record, colour: str) -> dict[str, Any]:
     """Return how the bar of a record is drawn."""
     if other_gpus.is_other(record):
-        return {"height": 0.25, "color": colour, "alpha": other_gpus.opacity(record), "error_kw": {"elinewidth": 0}}
+        return {"height": 0.25, "color": colour, "error_kw": {"elinewidth": 0}}
     whisker = {"ecolor": palette.current().text, "elinewidth": 1.5, "capsize": 3}
     mine = store.is_mine(record)
     return {
@@ -296,7 +297,8 @@ def device_label(record: Record) -> str:
     A reader's own keeps the whole name that its driver gives.
     """
     if other_gpus.is_other(record):
-        return reference_gpu.short_name(record.device_name) + " (older code)" * record.stale
+        of_the_day = f" (code of {reference_gpu.code_of(record)})" if record.stale else ""
+        return reference_gpu.short_name(record.device_name) + of_the_day
     mine = store.is_mine(record)
     whole = record.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
     name = whole if mine else reference_gpu.short_name(record.device_name)

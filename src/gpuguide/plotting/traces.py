@@ -168,7 +168,7 @@ def _bounded(ax: Axes, trace: Trace, panel: Panel) -> None:
     linear_axis(ax.yaxis, trace.units[name], "")
     ax.yaxis.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 2.5, 5, 10]))
     if kept.is_share(name):
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
         ax.set_ylim(0, 1.08)
         ax.set_yticks([0, 0.5, 1])
     if trace.units[name] == "B":

@@ -114,6 +114,12 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (with_text("Done \U0001f680."), "Done"),
         (with_text(":::{note}\nObviously.\n:::"), "Obviously."),
     ],
+    "percent": [
+        (with_text("It is 12 % of it."), "It is"),
+        (with_text("A share of {given}`12` %."), "A share"),
+        (with_text("As 12\u00a0% of it."), "As 12"),
+        (with_text("It was {given}`12 %` before."), "It was"),
+    ],
     "image-text": [
         (with_text("![](line.png)"), "![](line.png)"),
         (with_text("![img/line.svg](line.png)"), "![img"),

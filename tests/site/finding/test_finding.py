@@ -147,6 +147,25 @@ def test_a_page_of_the_path_says_its_number_and_minutes_and_in_whole_its_sentenc
 
 
 @pytest.mark.slow
+def test_a_line_may_end_before_how_long_a_page_takes(project: Project) -> None:
+    """What is never broken begins with a word: a space at its beginning would tie it to the word before it."""
+    for name in ("index.html", "tutorials/index.html"):
+        times = read(project, name).select(".gg-path-time")
+        assert times
+        for time in times:
+            assert time.text == time.text.strip()
+            assert str(time.previous_sibling).endswith(" ")
+
+
+@pytest.mark.slow
+def test_the_glossary_has_a_link_to_the_first_term_of_each_letter(project: Project) -> None:
+    page = read(project, "docs/glossary.html")
+    links = page.select(".gg-letters a")
+    assert [link.text for link in links] == ["R"]
+    assert links[0]["href"] == f"#{page.select_one('dl.glossary dt')['id']}"
+
+
+@pytest.mark.slow
 def test_a_list_that_asks_for_it_says_how_long_its_pages_take(project: Project) -> None:
     items = [" ".join(item.get_text(" ").split()) for item in read(project, "index.html").select("ul.gg-timed > li")]
     assert items == ["A roofline? 1 min is the question.", "All of them"], "a list of pages takes no time to read"

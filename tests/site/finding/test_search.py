@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,15 @@ def test_every_page_and_every_figure_can_be_found(page: Any) -> None:
         assert any(answers(found, without_number(address)) for found in ask(page, f"figure {name}")[:3]), name
     calculators = {address for kind, _, address in entries if kind == "Calculator"}
     assert calculators >= {"docs/will-it-fit.html", "docs/what-is-the-limit.html", "docs/how-long-to-move.html"}
+
+
+def test_nothing_is_listed_twice() -> None:
+    lines = (SITE / "_static" / "search-entries.js").read_text(encoding="utf-8").splitlines()[1:-1]
+    rows = [json.loads(line.removesuffix(",")) for line in lines]
+    names = Counter((name, address) for _, name, address, *_ in rows)
+    assert not [each for each, count in names.items() if count > 1]
+    kinds = {address: kind for kind, _, address, *_ in rows if "hardware.html#gpu-" in address}
+    assert {search_entries.KINDS[kind] for kind in kinds.values()} == {"GPU"}
 
 
 def test_words_are_given_for_pages_that_there_are() -> None:

@@ -45,6 +45,15 @@ def test_a_claim_in_a_fold_has_the_address_of_its_content() -> None:
     assert (claim.kind, claim.anchor, claim.name, claim.text) == (CLAIM, "claim-b", "“So.”", "“So.” True It is.")
 
 
+def test_sentences_come_before_tables_and_what_only_stands_without_scripts_is_left_out() -> None:
+    table = "<table><tr><td>2.67</td><td>1.29</td></tr></table>"
+    (page,) = read(
+        f'<article class="bd-article"><section id="p">{table}<p>Faster.</p>'
+        '<div class="gg-worked"><p>An example, as the calculator needs scripts.</p></div></section></article>'
+    )
+    assert page.text == "Faster. 2.67 1.29"
+
+
 def test_a_page_without_an_article_has_no_places() -> None:
     assert read("<body><section id='a'><p>Text</p></section></body>") == []
 

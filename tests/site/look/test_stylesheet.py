@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from io import BytesIO
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 import tinycss2
 from fontTools.ttLib import TTFont
 
+from gpuguide.costs import memory
 from gpuguide.site.look import fonts, stylesheet
+from gpuguide.site.look.assets import THEME
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run `make site`, or `make test`")
@@ -64,13 +67,37 @@ def test_what_a_page_or_a_loaded_script_names_is_used(tmp_path: Path) -> None:
     assert not {"c", "fa-ghost"} & used
 
 
+@pytest.mark.parametrize("script", ["`x gg-part-${part}`", '"gg-part-" + part', "'gg-part-'+part"])
+def test_what_a_script_assembles_is_used(tmp_path: Path, script: str) -> None:
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static" / "x.js").write_text(f"e.className = {script}; e.id = `gg-${{name}}`", encoding="utf-8")
+    rules = ".gg-part-cache{top:0}.gg-part-logits .x-y{top:0}.gg-other-cache{top:0}.gg-word{top:0}"
+    used = stylesheet.used_classes(tmp_path, rules)
+    assert stylesheet.reduced(rules, used) == ".gg-part-cache{top:0}"
+
+
+def test_every_class_that_a_calculator_assembles_keeps_its_rules(tmp_path: Path) -> None:
+    shutil.copytree(THEME / "static", tmp_path / "_static")
+    (tmp_path / "index.html").write_text('<p class="bd-article"></p>', encoding="utf-8")
+    whole = (THEME / "static" / "gpuguide.css").read_text(encoding="utf-8")
+    kept = stylesheet.reduced(whole, stylesheet.used_classes(tmp_path, whole))
+    for name in [*(f"gg-part-{part}" for part in memory.PARTS), "gg-field-flag", "gg-good", "gg-between", "gg-bad"]:
+        assert name in whole
+        assert kept.count(f".{name}") == stylesheet.reduced(whole, everything(whole)).count(f".{name}"), name
+
+
+def everything(whole: str) -> set[str]:
+    """Return every word of a stylesheet, with which no rule is left out."""
+    return set(re.findall(r"[\w-]+", whole))
+
+
 @built
 def test_the_site_keeps_every_rule_that_its_pages_need() -> None:
     folder = SITE / stylesheet.STYLES
     whole = stylesheet.unreduced(folder)
     small = (folder / stylesheet.REDUCED).read_text(encoding="utf-8")
     assert len(small) < len(whole) / 2
-    used = stylesheet.used_classes(SITE)
+    used = stylesheet.used_classes(SITE, whole)
     assert stylesheet.reduced(small, used) == stylesheet.reduced(whole, used).replace(
         "../vendor/fontawesome/webfonts/", ""
     )

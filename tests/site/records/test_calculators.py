@@ -387,16 +387,16 @@ def places(page: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("batch", "0", "“Sequences at a time” is 0; it must be a whole number from 1 to 1000000."),
-        ("batch", "", "“Sequences at a time” is empty; it must be a whole number from 1 to 1000000."),
-        ("batch", "-4", "“Sequences at a time” is -4; it must be a whole number from 1 to 1000000."),
-        ("batch", "2.5", "“Sequences at a time” is 2.5; it must be a whole number from 1 to 1000000."),
-        ("seq_len", "1e99", "“Tokens a sequence” is 1e99; it must be a whole number from 1 to 1000000000."),
-        ("seq_len", "131073", "“Tokens a sequence” is 131073; the model knows 131072 positions."),
-        ("tensor_parallel", "3", "“GPUs that share a matrix” is 3; it must divide the 32 attention heads."),
-        ("capacity", "much", "“Another capacity, GiB” is much; it must be a number from 1 to 1000000, or empty."),
+        ("batch", "0", "“Batch size” is 0; it must be a whole number from 1 to 1000000."),
+        ("batch", "", "“Batch size” is empty; it must be a whole number from 1 to 1000000."),
+        ("batch", "-4", "“Batch size” is -4; it must be a whole number from 1 to 1000000."),
+        ("batch", "2.5", "“Batch size” is 2.5; it must be a whole number from 1 to 1000000."),
+        ("seq_len", "1e99", "“Sequence length” is 1e99; it must be a whole number from 1 to 1000000000."),
+        ("seq_len", "131073", "“Sequence length” is 131073; the model knows 131072 positions."),
+        ("tensor_parallel", "3", "“Tensor parallel” is 3; it must divide the 32 attention heads."),
+        ("capacity", "much", "“Custom memory, GiB” is much; it must be a number from 1 to 1000000, or empty."),
         ("layers", "0", "“Layers” is 0; it must be a whole number from 1 to 1000000."),
-        ("kv_heads", "5", "“Heads of keys and values” is 5; it must divide the 32 heads."),
+        ("kv_heads", "5", "“KV heads” is 5; it must divide the 32 heads."),
     ],
 )
 def test_a_field_says_why_it_does_not_accept_a_value(browser: Any, name: str, value: str, says: str) -> None:
@@ -420,7 +420,7 @@ def test_any_address_opens(browser: Any) -> None:
     for said in ("“gpt-9”, which is not known here; shown is Llama 3.1 8B", "“rtx-9090”", "“9”", "“<b>”"):
         assert said in notices
     assert "“nonsense=1”, which this calculator does not know; it is left out" in notices
-    assert page.locator("#gg-batch-fault").text_content().startswith("“Sequences at a time” is -4")
+    assert page.locator("#gg-batch-fault").text_content().startswith("“Batch size” is -4")
     page.fill("#gg-batch", "1")
     assert "It does not fit" in page.locator(".gg-verdict-line").inner_text()
     page.context.close()
@@ -574,7 +574,7 @@ def test_share_and_latency_are_the_readers_and_travel_in_the_address(browser: An
     what = transfers.tensor_parallel_step(presets.shape("llama-3.1-70b"), 8)
     time = transfers.time_to_move(what, "nvlink-4", latency=2e-6, efficiency=0.8)
     verdict = page.locator(".gg-verdict-line").inner_text()
-    assert verdict.startswith(f"{1000 * time:.2f} ms at 80 % of the rate of NVLink 4")
+    assert verdict.startswith(f"{1000 * time:.2f} ms at 80% of the rate of NVLink 4")
     assert "with 2.00 µs of latency a transfer" in verdict
     assert "share=80" in page.url
     assert "latency=2000" in page.url

@@ -71,10 +71,28 @@ def test_the_page_of_the_built_site_has_a_card_for_each_gpu_and_says_which_were_
     assert {*cards} == {*lines} == {hardware_table.anchor(gpu) for gpu in datasheet.load().values()}
     for name, card in cards.items():
         measured = card.select_one("[id^=measured-]") is not None
-        assert (lines[name].select("td")[-1].text.strip() == "yes") is measured
+        assert bool(lines[name].select(".gg-note")) is measured
         assert bool(card.select("p.gg-stamp")) is measured
     assert any(card.select("[id^=measured-]") for card in cards.values())
     assert not page.select("article [title]:not(a)"), "nothing that only a mouse reaches"
+
+
+def test_a_column_of_the_overview_has_one_unit_and_the_larger_number_is_the_larger_figure() -> None:
+    for key in hardware_table.OVERVIEW:
+        figures = [gpu.figures[key] for gpu in datasheet.load().values() if key in gpu.figures]
+        numbers = [float(hardware_table.in_column(each.value, each.unit).replace(",", "")) for each in figures]
+        values = [each.value for each in figures]
+        assert sorted(range(len(values)), key=values.__getitem__) == sorted(range(len(values)), key=numbers.__getitem__)
+
+
+@pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`")
+def test_the_newest_gpu_stands_first_and_numbers_stand_at_the_right() -> None:
+    page = BeautifulSoup((SITE / "docs" / "hardware.html").read_text(encoding="utf-8"), "html.parser")
+    rows = page.select("table.gg-datasheet tbody tr")
+    architectures = {gpu.name: gpu.architecture for gpu in datasheet.load().values()}
+    shown = [architectures[row.select_one("td").text.strip()] for row in rows]
+    assert (shown[0], shown[-1]) == ("Blackwell", "Volta")
+    assert all("gg-right" in cell["class"] for row in rows for cell in row.select("td")[1:])
 
 
 @pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`")

@@ -84,8 +84,8 @@ def prefill_and_decode() -> Figure:
 def _draw_passes(figure: Canvas, theme: Theme, found: list[Pass]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
-    left, gap = 8.0, (10.0 if narrow else 26.0)
-    one = (width - 2 * left - 3 * gap) / (6.8 if narrow else 6.4)
+    left, gap = (6.0, 9.0) if narrow else (8.0, 26.0)  # on a phone a token has little more room than its letters
+    one = (width - 2 * left - 3 * gap) / (7.7 if narrow else 6.4)
     widths = [width - 2 * left - 3 * gap - 3 * one, one, one, one]
     base, tall = 150.0, height - 238
     x = left

@@ -169,7 +169,7 @@ def targets_shifted_by_one(tokens: Sequence[str] = SENTENCE) -> Figure:
 
 def _draw_shift(figure: Canvas, theme: Theme, inputs: Sequence[str], targets: Sequence[str]) -> None:
     ax, width, height = drawings.sheet(figure)
-    left, gap, tall = 62.0, 12.0 if is_narrow(figure) else 26.0, 28.0
+    left, gap, tall = 62.0, 5.0 if is_narrow(figure) else 26.0, 28.0
     across = (width - left - 6) / len(inputs) - gap
     rows = {"inputs": (height - 42, inputs, "blue"), "targets": (height - 116, targets, "orange")}
     for name, (y, tokens, colour) in rows.items():

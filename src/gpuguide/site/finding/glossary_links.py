@@ -65,6 +65,7 @@ def connect(app: Sphinx) -> None:
     app.connect("env-get-outdated", again_if_changed)
     app.connect("env-updated", note_terms)
     app.connect("doctree-resolved", link, priority=700)  # before a notebook is made of the page
+    app.connect("doctree-resolved", add_letters)
 
 
 # --- the terms -------------------------------------------------------------------------------------------
@@ -113,6 +114,21 @@ def again_if_changed(
 def note_terms(app: Sphinx, env: BuildEnvironment) -> None:
     """Read the glossary once, when all pages have been read."""
     vars(app)["gpuguide_terms"] = terms(env)
+
+
+def add_letters(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Put links to the first term of each letter before the glossary, which is long."""
+    if docname != PAGE:
+        return
+    for glossary in list(doctree.findall(addnodes.glossary)):
+        terms = [term for term in glossary.findall(nodes.term) if term["ids"]]
+        firsts: dict[str, str] = {}
+        for term in terms:
+            firsts.setdefault(term.astext()[:1].upper(), term["ids"][0])
+        letters = nodes.paragraph(classes=["gg-letters"])
+        for letter in sorted(firsts):
+            letters += [nodes.reference("", letter, refid=firsts[letter], internal=True), nodes.Text(" ")]
+        glossary.parent.insert(glossary.parent.index(glossary), letters)
 
 
 # --- the links -------------------------------------------------------------------------------------------

@@ -184,15 +184,17 @@ def sections(app: Sphinx, docname: str, page: str, places: dict[str, Place]) -> 
     """Yield every section of a page that has an address of its own."""
     uri = app.builder.get_target_uri(docname)
     for link in app.env.tocs[docname].findall(nodes.reference):
-        if link["anchorname"] and link["refuri"] == docname and not _is_a_symbol(link):
+        if link["anchorname"] and link["refuri"] == docname and not _is_listed_elsewhere(docname, link):
             place = places.get(link["anchorname"].removeprefix("#"), Place("", ""))
             address = uri + link["anchorname"]
             yield Entry("Section", link.astext(), address, page, (), place.text, place.names_in_code)
 
 
-def _is_a_symbol(link: nodes.reference) -> bool:
-    """Return whether an entry of a table of contents is a name that the API reference describes, and not a heading."""
-    return link["anchorname"].startswith(("#gpuguide.", "#module-gpuguide"))
+def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:
+    """Return whether an entry of a table of contents is a name of the API reference, or a GPU, which have entries."""
+    if docname == HARDWARE:
+        return str(link["anchorname"]).startswith("#gpu-")
+    return str(link["anchorname"]).startswith(("#gpuguide.", "#module-gpuguide"))
 
 
 def beginning(text: str) -> str:
@@ -278,10 +280,15 @@ def measured_ceilings(app: Sphinx) -> Iterator[Entry]:
 def records(app: Sphinx) -> Iterator[Entry]:
     """Yield every benchmark with its question, and every published record with what it holds."""
     uri, texts = app.builder.get_target_uri(MEASUREMENTS), declared()
+    listed: dict[str, set[str]] = {}
     for record in store.published_records():
         text = texts[record.benchmark]
         metrics = sorted({name for case in record.cases if case.status == "ok" for name in case.metrics})
         also = (record.benchmark, f"benchmark {text['title']} {' '.join(metrics)}", " ".join(record.contenders))
-        yield Entry("Measurement", text["title"], f"{uri}#{record.benchmark}", text["question"], also[:2])
+        listed.setdefault(record.benchmark, set()).update(metrics)
         name = f"{text['title']}, {record.device_name.removeprefix('NVIDIA ')}"
         yield Entry("Measurement", name, f"{uri}#record-{record.device}-{record.benchmark}", ", ".join(metrics), also)
+    for benchmark, names in listed.items():  # once, on however many devices it ran
+        text = texts[benchmark]
+        also = (benchmark, f"benchmark {text['title']} {' '.join(sorted(names))}")
+        yield Entry("Measurement", text["title"], f"{uri}#{benchmark}", text["question"], also)

@@ -16,9 +16,19 @@ _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "so
 _INLINE = {"a", "abbr", "b", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u"}
 _SILENT = {"button", "h1", "h2", "h3", "h4", "h5", "h6", "math", "noscript", "script", "select", "style", "svg"}
 """Headings are known from the table of contents, and formulas have no words"""
-_SILENT_CLASSES = {"collapsed", "expanded", "glossary", "gg-source", "gg-stamp", "headerlink", "output", "py"}
-"""Terms and the library's names are listed elsewhere; how a cell is opened, numbers of sources, stamps and printed
-output say nothing"""
+_SILENT_CLASSES = {
+    "collapsed",
+    "expanded",
+    "glossary",
+    "gg-source",
+    "gg-stamp",
+    "gg-worked",
+    "headerlink",
+    "output",
+    "py",
+}
+"""Terms and the library's names are listed elsewhere; how a cell is opened, numbers of sources, stamps, printed output
+and what stands in a calculator's place without scripts say nothing"""
 _NAMED_BY = {"caption-text", "gg-heard"}
 _NOT_ITS_NAME = {"gg-verdict"}
 _CODE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -33,6 +43,8 @@ class Place:
     anchor: str
     """Empty for the page itself"""
     words: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
+    """Words in tables"""
     named: list[str] = field(default_factory=list)
     code: dict[str, None] = field(default_factory=dict)
 
@@ -43,8 +55,8 @@ class Place:
 
     @property
     def text(self) -> str:
-        """All its words."""
-        return _on_one_line(self.words)
+        """All its words, sentences first: they say more, as an excerpt, than numbers of tables."""
+        return _on_one_line([*self.words, " ", *self.cells])
 
     @property
     def names_in_code(self) -> str:
@@ -92,7 +104,7 @@ class _Reader(HTMLParser):
             return
         if tag not in _INLINE:
             self.handle_data(" ")
-        if tag == "img" and "only-dark" not in classes:  # once where each scheme has its own
+        if tag == "img" and not classes & {"only-dark", "gg-others"}:  # once, of whatever a figure has several
             self.handle_data(f" {attributes.get('alt', '')} ")
         if tag in _VOID:
             return
@@ -128,7 +140,8 @@ class _Reader(HTMLParser):
         if any(element.code for element in self.open):
             place.code.update(dict.fromkeys(_CODE_WORD.findall(data)))
             return
-        place.words.append(data)
+        in_a_table = any(element.tag == "table" for element in self.open)
+        (place.cells if in_a_table else place.words).append(data)
         if next((element.names for element in reversed(self.open) if element.names is not None), False):
             place.named.append(data)
 

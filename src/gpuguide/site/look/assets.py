@@ -18,6 +18,7 @@ def connect(app: Sphinx) -> None:
     app.connect("config-inited", add_paths)
     app.connect("html-page-context", defer_scripts, priority=900)
     app.add_css_file("gpuguide.css")
+    app.add_js_file("edges.js", loading_method="defer")
 
 
 def add_paths(app: Sphinx, config: Config) -> None:

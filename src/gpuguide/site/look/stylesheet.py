@@ -1,7 +1,8 @@
 """One stylesheet of all, and the icon font, reduced to what the site uses: every page loads them before it is seen.
 
 A rule stays if every class that its selector names stands on some page, or as a word in some script, which may add it
-later. The font keeps the characters that the remaining rules write. By hand, because PurgeCSS and its
+later. Of a class that a script assembles, as ``gg-part-${part}``, the script holds only the beginning: it keeps every
+class that begins so. The font keeps the characters that the remaining rules write. By hand, because PurgeCSS and its
 like are npm packages with dependencies of their own, and leave the font as it is.
 """
 
@@ -39,6 +40,9 @@ GROUPS = ("media", "supports", "layer")
 
 _CLASSES = re.compile(r'\bclass="([^"]*)"')
 _WORDS = re.compile(r"[\w-]+")
+_BEGINNINGS = re.compile(r"""(?<![\w-])([a-z]\w*-[\w-]*-)(?:\$\{|["'`]\s*\+)""")
+"""A word that a script goes on with a value: at least two parts, as ``gg-part-``, for ``gg-`` alone would keep all"""
+_NAMED = re.compile(r"\.([A-Za-z_][\w-]*)")
 _FONT = re.compile(r"url\((\.\./vendor/fontawesome/webfonts/[\w-]+\.woff2)\)")
 _ADDRESS = re.compile(r"""url\((["']?)(?!["']?(?:data:|https?:|/))""")
 _ICON = re.compile("[\ue000-\uf8ff]")  # Unicode's private use area
@@ -55,7 +59,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html" or not folder.exists():
         return
     whole = unreduced(folder)
-    used = used_classes(Path(app.outdir))
+    used = used_classes(Path(app.outdir), whole)
     made_from = hashlib.sha256("\n".join([whole, *sorted(used)]).encode()).hexdigest()
     note = Path(app.doctreedir) / "stylesheet.txt"
     if (folder / REDUCED).exists() and note.exists() and note.read_text(encoding="utf-8") == made_from:
@@ -79,17 +83,29 @@ def unreduced(folder: Path) -> str:
     return "\n".join(_ADDRESS.sub(rf"url(\1{way}", path.read_text(encoding="utf-8")) for way, path in sheets)
 
 
-def used_classes(site: Path) -> set[str]:
-    """Return every class on the pages of a built site, and every word in the scripts that they load."""
+def used_classes(site: Path, whole: str = "") -> set[str]:
+    """Return every class on the pages of a built site, and every class that their scripts name or can assemble.
+
+    Parameters
+    ----------
+    site : Path
+        The folder of the built site.
+    whole : str
+        The stylesheet whose classes a script can assemble.
+    """
     found: set[str] = set()
+    beginnings: set[str] = set()
     for page in site.glob("**/*.html"):
         if "_static" not in page.parts:
             for names in _CLASSES.findall(page.read_text(encoding="utf-8")):
                 found.update(names.split())
     for script in site.glob("_static/**/*.js"):
         if script.name not in SCRIPTS_WITHOUT_CLASSES:
-            found.update(_WORDS.findall(script.read_text(encoding="utf-8")))
-    return found
+            text = script.read_text(encoding="utf-8")
+            found.update(_WORDS.findall(text))
+            beginnings.update(_BEGINNINGS.findall(text))
+    named = set(_NAMED.findall(whole))
+    return found | {name for name in named if name.startswith(tuple(beginnings))}
 
 
 def reduced(stylesheet: str, used: set[str]) -> str:

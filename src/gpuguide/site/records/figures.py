@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -31,6 +32,11 @@ ON_A_PHONE = "(max-width: 34rem)"
 """Up to this width of the window the narrow drawing is shown, which is made for 334 pixels and stays readable at 520"""
 TABLES = "figures"
 """Folder of the site with the data of its figures"""
+WIDTHS = ("-narrow", "")
+ALONE, WITH_OTHERS = "gg-alone", "gg-others"
+"""Classes of what is seen until a reader switches other GPUs on, and of what is seen then"""
+SWITCH = '<button type="button" class="gg-others-switch pst-js-only" aria-pressed="false">Show other GPUs</button>'
+"""Of all figures of the site at once, remembered by ``other-gpus.js``"""
 SCRIPTS = {
     "sampling-knobs": ("calculator.js", "sampling-knobs.js"),
     "roofline": ("calculator.js", "roofline.js"),
@@ -65,30 +71,44 @@ class FigureRenderer:
             content = svg.encode()
             return renderer.write_file([f"{hashlib.sha256(content).hexdigest()[:32]}.svg"], content, exists_ok=True)
 
-        return [figure_node({name: write(svg) for name, svg in data.content["svg"].items()}, data.content)]
+        def written(content: dict[str, Any]) -> dict[str, str]:
+            return {name: write(svg) for name, svg in content.get("svg", {}).items()}
+
+        return [figure_node(written(data.content), data.content, written(data.content.get("others", {})))]
 
 
-def figure_node(uris: dict[str, str], content: dict[str, Any]) -> nodes.figure:
+def figure_node(uris: dict[str, str], content: dict[str, Any], others: dict[str, str] | None = None) -> nodes.figure:
     """Return a figure of which each scheme and each width shows its own image.
 
-    Images are fetched when they come near the view. Their size is stated, so that the text keeps its place.
+    Images are fetched when they come near the view. Their size is stated, so that the text keeps its place. Where
+    there is another GPU, ``others`` are the images with it, which stand there for readers who switch them on.
     """
     figure = nodes.figure(classes=["gg-figure"], gg_name=content["name"], gg_csv=content["csv"])
+    figure["gg_others"] = bool(others)
     for scheme in SCHEMES:
-        figure += picture("", *(image_node(uris, content, scheme, width) for width in ("-narrow", "")))
+        alone = [ALONE] if others else []
+        figure += picture("", *(image_node(uris, content, scheme, width, alone) for width in WIDTHS))
+        if others:
+            figure += picture(
+                "", *(image_node(others, content["others"], scheme, width, [WITH_OTHERS]) for width in WIDTHS)
+            )
     figure += interactive_nodes(content["interactive"])
     figure += caption_node(content["caption"])
     legend = nodes.legend()
     for stamp in content["stamps"]:
         legend += nodes.paragraph("", stamp, classes=["gg-stamp"])
+    for stamp in content.get("others", {}).get("stamps", []):
+        legend += nodes.paragraph("", stamp, classes=["gg-stamp", WITH_OTHERS])
     figure += legend
     return figure
 
 
-def image_node(uris: dict[str, str], content: dict[str, Any], scheme: str, width: str) -> nodes.image:
+def image_node(
+    uris: dict[str, str], content: dict[str, Any], scheme: str, width: str, more: Sequence[str] = ()
+) -> nodes.image:
     """Return one image of a figure."""
     across, down = view_box(content["svg"][scheme + width])
-    classes = [f"only-{scheme}", "no-scaled-link"]
+    classes = [f"only-{scheme}", "no-scaled-link", *more]
     size = {"width": str(across), "height": str(down)}
     return nodes.image(uri=uris[scheme + width], alt=content["alt"], classes=classes, loading="lazy", **size)
 
@@ -181,9 +201,11 @@ class AddressesOfFigures(SphinxTransform):
             table = f"{TABLES}/{docname.rpartition('/')[2]}/{address}.csv"
             tables_of(self.env).setdefault(docname, {})[table] = figure["gg_csv"]
             links += [nodes.Text(" · "), *link("Its data (CSV)", "../" * docname.count("/") + table, figure)]
+        if figure["gg_others"]:
+            links += [nodes.raw("", " " + SWITCH, format="html")]
         legend = next(figure.findall(nodes.legend))
         legend += nodes.paragraph("", "", *links, classes=["gg-figure-links"])
-        del figure["gg_csv"], figure["gg_name"]
+        del figure["gg_csv"], figure["gg_name"], figure["gg_others"]
 
 
 def link(words: str, uri: str, figure: nodes.figure) -> list[nodes.Node]:
@@ -239,9 +261,11 @@ def write_tables(app: Sphinx, exception: Exception | None) -> None:
 
 
 def add_scripts(app: Sphinx, docname: str, template: str, context: dict[str, Any], doctree: nodes.document) -> None:
-    """Load the scripts of figures that one can try on the pages that have one, and on no other."""
+    """Load the scripts of figures on the pages that have one, and on no other."""
     if doctree is None:
         return
+    if any(WITH_OTHERS in image["classes"] for image in doctree.findall(nodes.image)):
+        app.add_js_file("other-gpus.js", loading_method="defer")
     kinds = [node["gg_interactive"] for node in doctree.findall(nodes.raw) if "gg_interactive" in node]
     for script in dict.fromkeys(name for kind in kinds for name in SCRIPTS[kind]):
         app.add_js_file(script, loading_method="defer")

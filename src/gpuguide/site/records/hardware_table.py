@@ -62,6 +62,8 @@ QUALIFIED = {
 """What is said of a figure where its line holds two"""
 OVERVIEW = ("memory", "memory_bandwidth", "fp16_dense", "bf16_dense", "fp8_dense")
 """The figures by which one chooses a card"""
+COLUMNS = {"B": (1e9, "GB"), "B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s")}
+"""The unit in which the overview writes all figures of a kind, so that the larger number is the larger figure"""
 COMPARED = {
     "memory_bandwidth": ("copy", "bandwidth", "memory bandwidth"),
     "bf16_dense": ("matmul-bf16", "throughput", "product in BF16"),
@@ -110,12 +112,20 @@ class Overview(_Hardware):
         """Return the table."""
         measured = self.measured()
         rows: list[list[Cell]] = []
-        for gpu in datasheet.load().values():
+        for gpu in newest_first():
+            found = [{key: amount for key, amount, _ in shares(record, gpu)} for record in measured.get(gpu.id, [])]
             name = nodes.reference("", gpu.name, refid=anchor(gpu))
-            figures = [written(key, gpu.figures[key]) if key in gpu.figures else "–" for key in OVERVIEW]
-            rows.append([name, *figures, "yes" if gpu.id in measured else "–"])
-        header = ["GPU", *(NAMES[key] for key in OVERVIEW), "measured here"]
-        return [table(header, rows, classes=["gg-datasheet"])]
+            rows.append(
+                [name, *(overview_cell(gpu, key, [each[key] for each in found if key in each]) for key in OVERVIEW)]
+            )
+        units = {key: next(gpu.figures[key].unit for gpu in newest_first() if key in gpu.figures) for key in OVERVIEW}
+        header = ["GPU", *(f"{NAMES[key]}, {COLUMNS[units[key]][1]}" for key in OVERVIEW)]
+        made = table(header, rows, classes=["gg-datasheet"])
+        for row in made.findall(nodes.row):
+            for entry in row.children[1:]:
+                assert isinstance(entry, nodes.entry)
+                entry["classes"].append("gg-right")
+        return [made]
 
 
 class Cards(_Hardware):
@@ -127,7 +137,7 @@ class Cards(_Hardware):
         domain = cast("StandardDomain", self.env.get_domain("std"))
         for gpu in datasheet.load().values():
             domain.note_hyperlink_target(anchor(gpu), self.env.docname, anchor(gpu), gpu.name)
-        return [card(gpu, measured.get(gpu.id, [])) for gpu in datasheet.load().values()]
+        return [card(gpu, measured.get(gpu.id, [])) for gpu in newest_first()]
 
 
 class Sources(SphinxDirective):
@@ -140,6 +150,31 @@ class Sources(SphinxDirective):
         for key in source_numbers():
             listed += nodes.list_item("", cited(datasheet.sources()[key]), ids=[f"source-{key}"])
         return [listed]
+
+
+def newest_first() -> list[datasheet.Gpu]:
+    """Return all GPUs, those of the highest compute capability first, which are the newest."""
+    return sorted(datasheet.load().values(), key=lambda gpu: gpu.capability, reverse=True)
+
+
+def overview_cell(gpu: datasheet.Gpu, key: str, measured: list[Amount]) -> list[nodes.Node]:
+    """Return a printed figure in its column's unit, and below it what we measured."""
+    if key not in gpu.figures:
+        return [nodes.Text("–")]
+    shown: list[nodes.Node] = [nodes.Text(in_column(gpu.figures[key].value, gpu.figures[key].unit))]
+    for amount in measured:
+        shown.append(nodes.inline("", f"measured {in_column(*amount)}", classes=["gg-note"]))
+    return shown
+
+
+def in_column(value: float, unit: str) -> str:
+    """Write an amount in the unit of its column, without it.
+
+    >>> in_column(4.8e12, "B/s"), in_column(1979e12, "FLOP/s"), in_column(141e9, "B")
+    ('4.80', '1,979', '141')
+    """
+    scale, _ = COLUMNS[unit]
+    return f"{value / scale:.2f}" if unit == "B/s" else f"{value / scale:,.4g}"
 
 
 def cited(source: Source) -> nodes.paragraph:
@@ -185,7 +220,7 @@ def shares(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, st
     """Yield each figure that a ceiling approaches, with the ceiling, and its share of the figure in words."""
     keys = {label: key for key, (_, _, label) in COMPARED.items()}
     for label, measured, printed in comparisons(record, gpu):
-        yield keys[label], measured, f"{significant(100 * measured[0] / printed[0])} %"
+        yield keys[label], measured, f"{significant(100 * measured[0] / printed[0])}%"
 
 
 def comparisons(record: Record, gpu: datasheet.Gpu) -> Iterator[tuple[str, Amount, Amount]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TUTORIALS = "tutorials/index"
 """The page whose tables of contents are the path"""
+GUIDE = "docs/index"
+"""The page whose tables of contents name the calculators"""
 TIMED = "gg-timed"
 """The class of a list whose links to pages say how long they take to read: ``{.gg-timed}`` above it"""
 
@@ -35,6 +37,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("pages-by-part", PagesByPart)
     app.add_directive("newest-records", NewestRecords)
     app.add_node(listing, override=True)
+    app.connect("html-page-context", add_drawer)
     app.connect("doctree-read", watch_times)
     app.connect("doctree-resolved", fill_in)
     app.connect("doctree-resolved", add_times)
@@ -91,6 +94,21 @@ def in_parts(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterato
         yield nodes.section("", heading, made, ids=[f"part-{name}"], classes=["gg-part"]) if part.title else made
 
 
+def add_drawer(app: Sphinx, docname: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Give the landing page, which has no sidebar, links for the drawer of narrow windows: parts and calculators."""
+    if docname != app.config.root_doc:
+        return
+    titles = [part.title for part in outline.parts(app.env, TUTORIALS) if part.title]
+    uri = app.builder.get_relative_uri(docname, TUTORIALS)
+    guide = [page for part in outline.parts(app.env, GUIDE) for page in part.pages]
+    pages = [page for page in guide if app.env.metadata[page].get("gpuguide_calculators")]
+    found = {
+        "Parts": [(f"{uri}#part-{nodes.make_id(title)}", title) for title in titles],
+        "Calculators": [(app.builder.get_relative_uri(docname, page), app.env.titles[page].astext()) for page in pages],
+    }
+    context["drawer"] = [(heading, links) for heading, links in found.items() if links]
+
+
 def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
     """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
     uri = app.builder.get_relative_uri(docname, page)
@@ -98,8 +116,8 @@ def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[node
     sentence: list[nodes.Node] = [nodes.Text(first_sentence(app.env.get_doctree(page)))]
     if page.startswith("tutorials/"):
         number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
-        line = [number, *line, time(f" {minutes_to_read(app.env, page)} min")]
-        sentence.append(time(f" Runs in {executed_in(app.env, page)} on a CPU."))
+        line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
+        sentence += [nodes.Text(" "), time(f"Runs in {executed_in(app.env, page)} on a CPU.")]
     shown = [line, sentence] if whole else [line]
     return [nodes.paragraph("", "", *parts) for parts in shown]
 
@@ -112,7 +130,7 @@ def first_sentence(doctree: nodes.document) -> str:
 
 
 def time(text: str) -> nodes.inline:
-    """Return how long something takes, as it stands beside a page's name."""
+    """Return how long something takes, which is not broken; what it follows may be followed by a new line."""
     return nodes.inline("", text, classes=["gg-path-time"])
 
 
@@ -139,7 +157,8 @@ def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for link in [link for made in lists for link in made.findall(nodes.reference)]:
         page = pages.get(link.get("refuri", ""))
         if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
-            link.parent.insert(link.parent.index(link) + 1, time(f" {minutes_to_read(app.env, page)} min"))
+            behind = [nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
+            link.parent.insert(link.parent.index(link) + 1, behind)
 
 
 # --- what was measured last ------------------------------------------------------------------------------------

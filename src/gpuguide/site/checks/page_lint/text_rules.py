@@ -23,6 +23,8 @@ WORDS = re.compile(
 )
 EMOJI = re.compile("[\U0001f000-\U0001faff\u2600-\u26ff\u2705\u2728\u274c\ufe0f]")
 EMPTY_LINKS = {"here", "click here", "this", "link", "this link", "this page", "read more", "more"}
+_APART = re.compile(r"[0-9][ \u00a0]%(?![\w(])")
+"""A number, or a role that writes one, and a percent sign apart from it"""
 _FILE = re.compile(r"\.(png|svg|jpe?g|gif|webp)$", re.IGNORECASE)
 _ALT = re.compile(r"^[ \t]*:?alt:[ \t]*(.*)$", re.MULTILINE)
 
@@ -55,6 +57,18 @@ def plain_words(source: Source) -> Found:
         for offset, text in _texts(children):
             for found in [*WORDS.finditer(text), *EMOJI.finditer(text)]:
                 yield line + offset, f"{found[0]!r} adds nothing.", "Leave it out, or say what is meant."
+
+
+@rule("percent")
+def percent(source: Source) -> Found:
+    """A percent sign stands at its number, as in 88%, on all pages alike."""
+    for line, children in source.inlines:
+        before = ""
+        for offset, child in _with_lines(children):
+            text = child.content if child.type in ("text", "myst_role") else ""
+            if found := _APART.search(f"{before}{text}"):
+                yield line + offset, f"A space stands before the sign in {found[0]!r}.", "Write it as in 88%."
+            before = text[-1:] if child.type == "text" else "0" * (child.type in ("myst_role", "code_inline"))
 
 
 @rule("image-text")
@@ -148,8 +162,14 @@ def code_block(source: Source) -> Found:
 
 def _texts(children: Iterable[Token]) -> Iterator[tuple[int, str]]:
     """Yield the text of inline tokens, less code and roles, with the line after the first that it stands on."""
+    for offset, child in _with_lines(children):
+        if child.type == "text":
+            yield offset, child.content
+
+
+def _with_lines(children: Iterable[Token]) -> Iterator[tuple[int, Token]]:
+    """Yield inline tokens, each with the line after the first that it stands on."""
     offset = 0
     for child in children:
         offset += child.type in ("softbreak", "hardbreak")
-        if child.type == "text":
-            yield offset, child.content
+        yield offset, child

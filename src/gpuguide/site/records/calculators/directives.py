@@ -309,7 +309,7 @@ class ModelShapes(SphinxDirective):
 
 def percent(error: float) -> str:
     """Write a share with its sign, as whole percent."""
-    return f"{round(100 * error):+d} %".replace("-", "−").replace("+0", "0")
+    return f"{round(100 * error):+d}%".replace("-", "−").replace("+0", "0")
 
 
 def python_call(text: str) -> nodes.literal_block:

@@ -37,7 +37,7 @@ gpuguide.calculator = (() => {
     return bytes === 0 ? "0" : `${significant(bytes / size)} ${unit}`;
   };
 
-  const percent = (share) => (share > 0 && share < 1e-3 ? "< 0.1 %" : `${significant(100 * share)}\u00a0%`);
+  const percent = (share) => (share > 0 && share < 1e-3 ? "< 0.1%" : `${significant(100 * share)}%`);
 
   // --- the form --------------------------------------------------------------------------------------------
 

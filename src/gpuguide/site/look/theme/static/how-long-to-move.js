@@ -78,7 +78,7 @@
 
   function over(link, { share, latency }) {
     const rate = share === 100 ? `at least, at the full rate of ${link.name}`
-      : `at ${share} % of the rate of ${link.name}`;
+      : `at ${share}% of the rate of ${link.name}`;
     return latency ? `${rate}, with ${scaled(latency * 1e-9, "s")} of latency a transfer` : rate;
   }
 
@@ -110,7 +110,7 @@
   }
   function rates(link) {
     const rows = [["on the wire", link.raw === null ? "not printed" : scaled(link.raw, "B/s")],
-      ["after coding: 100 %", scaled(link.rate, "B/s")],
+      ["after coding: 100%", scaled(link.rate, "B/s")],
       ["left for data by headers, at best", link.payload === null ? "not printed"
         : `${scaled(link.payload, "B/s")}, ${percent(link.payload / link.rate)}`],
       [link.measured ? `measured by us, ${link.measured.what}` : "measured by us", link.measured

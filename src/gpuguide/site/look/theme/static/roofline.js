@@ -42,6 +42,9 @@
       };
       const line = (points, kind) => svg("polyline", { class: kind,
         points: points.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") });
+      // Beside what drops from a point, and away from the names of roofs.
+      const name = (across, down, words) => (across > (left + right) / 2 ? text(across - 5, down, words, "end")
+        : text(across + 7, down, words, "start"));
       const rate = rateOf(chosen);
       const bend = rate / known.bandwidth;
       const reached = Math.min(rate, intensity * known.bandwidth);
@@ -68,7 +71,7 @@
       for (const point of known.points.filter(({ format }) => format === chosen)) {
         picture.append(svg("circle", { class: "gg-measured-point", cx: x(point.intensity).toFixed(1),
           cy: y(point.rate).toFixed(1), r: 5 }),
-        text(x(point.intensity), y(point.rate) + 20, point.name));
+        name(x(point.intensity), y(point.rate) + 16, point.name));
       }
       picture.append(line([[intensity, bottom], [intensity, reached]], "gg-drop"),
         line([[least, reached], [intensity, reached]], "gg-drop"),
@@ -79,7 +82,7 @@
       slider.setAttribute("aria-valuetext", `${significant(intensity)} operations per byte`);
       const bound = intensity < bend ? "memory bandwidth is the limit" : "arithmetic is the limit";
       answer.textContent = `At ${significant(intensity)} FLOP/B in ${chosen}, at most ${scaled(reached, "FLOP/s")}: `
-        + `${bound}, ${(100 * Math.min(1, intensity / bend)).toFixed(0)} % of the arithmetic can be used. `
+        + `${bound}, ${(100 * Math.min(1, intensity / bend)).toFixed(0)}% of the arithmetic can be used. `
         + `The roof bends at ${significant(bend)} FLOP/B.`;
     }
     function pointed(event) {

@@ -66,7 +66,7 @@ gpuguide.sampling = (logits, { temperature, top_k, top_p, min_p }) => {
       element("tbody", {}, ...rows.map(({ row }) => row)));
     const sum = (all) => all.reduce((one, other) => one + other, 0);
     const inRows = (shares) => [...shares.slice(0, names.length), sum(shares.slice(names.length))];
-    const percent = (share) => (share === 0 ? "–" : share < 0.0005 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
+    const percent = (share) => (share === 0 ? "–" : share < 0.0005 ? "< 0.1%" : `${(100 * share).toFixed(1)}%`);
 
     function changed() {
       const settings = {};

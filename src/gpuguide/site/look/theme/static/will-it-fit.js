@@ -24,7 +24,7 @@
       { name: "model", label: "Model", kind: "choice",
         options: [...models, { value: CUSTOM, label: "your own shape", group: "Other" }] },
       { name: "gpu", label: "GPU", kind: "choice", options: gpus },
-      { name: "capacity", label: "Another capacity, GiB", kind: "number" },
+      { name: "capacity", label: "Custom memory, GiB", kind: "number" },
       ...AT_FIRST.map((name) => setup.find((field) => field.name === name)),
     ] },
     { title: "How", fields: setup.filter((field) => !AT_FIRST.includes(field.name)) },
@@ -33,7 +33,7 @@
 
   const form = new Form(place, groups, changed);
   const answer = element("div", { class: "gg-answer" });
-  const verdict = element("p", { class: "gg-verdict-line", role: "status" });
+  const verdict = element("p", { class: "gg-verdict-line", role: "status", tabindex: "-1" });
   const said = element("div", {});
   place.append(verdict, said, answer);
 
@@ -101,9 +101,9 @@
     const share = total / gpu.memory;
     const where = count > 1 ? `on each of ${count} × ${gpu.name}` : `on ${gpu.name}`;
     const size = `${binary(total)} of ${binary(gpu.memory)}, ${ORIGINS[gpu.origin]}, ${where}`;
-    const [word, kind] = share <= known.safe_share ? ["It fits", "good"]
-      : share <= 1 ? ["It is tight", "between"] : ["It does not fit", "bad"];
-    verdict.className = `gg-verdict-line gg-${kind}`;
+    const [word, kind] = share <= known.safe_share ? ["It fits", "gg-good"]
+      : share <= 1 ? ["It is tight", "gg-between"] : ["It does not fit", "gg-bad"];
+    verdict.className = `gg-verdict-line ${kind}`;
     verdict.replaceChildren(element("strong", {}, `${word}: `), `${size}, ${percent(share)}.`);
   }
 
@@ -135,7 +135,7 @@
       [element("span", { class: `gg-swatch gg-part-${part}` }), known.part_names[part]],
       binary(size), percent(size / found.total)]);
     return table(`At the highest moment (${found.highest.name})`, ["what for", "memory", "share"],
-      [...rows, ["in all", binary(found.total), "100 %"]]);
+      [...rows, ["in all", binary(found.total), "100%"]]);
   }
 
   function moments(found) {
@@ -157,6 +157,7 @@
       button.addEventListener("click", () => {
         form.write(remedy.fields);
         show([]);
+        verdict.focus({ preventScroll: true });  // the button is gone, and with it would be the place on the page
         verdict.scrollIntoView({ block: "nearest" });
       });
       return [button, binary(remedy.total), enough ? "fits" : "does not fit"];
