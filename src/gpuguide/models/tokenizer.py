@@ -207,6 +207,11 @@ class CheckpointTokenizer(Tokenizer):
         return super()._bytes_of(token)
 
 
+def special_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that stand for no bytes of a text, such as its end."""
+    return frozenset(tokenizer._special)
+
+
 def encode_with_special(tokenizer: Tokenizer, text: str | bytes) -> list[int]:
     """Return the tokens of a text in which special tokens may be written by their names, as ``transformers`` reads it.
 
