@@ -5,17 +5,22 @@ Nothing here decides what is read. A message ends with the sentence, or with not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 HEAD = 512
 """Bytes at the beginning of a file by which its kind is told"""
 LFS = b"version https://git-lfs.github.com/spec"
-BEGINNINGS: dict[bytes, str] = {
+TEXTS: dict[bytes, str] = {
     LFS: "a Git LFS pointer, which stands for a file that was not downloaded; run 'git lfs pull' in its folder",
+    b"%PDF-": "a PDF; extract its text first",
+    b"{\\rtf": "a rich text document; save it as plain text",
+}
+"""How files of a kind begin that are written in letters, and what that kind is"""
+BINARY: dict[bytes, str] = {
     b"PAR1": "a Parquet file; let its name end in .parquet",
     b"ARROW1": "an Arrow file; write it as Parquet (datasets: to_parquet) or as JSON Lines (to_json)",
-    b"%PDF": "a PDF; extract its text first",
     b"\x1f\x8b": "compressed with gzip; unpack it first (gunzip)",
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard; unpack it first (unzstd)",
     b"BZh": "compressed with bzip2; unpack it first (bunzip2)",
@@ -24,11 +29,12 @@ BEGINNINGS: dict[bytes, str] = {
     b"\x80\x02": "a pickle, as PyTorch's files (.bin, .pt) are; save it as safetensors",
     b"\x80\x04": "a pickle; export its content as JSON Lines",
     b"GGUF": "a GGUF file of llama.cpp; take the checkpoint that it was made from, in safetensors",
-    b"{\\rtf": "a rich text document; save it as plain text",
-    b"<!DOCTYPE html": "a web page, perhaps of a download that asked for a login; download it again",
     b"SQLite format 3\x00": "a SQLite database; export a table as JSON Lines",
 }
-"""How files of a kind begin, and what that kind is"""
+"""The same of binary files; a text may begin with some of these letters"""
+CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+"""Bytes that stand in no text"""
+WEB_PAGE = "a web page, perhaps of a download that asked for a login; download it again"
 SIXTEEN_BITS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -36,15 +42,21 @@ SIXTEEN_BITS = {
     b"\x00\x00\xfe\xff": "UTF-32",
 }
 """Byte-order marks of encodings that are not UTF-8"""
+LM_HEAD = "lm_head.weight"
+EMBEDDINGS = ("wte.weight", "embed_tokens.weight")
+QUANTISED = (".weight_scale", ".weight_scale_inv", ".input_scale", ".qweight", ".qzeros", ".scales", ".absmax",
+             ".quant_map", ".weight_format", ".SCB", ".weight_packed", "_blocks", "_scales")  # fmt: skip
+"""Ends of the names of tensors that only quantised checkpoints have"""
 
 
 def kind_of(head: bytes) -> str | None:
     """Return what a file is that begins with some bytes, and what to do; ``None`` if it is none of these kinds.
 
-    >>> kind_of(b"PAR1 and more")
-    'a Parquet file; let its name end in .parquet'
+    >>> kind_of(b"%PDF-1.7")
+    'a PDF; extract its text first'
     """
-    return next((kind for beginning, kind in BEGINNINGS.items() if head.startswith(beginning)), None)
+    kinds = {**TEXTS, **BINARY} if CONTROL.search(head) else TEXTS
+    return next((kind for beginning, kind in kinds.items() if head.startswith(beginning)), None)
 
 
 def hint(path: Path) -> str:
@@ -56,7 +68,7 @@ def hint(path: Path) -> str:
         return ""
     if not head:
         return " It is empty; download it again."
-    kind = kind_of(head)
+    kind = WEB_PAGE if head.lstrip().lower().startswith((b"<!doctype html", b"<html")) else kind_of(head)
     return f" It is {kind}." if kind else ""
 
 
@@ -136,6 +148,11 @@ def other_names(given: Collection[str], wanted: Collection[str]) -> str:
             return (
                 f" The names hold {inner!r}, which {maker} puts there; save the model inside it, or rename the tensors."
             )
+    if LM_HEAD in given and any(name.endswith(EMBEDDINGS) and name not in given for name in wanted):
+        return (
+            f" Of the embedding and the head, which are one matrix, the file has {LM_HEAD} alone; load it with "
+            "transformers.AutoModelForCausalLM and save it again."
+        )
     lacking = [name for name in wanted if name not in given and name.removeprefix("model.") in given]
     if lacking:
         return (
@@ -143,11 +160,6 @@ def other_names(given: Collection[str], wanted: Collection[str]) -> str:
             "transformers.AutoModelForCausalLM."
         )
     return ""
-
-
-QUANTISED = (".weight_scale", ".weight_scale_inv", ".input_scale", ".qweight", ".qzeros", ".scales", ".absmax",
-             ".quant_map", ".weight_format", ".SCB", ".weight_packed", "_blocks", "_scales")  # fmt: skip
-"""Ends of the names of tensors that only quantised checkpoints have"""
 
 
 def _with_ending(folder: Path, *endings: str) -> list[str]:

@@ -136,7 +136,18 @@ def test_json_lines_with_another_ending(tmp_path: Path, name: str) -> None:
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("text", ["{x} is a set\n", "[1] Author, title\n", "[a link](b)\n", '{"a": 1\n', "7\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{x} is a set\n",
+        "[1] Author, title\n",
+        "[a link](b)\n",
+        "PAR1 is a gene.\n",
+        "<!DOCTYPE html>\n",
+        '{"a": 1\n',
+        "7\n",
+    ],
+)
 def test_a_text_that_only_begins_like_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.md").write_text(text)
     source = read(tmp_path / "a.md")

@@ -125,7 +125,7 @@ def test_what_has_no_weight_is_not_learnt(folder: Path, template: str | None, fi
         # The prompt for an answer goes on with a tag to think in, which answers of the data have not.
         (WITHOUT_MARKS.replace("{{ '<|assistant|>\n' }}", "{{ '<|assistant|>\n<think>\n' }}"), "  two words <|end|>\n"),
         # A call stands before the header that the prompt for an answer has.
-        ("{% for m in messages %}{% if m.tool_calls is defined %}CALL{% endif %}{{ m.role + '|' + m.content + '<|end|>' }}"
+        ("{% for m in messages %}{% if m.tool_calls is defined %}CALL{% endif %}{{ m.role }}|{{ m.content }}<|end|>"
          "{% endfor %}{% if add_generation_prompt %}assistant|{% endif %}", "CALLassistant|  two words <|end|>"),
     ],
 )  # fmt: skip

@@ -252,7 +252,7 @@ FAULTS = {
         r"tokenizer\.json cannot be read as a tokenizer .* Git LFS pointer",
     ),
     "pickled weights": (
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), r"are in pytorch_model\.bin.*save_pretrained",
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), r"in pytorch_model\.bin.*save_pretrained",
     ),
     "only merges": (
         lambda f: (f / "tokenizer.json").rename(f / "vocab.json"), r"It has vocab\.json; make the file .*AutoTokenizer",
@@ -291,7 +291,7 @@ def test_unknown_name() -> None:
 def test_a_folder_that_is_not_there_and_a_file(tmp_path: Path) -> None:
     missing, file = tmp_path / "gpt3", tmp_path / "config.json"
     file.write_text("{}")
-    with pytest.raises(UnknownName, match=rf"^There is no folder {missing}; .* or one of main, draft, gpt2\.$"):
+    with pytest.raises(UnknownName, match=rf"^There is no folder {missing}; .* or one of main, draft, gpt2\. "):
         models.load(str(missing))
     with pytest.raises(UnknownName, match=rf"^{file} is a file; give the folder of a checkpoint\.$"):
         models.load(file)

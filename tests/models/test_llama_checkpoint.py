@@ -235,6 +235,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "packed": (
         reweigh(lambda w: w.update({UP.replace(".weight", ".qweight"): w.pop(UP)})), rf"no tensor {UP}.* are quantised",
     ),
+    "head alone": (
+        lambda f: [
+            rewrite(tie_word_embeddings=True)(f), reweigh(lambda w: w.pop("model.embed_tokens.weight"))(f),
+        ],
+        r"has no tensor model\.embed_tokens\.weight.* lm_head\.weight alone",
+    ),
     "without its head": (
         reweigh(lambda w: [w.update({name.removeprefix("model."): w.pop(name)}) for name in list(w)]),
         r"The names lack 'model\.'.*AutoModelForCausalLM",

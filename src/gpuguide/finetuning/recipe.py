@@ -169,7 +169,10 @@ def folder_of(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists() or "/" in name:
-        raise UnknownName(f"{name} is no folder with a checkpoint.")
+        raise UnknownName(
+            f"{name} is no folder with a checkpoint. One of the Hugging Face Hub is downloaded before: "
+            f"hf download {name} --local-dir FOLDER."
+        )
     raise unknown("model", name, [*models.PACKAGED, *models.HUB, "a folder with a checkpoint"])
 
 
