@@ -142,6 +142,17 @@ def test_output_can_be_cut_off(tmp_path: Path) -> None:
     process.stderr.close()
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(closed: str) -> None:
+    """As in a job of cron or systemd; what nobody can read is lost, and nothing else happens."""
+    words = [sys.executable, "-m", "gpuguide", "generate", "--model", "draft", "--device", "cpu", "--tokens", "3"]
+    shell = f'"$@" --prompt "def f" {closed}'
+    done = subprocess.run(["sh", "-c", shell, "sh", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert bool(done.stdout) == (closed == "2>&-")
+
+
 def test_an_error_of_ours_needs_no_traceback(monkeypatch: pytest.MonkeyPatch, gpuguide: Run) -> None:
     def fail() -> None:
         raise GpuguideError("There is [no] reason, see /a/b.")

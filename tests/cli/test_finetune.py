@@ -7,17 +7,22 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
+from gpuguide import models
 from gpuguide.cli import training_screen
 from gpuguide.finetuning import recipe
+from gpuguide.models import checkpoint, gpt2_checkpoint
+from gpuguide.models.gpt2 import GPT2
 
 Run = Callable[..., tuple[int, str, str]]
 WORDS = ("import", "return", "raise", "yield", "assert", "global")
@@ -42,7 +47,7 @@ def test_stages_losses_and_results(gpuguide: Run, data: Path, tmp_path: Path) ->
     assert status == 0, err
     lines = [line for line in err.splitlines() if line]
     assert [line[:5] for line in lines if line.startswith("[")] == [f"[{number}/7]" for number in range(1, 8)]
-    assert "1 duplicate left out: the same text, but for case and spaces." in err
+    assert "1 duplicate left out: exactly the same text." in err
     assert "32 to train on, 4 held out; the longest has " in err
     assert re.search(r"before: held out \d\.\d{3}\n", err)
     assert re.search(r"step 2: loss \d\.\d{3}, held out \d\.\d{3}; at most \d+ s left", err)
@@ -175,6 +180,42 @@ def test_where_nobody_can_be_asked_one_page_is_shown(gpuguide: Run, data: Path, 
     assert status == 0
     assert re.search(r"train +line 1 ", err)
     assert "page 1" not in err
+
+
+def test_closed_standard_input_is_nobody_to_ask(
+    gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a job that cron starts."""
+    monkeypatch.setattr(sys, "stdin", None)
+    status, out, err = gpuguide("finetune", data, "--out", tmp_path / "out", *SMALL)
+    assert status == 0, err
+    assert "held-out loss" in out
+
+
+def test_a_padded_vocabulary(gpuguide: Run, data: Path, tmp_path: Path) -> None:
+    """The untrained model writes what stands for no token before and after."""
+    model, _ = checkpoint.read(models.packaged_folder("draft"))
+    padded = GPT2(replace(model.config, vocab_size=model.config.vocab_size + 64))
+    with torch.no_grad():
+        padded.token_embedding.weight[-64:] = 5.0
+    gpt2_checkpoint.write(tmp_path / "padded", padded, models.load("draft").tokenizer)
+    words = ("--model", tmp_path / "padded", "--device", "cpu")
+    status, _, err = gpuguide("finetune", data, "--out", tmp_path / "out", "-y", "--steps", 1, *words)
+    assert status == 0, err
+    assert gpuguide("generate", "--prompt", "import", "--tokens", 8, *words)[0] == 0
+
+
+def test_a_tokenizer_larger_than_the_model(gpuguide: Run, data: Path, tmp_path: Path) -> None:
+    """What ``generate`` would refuse afterwards is refused at once."""
+    shutil.copytree(models.packaged_folder("draft"), tmp_path / "larger")
+    path = tmp_path / "larger" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 2048, "content": "[PAD]"})
+    path.write_text(json.dumps(content))
+    for words in (("finetune", data, "--out", tmp_path / "out", "-y"), ("generate", "--prompt", "x")):
+        status, _, err = gpuguide(*words, "--model", tmp_path / "larger", "--device", "cpu")
+        assert status == 1
+        assert "has 2049 tokens and the model 2048" in err
 
 
 def test_the_losses_are_drawn() -> None:

@@ -75,6 +75,42 @@ def test_a_prompt_from_standard_input_is_taken_byte_for_byte(gpuguide: Run, monk
     assert f"{len(loaded().tokenizer.prompt(given))} tokens" in err
 
 
+def test_special_tokens_of_a_prompt_are_these_tokens(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers reads a text; what a chat template wrote can be given as it is."""
+    asked = []
+    monkeypatch.setattr(writing, "stream", lambda engine, prompt, *rest: asked.append(prompt) or iter(()))
+    gpuguide("generate", "--prompt", "def<|endoftext|>f", *ON_CPU)
+    tokenizer = loaded().tokenizer
+    assert asked == [[*tokenizer.encode("def"), tokenizer.end_of_text, *tokenizer.encode("f")]]
+
+
+def test_standard_input_that_is_closed(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a job that cron starts."""
+    monkeypatch.setattr(sys, "stdin", None)
+    status, out, err = gpuguide("generate", "--prompt", "-", *ON_CPU)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "Standard input is closed" in err
+
+
+def test_an_end_of_text_of_the_settings_of_generation(gpuguide: Run, checkpoint: Path) -> None:
+    written = models.generate(loaded().model, loaded().tokenizer.prompt(PROMPT), 12)
+    place = max(written.index(token) for token in written)
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [written[place]]}))
+    _, _, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, "--model", checkpoint, "--device", "cpu")
+    assert re.search(rf"new tokens +{place} ", err)
+
+
+def test_the_folder_of_an_adapter(gpuguide: Run, checkpoint: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "out" / "adapter"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    words = ("generate", "--prompt", "x", "--device", "cpu", "--model")
+    assert "The folder holds an adapter (adapter_config.json)" in gpuguide(*words, adapter)[2]
+    checkpoint.rename(tmp_path / "out" / "merged")
+    assert f"{tmp_path / 'out' / 'merged'} is one." in gpuguide(*words, adapter)[2]
+    assert f"The checkpoint of this fine-tuning is {tmp_path / 'out' / 'merged'}" in gpuguide(*words, adapter.parent)[2]
+
+
 def test_settings_arrive(gpuguide: Run) -> None:
     words = ("--tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
     format = ("--weights", "int8", "--dtype", "bf16")

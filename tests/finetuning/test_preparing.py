@@ -48,17 +48,50 @@ def test_a_tenth_is_held_out_and_the_seed_says_which(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_left_out_and_counted(tmp_path: Path) -> None:
-    done = prepared(tmp_path, ["one two", "other", "One  two\n", "one two", "third"])
+    done = prepared(tmp_path, ["one two", "other", "one two", "one two", "third"])
     assert done.duplicates == 2
     assert len(done.training) + len(done.held_out) == 3
-    assert done.notes == ("2 duplicates left out: the same text, but for case and spaces.",)
+    assert done.notes == ("2 duplicates left out: exactly the same text.",)
+
+
+@pytest.mark.parametrize(
+    "texts", [("the US", "the us"), ("if x:\n    y\nz", "if x:\n    y\n    z"), ("one two", "one  two")]
+)
+def test_texts_that_differ_in_case_or_spaces_are_two(tmp_path: Path, texts: tuple[str, str]) -> None:
+    done = prepared(tmp_path, texts)
+    assert done.duplicates == 0
+    assert len(done.training) + len(done.held_out) == 2
+
+
+def test_conversations_that_differ_in_what_is_learnt_are_two(tmp_path: Path) -> None:
+    turns = [("user", "a?"), ("assistant", "b"), ("user", "c?"), ("assistant", "d")]
+    rows = [
+        {
+            "messages": [
+                {"role": role, "content": said, "weight": int(at == learnt)} for at, (role, said) in enumerate(turns)
+            ]
+        }
+        for learnt in (1, 3)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    (tmp_path / "b.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "e?"}, {"role": "assistant", "content": "f"}]}'
+    )
+    limits = Limits(64, counted="answers")
+    sources = read(tmp_path / "a.jsonl"), read(tmp_path / "b.jsonl")
+    done = prepare(*sources, TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
+    assert done.duplicates == 1
+    learnt = [TOKENIZER.decode(each.tokens[each.counted].tolist()) for each in done.training]
+    assert learnt == [" b", " d<|endoftext|>"]
+    with pytest.raises(GpuguideError, match="2 of these are held out"):  # what differs so is not held out of itself
+        prepare(read(tmp_path / "a.jsonl"), sources[0], TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
-    done = prepared(tmp_path, ["one", "two", "three", "four"], ["Two", "five", "five"])
+    done = prepared(tmp_path, ["one", "two", "three", "four"], ["two", "five", "five"])
     assert (done.leaking, done.duplicates) == (1, 1)
     assert [each.text for each in done.training] == ["one", "three", "four"]
-    assert [each.text for each in done.held_out] == ["Two", "five"]
+    assert [each.text for each in done.held_out] == ["two", "five"]
     assert any("1 sample left out of the training, because" in note for note in done.notes)
     with pytest.raises(GpuguideError, match=r"has 1 sample to use; .* and 1 of these are held out in"):
         prepared(tmp_path, ["one"], ["one"])
@@ -151,7 +184,7 @@ def test_answers_are_counted_with_what_ends_them(chat_folder: Path) -> None:
     assert said(plain, tokens, plain.counted(TURNS, tokens)) == [" ős.path 🐍", " os<|endoftext|>"]
     first = (Message("assistant", "Hello"), Message("user", "Bye"))
     tokens = plain.tokens(first)
-    assert said(plain, tokens, plain.counted(first, tokens)) == ["assistant: Hello"]
+    assert said(plain, tokens, plain.counted(first, tokens)) == [" Hello"]
     with pytest.raises(GpuguideError, match="no message is of the role assistant"):
         plain.counted(TURNS[:2], plain.tokens(TURNS[:2]))
 

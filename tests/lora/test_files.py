@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,9 @@ def change_config(folder: Path, **more: object) -> None:
         ({"peft_type": "IA3"}, "only plain LoRA"),
         ({"bias": "all"}, "with bias all"),
         ({"use_dora": True}, "use_dora is True, which is not computed"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights is 'olora'.*merge_and_unload"),
         ({"r": 5, "rank_pattern": {}}, "at rank 5"),
         ({"r": "many", "rank_pattern": {}}, "rank is 'many'"),
         ({"lora_alpha": None, "alpha_pattern": {}}, "must be numbers"),
@@ -190,6 +194,58 @@ def test_adapters_of_other_kinds_are_refused(written: Path, more: dict[str, obje
     with pytest.raises(GpuguideError, match=says):
         lora.load_adapter(model, written)
     assert not lora.adapted_layers(model)
+
+
+@pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal", "eva"])
+def test_beginnings_that_leave_the_base_as_it_is(written: Path, start: object) -> None:
+    change_config(written, init_lora_weights=start)
+    assert lora.load_adapter(small.model(), written)
+
+
+@needs("peft", "transformers")
+def test_what_peft_changes_in_a_base_cannot_be_merged_unseen(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights="pissa", task_type="CAUSAL_LM")
+    get_peft_model(of_transformers("llama"), config).save_pretrained(tmp_path / "adapter")
+    of_transformers("llama").save_pretrained(tmp_path / "base")
+    with pytest.raises(GpuguideError, match="init_lora_weights is 'pissa'"):
+        lora.merge_into_checkpoint(tmp_path / "base", tmp_path / "adapter", tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("base_model.model.lm_head.weight", "as large as the vocabulary.*resized"),
+        ("base_model.model.lm_head.base_layer.weight", "the base's own matrix.*merge_and_unload"),
+        ("base_model.model._orig_mod.x.lora_A.bias", "torch.compile"),
+        ("base_model.model.wte.lora_embedding_A", "beside an embedding"),
+        ("base_model.model.x.lora_A.default.weight.y", "that of the adapter"),
+        ("base_model.model.x.modules_to_save.weight", "Whole layers were trained"),
+    ],
+)
+def test_a_tensor_that_is_no_part_of_lora_is_explained(written: Path, key: str, says: str) -> None:
+    save_file({key: torch.zeros(1)}, written / "adapter_model.safetensors")
+    with pytest.raises(GpuguideError, match=f"{re.escape(key)} is no part.*{says}"):
+        lora.load_adapter(small.model(), written)
+
+
+def test_other_files_in_place_of_an_adapter(written: Path, tmp_path: Path) -> None:
+    weights = written / "adapter_model.safetensors"
+    weights.write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n")
+    with pytest.raises(GpuguideError, match=r"cannot be read .* Git LFS pointer"):
+        lora.load_adapter(small.model(), written)
+    weights.rename(weights.with_suffix(".bin"))
+    with pytest.raises(GpuguideError, match=r"weights are in adapter_model\.bin.*PEFT"):
+        lora.load_adapter(small.model(), written)
+    (written / "adapter_config.json").rename(written / "config.json")
+    with pytest.raises(GpuguideError, match="holds a whole checkpoint"):
+        lora.load_adapter(small.model(), written)
+    written.rename(tmp_path / "other")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(GpuguideError, match=f"this fine-tuning is in {tmp_path / 'adapter'}"):
+        lora.load_adapter(small.model(), tmp_path)
 
 
 def test_damaged_and_missing_files_are_named(written: Path, tmp_path: Path) -> None:

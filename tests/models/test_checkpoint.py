@@ -131,8 +131,51 @@ def test_where_the_ends_of_a_text_are_said(
     llama_folder: Path, eos_token_id: object, eos_token: object, expected: tuple[int, ...]
 ) -> None:
     rewrite("config.json", lambda c: c.update(eos_token_id=eos_token_id))(llama_folder)
+    (llama_folder / "generation_config.json").unlink()
     (llama_folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
     assert models.load(llama_folder).tokenizer.ends == expected
+
+
+@pytest.mark.parametrize(("named", "expected"), [(402, (401, 402)), ([402, 401, 9999], (401, 402)), (None, (401,))])
+def test_more_ends_in_the_settings_of_generation(llama_folder: Path, named: object, expected: tuple[int, ...]) -> None:
+    """As in Llama 3 Instruct, whose turns end with a token that ``config.json`` does not name."""
+    rewrite("config.json", lambda c: c.update(eos_token_id=401))(llama_folder)
+    (llama_folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    tokenizer = models.load(llama_folder).tokenizer
+    assert tokenizer.ends == expected
+    assert tokenizer.end_of_text == 401
+
+
+def test_an_end_that_only_the_map_of_special_tokens_names(llama_folder: Path) -> None:
+    rewrite("config.json", lambda c: c.pop("eos_token_id"))(llama_folder)
+    (llama_folder / "generation_config.json").unlink()
+    (llama_folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|eot_id|>"}}))
+    assert models.load(llama_folder).tokenizer.ends == (402,)
+
+
+def test_numbers_of_a_padded_vocabulary_have_no_text(tmp_path: Path, llama3_tokenizer: Path) -> None:
+    torch.manual_seed(0)
+    settings = transformers.LlamaConfig(**{**LLAMA, "vocab_size": 448}, initializer_range=0.2)
+    transformers.LlamaForCausalLM(settings).save_pretrained(tmp_path / "padded")
+    shutil.copy(llama3_tokenizer, tmp_path / "padded")
+    tokenizer = models.load(tmp_path / "padded").tokenizer
+    assert tokenizer.decode([420, *tokenizer.encode("def f"), 447]) == "def f"
+    for number in (448, -1):
+        with pytest.raises(GpuguideError, match=f"{number} is no token"):
+            tokenizer.decode([number])
+
+
+def test_a_token_that_is_not_made_of_bytes_is_its_own_text(llama_folder: Path) -> None:
+    """As the decoder of the ``tokenizers`` library has it."""
+
+    def renamed(content: dict) -> None:
+        vocabulary = content["model"]["vocab"]
+        vocabulary["ab → c"] = vocabulary.pop(next(name for name, number in vocabulary.items() if number == 399))
+        content["model"]["merges"] = [pair for pair in content["model"]["merges"] if "".join(pair) in vocabulary]
+
+    rewrite("tokenizer.json", renamed)(llama_folder)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(llama_folder / "tokenizer.json"))
+    assert models.load(llama_folder).tokenizer.decode([399]) == theirs.decode([399]) == "ab → c"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +243,32 @@ FAULTS = {
     "deeper": (rewrite("config.json", lambda c: c.update(n_layer=1)), r"no place for h\.1\."),
     "wider": (rewrite("config.json", lambda c: c.update(n_embd=32)), r"\(300, 16\), and config\.json wants"),
     "not finite": (reweigh(not_a_number), r"ln_f\.bias holds numbers that are not finite"),
-    "tokenizer": (rewrite("config.json", lambda c: c.update(vocab_size=200)), "has 300 tokens and the model 200"),
+    "pointer": (
+        lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n"),
+        r"model\.safetensors is damaged .* Git LFS pointer, .*git lfs pull",
+    ),
+    "tokenizer pointer": (
+        lambda f: (f / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n"),
+        r"tokenizer\.json cannot be read as a tokenizer .* Git LFS pointer",
+    ),
+    "pickled weights": (
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), r"in pytorch_model\.bin.*save_pretrained",
+    ),
+    "only merges": (
+        lambda f: (f / "tokenizer.json").rename(f / "vocab.json"), r"It has vocab\.json; make the file .*AutoTokenizer",
+    ),
+    "adapter": (
+        lambda f: (f / "config.json").rename(f / "adapter_config.json"), r"no config\.json .* holds an adapter",
+    ),
+    "another head": (
+        reweigh(lambda w: w.update({"lm_head.weight": w["transformer.wte.weight"] + 1})),
+        r"lm_head\.weight differs from wte\.weight",
+    ),
+    "compiled": (
+        reweigh(lambda w: [w.update({f"_orig_mod.{name}": w.pop(name)}) for name in list(w)]),
+        r"hold '_orig_mod\.', .*torch\.compile",
+    ),
+    "tokenizer": (rewrite("config.json", lambda c: c.update(vocab_size=200)), "300 tokens and the model 200.*resize"),
 }  # fmt: skip
 
 
@@ -223,7 +291,7 @@ def test_unknown_name() -> None:
 def test_a_folder_that_is_not_there_and_a_file(tmp_path: Path) -> None:
     missing, file = tmp_path / "gpt3", tmp_path / "config.json"
     file.write_text("{}")
-    with pytest.raises(UnknownName, match=rf"^There is no folder {missing}; .* or one of main, draft, gpt2\.$"):
+    with pytest.raises(UnknownName, match=rf"^There is no folder {missing}; .* or one of main, draft, gpt2\. "):
         models.load(str(missing))
     with pytest.raises(UnknownName, match=rf"^{file} is a file; give the folder of a checkpoint\.$"):
         models.load(file)

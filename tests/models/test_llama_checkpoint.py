@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint import read_model
+from gpuguide.models.checkpoint import read_config, read_model
 from gpuguide.models.checkpoint_files import listed
 from gpuguide.models.llama import Config, RopeScaling
 from gpuguide.models.llama_checkpoint import parse_config
@@ -109,6 +109,20 @@ def test_a_tied_head_may_be_stored_twice(tmp_path: Path) -> None:
     save_file(weights, tmp_path / "model.safetensors")
     model = read_model(tmp_path)
     assert model.head.weight is model.token_embedding.weight
+
+
+@pytest.mark.parametrize("shard", ["1GB", "20KB"])
+def test_a_head_of_its_own_counts_although_the_settings_say_tied(tmp_path: Path, shard: str) -> None:
+    """As in transformers 5: where the file holds both matrices and they differ, they are not tied."""
+    saved(tmp_path, shard=shard)
+    rewrite(tie_word_embeddings=True)(tmp_path)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path).eval()
+    model = read_model(tmp_path)
+    assert not read_config(tmp_path).tied
+    assert model.head.weight is not model.token_embedding.weight
+    tokens = torch.randint(96, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), theirs(tokens).logits, rtol=0, atol=1e-4)
 
 
 def described(**changes: object) -> Config:
@@ -214,6 +228,22 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "not finite": (
         reweigh(lambda w: w[UP][3].fill_(torch.inf)), rf"{UP} holds numbers that are not finite; the file is damaged"
+    ),
+    "scales": (
+        reweigh(lambda w: w.update({UP + "_scale": torch.ones(1)})), r"no place for .*_scale; .* weights are quantised",
+    ),
+    "packed": (
+        reweigh(lambda w: w.update({UP.replace(".weight", ".qweight"): w.pop(UP)})), rf"no tensor {UP}.* are quantised",
+    ),
+    "head alone": (
+        lambda f: [
+            rewrite(tie_word_embeddings=True)(f), reweigh(lambda w: w.pop("model.embed_tokens.weight"))(f),
+        ],
+        r"has no tensor model\.embed_tokens\.weight.* lm_head\.weight alone",
+    ),
+    "without its head": (
+        reweigh(lambda w: [w.update({name.removeprefix("model."): w.pop(name)}) for name in list(w)]),
+        r"The names lack 'model\.'.*AutoModelForCausalLM",
     ),
     "integers": (
         reweigh(lambda w: w.update({UP: w[UP].to(torch.int8)})), rf"{UP} is in I8; only F64, F32, F16, BF16 can be read"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,13 @@ from tokenizers import normalizers, processors
 from gpuguide import models
 from gpuguide.errors import GpuguideError
 from gpuguide.models import corpus
-from gpuguide.models.tokenizer import END_OF_TEXT, Tokenizer
+from gpuguide.models.tokenizer import (
+    END_OF_TEXT,
+    CheckpointTokenizer,
+    Tokenizer,
+    encode_with_special,
+    prompt_with_special,
+)
 
 TOKENIZER = models.load("draft").tokenizer
 
@@ -139,6 +147,39 @@ def test_a_text_may_have_several_ends(llama3_tokenizer: Path, ends: list[int | s
 def test_an_end_that_the_vocabulary_lacks(llama3_tokenizer: Path, end: int | str) -> None:
     with pytest.raises(GpuguideError, match=r"tokenizer\.json: The tokenizer has no token .*, which ends a text"):
         Tokenizer.read(llama3_tokenizer, [end])
+
+
+SPECIAL_TEXTS = ("<|begin_of_text|>def f<|eot_id|>\n<|eot_id|>", "a <|eot_id|> b", "<|begin|>", "")
+
+
+@pytest.mark.parametrize("strips", [{}, {"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])
+def test_special_tokens_written_in_a_text(llama3_tokenizer: Path, tmp_path: Path, strips: dict[str, bool]) -> None:
+    content = json.loads(llama3_tokenizer.read_text())
+    content["added_tokens"] = [{**added, **strips} for added in content["added_tokens"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.read(tmp_path / "tokenizer.json", [401])
+    for text in SPECIAL_TEXTS:
+        assert encode_with_special(ours, text) == theirs.encode(text, add_special_tokens=False)
+        assert 402 not in ours.encode(text)  # and everywhere else they are letters
+    assert encode_with_special(ours, b"\xff<|eot_id|>") == [*ours.encode(b"\xff"), 402]
+
+
+def test_a_prompt_that_begins_with_the_opening_has_no_second_one(llama3_tokenizer: Path) -> None:
+    ours = Tokenizer.read(llama3_tokenizer, [401])
+    assert (
+        prompt_with_special(ours, "<|begin_of_text|>def f")
+        == prompt_with_special(ours, "def f")
+        == ours.prompt("def f")
+    )
+    assert prompt_with_special(TOKENIZER, "") == [TOKENIZER.end_of_text]
+
+
+def test_a_path_that_is_no_utf8(llama3_tokenizer: Path, tmp_path: Path) -> None:
+    """As Python writes the bytes of ``ü`` where the locale is C."""
+    path = tmp_path / os.fsdecode(b"\xff.json")
+    path.write_bytes(llama3_tokenizer.read_bytes())
+    assert CheckpointTokenizer.of_file(path, [401], 403).vocab_size == 403
 
 
 def spoilt(path: Path, folder: Path, **changes: object) -> Path:

@@ -6,6 +6,7 @@ includes names that do not exist. Each group of commands has a file of its name.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -33,6 +34,7 @@ TYPER_INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; a user's error is one sentence on standard error, without a traceback."""
+    open_closed_streams()
     try:
         app()
     except GpuguideError as error:
@@ -46,6 +48,13 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def open_closed_streams() -> None:
+    """Let what is written to a closed standard output or error be lost, as by a job that nothing listens to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def version(show: bool) -> None:

@@ -78,6 +78,7 @@ def generate(
     from gpuguide import models
     from gpuguide.inference import prepare, writing
     from gpuguide.inference.decoder import WEIGHTS
+    from gpuguide.models.tokenizer import prompt_with_special
 
     drawing = writing.settings(temperature, top_k, top_p, min_p)
     if weights not in WEIGHTS:
@@ -88,7 +89,7 @@ def generate(
     format = format_for(dtype, where)
     # In fp32 a 7B model would take 27 GB on the host. But what is quantised is best not rounded before.
     loaded = models.load(model, format if weights == "plain" else torch.float32)
-    given = loaded.tokenizer.prompt(sys.stdin.buffer.read() if prompt == STANDARD_INPUT else os.fsencode(prompt))
+    given = prompt_with_special(loaded.tokenizer, standard_input() if prompt == STANDARD_INPUT else os.fsencode(prompt))
     count = min(NEW_TOKENS, max(1, loaded.config.context - len(given))) if tokens is None else tokens
     decoder = prepare(loaded.model, weights=weights, dtype=format, device=where.torch_device)
     engine = writing.engine_for(decoder, len(given), count, drawing)
@@ -98,6 +99,21 @@ def generate(
         warm_up(engine, given)
     print_as_it_comes(writing.pieces_of_text(loaded.tokenizer, coming))
     report(f"{model} in {dtype_name(format)}, {weights} weights", len(given), times, decoder, where)
+
+
+def standard_input() -> bytes:
+    """Return what comes from standard input, to its end.
+
+    Raises
+    ------
+    GpuguideError
+        If it is closed, as for a job that no terminal started.
+    """
+    if sys.stdin is None or sys.stdin.closed:
+        raise GpuguideError(
+            f"Standard input is closed, and --prompt {STANDARD_INPUT} reads it. Give the text itself, or < FILE."
+        )
+    return sys.stdin.buffer.read()
 
 
 def format_for(name: str | None, where: Device) -> torch.dtype:

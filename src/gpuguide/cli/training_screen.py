@@ -198,7 +198,7 @@ def _leafed(pieces: Sequence[tuple[bool, Piece]], count: int) -> bool:
     pages, page = -(-len(pieces) // A_PAGE), 0
     while True:
         _show_page(pieces[page * A_PAGE : (page + 1) * A_PAGE])
-        if not sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
             return True
         shown = f"page {page + 1} of {pages}" + (f", {len(pieces)} of {count} samples" if count > len(pieces) else "")
         answer = _asked(f"{shown}. Enter: next page, b: back, s: start, q: quit > ")

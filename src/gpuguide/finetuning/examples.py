@@ -9,7 +9,7 @@ from gpuguide.finetuning.preparing import Piece
 from gpuguide.models.generation import generate
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
-from gpuguide.models.tokenizer import Tokenizer
+from gpuguide.models.tokenizer import Tokenizer, prompt_with_special
 
 WRITTEN = 48
 """Tokens that a model writes"""
@@ -45,7 +45,7 @@ def of_pieces(pieces: Sequence[Piece], tokenizer: Tokenizer, count: int = COUNT)
 
 def of_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> list[Example]:
     """Return examples from prompts that a person wrote."""
-    return [Example(tuple(tokenizer.prompt(prompt)), prompt, None) for prompt in prompts]
+    return [Example(tuple(prompt_with_special(tokenizer, prompt)), prompt, None) for prompt in prompts]
 
 
 def continued(model: GPT2 | Llama, tokenizer: Tokenizer, example: Example) -> str:

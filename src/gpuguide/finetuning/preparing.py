@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.finetuning.conversation import Conversations
+from gpuguide.finetuning.conversation import ANSWERS, Conversations
 from gpuguide.finetuning.reading import Sample, Source
-from gpuguide.models.tokenizer import Tokenizer
+from gpuguide.models.tokenizer import Tokenizer, encode_with_special, prompt_with_special, special_tokens
 
 TOO_LONG = ("stop", "cut", "split", "skip")
 """What to do with a sample that is longer than a sequence may be"""
@@ -52,7 +52,7 @@ class Prepared:
     training: tuple[Piece, ...]
     held_out: tuple[Piece, ...]
     duplicates: int
-    """Left out, because the same was there before, but for case and spaces"""
+    """Left out, because the same was there before"""
     leaking: int
     """Left out of what is trained on, because it is held out"""
     too_long: int
@@ -125,18 +125,18 @@ def prepare(
     cutter = _Cutter(tokenizer, conversations, limits)
     pieces, duplicates = _once(cutter.pieces(source))
     if apart is None:
-        training, held_out = _divided(pieces, limits, drawn=not source.is_one_text)
-        leaking = 0
+        drawn, held_out = _divided(pieces, limits, drawn=not source.is_one_text)
     else:
         held_out, again = _once(cutter.pieces(apart))
-        duplicates += again
-        training = _without(pieces, held_out)
-        leaking = len(pieces) - len(training)
+        drawn, duplicates = pieces, duplicates + again
+    training = _without(drawn, held_out)
+    leaking = len(drawn) - len(training)
     if not training or not held_out:
         raise GpuguideError(
             f"{source.path} has {_counted(len(pieces), 'sample')} to use; one or more to train on and one or more to "
             "hold out are needed"
-            + (f", and {leaking} of these are held out in {apart.path}." if apart and leaking else ".")
+            + (f", and {leaking} of these are held out{_of(apart)}." if leaking else ".")
+            + (f" In {_counted(cutter.unanswered, 'part')} no answer is to be learnt." if cutter.unanswered else "")
         )
     notes = _notes(duplicates, leaking, cutter, limits, apart)
     counts = (duplicates, leaking, cutter.too_long, cutter.unanswered)
@@ -148,7 +148,8 @@ class _Cutter:
 
     def __init__(self, tokenizer: Tokenizer, conversations: Conversations, limits: Limits) -> None:
         self.tokenizer, self.conversations, self.limits = tokenizer, conversations, limits
-        self.too_long = self.unanswered = 0
+        self.special = special_tokens(tokenizer)
+        self.too_long = self.unanswered = self.with_special = 0
 
     def pieces(self, source: Source) -> list[Piece]:
         if source.is_one_text:
@@ -180,13 +181,29 @@ class _Cutter:
         if not sample.messages:
             if of_answers:
                 raise GpuguideError("this is no conversation, so there is no answer to learn (--loss answers).")
-            tokens = [*self.tokenizer.prompt(sample.text), self.tokenizer.end_of_text]
+            tokens = prompt_with_special(self.tokenizer, sample.text)
+            self.with_special += not self.special.isdisjoint(tokens[len(self.tokenizer.opening) :])
+            if tokens[-1] not in self.tokenizer.ends:
+                tokens.append(self.tokenizer.end_of_text)
             return Piece(sample.place, sample.text, torch.tensor(tokens), _beginning(tokens))
-        tokens = self.conversations.tokens(sample.messages)
-        asked = self.conversations.tokens(sample.messages[:-1], answer=True) if len(sample.messages) > 1 else []
+        return self._of_conversation(sample)
+
+    def _of_conversation(self, sample: Sample) -> Piece:
+        messages, tools, of_answers = sample.messages, sample.tools, self.limits.counted == "answers"
+        unlearnt = [number for number, each in enumerate(messages, 1) if each.role == ANSWERS and not each.is_learnt]
+        if unlearnt and not of_answers:
+            raise GpuguideError(
+                f"message {unlearnt[0]} is not to be learnt (weight 0, or train false), but every token counts. Count "
+                "the other answers alone (--loss answers), or take the field out."
+            )
+        tokens = self.conversations.tokens(messages, tools=tools)
+        counted = self.conversations.counted(messages, tokens, tools=tools) if of_answers else None
+        asked = self.conversations.tokens(messages[:-1], answer=True, tools=tools) if len(messages) > 1 else []
         prompt = len(asked) if asked and tokens[: len(asked)] == asked else _beginning(tokens)
-        counted = torch.tensor(self.conversations.counted(sample.messages, tokens)) if of_answers else None
-        return Piece(sample.place, self.conversations.text(sample.messages), torch.tensor(tokens), prompt, counted)
+        text = self.conversations.text(messages, tools=tools)
+        return Piece(
+            sample.place, text, torch.tensor(tokens), prompt, None if counted is None else torch.tensor(counted)
+        )
 
     def _cut(self, whole: Piece) -> list[Piece]:
         length, way, count = self.limits.length, self.limits.too_long, len(whole.tokens)
@@ -208,7 +225,8 @@ class _Cutter:
         if self.limits.counted == "answers":
             raise GpuguideError(f"{source.path} is a text, so there is no answer to learn (--loss answers).")
         opening = list(self.tokenizer.opening)
-        tokens = self.tokenizer.encode(source.samples[0].text)
+        tokens = encode_with_special(self.tokenizer, source.samples[0].text)
+        self.with_special = int(not self.special.isdisjoint(tokens))
         length = min(self.limits.length - len(opening), max(SHORTEST, len(tokens) // FEWEST))
         if len(tokens) < 2 * SHORTEST:
             raise GpuguideError(f"{source.path} has {len(tokens)} tokens; {2 * SHORTEST} or more are needed.")
@@ -230,29 +248,29 @@ def _beginning(tokens: Sized) -> int:
     return max(1, min(PROMPT, len(tokens) // 2))
 
 
-def _keys(piece: Piece) -> tuple[object, object]:
-    """Return what two pieces have in common that are the same: their words, or their tokens."""
-    return " ".join(piece.text.casefold().split()), tuple(piece.tokens.tolist())
+def _key(piece: Piece) -> tuple[bytes, bytes]:
+    """Return what two pieces have in common that are the same: their tokens, and which of them count."""
+    counted = b"" if piece.counted is None else piece.counted.numpy().tobytes()
+    return piece.tokens.numpy().tobytes(), counted
 
 
 def _once(pieces: Iterable[Piece]) -> tuple[list[Piece], int]:
     """Return the pieces without those that came before, and how many these were."""
-    seen: set[object] = set()
-    kept: list[Piece] = []
-    duplicates = 0
-    for piece in pieces:
-        keys = _keys(piece)
-        if seen.isdisjoint(keys):
-            kept.append(piece)
-        else:
-            duplicates += 1
-        seen.update(keys)
-    return kept, duplicates
+    given = list(pieces)
+    first: dict[tuple[bytes, bytes], Piece] = {}
+    for piece in given:
+        first.setdefault(_key(piece), piece)
+    return list(first.values()), len(given) - len(first)
 
 
 def _without(pieces: Iterable[Piece], others: Iterable[Piece]) -> list[Piece]:
-    taken = {key for other in others for key in _keys(other)}
-    return [piece for piece in pieces if taken.isdisjoint(_keys(piece))]
+    """Return the pieces whose tokens are not those of others, whichever of them count."""
+    taken = {_key(other)[0] for other in others}
+    return [piece for piece in pieces if _key(piece)[0] not in taken]
+
+
+def _of(apart: Source | None) -> str:
+    return f" in {apart.path}" if apart else ""
 
 
 def _divided(pieces: list[Piece], limits: Limits, *, drawn: bool) -> tuple[list[Piece], list[Piece]]:
@@ -269,11 +287,16 @@ def _divided(pieces: list[Piece], limits: Limits, *, drawn: bool) -> tuple[list[
 def _notes(duplicates: int, leaking: int, cutter: _Cutter, limits: Limits, apart: Source | None) -> tuple[str, ...]:
     notes = []
     if duplicates:
-        notes.append(f"{_counted(duplicates, 'duplicate')} left out: the same text, but for case and spaces.")
-    if leaking and apart:
+        notes.append(f"{_counted(duplicates, 'duplicate')} left out: exactly the same text.")
+    if leaking:
         notes.append(
-            f"{_counted(leaking, 'sample')} left out of the training, because {apart.path} holds the same: a held-out "
-            "loss on what was trained on says nothing."
+            f"{_counted(leaking, 'sample')} left out of the training, because the same is held out{_of(apart)}: a "
+            "held-out loss on what was trained on says nothing."
+        )
+    if cutter.with_special:
+        notes.append(
+            f"{_counted(cutter.with_special, 'text')} with special tokens of the model, which are read as these tokens "
+            "and not as letters."
         )
     if cutter.too_long:
         done = {"cut": "cut after", "split": "split every", "skip": "left out, being longer than"}[limits.too_long]

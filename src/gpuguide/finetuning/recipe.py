@@ -21,7 +21,7 @@ from gpuguide.finetuning.settings import Request
 from gpuguide.hardware.device import Device
 from gpuguide.lora.finetuning import STATE, held_out_loss, processes, rank
 from gpuguide.measure.units import format_bytes
-from gpuguide.models import adapters, checkpoint, checkpoint_files
+from gpuguide.models import adapters, checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
@@ -127,7 +127,8 @@ def run(request: Request, device: Device, listener: Listener) -> Story:
     source = reading.read(request.data)
     apart = reading.read(request.held_out) if request.held_out else None
     _next(story, listener, 1)
-    config, tokenizer = checkpoint.read_config(folder), _tokenizer(folder)
+    config = checkpoint.read_config(folder)
+    tokenizer = checkpoint.read_tokenizer(folder, config.vocab_size)
     story.layers = settings.layers_of(request, config)
     limits = Limits(settings.length_of(request, config), request.too_long, request.share, request.seed, request.counted)
     conversations = Conversations(folder, tokenizer)
@@ -168,7 +169,10 @@ def folder_of(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists() or "/" in name:
-        raise UnknownName(f"{name} is no folder with a checkpoint.")
+        raise UnknownName(
+            f"{name} is no folder with a checkpoint. One of the Hugging Face Hub is downloaded before: "
+            f"hf download {name} --local-dir FOLDER."
+        )
     raise unknown("model", name, [*models.PACKAGED, *models.HUB, "a folder with a checkpoint"])
 
 
@@ -185,13 +189,6 @@ def _check_folder(request: Request) -> None:
         raise GpuguideError(
             f"{request.out} holds a finished run. Name another folder with --out, or write over it with --again."
         )
-
-
-def _tokenizer(folder: Path) -> Tokenizer:
-    path = folder / checkpoint_files.TOKENIZER
-    if not path.is_file():
-        raise GpuguideError(f"There is no {path.name} in {folder}; without it the model's tokens mean nothing.")
-    return Tokenizer.read(path, checkpoint.ends_of_text(folder))
 
 
 def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenizer) -> None:

@@ -21,9 +21,12 @@ def write_note(path: Path, content: dict[str, object]) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text, whole or not at all. Errors as :func:`write_note`."""
+    """Write a text, whole or not at all. Errors as :func:`write_note`.
+
+    Names of files may stand in it as Python has them where the locale is C: they become the bytes that they were.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
+        write_whole(path, text.encode(errors="surrogateescape"))
     except OSError as error:
         raise GpuguideError(f"{path} cannot be written ({error.strerror}); what was there before stays.") from error

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from gpuguide import file_kinds
 from gpuguide.errors import GpuguideError
 from gpuguide.lora.files import StoredAdapter, read_adapter, read_config
 
@@ -83,7 +84,9 @@ def _weight_files(base: Path) -> list[Path]:
     try:
         names = set(json.loads((base / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GpuguideError(f"There is no {WEIGHTS} in {base}, and no readable {INDEX} ({error}).") from error
+        raise GpuguideError(
+            f"There is no {WEIGHTS} in {base}, and no readable {INDEX} ({error}).{file_kinds.instead_of_weights(base)}"
+        ) from error
     for name in names:
         if not (base / name).is_file():
             raise GpuguideError(f"There is no {name} in {base}, which {INDEX} names; fetch all files.")
@@ -97,7 +100,9 @@ def _tensor_names(files: Collection[Path]) -> set[str]:
             with safe_open(path, framework="pt") as file:
                 found |= set(file.keys())
         except Exception as error:  # a truncated file fails in several ways
-            raise GpuguideError(f"{path} is damaged or no safetensors file ({error}).") from error
+            raise GpuguideError(
+                f"{path} is damaged or no safetensors file ({error}).{file_kinds.hint(path)}"
+            ) from error
     return found
 
 

@@ -23,6 +23,7 @@ from safetensors.torch import save
 from torch import nn
 
 from gpuguide.errors import GpuguideError
+from gpuguide.lora import foreign
 from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
 from gpuguide.lora.packed import Packing
@@ -45,6 +46,9 @@ UNREAD = (
     "target_parameters",
 )
 """Settings of PEFT that change what is computed, and are not computed here"""
+
+STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
+"""Values of ``init_lora_weights`` that leave the base as it is; others, such as PiSSA, change it as well"""
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ def read_adapter(folder: Path) -> dict[str, StoredAdapter]:
     for key, tensor in tensors.items():
         match = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(A|B)\.weight", key)
         if match is None:
-            raise GpuguideError(f"{folder / WEIGHTS}: {key} is no part of a LoRA adapter.")
+            raise GpuguideError(f"{folder / WEIGHTS}: {key} is no part of a LoRA adapter.{foreign.key_hint(key)}")
         halves.setdefault(match[1], {})[match[2]] = tensor
     if not halves:
         raise GpuguideError(f"{folder / WEIGHTS} holds no adapter of any layer.")
@@ -216,12 +220,16 @@ def read_config(folder: Path) -> dict[str, Any]:
         given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kind, _, _ = given["peft_type"], given["r"], given["lora_alpha"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GpuguideError(f"{path} is no description of an adapter ({error}).") from error
+        raise GpuguideError(
+            f"{path} is no description of an adapter ({error}).{foreign.instead_of_description(folder)}"
+        ) from error
     if kind != "LORA" or given.get("bias", "none") != "none":
         raise GpuguideError(f"{path}: the adapter is {kind} with bias {given.get('bias')}; only plain LoRA is read.")
     for name in UNREAD:
         if given.get(name):
             raise GpuguideError(f"{path}: {name} is {given[name]}, which is not computed here.")
+    if (start := given.get("init_lora_weights")) not in STARTS:
+        raise GpuguideError(f"{path}: init_lora_weights is {start!r}. {foreign.CHANGED_BASE}")
     return given
 
 
@@ -312,7 +320,7 @@ def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]
             noted = (file.metadata() or {}).get(PARTS, "{}")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(noted)  # noqa: SIM118
     except Exception as error:  # a truncated file fails in several ways
-        raise GpuguideError(f"{path} cannot be read ({error}).") from error
+        raise GpuguideError(f"{path} cannot be read ({error}).{foreign.instead_of_weights(path)}") from error
 
 
 def _by_layer(

@@ -80,7 +80,10 @@ def load(name: str | Path = "main", dtype: torch.dtype = torch.float32) -> Loade
         if folder.is_file():
             raise UnknownName(f"{name} is a file; give the folder of a checkpoint.")
         if not folder.is_dir() and os.sep in str(name):
-            raise UnknownName(f"There is no folder {name}; give that of a checkpoint, or one of {', '.join(named)}.")
+            raise UnknownName(
+                f"There is no folder {name}; give that of a checkpoint, or one of {', '.join(named)}. One of the "
+                f"Hugging Face Hub is downloaded before: hf download {name} --local-dir FOLDER."
+            )
         if not folder.is_dir():
             raise unknown("model", str(name), [*named, "a folder with a checkpoint"])
     model, tokenizer = checkpoint.read(folder, dtype)

@@ -7,32 +7,40 @@ are in ``model.safetensors``, or in several files that ``model.safetensors.index
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpuguide import file_kinds
 from gpuguide.errors import GpuguideError
 from gpuguide.models import gpt2, gpt2_checkpoint, llama, llama_checkpoint, shapes
 from gpuguide.models.checkpoint_files import (
     CONFIG,
+    GENERATION_CONFIG,
+    INDEX,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    WEIGHTS,
     Stored,
     listed,
     opened,
     read_json,
+    tokenizer_settings,
     weight_files,
 )
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
-from gpuguide.models.tokenizer import END_OF_TEXT, Tokenizer
+from gpuguide.models.tokenizer import END_OF_TEXT, CheckpointTokenizer, Tokenizer
 
 PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.Config | llama.Config]] = {
     "gpt2": gpt2_checkpoint.parse_config,
     "llama": llama_checkpoint.parse_config,
 }
 """What reads the settings of each architecture, by its ``model_type``"""
+HEAD = "lm_head.weight"
+"""What ``transformers`` calls the matrix from which logits come"""
 FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -51,16 +59,41 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[GPT2 | Llama
     GpuguideError
         If a file is missing, damaged or of another kind of model, or the tokenizer does not match the model.
     """
-    config = read_config(folder)
-    if not (folder / TOKENIZER).is_file():
-        raise GpuguideError(f"There is no {TOKENIZER} in {folder}; without it the model's tokens mean nothing.")
-    tokenizer = Tokenizer.read(folder / TOKENIZER, ends_of_text(folder))
-    if tokenizer.vocab_size > config.vocab_size:
-        raise GpuguideError(
-            f"The tokenizer in {folder} has {tokenizer.vocab_size} tokens and the model {config.vocab_size}: "
-            "they do not belong together."
-        )
+    tokenizer = read_tokenizer(folder, read_config(folder).vocab_size)
     return read_model(folder, dtype), tokenizer
+
+
+def read_tokenizer(folder: Path, numbers: int) -> Tokenizer:
+    """Read the tokenizer of a model.
+
+    Parameters
+    ----------
+    folder : Path
+        With the files of a checkpoint.
+    numbers : int
+        How many tokens the model tells apart: its ``vocab_size``.
+
+    Raises
+    ------
+    GpuguideError
+        If ``tokenizer.json`` is missing, damaged or of another kind, or has more tokens than the model.
+    """
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise GpuguideError(
+            f"There is no {TOKENIZER} in {folder}; without it the model's tokens mean nothing."
+            f"{file_kinds.instead_of_tokenizer(folder)}"
+        )
+    tokenizer = CheckpointTokenizer.of_file(path, ends_of_text(folder), numbers)
+    if tokenizer.vocab_size > numbers:
+        raise GpuguideError(
+            f"The tokenizer in {folder} has {tokenizer.vocab_size} tokens and the model {numbers}: "
+            "they do not belong together. If tokens were added, resize the model "
+            "(transformers: model.resize_token_embeddings) or take them out of the tokenizer again."
+        )
+    more = filter(tokenizer.has, ends_in_generation_config(folder))
+    tokenizer.ends = tuple(dict.fromkeys((*tokenizer.ends, *more)))
+    return tokenizer
 
 
 def read_config(folder: Path) -> gpt2.Config | llama.Config:
@@ -76,7 +109,34 @@ def read_config(folder: Path) -> gpt2.Config | llama.Config:
     if not isinstance(kind, str) or kind not in PARSERS:
         known = " and ".join(map(repr, PARSERS))
         raise GpuguideError(f"{folder / CONFIG}: model_type is {kind!r}; only {known} can be read.")
-    return PARSERS[kind](given, folder / CONFIG)
+    return as_stored(PARSERS[kind](given, folder / CONFIG), folder)
+
+
+def as_stored(config: gpt2.Config | llama.Config, folder: Path) -> gpt2.Config | llama.Config:
+    """Return the shape of a model with a head of its own where the weights hold one, whatever the settings say.
+
+    ``transformers`` ties the head to the embedding only if the file has no head or one of the same numbers.
+
+    Raises
+    ------
+    GpuguideError
+        If a file of the weights is damaged, or a GPT-2 has a head of its own, which is not computed here.
+    """
+    tied = isinstance(config, gpt2.Config) or config.tied
+    if not tied or not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
+        return config
+    source, paths = weight_files(folder)
+    embedding = "wte.weight" if isinstance(config, gpt2.Config) else "model.embed_tokens.weight"
+    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.Config) else "") as tensors:
+        pair = [tensors[name].read() for name in (HEAD, embedding) if name in tensors]
+    if len(pair) < 2 or (pair[0].shape == pair[1].shape and torch.equal(pair[0], pair[1].to(pair[0].dtype))):
+        return config
+    if isinstance(config, gpt2.Config):
+        raise GpuguideError(
+            f"{source}: {HEAD} differs from {embedding}. A GPT-2 with a head of its own cannot be read; if the head is "
+            "a leftover, delete it from the file."
+        )
+    return replace(config, tied=False)
 
 
 def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> GPT2 | Llama:
@@ -132,9 +192,13 @@ def check(
     if missing := places.keys() - given:
         raise GpuguideError(
             f"{source} has no tensor {listed(missing)}; it does not hold the model that {CONFIG} describes."
+            f"{file_kinds.other_names(tensors, places)}"
         )
     if unknown := given - places.keys():
-        raise GpuguideError(f"{source}: no place for {listed(unknown)}; it is another kind of model.")
+        raise GpuguideError(
+            f"{source}: no place for {listed(unknown)}; it is another kind of model."
+            f"{file_kinds.other_names(tensors, places)}"
+        )
     for name, place in places.items():
         if tensors[name].shape() != tuple(place.shape):
             raise GpuguideError(
@@ -159,11 +223,24 @@ def fill(place: torch.Tensor, stored: Stored) -> None:
         raise GpuguideError(f"{stored.path}: {stored.name} holds numbers {reason}.")
 
 
+def ends_in_generation_config(folder: Path) -> list[int]:
+    """Return the tokens that end a text by ``generation_config.json``, which a chat model may name there alone.
+
+    Raises
+    ------
+    GpuguideError
+        If the file is damaged.
+    """
+    path = folder / GENERATION_CONFIG
+    numbers = read_json(path).get("eos_token_id") if path.is_file() else None
+    return [end for end in (numbers if isinstance(numbers, list) else [numbers]) if type(end) is int]
+
+
 def ends_of_text(folder: Path) -> Collection[int | str]:
     """Return the tokens that end a text, as numbers or names.
 
     They are ``eos_token_id`` in the model's settings, one or several, or ``eos_token`` in those of the tokenizer. Where
-    neither says anything, it is GPT-2's.
+    neither says anything, it is GPT-2's. :func:`ends_in_generation_config` may name more.
 
     Raises
     ------
@@ -178,7 +255,7 @@ def ends_of_text(folder: Path) -> Collection[int | str]:
                 f"{folder / CONFIG}: eos_token_id is {numbers!r}; it must be a token's number, or several."
             )
         return ends
-    settings = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
+    settings = tokenizer_settings(folder)
     name = settings.get("eos_token") or END_OF_TEXT
     name = name.get("content") if isinstance(name, dict) else name
     if not isinstance(name, str):

@@ -12,6 +12,7 @@ from typing import Any
 import safetensors
 import torch
 
+from gpuguide import file_kinds
 from gpuguide.errors import GpuguideError
 
 CONFIG = "config.json"
@@ -19,8 +20,12 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
+GENERATION_CONFIG = "generation_config.json"
 READABLE = ("F64", "F32", "F16", "BF16")
 """Formats of stored tensors, as ``safetensors`` calls them. Others are quantised and need scales."""
+REMEDIES = {"quantization_config": " The weights are quantised; take the checkpoint that was quantised."}
+"""What to do where a setting has another value than the one that is computed"""
 FEW = 3
 """Names that a message lists before it counts the rest"""
 
@@ -34,14 +39,29 @@ def read_json(path: Path) -> dict[str, Any]:
         If there is no such file, or it holds something else.
     """
     if not path.is_file():
-        raise GpuguideError(f"There is no {path.name} in {path.parent}.")
+        raise GpuguideError(
+            f"There is no {path.name} in {path.parent}."
+            f"{file_kinds.instead_of_config(path.parent) if path.name == CONFIG else ''}"
+        )
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
-        raise GpuguideError(f"{path} is no JSON ({error}).") from error
+        raise GpuguideError(f"{path} is no JSON ({error}).{file_kinds.hint(path)}") from error
     if not isinstance(given, dict):
         raise GpuguideError(f"{path} holds a {type(given).__name__}; it must hold an object, in braces.")
     return given
+
+
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of a tokenizer that ``tokenizer.json`` does not hold, as ``transformers`` 5 collects them.
+
+    They are those of ``tokenizer_config.json``, and in folders of before 2023, which have no ``added_tokens_decoder``
+    there, the names of special tokens in ``special_tokens_map.json``. Errors as of :func:`read_json`.
+    """
+    settings = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
+    if "added_tokens_decoder" not in settings and (folder / SPECIAL_TOKENS).is_file():
+        settings |= read_json(folder / SPECIAL_TOKENS)
+    return settings
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
@@ -80,7 +100,7 @@ def check_assumed(given: Mapping[str, Any], assumed: Mapping[str, object], path:
     """
     for key, value in assumed.items():
         if given.get(key, value) != value:
-            raise GpuguideError(f"{path}: {key} is {given[key]!r}; only {value!r} can be read.")
+            raise GpuguideError(f"{path}: {key} is {given[key]!r}; only {value!r} can be read.{REMEDIES.get(key, '')}")
 
 
 def listed(names: Collection[str]) -> str:
@@ -116,7 +136,10 @@ class Stored:
         """
         stored_as = self.file.get_slice(self.name).get_dtype()
         if stored_as not in READABLE:
-            raise GpuguideError(f"{self.path}: {self.name} is in {stored_as}; only {', '.join(READABLE)} can be read.")
+            raise GpuguideError(
+                f"{self.path}: {self.name} is in {stored_as}; only {', '.join(READABLE)} can be read. "
+                "The weights are quantised; take the checkpoint that was quantised."
+            )
         return self.file.get_tensor(self.name)
 
 
@@ -135,7 +158,9 @@ def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, Stored]]:
             try:
                 file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
             except (safetensors.SafetensorError, ValueError, OSError) as error:
-                raise GpuguideError(f"{path} is damaged or no safetensors file ({error}).") from error
+                raise GpuguideError(
+                    f"{path} is damaged or no safetensors file ({error}).{file_kinds.hint(path)}"
+                ) from error
             tensors |= {name.removeprefix(prefix): Stored(path, file, name) for name in file.keys()}  # noqa: SIM118
         yield tensors
 
@@ -154,7 +179,10 @@ def weight_files(folder: Path) -> tuple[Path, list[Path]]:
         return folder / WEIGHTS, [folder / WEIGHTS]
     index = folder / INDEX
     if not index.is_file():
-        raise GpuguideError(f"There is no {WEIGHTS} in {folder}, and no {INDEX}, which would name several files.")
+        raise GpuguideError(
+            f"There is no {WEIGHTS} in {folder}, and no {INDEX}, which would name several files."
+            f"{file_kinds.instead_of_weights(folder)}"
+        )
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(_is_file_name(name) for name in places.values()):
         raise GpuguideError(f"{index}: weight_map must name, for each tensor, a file of its folder.")

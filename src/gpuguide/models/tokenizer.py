@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Merges
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from gpuguide import file_kinds
 from gpuguide.errors import GpuguideError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -54,7 +55,10 @@ class Tokenizer:
         """What a text begins with, for the model: nothing for GPT-2, a token of its own for Llama 3"""
         merges.encode_special_tokens = True  # a text that contains the letters <|endoftext|> does not end there
         if self.decode_bytes(self.encode(PROBE)) != PROBE.encode():
-            raise GpuguideError("The tokenizer changes texts, so they do not come back; only byte-level ones are read.")
+            raise GpuguideError(
+                "The tokenizer changes texts, so they do not come back; only byte-level ones without a normalizer are "
+                "read, as those of GPT-2 and Llama 3 are."
+            )
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int = 2048) -> Tokenizer:
@@ -160,14 +164,93 @@ class Tokenizer:
         return number
 
 
+class CheckpointTokenizer(Tokenizer):
+    """The tokenizer of a checkpoint, whose model may have more numbers than there are tokens.
+
+    A model's vocabulary is often filled up to a round number. What stands for none of the tokens has no text, so that a
+    model that draws it goes on.
+
+    Parameters
+    ----------
+    merges, ends
+        As for :class:`Tokenizer`.
+    numbers : int
+        How many tokens the model tells apart.
+    """
+
+    def __init__(self, merges: Merges, ends: Collection[int | str], numbers: int) -> None:
+        self.numbers = numbers
+        super().__init__(merges, ends)
+
+    @classmethod
+    def of_file(cls, path: Path, ends: Collection[int | str], numbers: int) -> CheckpointTokenizer:
+        """Read a ``tokenizer.json``. Parameters and errors as of :class:`CheckpointTokenizer` and :meth:`read`."""
+        try:
+            # Not by its path, which the library wants in UTF-8.
+            return cls(Merges.from_buffer(path.read_bytes()), ends, numbers)
+        except GpuguideError as error:
+            raise GpuguideError(f"{path}: {error}") from error
+        except Exception as error:  # the library raises bare Exception
+            raise GpuguideError(f"{path} cannot be read as a tokenizer ({error}).{file_kinds.hint(path)}") from error
+
+    def has(self, token: int | str) -> bool:
+        """Return whether there is such a token, by number or name."""
+        number = self._merges.token_to_id(token) if isinstance(token, str) else token
+        return number is not None and number >= 0 and self._merges.id_to_token(number) is not None
+
+    def _bytes_of(self, token: int) -> bytes:
+        symbols = self._merges.id_to_token(token) if token >= 0 else None
+        if symbols is None and 0 <= token < self.numbers:
+            return b""
+        if symbols is not None and token not in self._special and not self._bytes.keys() >= set(symbols):
+            return symbols.encode()  # as the decoder of the library does with a token that is not made of bytes
+        return super()._bytes_of(token)
+
+
+def special_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that stand for no bytes of a text, such as its end."""
+    return frozenset(tokenizer._special)
+
+
+def encode_with_special(tokenizer: Tokenizer, text: str | bytes) -> list[int]:
+    """Return the tokens of a text in which special tokens may be written by their names, as ``transformers`` reads it.
+
+    A text that a chat template wrote has such names. :meth:`Tokenizer.encode` takes them for letters. Errors as there.
+    """
+    merges = tokenizer._merges
+    merges.encode_special_tokens = False
+    try:
+        return tokenizer.encode(text)
+    finally:
+        merges.encode_special_tokens = True
+
+
+def prompt_with_special(tokenizer: Tokenizer, text: str | bytes) -> list[int]:
+    """Return the tokens of a text from its beginning, as a model reads it: at least one.
+
+    As :meth:`Tokenizer.prompt`, but special tokens may be written in the text. One that begins with
+    :attr:`Tokenizer.opening` gets no second one. Errors as of :meth:`Tokenizer.encode`.
+    """
+    tokens = encode_with_special(tokenizer, text)
+    opening = tokenizer.opening
+    whole = tokens if tuple(tokens[: len(opening)]) == opening else [*opening, *tokens]
+    return whole or [tokenizer.end_of_text]
+
+
 def _tokens_of_bytes(merges: Merges) -> list[int]:
     """Return the token of each byte."""
     if getattr(merges.model, "byte_fallback", False):
-        raise GpuguideError("The tokenizer is not a byte-level one: it spells bytes as <0x0A>, as Llama 2's does.")
+        raise GpuguideError(
+            "The tokenizer is not a byte-level one: it spells bytes as <0x0A>, as Llama 2's does. Only byte-level ones "
+            "can be read, as those of GPT-2 and Llama 3 are."
+        )
     spelt = [merges.token_to_id(symbol) for symbol in _alphabet()]
     found = [token for token in spelt if token is not None]
     if missing := len(spelt) - len(found):
-        raise GpuguideError(f"The tokenizer is not a byte-level one: it has no token for {missing} of the 256 bytes.")
+        raise GpuguideError(
+            f"The tokenizer is not a byte-level one: it has no token for {missing} of the 256 bytes. Only byte-level "
+            "ones with all of them can be read, as those of GPT-2 and Llama 3 are."
+        )
     return found
 
 
