@@ -243,6 +243,21 @@ def test_on_another_day_the_page_with_ages_is_read_again(project: Project, monke
 
 
 @pytest.mark.slow
+def test_a_claim_that_its_check_contradicts_says_so(project: Project) -> None:
+    project.record("copy-size", slower=50.0)
+    assert project.build().status == 0
+    lines = [words(line) for line in page(project, "docs/claims").select("details.gg-claim > summary")]
+    assert lines[0] == "“A copy runs at over 1 TB/s.” True not confirmed by its check"
+    speed, sizes = (page(project, "docs/claims").find(id=f"claim-{name}") for name in ("copies-are-fast", "a-kibibyte"))
+    assert "does not hold" in words(speed)
+    assert "Checked: a.p25 > 1e12 , which does not hold." in words(speed)
+    assert "does not hold" not in words(sizes)
+    marks = page(project, "tutorials/00-copies").select(".gg-claim .gg-heard .gg-stale")
+    assert [words(mark) for mark in marks] == ["not confirmed by its check"]
+    assert "do not hold: copies-are-fast" in words(page(project, "index"))
+
+
+@pytest.mark.slow
 def test_a_claim_whose_benchmark_is_gone_fails_every_build(project: Project) -> None:
     path = project.library / "claims" / "speed.toml"
     path.write_text(SPEED.replace("copy-size/", "copy-sizes/"), encoding="utf-8")
