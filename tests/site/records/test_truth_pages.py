@@ -14,6 +14,8 @@ from gpuguide import claims as ledger
 from gpuguide.site.pages import ages
 from gpuguide.site.records.claims_table import usual_page
 
+pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
+
 LEDGER = """
 [topics]
 speed = "How fast"
