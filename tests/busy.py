@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 LOOP = """
-import os
+import os, sys
 
-parent = os.getppid()
-while os.getppid() == parent:  # it ends with the process that started it
+while os.getppid() == int(sys.argv[1]):  # it ends with the process that started it
     sum(range(1_000_000))
 """
 
 
 def start(count: int) -> list[subprocess.Popen[bytes]]:
     """Start as many processes, each of which keeps a core busy."""
-    return [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(count)]
+    return [subprocess.Popen([sys.executable, "-c", LOOP, str(os.getpid())]) for _ in range(count)]
 
 
 def stop(loops: list[subprocess.Popen[bytes]]) -> None:
