@@ -144,7 +144,9 @@ class _Ledger(SphinxDirective):
         """Return the evidence, after what contradicts the row where its check fails."""
         found: list[Node] = []
         if failure := worded(why_not, claim):
-            found.append(nodes.paragraph("", f"The check of this claim fails: {failure}"))
+            found.append(
+                nodes.paragraph("", "", nodes.Text("The check of this claim fails: "), nodes.literal("", failure))
+            )
         return [*found, *self.parse_text_to_nodes(worded(ledger.how_we_know, claim))]
 
     def page(self, docname: str, title: str = "") -> nodes.Node:
