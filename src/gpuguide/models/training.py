@@ -329,7 +329,7 @@ def _finish(name: str, recipe: Recipe, data: Corpus, folder: Path, state: State,
     gpt2_checkpoint.write(folder, state.model, data.tokenizer)
     model, tokenizer = checkpoint.read(folder)  # the weights as they were written, in bf16
     result = evaluate(model, tokenizer, corpus.held_out())
-    record = {
+    record: dict[str, Any] = {
         "model": name,
         "parameters": model.parameter_count(),
         "recipe": dataclasses.asdict(recipe),
