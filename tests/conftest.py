@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import busy
 import hypothesis
 import pytest
 import report
@@ -31,8 +32,9 @@ hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test-thoroughly` ask for what takes longer."""
+    """Let `make test-thoroughly` ask for what takes longer, and the nightly tests for a busy machine."""
     parser.addoption("--thorough", action="store_true", help="also run what is marked `thorough`, with many examples")
+    parser.addoption("--busy", type=int, default=0, metavar="LOOPS", help="run so many busy loops beside the tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(report.Report(config.getoption("thorough")))
+        loops = busy.start(config.getoption("busy"))
+        config.add_cleanup(lambda: busy.stop(loops))
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups

@@ -482,6 +482,16 @@ def test_how_we_know_names_value_spread_predicate_and_machine(ledger: Ledger, pu
         assert part in text
 
 
+def test_a_predicate_that_is_false_is_not_worded_as_if_it_held(
+    ledger: Ledger, published: Callable[..., Record]
+) -> None:
+    (claim,) = claims.load(ledger(MEASURED))
+    published("copy-size", copy_case(1e12))
+    assert "Checked: `a.p25 > 2e12`, which does not hold." in claims.how_we_know(claim)
+    published("copy-size", copy_case(3e12))
+    assert "Checked: `a.p25 > 2e12`." in claims.how_we_know(claim)
+
+
 def test_what_is_read_twice_has_one_letter(ledger: Ledger, published: Callable[..., Record]) -> None:
     published("copy-size", copy_case(3e12))
     name = "measurement('copy-size/copy:bandwidth working_set=2147483648')"

@@ -41,7 +41,7 @@ def test_models_with_wrong_words(gpuguide: Run, words: tuple[str, ...], status: 
 
 
 def test_train_says_how_long_and_is_resumed(gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuguide.models import corpus, training
+    from gpuguide.models import corpus, training, training_state
     from gpuguide.models.gpt2 import Config
 
     sources = [corpus.Source(f"m{index}.py", f"def f{index}(x):\n    return x\n" * 20) for index in range(40)]
@@ -50,19 +50,19 @@ def test_train_says_how_long_and_is_resumed(gpuguide: Run, tmp_path: Path, monke
     monkeypatch.setattr(training, "VOCAB_SIZE", 300)
     monkeypatch.setattr(training, "prepare", lambda given, prepare=training.prepare: prepare(given, 300))
     monkeypatch.setattr(training, "RECIPES", {"draft": tiny})
-    save = training._State.save
+    save = training_state.State.save
 
-    def interrupted(state: training._State, seconds: float) -> None:
+    def interrupted(state: training_state.State, seconds: float) -> None:
         save(state, seconds)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training._State, "save", interrupted)
+    monkeypatch.setattr(training_state.State, "save", interrupted)
     status, _, err = gpuguide("models", "train", "--out", tmp_path, "--device", "cpu")
     assert status == 1
     assert "[draft] step 3/200: loss " in err
     assert "token/s, about " in err
     assert err.endswith("What was finished is kept; run the same command again to go on.\n")
-    monkeypatch.setattr(training._State, "save", save)
+    monkeypatch.setattr(training_state.State, "save", save)
     status, out, err = gpuguide("models", "train", "--out", tmp_path, "--device", "cpu")
     assert status == 0
     assert "[draft] step 6/200" in err

@@ -398,6 +398,30 @@ def test_an_import_that_adds_cases_or_measures_them_again_is_taken(tmp_path: Pat
     assert len(taken.cases) == 3
 
 
+def read_aside(path: Path) -> Record:
+    """Return a record from a file that was renamed."""
+    return records.from_json(path.read_text(encoding="utf-8"))
+
+
+def test_measurements_that_an_import_replaces_are_kept_under_another_name(
+    tmp_path: Path, overlay: Path, save: Save
+) -> None:
+    first = with_sizes(a_record(commit="first"), 1, 2)
+    there, before = save(first, overlay), first.cases[1]
+    slower = replace(before, measured={"time": records.metric("s", [2 * t for t in before.measured["time"].samples])})
+    more = save(replace(with_sizes(a_record(commit="second"), 1, 2, 3), path=None), tmp_path / "more")
+    said: list[str] = []
+    store.import_records([more], overlay, publish=False, say=said.append)
+    assert said == []  # it holds what was there, and more
+    other = save(replace(first, cases=(first.cases[0], slower, with_sizes(first, 3).cases[0])), tmp_path / "other")
+    store.import_records([other], overlay, publish=False, say=said.append)
+    kept = [path for path in there.parent.iterdir() if path != there]
+    assert [read_aside(path).cases[1].measured for path in kept] == [before.measured]
+    assert len(said) == 1
+    assert str(kept[0]) in said[0]
+    assert store.overlay_records() == [records.read(there)]
+
+
 def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
     """All processors share the folder ``cpu``."""
     mine, theirs = (
@@ -409,6 +433,7 @@ def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, ove
         store.import_records([other], overlay, publish=False)
     (taken,) = store.import_records([other], overlay, publish=False, replacing=True)
     assert taken.device_name == "Theirs"
+    assert read_aside(records.beside(replace(mine, path=taken.path))).device_name == "Mine"
 
 
 def test_a_damaged_record_can_be_restored_by_an_import(tmp_path: Path, overlay: Path, save: Save) -> None:

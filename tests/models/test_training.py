@@ -9,7 +9,7 @@ import torch
 
 from gpuguide import models
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.models import checkpoint_files, training
+from gpuguide.models import checkpoint_files, training, training_state
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.training import Corpus, Progress, Recipe
 
@@ -42,20 +42,82 @@ def test_training_learns(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Pa
     assert reports[-1].seconds_left == 0
 
 
-def test_stopped_and_resumed_equals_uninterrupted(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stop", "next_report"), [(training.FIRST_REPORT, 4), (4, 4 + training.FIRST_REPORT)])
+def test_stopped_and_resumed_equals_uninterrupted(
+    small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path, stop: int, next_report: int
+) -> None:
     recipe = dataclasses.replace(tiny_recipe, config=dataclasses.replace(tiny_recipe.config, dropout=0.2))
     train(recipe, small_corpus, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, small_corpus, tmp_path / "parts", stop_at=4)
-    assert (tmp_path / "parts" / training.STATE).exists()
+        train(recipe, small_corpus, tmp_path / "parts", stop_at=stop)
+    assert (tmp_path / "parts" / training_state.STATE).exists()
     assert not (tmp_path / "parts" / checkpoint_files.WEIGHTS).exists()
     reports = train(recipe, small_corpus, tmp_path / "parts")
-    assert reports[0].step == 4 + training.FIRST_REPORT
+    assert reports[0].step == next_report
     whole, parts = ((tmp_path / name / checkpoint_files.WEIGHTS).read_bytes() for name in ("whole", "parts"))
     assert whole == parts
-    assert not (tmp_path / "parts" / training.STATE).exists()
-    losses = [json.loads((tmp_path / name / "training.json").read_text())["losses"] for name in ("whole", "parts")]
-    assert losses[0] == losses[1]
+    assert not (tmp_path / "parts" / training_state.STATE).exists()
+    records = [json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "parts")]
+    for record in records:
+        del record["seconds"], record["finished_at"]
+    assert records[0] == records[1]
+
+
+def test_a_step_that_is_interrupted_halfway_is_taken_again(
+    small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tiny_recipe, small_corpus, tmp_path / "whole")
+    take, taken = torch.optim.AdamW.step, []
+
+    def interrupted(optimizer: torch.optim.AdamW) -> None:
+        take(optimizer)
+        taken.append(1)
+        if len(taken) == 6:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_recipe, small_corpus, tmp_path / "parts")
+    train(tiny_recipe, small_corpus, tmp_path / "parts")
+    whole, parts = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "parts"))
+    assert whole["sha256"] == parts["sha256"]
+    assert whole["losses"] == parts["losses"]
+
+
+def test_a_training_that_goes_on_elsewhere_says_where_it_was_before(
+    small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe, small_corpus, tmp_path, stop_at=4)
+    monkeypatch.setattr(training, "processor_name", lambda: "Another")
+    train(tiny_recipe, small_corpus, tmp_path)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert record["device"] == "Another"
+    (before,) = record["before"]
+    assert before["device"] != "Another"
+    assert before["torch"] == record["torch"] == torch.__version__
+
+
+def test_no_record_of_an_earlier_training_is_left_with_new_weights(
+    small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tiny_recipe, small_corpus, tmp_path)
+    earlier = json.loads((tmp_path / "training.json").read_text())
+    other = dataclasses.replace(tiny_recipe, seed=1)
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "evaluate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(other, small_corpus, tmp_path)
+    assert not (tmp_path / "training.json").exists()
+    train(other, small_corpus, tmp_path)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert record["recipe"]["seed"] == 1
+    assert record["sha256"]["model.safetensors"] != earlier["sha256"]["model.safetensors"]
 
 
 def test_a_student_learns_from_the_teacher_beside_it(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
@@ -108,7 +170,7 @@ def test_state_of_another_training_is_refused(small_corpus: Corpus, tiny_recipe:
 
 
 def test_damaged_state(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
-    (tmp_path / training.STATE).write_bytes(b"PK\x03\x04")
+    (tmp_path / training_state.STATE).write_bytes(b"PK\x03\x04")
     with pytest.raises(GpuguideError, match=r"unfinished\.pt is damaged .* Remove it to begin anew"):
         train(tiny_recipe, small_corpus, tmp_path)
 

@@ -67,7 +67,15 @@ def _measured(claim: Claim) -> str:
         for letter, reading in zip(letters.values(), found, strict=True)
     )
     checked = _READ.sub(lambda match: letters[match[0]], claim.expression)
-    return f"Measured: {', '.join(listed)}. Checked: `{checked}`."
+    outcome = "" if _holds(claim) else ", which does not hold"
+    return f"Measured: {', '.join(listed)}. Checked: `{checked}`{outcome}."
+
+
+def _holds(claim: Claim) -> bool:
+    try:
+        return evaluate(claim, claim.expression) is True
+    except ExpressionError:  # the check says what is wrong with it
+        return False
 
 
 def unread(claim: Claim) -> list[Source]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -218,7 +219,8 @@ def records_import(
     folder = store.published_folder() if publish else store.overlay_folder()
     if folder is None:
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
-    for record in store.import_records(paths, folder, publish=publish, replacing=replace):
+    told = functools.partial(err.print, markup=False)
+    for record in store.import_records(paths, folder, publish=publish, replacing=replace, say=told):
         say(f"{record.device}/{record.benchmark}")
 
 

@@ -5,8 +5,8 @@
   :mod:`~gpuguide.lora.targets`: which layers a name means, and which rows of one.
 * :mod:`~gpuguide.lora.packed`, :mod:`~gpuguide.lora.nf4`: frozen matrices in few bits, and QLoRA's 4 bits.
 * :mod:`~gpuguide.lora.merging`: adapters in the weights and out again, and what rounding loses.
-* :mod:`~gpuguide.lora.files`, :mod:`~gpuguide.lora.checkpoint`: adapters in PEFT's own format, read and written, and
-  checkpoints with one merged in.
+* :mod:`~gpuguide.lora.files`, :mod:`~gpuguide.lora.places`, :mod:`~gpuguide.lora.checkpoint`: adapters in PEFT's own
+  format, read and written, what ours are there, and checkpoints with one merged in.
 * :mod:`~gpuguide.lora.loss`, :mod:`~gpuguide.lora.step`: the loss without all logits, and a whole step as one call.
 * :mod:`~gpuguide.lora.finetuning`: a training that can be watched, stopped and gone on with.
 * :mod:`~gpuguide.lora.update`: what a training of all weights changed, and in how few dimensions.
@@ -14,13 +14,14 @@
 """
 
 from gpuguide.lora.checkpoint import merge_into_checkpoint
-from gpuguide.lora.files import Place, load_adapter, save_adapter
+from gpuguide.lora.files import load_adapter, save_adapter
 from gpuguide.lora.finetuning import Plan, Progress, Result, finetune
 from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers
 from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.merging import lost_in_merging, merge, unmerge
 from gpuguide.lora.model import Count, add_adapters, count_parameters, remove_adapter, use_adapter
 from gpuguide.lora.nf4 import Nf4, quantize_nf4
+from gpuguide.lora.places import Place
 from gpuguide.lora.product import plain_product, product
 from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.lora.targets import fitting_layers

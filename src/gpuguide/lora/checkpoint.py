@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 
 from gpuguide import file_kinds
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.files import StoredAdapter, read_adapter, read_config
+from gpuguide.lora.files import read_adapter, read_config
+from gpuguide.lora.places import StoredAdapter
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

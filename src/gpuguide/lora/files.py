@@ -1,19 +1,17 @@
 """Adapters on disk, in PEFT's own format: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
-PEFT finds layers by the names that ``transformers`` gives them, and knows nothing of parts of a matrix. So an adapter
-that stands beside parts is written as the one of a higher rank that does the same, with zeros in B; what it was is
-noted in the file's metadata, which PEFT does not look at. Where a matrix of ours is several there, *places* say which.
+PEFT finds layers by the names that ``transformers`` gives them, and *places* say which these are. What an adapter of
+ours was before :mod:`gpuguide.lora.places` made several of it, or one of a higher rank, is noted in the metadata of the
+file, which PEFT does not look at; so what was saved is loaded bit for bit.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +22,21 @@ from torch import nn
 
 from gpuguide.errors import GpuguideError
 from gpuguide.lora import foreign
-from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers, shape_of
+from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
 from gpuguide.lora.packed import Packing
-from gpuguide.lora.product import Spans, whole_up
-from gpuguide.lora.targets import Target, parts_of_layer
+from gpuguide.lora.places import Place, Places, StoredAdapter, adapter_at, joined_adapter
+from gpuguide.lora.targets import Target
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 PARTS = "gpuguide.parts"
 """Where the metadata of the weights say which adapters stand beside parts of a matrix"""
+PART_ALPHAS = "gpuguide.part_alphas"
+"""Where they say which alpha these had, whose last bits may be lost on the way to that of the higher rank and back"""
+SHARED_DOWN = "gpuguide.shared_down"
+"""Where they say which adapters are one of ours, with one A"""
 UNREAD = (
     "use_dora",
     "modules_to_save",
@@ -49,32 +51,6 @@ UNREAD = (
 
 STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of ``init_lora_weights`` that leave the base as it is; others, such as PiSSA, change it as well"""
-
-
-@dataclass(frozen=True)
-class Place:
-    """What ``transformers`` calls a matrix of ours, or some of its rows."""
-
-    name: str
-    rows: tuple[int, int] | None = None
-    """First row, and the one after the last; all where there are none"""
-    transposed: bool = False
-    """Whether it is a ``Conv1D`` there"""
-
-
-Places = Mapping[str, Sequence[Place]]
-"""By the name of our layer"""
-
-
-@dataclass(frozen=True)
-class StoredAdapter:
-    """What a file holds for one layer: A, ``(rank, in)``, B, ``(out, rank)``, and the settings."""
-
-    down: torch.Tensor
-    up: torch.Tensor
-    settings: Settings
-    parts: tuple[str, ...] = ()
-    """Parts of the matrix that it stands beside, where they were noted"""
 
 
 def save_adapter(
@@ -103,20 +79,25 @@ def save_adapter(
     GpuguideError
         If no layer has the adapter, a layer has no place, or the files cannot be written.
     """
-    stored, transposed = {}, False
+    stored: dict[str, StoredAdapter] = {}
+    transposed = False
     for path, layer in layers_with(model, name).items():
         if places is not None and path not in places:
             raise GpuguideError(f"{path} has no name in transformers; leave out the places to keep the names as here.")
         for place in (Place(path, None, layer.transposed),) if places is None else places[path]:
             transposed |= place.transposed
-            if (found := _at(place, layer.adapter(name))) is not None:
+            if (found := adapter_at(place, layer.adapter(name))) is not None:
                 stored[place.name] = found
     weights = {}
     for path, each in stored.items():
         weights[f"{PREFIX}{path}.lora_A.weight"] = each.down.detach().cpu().clone().contiguous()
         weights[f"{PREFIX}{path}.lora_B.weight"] = each.up.detach().cpu().clone().contiguous()
-    parts = {path: each.parts for path, each in stored.items() if each.parts}
-    metadata = {"format": "pt", **({PARTS: json.dumps(parts)} if parts else {})}
+    noted = {
+        PARTS: {path: each.parts for path, each in stored.items() if each.parts},
+        PART_ALPHAS: {path: each.part_alpha for path, each in stored.items() if each.part_alpha is not None},
+        SHARED_DOWN: [path for path, each in stored.items() if each.shares_down],
+    }
+    metadata = {"format": "pt", **{key: json.dumps(note) for key, note in noted.items() if note}}
     config = json.dumps(_described(stored, base, transposed), indent=2).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +165,7 @@ def read_adapter(folder: Path) -> dict[str, StoredAdapter]:
         If a file is missing or damaged, or the adapter is of a kind that is not computed here.
     """
     given = read_config(folder)
-    tensors, parts = _tensors(folder / WEIGHTS)
+    tensors, noted = _tensors(folder / WEIGHTS)
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         match = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(A|B)\.weight", key)
@@ -203,7 +184,8 @@ def read_adapter(folder: Path) -> dict[str, StoredAdapter]:
             raise GpuguideError(
                 f"{folder / WEIGHTS}: {path} has {tuple(down.shape)} and {tuple(up.shape)}, at rank {settings.rank}."
             )
-        stored[path] = StoredAdapter(down, up, settings, tuple(parts.get(path, ())))
+        parts, part_alpha = tuple(noted[PARTS].get(path, ())), noted[PART_ALPHAS].get(path)
+        stored[path] = StoredAdapter(down, up, settings, parts, part_alpha, path in noted[SHARED_DOWN])
     return stored
 
 
@@ -248,27 +230,6 @@ def write_whole(path: Path, content: bytes) -> None:
 # --- writing ---------------------------------------------------------------------------------------------
 
 
-def _at(place: Place, adapter: Adapter) -> StoredAdapter | None:
-    """Return what an adapter does at a place, or ``None`` if nothing."""
-    start, stop = place.rows or (0, adapter.outputs)
-    if adapter.spans is None:
-        return StoredAdapter(adapter.down, adapter.up[start:stop], adapter.settings)
-    if (start, stop) in adapter.spans:
-        number, rank = adapter.spans.index((start, stop)), adapter.settings.rank
-        up = adapter.up.split([end - begin for begin, end in adapter.spans])[number]
-        return StoredAdapter(adapter.down[number * rank : (number + 1) * rank], up, adapter.settings)
-    if not any(begin < stop and start < end for begin, end in adapter.spans):
-        return None
-    settings = _of_rank(adapter.settings, len(adapter.spans) * adapter.settings.rank)
-    return StoredAdapter(adapter.down, adapter.whole_up()[start:stop], settings, adapter.parts)
-
-
-def _of_rank(settings: Settings, rank: int) -> Settings:
-    """Return settings of another rank that scale as before."""
-    alpha = settings.scale * (math.sqrt(rank) if settings.stabilised else rank)
-    return Settings(rank, alpha, settings.dropout, settings.stabilised)
-
-
 def _described(stored: Mapping[str, StoredAdapter], base: str | None, transposed: bool) -> dict[str, Any]:
     settings = next(iter(stored.values())).settings
     for path, each in stored.items():
@@ -280,12 +241,8 @@ def _described(stored: Mapping[str, StoredAdapter], base: str | None, transposed
         "base_model_name_or_path": base,
         "r": settings.rank,
         "lora_alpha": settings.alpha,
-        "rank_pattern": {
-            path: each.settings.rank for path, each in stored.items() if each.settings.rank != settings.rank
-        },
-        "alpha_pattern": {
-            path: each.settings.alpha for path, each in stored.items() if each.settings.alpha != settings.alpha
-        },
+        "rank_pattern": _pattern({path: each.settings.rank for path, each in stored.items()}, settings.rank),
+        "alpha_pattern": _pattern({path: each.settings.alpha for path, each in stored.items()}, settings.alpha),
         "lora_dropout": settings.dropout,
         "use_rslora": settings.stabilised,
         "fan_in_fan_out": transposed,
@@ -293,6 +250,17 @@ def _described(stored: Mapping[str, StoredAdapter], base: str | None, transposed
         "bias": "none",
         "inference_mode": True,
     }
+
+
+def _pattern(values: Mapping[str, float], default: float) -> dict[str, float]:
+    """Return the values that differ from the default, by path.
+
+    A path also stands for all longer ones that end with it, and PEFT takes the first that fits. So longer paths come
+    first, and one that would be taken for a shorter one is named even with the default.
+    """
+    differing = [path for path, value in values.items() if value != default]
+    named = [path for path in values if path in differing or any(path.endswith(f".{end}") for end in differing)]
+    return {path: values[path] for path in sorted(named, key=len, reverse=True)}
 
 
 # --- reading ---------------------------------------------------------------------------------------------
@@ -313,12 +281,13 @@ def _settings_of(given: Mapping[str, Any], path: str, config: Path) -> Settings:
         raise GpuguideError(f"{config}: r, lora_alpha and lora_dropout must be numbers ({error}).") from error
 
 
-def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:
-    """Return the tensors of a file, and which parts of matrices were noted."""
+def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors of a file, and what its metadata note of the adapters."""
     try:
         with safe_open(path, framework="pt") as file:
-            noted = (file.metadata() or {}).get(PARTS, "{}")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(noted)  # noqa: SIM118
+            metadata = file.metadata() or {}
+            noted = {key: json.loads(metadata.get(key, "{}")) for key in (PARTS, PART_ALPHAS, SHARED_DOWN)}
+            return {name: file.get_tensor(name) for name in file.keys()}, noted  # noqa: SIM118
     except Exception as error:  # a truncated file fails in several ways
         raise GpuguideError(f"{path} cannot be read ({error}).{foreign.instead_of_weights(path)}") from error
 
@@ -336,42 +305,10 @@ def _by_layer(
     found = {}
     for layer in dict.fromkeys(ours[path] for path in stored):
         here = {place: stored[place.name] for place in known[layer] if place.name in stored}
-        target, joined = _joined(model, layer, here, folder)
+        target, joined = joined_adapter(model, layer, here, folder)
         _check_shape(modules[layer], target, joined, folder)
         found[target] = joined
     return found
-
-
-def _joined(
-    model: nn.Module, layer: str, here: Mapping[Place, StoredAdapter], folder: Path
-) -> tuple[Target, StoredAdapter]:
-    """Return what several places of one matrix hold as one adapter of ours."""
-    first = next(iter(here.values()))
-    if [place.rows for place in here] == [None]:
-        return _apart(model, layer, first) if first.parts else (Target(layer), first)
-    spans = tuple(place.rows for place in here if place.rows is not None)
-    if any(each.settings != first.settings for each in here.values()):
-        raise GpuguideError(f"The adapters in {folder} for parts of {layer} differ in rank or scale.")
-    names = {rows: part for part, rows in parts_of_layer(model, layer).items()}
-    parts = tuple(names.get(rows, f"{rows[0]} to {rows[1]}") for rows in spans)
-    down, up = (torch.cat([getattr(each, half) for each in here.values()]) for half in ("down", "up"))
-    return Target(layer, parts, spans), StoredAdapter(down, up, first.settings, parts)
-
-
-def _apart(model: nn.Module, layer: str, stored: StoredAdapter) -> tuple[Target, StoredAdapter]:
-    """Return an adapter beside parts of a matrix, which was stored as one of a higher rank."""
-    known = parts_of_layer(model, layer) if layer in dict(model.named_modules()) else {}
-    if not set(stored.parts) <= known.keys() or stored.settings.rank % len(stored.parts):
-        return Target(layer), stored
-    spans: Spans = tuple(known[part] for part in stored.parts)
-    rank = stored.settings.rank // len(spans)
-    columns = stored.up.split(rank, dim=1)
-    up = torch.cat([part[start:stop] for part, (start, stop) in zip(columns, spans, strict=True)])
-    if not torch.equal(whole_up(up, spans, len(stored.up)), stored.up):  # trained on in PEFT: no zeros any more
-        return Target(layer), stored
-    return Target(layer, stored.parts, spans), StoredAdapter(
-        stored.down, up, _of_rank(stored.settings, rank), stored.parts
-    )
 
 
 def _check_shape(layer: nn.Module, target: Target, stored: StoredAdapter, folder: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,8 +297,18 @@ def rows(record: Record) -> list[list[str]]:
     return found
 
 
-def import_records(paths: Sequence[Path], folder: Path, *, publish: bool, replacing: bool = False) -> list[Record]:
+def import_records(
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    publish: bool,
+    replacing: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Record]:
     """Check records and copy them into ``folder``; nothing is copied unless all are good.
+
+    One's own record of which measurements would be gone is kept beside the new one under another name. Published
+    records are in a repository, which keeps them.
 
     Parameters
     ----------
@@ -310,6 +320,8 @@ def import_records(paths: Sequence[Path], folder: Path, *, publish: bool, replac
         Refuse what must not be published: simulated and stale records, and such without a commit.
     replacing : bool
         Take a record in also where it would write over measured cases that it lacks, or over another processor's.
+    say : callable
+        Called with a sentence for each record that is kept under another name.
 
     Raises
     ------
@@ -331,30 +343,14 @@ def import_records(paths: Sequence[Path], folder: Path, *, publish: bool, replac
             raise GpuguideError(f"{record.path} cannot be published: {refusal}.")
     targets = [folder / record.device / f"{record.benchmark}.json" for record in checked]
     for record, target in zip(checked, targets, strict=True):
-        if not replacing and (loss := lost(record, target)):
+        if not replacing and (loss := records.lost(record, target)):
             raise GpuguideError(f"{record.path} was not taken in: {loss}. Add --replace to take it all the same.")
-    return [records.write(replace(record, path=None), target) for record, target in zip(checked, targets, strict=True)]
-
-
-def lost(record: Record, target: Path) -> str | None:
-    """Return which measurements would be lost if ``record`` took the place of a file, or ``None`` if none would.
-
-    A file that is damaged holds nothing to lose.
-    """
-    try:
-        there = records.read(target) if target.exists() else None
-    except records.DamagedRecord:
-        return None
-    if there is None:
-        return None
-    if there.device_name != record.device_name:
-        return f"{target} is of another machine, {there.device_name}, and it is of {record.device_name}"
-    kept = {(case.contender, *sorted(case.keys.items())) for case in record.cases if case.status == "ok"}
-    measured = [case for case in there.cases if case.status == "ok"]
-    gone = [case for case in measured if (case.contender, *sorted(case.keys.items())) not in kept]
-    if not gone:
-        return None
-    return f"it lacks {len(gone)} of the {len(measured)} cases measured in {target}"
+    taken = []
+    for record, target in zip(checked, targets, strict=True):
+        if not publish and (kept := records.kept_aside(record, target)):
+            say(f"{record.device}/{record.benchmark}: the record that was there is kept as {kept}.")
+        taken.append(records.write(replace(record, path=None), target))
+    return taken
 
 
 def unpublishable(record: Record) -> str | None:

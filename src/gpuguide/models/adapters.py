@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from gpuguide.lora.files import Place, Places
+from gpuguide.lora.places import Place, Places
 from gpuguide.models import gpt2_checkpoint, llama_checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 import os
 import platform
@@ -29,9 +28,9 @@ from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoin
 from gpuguide.models.evaluation import Evaluation, evaluate
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.tokenizer import Tokenizer
+from gpuguide.models.training_state import STATE, State
 
 RECORD = "training.json"
-STATE = "unfinished.pt"
 VOCAB_SIZE = 2048
 CONTEXT = 512
 FIRST_REPORT = 3
@@ -194,34 +193,38 @@ def train(
     model = GPT2(recipe.config).to(device)
     teacher = None if recipe.teacher is None else _teacher(recipe.teacher, folder.parent, data, device)
     optimizer = _optimizer(model, recipe)
-    state = _State(folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description})
+    state = State(folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description})
+    state.note_surroundings(_surroundings(device, commit))
     stream = data.training.to(device)
     validation = _validation_windows(data.validation, context).to(device)
     begun = shown = time.perf_counter()
     first = state.step
-    recent: list[torch.Tensor] = []
+    between_steps = True
     try:
         while state.step < recipe.steps:
-            recent.append(_step(model, teacher, optimizer, recipe, stream, state.step))
+            between_steps = False
+            state.recent.append(_step(model, teacher, optimizer, recipe, stream, state.step))
             state.step += 1
+            between_steps = True
             due = state.step % every == 0 or state.step == recipe.steps
             if not due and state.step != first + FIRST_REPORT and time.perf_counter() < shown + REPORT_SECONDS:
                 continue
-            training_loss = float(torch.stack(recent).mean())
+            training_loss = float(torch.stack(state.recent).mean())
             if not math.isfinite(training_loss):
                 raise GpuguideError(f"The loss is {training_loss} at step {state.step}: the training has diverged.")
             a_second = (state.step - first) / (time.perf_counter() - begun)
             if due:
                 state.losses.append((state.step, training_loss, _validation_loss(model, validation)))
-                recent.clear()
+                state.recent.clear()
             left = (recipe.steps - state.step) / a_second
             report(Progress(state.step, recipe.steps, training_loss, a_second * recipe.batch * context, left))
             state.save(time.perf_counter() - begun)
             shown = time.perf_counter()
     except KeyboardInterrupt:
-        state.save(time.perf_counter() - begun)
+        if between_steps:  # in the middle of one, weights and step do not agree; what was saved before stays
+            state.save(time.perf_counter() - begun)
         raise
-    return _finish(name, recipe, data, folder, state, time.perf_counter() - begun, commit)
+    return _finish(name, recipe, data, folder, state, time.perf_counter() - begun)
 
 
 def _optimizer(model: GPT2, recipe: Recipe) -> torch.optim.AdamW:
@@ -307,61 +310,26 @@ def _validation_loss(model: GPT2, windows: torch.Tensor) -> float:
     return float(torch.stack([_loss(model, part) for part in windows.split(16)]).mean())
 
 
-class _State:
-    """A training under way: what must be kept so that it can go on."""
-
-    def __init__(self, path: Path, model: GPT2, optimizer: torch.optim.Optimizer, identity: dict[str, Any]) -> None:
-        self.path = path
-        self.model = model
-        self.optimizer = optimizer
-        self.identity = json.loads(json.dumps(identity))
-        self.step = 0
-        self.losses: list[tuple[int, float, float]] = []
-        self.seconds = 0.0
-        if path.exists():
-            self._resume()
-
-    def _resume(self) -> None:
-        try:
-            kept = torch.load(self.path, map_location="cpu", weights_only=True)
-            identity = json.loads(kept["identity"])
-        except Exception as error:  # a truncated file fails in many ways
-            raise GpuguideError(f"{self.path} is damaged ({error}). Remove it to begin anew.") from error
-        if identity != self.identity:
-            differing = [part for part in self.identity if identity.get(part) != self.identity[part]]
-            raise GpuguideError(
-                f"{self.path} belongs to a training with another {' and '.join(differing)}. "
-                "Name another folder, or remove the file to begin anew."
-            )
-        self.model.load_state_dict(kept["model"])
-        self.optimizer.load_state_dict(kept["optimizer"])
-        self.step, self.seconds = kept["step"], kept["seconds"]
-        self.losses = [tuple(row) for row in kept["losses"]]
-
-    def save(self, seconds: float) -> None:
-        """Write the state beside its place, then rename it, so that there is a whole one at any time."""
-        kept = {
-            "identity": json.dumps(self.identity),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-            "losses": [list(row) for row in self.losses],
-            "seconds": self.seconds + seconds,
-        }
-        beside = self.path.with_suffix(".writing")
-        torch.save(kept, beside)
-        os.replace(beside, self.path)
+def _surroundings(device: torch.device, commit: str | None) -> dict[str, str | None]:
+    """Return on what and with what a model is trained."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "torch": torch.__version__,
+        "gpuguide": __version__,
+        "commit": commit,
+    }
 
 
-def _finish(
-    name: str, recipe: Recipe, data: Corpus, folder: Path, state: _State, seconds: float, commit: str | None
-) -> Evaluation:
-    """Write the checkpoint and what is to be known of it, and remove the state."""
-    device = next(state.model.parameters()).device
+def _finish(name: str, recipe: Recipe, data: Corpus, folder: Path, state: State, seconds: float) -> Evaluation:
+    """Write the checkpoint and what is to be known of it, and remove the state.
+
+    The record is written last, and an earlier one removed first: where there is one, it is that of the weights.
+    """
+    (folder / RECORD).unlink(missing_ok=True)
     gpt2_checkpoint.write(folder, state.model, data.tokenizer)
     model, tokenizer = checkpoint.read(folder)  # the weights as they were written, in bf16
     result = evaluate(model, tokenizer, corpus.held_out())
-    record = {
+    record: dict[str, Any] = {
         "model": name,
         "parameters": model.parameter_count(),
         "recipe": dataclasses.asdict(recipe),
@@ -373,14 +341,15 @@ def _finish(
         ],
         "held_out": {**dataclasses.asdict(result), "sha256": _sha256(corpus.HELD_OUT)},
         "sha256": {path.name: _sha256(path) for path in _files(folder)},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        **state.surroundings[-1],
         "seconds": state.seconds + seconds,
-        "torch": torch.__version__,
-        "gpuguide": __version__,
-        "commit": commit,
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    checkpoint_files.write_json(folder / RECORD, record)
+    if state.surroundings[:-1]:
+        record["before"] = state.surroundings[:-1]
+    beside = folder / f"{RECORD}.writing"
+    checkpoint_files.write_json(beside, record)
+    os.replace(beside, folder / RECORD)
     state.path.unlink(missing_ok=True)
     return result
 

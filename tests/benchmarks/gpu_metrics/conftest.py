@@ -19,17 +19,42 @@ from gpuguide.measure import runner
 class Event:
     """A mark in the queue of a GPU that does everything at once: the moment at which it was made."""
 
+    clock = staticmethod(time.perf_counter)
+
     def __init__(self, enable_timing: bool = False) -> None:
         self.at = 0.0
 
     def record(self) -> None:
-        self.at = time.perf_counter()
+        self.at = self.clock()
 
     def synchronize(self) -> None:
         pass
 
     def elapsed_time(self, later: Event) -> float:
         return 1e3 * (later.at - self.at)
+
+
+class Clock:
+    """A clock that goes on only when it is told to, so that nothing depends on how fast this machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Go on."""
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let marks in the queue be made by a clock that goes on only when it is told to."""
+    made = Clock()
+    monkeypatch.setattr(Event, "clock", staticmethod(made.perf_counter))
+    return made
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +20,33 @@ from gpuguide.measure import records, runner, traces
 from gpuguide.measure.benchmark import too_large
 from gpuguide.models.gpt2 import Attention, Config
 
+BATCH_SECONDS = 0.002
+STEP_SECONDS = 0.01
+
 
 @pytest.fixture
-def small(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """Let the model be tiny, the documents few, and watching short."""
+def small(nvml: FakeNvml, clock: Any, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Let the model be tiny, the documents few, and watching short; how long a step takes is made up."""
     slow_step.documents.cache_clear()
     monkeypatch.setattr(slow_step, "SHAPE", Config(2048, context=16, layers=2, heads=2, hidden=32))
     monkeypatch.setattr(slow_step, "documents", lambda: ["def one(): return 1\n" * 40, "x = [2, 3, 5, 7]\n" * 40])
     for name, value in {"WARM_SECONDS": 0.02, "WATCHED_SECONDS": 0.3, "INTERVAL": 0.02}.items():
         monkeypatch.setattr(slow_step, name, value)
     monkeypatch.setattr(torch, "compile", lambda function: function)
+    train_on, batches = Training.train_on, slow_step.batches
+
+    def takes_its_time(training: Training, tokens: torch.Tensor) -> None:
+        train_on(training, tokens)
+        clock.sleep(STEP_SECONDS)
+
+    def come_in_time(way: Way) -> Iterator[torch.Tensor]:
+        for batch in batches(way):
+            clock.sleep(BATCH_SECONDS)
+            yield batch
+
+    monkeypatch.setattr(slow_step, "time", clock)
+    monkeypatch.setattr(Training, "train_on", takes_its_time)
+    monkeypatch.setattr(slow_step, "batches", come_in_time)
     return nvml
 
 
@@ -48,9 +65,10 @@ def test_each_way_trains_and_leaves_its_readings(small: FakeNvml, pretended_gpu:
     assert (case.status, case.reason, case.correct) == ("ok", "", "yes")
     found = case.measured
     assert found["time"].summary.n == slow_step.SAMPLES
-    assert 0 < found["time"].summary.median < slow_step.WATCHED_SECONDS
-    assert 0 < found["loading"].samples[0] < 1
-    assert 0 <= found["starved"].samples[0] < 1
+    assert found["time"].summary.median == pytest.approx(BATCH_SECONDS + STEP_SECONDS)
+    share = BATCH_SECONDS / (BATCH_SECONDS + STEP_SECONDS)
+    assert found["loading"].samples[0] == pytest.approx(share)
+    assert found["starved"].samples[0] == pytest.approx(share)
     assert found["mean_throughput"].unit == "token/s"
     assert case.metrics["throughput"].summary.median == pytest.approx(
         WAYS[step].batch * slow_step.SHAPE.context / found["time"].summary.median, rel=0.1
@@ -105,21 +123,22 @@ def test_a_step_that_does_not_train_is_found_out(small: FakeNvml, monkeypatch: p
         slow_step.check(training)
 
 
-def test_the_gpu_starves_while_the_host_builds_a_batch(small: FakeNvml) -> None:
+def test_the_gpu_starves_while_the_host_builds_a_batch(small: FakeNvml, clock: Any) -> None:
     training = Training(Way(), "cpu")
     tokens = next(training.batches)
 
     def slow() -> Iterator[torch.Tensor]:
         while True:
-            time.sleep(0.01)
+            clock.sleep(0.01)
             yield tokens
 
     training.batches = slow()
     training.run(0.2)
     pauses = len(training.marks) - 1
     assert len(training.starved_seconds()) == len(training.step_seconds()) == pauses
-    assert training.loading >= 0.01 * (pauses + 1)
-    assert 0.01 * pauses <= sum(training.starved_seconds()) < sum(training.step_seconds())
+    assert training.loading == pytest.approx(0.01 * (pauses + 1))
+    assert sum(training.starved_seconds()) == pytest.approx(0.01 * pauses)
+    assert sum(training.step_seconds()) == pytest.approx((0.01 + STEP_SECONDS) * pauses)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "h100-sxm"])

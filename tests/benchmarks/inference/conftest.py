@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from weakref import WeakValueDictionary
+
 import pytest
 
+from gpuguide.benchmarks.inference import models
 from gpuguide.models import gpt2, llama, shapes
 
 TINY = {
@@ -23,3 +26,12 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let benchmarks know the small models."""
     for name, config in TINY.items():
         monkeypatch.setitem(shapes.SHAPES, name, config)
+
+
+@pytest.fixture(autouse=True)
+def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test find what an earlier one left in a reference cycle: a decoder without the model that it shares with.
+
+    A run of benchmarks collects such cycles before each contender.
+    """
+    monkeypatch.setattr(models, "_shared", WeakValueDictionary())

@@ -38,7 +38,6 @@ def test_contenders_of_a_case_share_a_model_and_it_goes_when_the_case_ends() -> 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_declared_bytes_of_weights_cover_the_model_and_what_a_decoder_adds(name: str, weights: str) -> None:
-    gc.collect()  # a decoder that an earlier test left in a cycle would be met again, without the model it shares with
     model, decoder = models.model(name, CPU), models.decoder(name, weights, CPU)
     tensors = {parameter.data_ptr(): parameter.nbytes for parameter in model.parameters()}
     for layer in decoder.layers:

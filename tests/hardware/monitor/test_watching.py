@@ -22,10 +22,10 @@ Install = Callable[..., FakeNvml]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Give the thread that samples up to ten seconds."""
+    """Give the thread that samples up to a minute, which a busy machine may need."""
     begun = time.monotonic()
     while not condition():
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
         time.sleep(0.001)
 
 

@@ -16,6 +16,8 @@ from sphinx.errors import SphinxError
 
 from gpuguide.site.notebooks.downloads import check_names
 
+pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
+
 SITE = {"html_baseurl": "https://example.org/guide", "gpuguide_repository": "https://github.com/someone/guide"}
 DRAW = """from gpuguide import plotting
 

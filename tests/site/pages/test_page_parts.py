@@ -15,6 +15,8 @@ from synthetic_records import BENCHMARKS
 
 from gpuguide.plotting import text_boxes
 
+pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
+
 DRAW = """from gpuguide import plotting
 
 

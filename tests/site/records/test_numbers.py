@@ -12,6 +12,8 @@ from small_site import Project, start
 from gpuguide.measure import records, reference
 from gpuguide.site.records import numbers
 
+pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
+
 FAULTS = {
     "{measured}`copysize/copy:bandwidth`": "copy-size",
     "{measured}`copy-size/copi:bandwidth working_set=16384`": "contender",

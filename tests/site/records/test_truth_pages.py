@@ -16,6 +16,8 @@ from gpuguide.measure.digest.equivalent import Equivalence
 from gpuguide.site.pages import ages
 from gpuguide.site.records.claims_table import usual_page
 
+pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
+
 LEDGER = """
 [topics]
 speed = "How fast"
@@ -253,6 +255,21 @@ def test_on_another_day_the_page_with_ages_is_read_again(project: Project, monke
     assert [project.build().read, project.build().read] == [{"index"}, set()]
     age = f"{(later.date() - datetime.date(2026, 1, 2)).days} days"
     assert words(page(project, "index").select("table")[1]).count(f" {age} ") == 2
+
+
+@pytest.mark.slow
+def test_a_claim_that_its_check_contradicts_says_so(project: Project) -> None:
+    project.record("copy-size", slower=50.0)
+    assert project.build().status == 0
+    lines = [words(line) for line in page(project, "docs/claims").select("details.gg-claim > summary")]
+    assert lines[0] == "“A copy runs at over 1 TB/s.” True not confirmed by its check"
+    speed, sizes = (page(project, "docs/claims").find(id=f"claim-{name}") for name in ("copies-are-fast", "a-kibibyte"))
+    assert "does not hold" in words(speed)
+    assert "Checked: a.p25 > 1e12 , which does not hold." in words(speed)
+    assert "does not hold" not in words(sizes)
+    marks = page(project, "tutorials/00-copies").select(".gg-claim .gg-heard .gg-stale")
+    assert [words(mark) for mark in marks] == ["not confirmed by its check"]
+    assert "do not hold: copies-are-fast" in words(page(project, "index"))
 
 
 @pytest.mark.slow

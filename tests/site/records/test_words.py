@@ -10,6 +10,8 @@ import synthetic_records as synthetic
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
 
+pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
+
 PAGE = """
 You will copy on {gpu}`a short`.
 

@@ -21,8 +21,8 @@ from gpuguide import lora
 from gpuguide.benchmarks.inference import with_transformers
 from gpuguide.benchmarks.lora import problem, reference
 from gpuguide.benchmarks.lora.problem import Thin
-from gpuguide.lora.files import Places
 from gpuguide.lora.loss import WithoutHead
+from gpuguide.lora.places import Places
 from gpuguide.lora.step import Loss, StepSettings
 from gpuguide.measure.benchmark import Keys
 from gpuguide.models import adapters

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 
 from gpuguide.errors import unknown
-from gpuguide.lora.files import Place
+from gpuguide.lora.places import Place
 from gpuguide.measure.benchmark import Keys
 from gpuguide.models import adapters, gpt2, llama, shapes
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from gpuguide.benchmarks.lora import problem
 from gpuguide.benchmarks.lora.problem import Thin
-from gpuguide.lora.files import Place
+from gpuguide.lora.places import Place
 from gpuguide.measure.benchmark import Keys
 
 ACCEPTED_LOSS = 2e-3

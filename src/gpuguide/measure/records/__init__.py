@@ -2,7 +2,8 @@
 
 The format is described for readers in ``docs/record-format.md``. This package is the only one that knows it:
 :mod:`~gpuguide.measure.records.record` says what a record holds, :mod:`~gpuguide.measure.records.reading` reads a file
-and checks every field on the way, :mod:`~gpuguide.measure.records.writing` writes it back.
+and checks every field on the way, :mod:`~gpuguide.measure.records.writing` writes it back, and
+:mod:`~gpuguide.measure.records.replacing` says what is lost where one takes the place of another.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gpuguide.measure.records.record import (
     Status,
     describe_keys,
 )
+from gpuguide.measure.records.replacing import beside, kept_aside, lost
 from gpuguide.measure.records.samples import QUANTILES, Metric, Rate, Summary, metric, summarise
 from gpuguide.measure.records.writing import to_json, write
 
@@ -43,8 +45,11 @@ __all__ = [
     "Run",
     "Status",
     "Summary",
+    "beside",
     "describe_keys",
     "from_json",
+    "kept_aside",
+    "lost",
     "metric",
     "read",
     "summarise",

@@ -163,8 +163,9 @@ def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool
     path = record_path(folder, device, benchmark) if folder is not None else None
     previous = records.read(path) if path is not None and path.exists() else None
     if previous is not None and (why := _nothing_in_common(previous, device)):
-        kept = f"{benchmark.name}: {why}, so everything is measured anew. The old record is kept as {beside(previous)}."
-        return _Plan(benchmark, device, None, everything, 0, previous, (kept,))
+        kept = records.beside(previous)
+        note = f"{benchmark.name}: {why}, so everything is measured anew. The old record is kept as {kept}."
+        return _Plan(benchmark, device, None, everything, 0, previous, (note,))
     finished = previous.cases if previous is not None and not again else ()
     outdated = {} if previous is None or again else _outdated(previous, device)
     settled = [case for index, case in enumerate(finished) if index not in outdated]
@@ -204,12 +205,6 @@ def record_path(folder: Path, device: Device, benchmark: Benchmark) -> Path:
     return folder / device.slug / f"{benchmark.name}.json"
 
 
-def beside(record: Record) -> Path:
-    """Return where a record's file is kept when a new one takes its place; no reader of records looks there."""
-    assert record.path is not None
-    return record.path.with_name(f"{record.path.name}.{record.runs[-1].finished_at[:19].replace(':', '-')}")
-
-
 def _is_finished(benchmark: Benchmark, keys: Keys, cases: Sequence[Case], device: Device) -> bool:
     """Return whether every contender of a case was measured, or still cannot be; what failed is tried again."""
     found = [case for case in cases if dict(case.keys) == dict(keys) and case.contender in benchmark.contenders]
@@ -237,7 +232,7 @@ class _Session:
         self.record = self._with(results)
         if self.folder is not None:
             if self.aside is not None and self.aside.path is not None:
-                self.aside.path.replace(beside(self.aside))
+                self.aside.path.replace(records.beside(self.aside))
                 self.aside = None
             self.record = records.write(self.record, record_path(self.folder, self.device, self.plan.benchmark))
         if broken := next((case for case in results if case.reason.startswith(DEVICE_LOST)), None):

@@ -2,13 +2,14 @@
 
 The execution cache of MyST-NB knows a page by its cells, their metadata and its kernel's description. A digest of
 all else that the page uses goes into that description: the gpuguide modules it imports, directly or not, the data
-files that stand beside them, the records that its front matter declares, and those that ceilings are taken from if it
-declares the benchmark ``ceilings``. A page whose digest has changed is read again, and the cache then finds no entry
-for it.
+files that stand beside them, the versions of the other packages that these and the page import, the records that its
+front matter declares, and those that ceilings are taken from if it declares the benchmark ``ceilings``. A page whose
+digest has changed is read again, and the cache then finds no entry for it.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest, machines, store
-from gpuguide.site.execution import declared_records
+from gpuguide.site.execution import declared_records, installed
 from gpuguide.site.execution.faults import naming
 from gpuguide.site.pages import page_source
 
@@ -68,12 +69,10 @@ def mark(app: Sphinx, docname: str, source: list[str]) -> None:
 def page_digest(page: page_source.Page) -> str:
     """Return a digest of all that a page uses, its own text aside."""
     total = hashlib.sha256()
-    try:
-        imported = digest.imports_of(page.code)
-    except SyntaxError:
-        imported = set()  # the cell that fails will say so
-    modules = frozenset(digest.transitive(imported))
+    code = _parsable(page.code)
+    modules = frozenset(digest.transitive(digest.imports_of(code)))
     total.update(digest.source_digest(modules).encode())
+    total.update(repr(installed.versions(code, modules)).encode())
     if "gpuguide.measure.store" in modules:
         total.update(store.reference_device().encode())
     for path in data_files(modules):
@@ -88,6 +87,15 @@ def read_by(page: page_source.Page) -> list[str]:
     """Return the benchmarks whose records a page may read: those that it declares, and what ceilings are taken from."""
     ceilings = machines.SOURCES if machines.CEILINGS in page.benchmarks else ()
     return list(dict.fromkeys((*page.benchmarks, *ceilings)))
+
+
+def _parsable(code: str) -> str:
+    """Return the code of a page, or nothing if it is no Python: the cell that fails will say so."""
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return ""
+    return code
 
 
 def data_files(modules: Iterable[str]) -> Iterator[Path]:

@@ -120,7 +120,7 @@ class _Ledger(SphinxDirective):
     def block(self, claim: ledger.Claim) -> nodes.Element:
         """Return what one hears, the verdict, what is right, and in a fold how we know."""
         heard = nodes.paragraph("", "", *self.heard(claim), classes=["gg-heard"])
-        known = self.parse_text_to_nodes(worded(ledger.how_we_know, claim))
+        known = self.known(claim)
         fold = folds.fold("", *known, summary="How we know", classes=["gg-how"])
         right = self.parse_text_to_nodes(worded(ledger.right, claim))
         return nodes.container("", heard, *right, fold, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
@@ -136,7 +136,18 @@ class _Ledger(SphinxDirective):
         shown: list[Node] = [nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict)]
         if ledger.unread(claim):
             shown += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
+        if worded(why_not, claim):
+            shown += [nodes.Text(" "), nodes.inline("", "not confirmed by its check", classes=["gg-stale"])]
         return shown
+
+    def known(self, claim: ledger.Claim) -> list[Node]:
+        """Return the evidence, after what contradicts the row where its check fails."""
+        found: list[Node] = []
+        if failure := worded(why_not, claim):
+            found.append(
+                nodes.paragraph("", "", nodes.Text("The check of this claim fails: "), nodes.literal("", failure))
+            )
+        return [*found, *self.parse_text_to_nodes(worded(ledger.how_we_know, claim))]
 
     def page(self, docname: str, title: str = "") -> nodes.Node:
         """Return a link to a page, with its own title unless one is given; the name alone where there is none."""
@@ -170,6 +181,12 @@ def worded(words: Callable[[ledger.Claim], str], claim: ledger.Claim) -> str:
     if claim.lookups:
         return words(claim)
     return str(remembered.answer(f"{words.__name__} {claim}", lambda: words(claim)))
+
+
+def why_not(claim: ledger.Claim) -> str:
+    """Return what the check of a claim found against it, or nothing if it holds."""
+    (outcome,) = ledger.check([claim])
+    return "" if outcome.ok else outcome.detail
 
 
 class Claims(_Ledger):
@@ -233,7 +250,7 @@ class AllClaims(_Ledger):
         content = nodes.container("", classes=["gg-evidence"], ids=[identifier])
         title = folds.fold_title("", "", *self.heard(claim))
         content += self.parse_text_to_nodes(worded(ledger.right, claim))
-        content += nodes.container("", *self.parse_text_to_nodes(worded(ledger.how_we_know, claim)), classes=["gg-how"])
+        content += nodes.container("", *self.known(claim), classes=["gg-how"])
         for code in list(content.findall(nodes.literal)):
             code.replace_self(whole_code("", code.astext()))
         if claim.taught and claim.taught != self.usual:

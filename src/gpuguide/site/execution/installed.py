@@ -1,0 +1,85 @@
+"""Which versions of other packages a page's outputs were made with: those that it imports, and what these require.
+
+A page imports packages itself, and through the modules of gpuguide that it imports. Other packages may come and go.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+
+from gpuguide.measure import digest
+from gpuguide.measure.digest import remembered
+from gpuguide.measure.digest.source import PACKAGE
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def versions(code: str, modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of the packages that a page uses, by name.
+
+    Parameters
+    ----------
+    code : str
+        The page's cells, joined.
+    modules : iterable of str
+        The modules of gpuguide that they import, directly or not.
+    """
+    names = imported(code).union(*map(_imported_by, modules))
+    found = {"python": platform.python_version()}
+    waiting = [package for name in names for package in _bringing(name)]
+    while waiting:
+        package = _normalised(waiting.pop())
+        if package not in found and (installed := _installed(package)) is not None:
+            found[package], required = installed
+            waiting += required
+    return dict(sorted(found.items()))
+
+
+def imported(code: str) -> set[str]:
+    """Return the names of what a piece of source imports, that are neither Python's own nor this package's."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names - sys.stdlib_module_names - {PACKAGE}
+
+
+@functools.cache
+def _imported_by(module: str) -> frozenset[str]:
+    def find() -> list[str]:
+        return sorted(imported(digest.module_path(module).read_text(encoding="utf-8")))
+
+    return frozenset(remembered.answer(f"packages of {module}", find))
+
+
+def _bringing(name: str) -> tuple[str, ...]:
+    """Return the packages that bring what is imported under a name: mostly one of that name."""
+    return (name,) if _installed(_normalised(name)) is not None else _by_import().get(name, ())
+
+
+@functools.cache
+def _by_import() -> dict[str, tuple[str, ...]]:
+    return {name: tuple(packages) for name, packages in metadata.packages_distributions().items()}
+
+
+@functools.cache
+def _installed(package: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the version of a package and what it requires, extras aside, or ``None`` if it is not installed."""
+    try:
+        found = metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return None
+    required = [text for text in found.requires or () if not re.search(r"\bextra\s*==", text)]
+    return found.version, tuple(match[0] for text in required if (match := _NAME.match(text)))
+
+
+def _normalised(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
