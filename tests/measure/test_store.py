@@ -90,7 +90,7 @@ def test_the_overlay_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
     assert store.overlay_folder() == tmp_path
     monkeypatch.setenv("GPUGUIDE_RECORDS", "~/records")
-    assert store.overlay_folder() == Path.home() / "records"
+    assert store.overlay_to_write() == Path.home() / "records"
 
 
 def test_an_empty_variable_means_no_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
