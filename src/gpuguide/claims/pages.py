@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,9 @@ def gpus_of_topics() -> dict[str, str]:
     """
     found: dict[str, Page] = {}
     for page in all_pages():
+        with page_gpu.speaking_of(page.gpu, page.place):
+            if page.gpu:
+                store.check_reference()
         for topic in page.topics if page.speaks else ():
             other = found.setdefault(topic, page)
             if other.device != page.device:
@@ -135,36 +138,50 @@ def gpus_of_topics() -> dict[str, str]:
     return {topic: page.device for topic, page in found.items()}
 
 
-def speaks_of(record: Record) -> bool:
-    """Return whether text may speak of a published record, so that it must be fresh.
+def spoken_of(records: Iterable[Record]) -> list[Record]:
+    """Return those of some published records that text may speak of, so that they must be fresh.
 
-    It may if a page that declares the benchmark, or a row of the ledger that reads it, is of the record's GPU, or the
-    record is a processor's. A benchmark that no page declares and no row reads is that of the default GPU.
+    Text may speak of a record if a page that declares the benchmark, or a row of the ledger that reads it, is of the
+    record's GPU; and of a processor's record. A benchmark that no page declares and no row reads is that of the default
+    GPU.
     """
     pages = all_pages()
-    if not pages or record.device == store.CPU:
-        return store.is_quotable(record)
-    found = {page.device for page in pages if record.benchmark in page.benchmarks}
-    found |= _devices_of_rows().get(record.benchmark, set())
-    return store.kind(record.device) in (found or {store.default_device()})
+    if not pages:
+        return [record for record in records if store.is_quotable(record)]
+    devices: dict[str, set[str]] = {}
+    for page in pages:
+        for name in page.benchmarks:
+            devices.setdefault(name, set()).add(page.device)
+    for name, device in _read_by_rows():
+        devices.setdefault(name, set()).add(device)
+    usual = {store.default_device()}
+    return [
+        record
+        for record in records
+        if record.device == store.CPU or store.kind(record.device) in devices.get(record.benchmark, usual)
+    ]
 
 
-def _devices_of_rows() -> dict[str, set[str]]:
-    """Return, for each benchmark that rows of the ledger read, the GPUs on which they are checked."""
+def _read_by_rows() -> Iterator[tuple[str, str]]:
+    """Yield each benchmark that a row of the ledger reads, with the GPU on which the row is checked."""
     from gpuguide.claims.reading import load  # which asks here for the GPUs of topics
 
-    found: dict[str, set[str]] = {}
     for claim in load():
         for name in claim.benchmarks:
-            found.setdefault(name, set()).add(claim.gpu or store.default_device())
-    return found
+            yield name, claim.gpu or store.default_device()
+
+
+def repository() -> Path | None:
+    """Return the folder with the pages; none where the library is installed without them."""
+    source = digest.PACKAGE_FOLDER.parent
+    return source.parent if source.name == "src" else None
 
 
 def _files() -> Iterator[Path]:
-    source = digest.PACKAGE_FOLDER.parent
-    if source.name == "src":  # and not where packages are installed
+    root = repository()
+    if root is not None:
         for pattern in FOLDERS:
-            yield from sorted(path for path in source.parent.glob(pattern) if path.name != TEMPLATE)
+            yield from sorted(path for path in root.glob(pattern) if path.name != TEMPLATE)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

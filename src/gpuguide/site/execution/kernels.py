@@ -148,11 +148,14 @@ class _AsPopen:
 
 def be_kernel(arguments: list[str], folder: str, settings: Mapping[str, str]) -> None:
     """Be a kernel. Runs in the forked process."""
+    from gpuguide.measure import store
+
     os.setsid()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     os.environ.update({**SETTINGS, **settings})
+    store.overlay_to_write()  # makes its name absolute, before the folder changes
     os.chdir(folder)
     threading.Thread(target=_end_with_the_build, daemon=True).start()
     from ipykernel.kernelapp import IPKernelApp

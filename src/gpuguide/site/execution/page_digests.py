@@ -2,8 +2,8 @@
 
 The execution cache of MyST-NB knows a page by its cells, their metadata and its kernel's description. A digest of
 all else that the page uses goes into that description: the gpuguide modules it imports, directly or not, the data
-files that stand beside them, and the records that its front matter declares. A page whose digest has changed is
-read again, and the cache then finds no entry for it.
+files that stand beside them, the records that its front matter declares, and the GPU that it speaks of. A page whose
+digest has changed is read again, and the cache then finds no entry for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest, store
-from gpuguide.site.execution import declared_records
+from gpuguide.site.execution import declared_records, page_gpus
 from gpuguide.site.execution.faults import naming
 from gpuguide.site.pages import page_source
 
@@ -35,17 +35,21 @@ def changed_pages(
 ) -> list[str]:
     """Compute the digest of every executed page, and return the pages whose digest is new."""
     before: dict[str, str] = vars(env).get("gpuguide_digests", {})
-    digests = {}
+    digests, gpus = {}, {}
     for docname in env.found_docs:
         path = Path(env.doc2path(docname))
         if path.suffix == ".md":
             with naming(path):
                 source = path.read_text(encoding="utf-8")
                 page = page_source.read(source)
+            page_gpus.check_named(path, source, page)
+            if page.gpu:
+                gpus[docname] = page.gpu
             if page.executed:
-                with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"):
+                with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"), page_gpus.speaking(page):
                     declared_records.check_published(page)
                     digests[docname] = page_digest(page)
+    page_gpus.note(env, gpus)
     vars(env)["gpuguide_digests"] = digests
     return [docname for docname, now in digests.items() if before.get(docname) != now]
 
@@ -65,7 +69,7 @@ def mark(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def page_digest(page: page_source.Page) -> str:
-    """Return a digest of all that a page uses, its own text aside."""
+    """Return a digest of all that a page uses, its own text aside; it speaks of the reference GPU."""
     total = hashlib.sha256()
     try:
         imported = digest.imports_of(page.code)
@@ -80,7 +84,8 @@ def page_digest(page: page_source.Page) -> str:
     for name in page.benchmarks:
         total.update(digest.benchmark_digest(name).encode())  # decides whether its records are stale
         for path in store.record_files(name):
-            total.update(path.read_bytes())
+            mine = not path.is_relative_to(store.published_folder())
+            total.update(f"{path.parent.name} {'own' * mine}".encode() + path.read_bytes())
     return total.hexdigest()[:16]
 
 
