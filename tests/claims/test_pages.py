@@ -12,6 +12,7 @@ from gpuguide import claims
 from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import page_gpu, records, reference_gpu, store
+from gpuguide.plotting import other_gpus
 
 H200, H100 = synthetic.OTHER[0], synthetic.PUBLISHED[0]
 LEDGER = """
@@ -174,6 +175,10 @@ def test_a_context_answers_before_the_environment_and_that_before_the_setting(
         with page_gpu.speaking_of(H100, "a page"):
             assert store.published("ceilings").device == H100
         assert store.published("ceilings").device == H200
+    for device, beside in ((H100, H200), (H200, H100)):
+        with page_gpu.speaking_of(device, "a page"):
+            found = other_gpus.beside(store.published("ceilings"))
+            assert [record.device for record in found] == [beside], "the second curve is that of the other GPU"
     monkeypatch.setenv(page_gpu.VARIABLE, "nvidia-b200")
     with pytest.raises(GpuguideError, match=rf"{page_gpu.VARIABLE} names the device 'nvidia-b200', of which"):
         store.published("ceilings")

@@ -233,6 +233,31 @@ def test_records_import_refuses_to_lose_cases_unless_told(gpuguide: Run, overlay
     assert len(records.read(mine).cases) == 3
 
 
+READING = (["records", "list", "--mine"], ["records", "verify"], ["bench", "list"], ["bench", "compare"])
+
+
+def test_an_absent_folder_is_refused_by_what_reads_and_made_by_what_writes(
+    gpuguide: Run, fake_gpu: str, overlay: Path
+) -> None:
+    for words in READING:
+        status, out, err = gpuguide(*words)
+        assert (status, out) == (1, ""), words
+        assert f"GPUGUIDE_RECORDS names the folder {overlay}, which does not exist." in " ".join(err.split())
+    assert not overlay.exists()
+    assert str(overlay) in "".join(gpuguide("doctor")[1].split())
+    assert gpuguide("records", "import", store.published_folder() / "cpu")[0] == 0
+    assert gpuguide("records", "list", "--mine")[0] == 0
+
+
+def test_a_file_in_place_of_the_folder_is_refused(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    overlay.write_text("")
+    for words in (*READING, ["bench", "run", "ceilings"], ["records", "import", str(store.published_folder() / "cpu")]):
+        status, _, err = gpuguide(*words)
+        assert status == 1, words
+        assert f"GPUGUIDE_RECORDS names {overlay}, which is a file." in " ".join(err.split())
+    assert overlay.read_text() == ""
+
+
 def test_records_import_without_a_place(gpuguide: Run) -> None:
     status, out, err = gpuguide("records", "import", store.published_folder())
     assert (status, out) == (1, "")

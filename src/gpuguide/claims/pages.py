@@ -145,7 +145,8 @@ def spoken_of(records: Iterable[Record]) -> list[Record]:
     record's GPU; and of a processor's record. A benchmark that no page declares and no row reads is that of the default
     GPU.
     """
-    pages = all_pages()
+    records = list(records)
+    pages = all_pages() if records else []
     if not pages:
         return [record for record in records if store.is_quotable(record)]
     devices: dict[str, set[str]] = {}

@@ -94,9 +94,7 @@ def test_a_stale_record_of_another_gpu_blocks_nothing(repository: Path, monkeypa
     assert [blocker.split("/")[1] for blocker in found(repository)] == ["cpu", synthetic.OTHER[0]]
 
 
-def test_what_blocks_is_what_a_page_declares_on_its_own_gpu(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_blocks_is_what_a_page_declares_on_its_own_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "repository", lambda: repository)
     monkeypatch.setattr("gpuguide.claims.reading.load", list)
     publish(repository, stale=True, device=synthetic.OTHER)

@@ -251,7 +251,7 @@ A number: {{measured}}`ceilings/copy:bandwidth device={USUAL[0]}`.
 
 A sentence {{holds}}`is fast | measurement("ceilings/copy:bandwidth device={USUAL[0]}").p25 > 1e12`.
 
-Another page's number: {{glue:text}}`01-sizes.md::rate`.
+Another page's number: {{glue:text}}`01-sizes.md::rate:s`.
 
 ```{{claims}} sizes
 ```

@@ -76,7 +76,7 @@ def page_digest(page: page_source.Page) -> str:
     except SyntaxError:
         imported = set()  # the cell that fails will say so
     modules = frozenset(digest.transitive(imported))
-    total.update(digest.source_digest(modules).encode())
+    total.update(f"{digest.source_digest(modules)} {page.gpu}".encode())
     if "gpuguide.measure.store" in modules:
         total.update(store.reference_device().encode())
     for path in data_files(modules):
