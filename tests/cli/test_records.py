@@ -59,6 +59,7 @@ def test_records_list_as_a_table(gpuguide: Run, fresh: Path) -> None:
 
 
 def test_records_list_of_ones_own(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    overlay.mkdir()
     assert gpuguide("records", "list", "--mine", "--format", "csv") == (0, f"{HEADER}\n", "")
     gpuguide("bench", "run", "ceilings")
     status, out, _ = gpuguide("records", "list", "--mine", "--format", "csv")
