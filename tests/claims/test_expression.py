@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpuguide.claims import expression
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.errors import GpuguideError
+from gpuguide.measure import machines
 
 
 @pytest.mark.parametrize(
@@ -184,6 +185,16 @@ def test_datasheet_figures() -> None:
         expression.evaluate("datasheet('h100-sxn', 'memory_bandwidth')")
     with pytest.raises(GpuguideError, match="memory_bandwidth"):
         expression.evaluate("datasheet('h100-sxm', 'bandwidth')")
+
+
+def test_a_ceiling_is_that_of_the_gpu_that_prose_speaks_of() -> None:
+    gpu = machines.reference()
+    assert expression.evaluate("16e9 / ceiling('read')") == 16e9 / gpu.bandwidth["read"].value
+    found = expression.evaluate("ceiling('bf16 sustained')")
+    assert isinstance(found, expression.Quantity)
+    assert (float(found), found.unit) == (gpu.sustained["bf16"].value, "FLOP/s")
+    with pytest.raises(GpuguideError, match="fp4"):
+        expression.evaluate("ceiling('fp4')")
 
 
 def test_a_quantity_loses_its_unit_in_arithmetic() -> None:

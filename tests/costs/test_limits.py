@@ -22,7 +22,12 @@ ROUND = Machine(
     "A GPU with round figures",
     80e9,
     {"bf16": Ceiling(1000e12, "datasheet"), "fp32": Ceiling(50e12, "datasheet")},
-    {"memory": Ceiling(4e12, "datasheet"), "link": Ceiling(500e9, "datasheet"), "host": Ceiling(50e9, "datasheet")},
+    {
+        "copy": Ceiling(4e12, "datasheet"),
+        "read": Ceiling(5e12, "datasheet"),
+        "link": Ceiling(500e9, "datasheet"),
+        "host": Ceiling(50e9, "datasheet"),
+    },
 )
 
 
@@ -74,7 +79,9 @@ def test_a_scan_reads_every_value_once() -> None:
     ("operation", "time", "bound"),
     [
         (limits.matmul(8192, 8192, 8192), 2 * 8192**3 / 1000e12, "arithmetic"),
-        (limits.matmul(1, 8192, 8192), (8192**2 + 2 * 8192) * 2 / 4e12, "memory"),
+        (limits.matmul(1, 8192, 8192), (8192**2 + 2 * 8192) * 2 / 5e12, "memory"),
+        (limits.matmul(8192, 64, 8192), (8192**2 + 2 * 64 * 8192) * 2 / 4e12, "memory"),
+        (limits.scan(10**9, 1, 8), 8e9 / 5e12, "memory"),
         (limits.all_reduce(10**9, 2), 1e9 / 500e9, "link"),
         (limits.scan(10**9, 1, 8, "host"), 8e9 / 50e9, "host"),
     ],
@@ -112,7 +119,7 @@ def test_ceilings_are_measured_where_there_is_a_record_and_say_so() -> None:
     ours = machines.machine(reference_gpu.sheet().id)
     record = store.published("ceilings")
     assert {ceiling.origin for ceiling in ours.arithmetic.values()} == {"measured"}
-    assert ours.bandwidth["memory"].value >= record.case("copy").metrics["bandwidth"].summary.p95
+    assert ours.bandwidth["copy"].value >= record.case("copy").metrics["bandwidth"].summary.p95
     assert (ours.bandwidth["link"].origin, ours.bandwidth["host"].origin) == ("datasheet", "measured")
     a100 = machines.machine("a100-sxm-80gb")
     assert {ceiling.origin for ceiling in (*a100.arithmetic.values(), *a100.bandwidth.values())} == {"datasheet"}
@@ -122,7 +129,7 @@ def test_ceilings_are_measured_where_there_is_a_record_and_say_so() -> None:
 def test_printed_ceilings_are_those_of_the_datasheet() -> None:
     for gpu in datasheet.load().values():
         machine = printed_machines.printed(gpu.id)
-        assert machine.bandwidth["memory"].value == gpu.figures["memory_bandwidth"].value
+        assert {machine.bandwidth[kind].value for kind in ("copy", "read")} == {gpu.figures["memory_bandwidth"].value}
         assert (machine.link_name == "NVLink") is ("nvlink_per_direction" in gpu.figures)
         assert all(
             gpu.figures[printed_machines.FORMATS[name]].value == rate.value for name, rate in machine.arithmetic.items()
@@ -216,7 +223,7 @@ def test_heads_come_near_the_limit_where_one_of_the_two_decides() -> None:
             continue
         found = limits.limit(limits.matmul(tokens, hidden, vocab), machine)
         by_both = 0.5 < found.arithmetic_time / found.moving_time < 2.5
-        assert found.time / time >= (0.65 if by_both else 0.78)
+        assert found.time / time >= (0.65 if by_both else 0.77)
 
 
 # --- what does not fit -----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Claim:
 
     @property
     def lookups(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What the row reads: ``measurement``, ``ratio``, ``datasheet`` or ``gpu`` with its arguments, each once."""
+        """What the row reads, each once: one of the functions that look something up, with its arguments."""
         found = [lookup for text in self.expressions for lookup in self.lookups_of(text)]
         return list(dict.fromkeys(found))
 
@@ -84,11 +84,11 @@ class Claim:
 
     @property
     def benchmarks(self) -> list[str]:
-        """The benchmarks whose records the row reads, each once."""
+        """The benchmarks whose records the row reads, each once; ``ceilings`` for a ceiling."""
         found = [
-            arguments[0].partition("/")[0]
+            "ceilings" if function == "ceiling" else arguments[0].partition("/")[0]
             for function, arguments in self.lookups
-            if function in ("measurement", "ratio")
+            if function in ("measurement", "ratio", "ceiling")
         ]
         return list(dict.fromkeys(found))
 

@@ -150,7 +150,7 @@ def of(tree: ast.expr) -> Dimension | None:
     match tree:
         case ast.Attribute(value=reading):
             return of(reading)
-        case ast.Call(func=ast.Name(id="measurement" | "ratio" | "datasheet" as name), args=arguments):
+        case ast.Call(func=ast.Name(id="measurement" | "ratio" | "ceiling" | "datasheet" as name), args=arguments):
             found = expression.FUNCTIONS[name](*(ast.literal_eval(argument) for argument in arguments))
             assert isinstance(found, (Measured, Quantity))
             return dimension(found.unit)

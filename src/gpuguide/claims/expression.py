@@ -12,6 +12,7 @@ Examples of what can be written::
     datasheet("reference", "sms") * 2048
     gpu("a short")
     measurement("ceilings/copy:bandwidth").p25 > 2e12
+    16e9 / ceiling("read")
     ratio("timing-mistakes/zeros/right:throughput shape=square").p25 > 1
 """
 
@@ -84,7 +85,7 @@ MOST_STEPS = 100_000
 LARGEST_BITS = 4096
 """Bits of the largest integer power."""
 
-_LOOKUPS = {"measurement": 1, "ratio": 1, "datasheet": 2, "gpu": 1}
+_LOOKUPS = {"measurement": 1, "ratio": 1, "ceiling": 1, "datasheet": 2, "gpu": 1}
 """Functions that look something up, and how many names they take. The names must stand in the text."""
 
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -126,6 +127,14 @@ def _datasheet(gpu: str, figure: str) -> Quantity:
     return Quantity(figures[figure].value, figures[figure].unit)
 
 
+def _ceiling(name: str) -> Quantity:
+    """Look up a ceiling of the GPU that prose speaks of, such as ``read`` or ``bf16 sustained``, in SI units."""
+    from gpuguide.measure import machines
+
+    found, unit = machines.quoted(name)
+    return Quantity(found.value, unit)
+
+
 def _gpu(form: str) -> str:
     """Return what to call the reference GPU, for the text of a row."""
     from gpuguide.measure import reference_gpu
@@ -154,21 +163,11 @@ def _digits(value: float | Measured, count: int) -> Quantity:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Value]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "cos": math.cos,
-    "digits": _digits,
-    "exp": math.exp,
-    "floor": math.floor,
-    "log": math.log,
-    "log10": math.log10,
-    "log2": math.log2,
-    "max": max,
-    "min": min,
+    **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "log10", "log2", "sqrt")},
+    **{function.__name__: function for function in (abs, max, min, round, sum)},
     "range": _range,
-    "round": round,
-    "sqrt": math.sqrt,
-    "sum": sum,
+    "digits": _digits,
+    "ceiling": _ceiling,
     "datasheet": _datasheet,
     "gpu": _gpu,
     "measurement": _measurement,

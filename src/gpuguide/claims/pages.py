@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, page_gpu, store
+from gpuguide.measure import digest, machines, page_gpu, store
 from gpuguide.measure.records import Record
 
 FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
@@ -39,6 +39,11 @@ class Page:
     def speaks(self) -> bool:
         """False for a page without measurements, whose topics may be of any GPU."""
         return bool(self.gpu or self.benchmarks)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The benchmarks that it reads: those that it declares, and those that ceilings are taken from."""
+        return (*self.benchmarks, *(machines.SOURCES if machines.CEILINGS in self.benchmarks else ()))
 
     @property
     def device(self) -> str:
@@ -151,7 +156,7 @@ def spoken_of(records: Iterable[Record]) -> list[Record]:
         return [record for record in records if store.is_quotable(record)]
     devices: dict[str, set[str]] = {}
     for page in pages:
-        for name in page.benchmarks:
+        for name in page.reads:
             devices.setdefault(name, set()).add(page.device)
     for name, device in _read_by_rows():
         devices.setdefault(name, set()).add(device)

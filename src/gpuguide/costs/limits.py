@@ -4,6 +4,9 @@ An operation is counted as arithmetic and as bytes that must move: through memor
 from the host. Each has a ceiling, and so has the start of a kernel. All of them can go on at once, so the time is that
 of the slowest. How near a program comes is what a benchmark shows.
 
+Memory gives more where bytes are only read than where as many are written (``read`` and ``copy`` of a machine): scans,
+decode steps and products with few rows only read, all else counts as a copy.
+
 What is assumed: every operand is read once and every result written once, from and to memory, whatever the caches do;
 all arithmetic runs at the rate of matrix products in the operation's format. An operation whose operands are in the L2
 cache already can be faster than the limit; one that moves more, or computes in smaller pieces, is far from it.
@@ -60,7 +63,8 @@ class Operation:
     moved: float
     """Bytes"""
     through: str
-    """What the bytes move through: ``memory``, ``link`` or ``host``"""
+    """What the bytes move through: memory where they are only ``read``, or read and written (``copy``), the ``link`` to
+    other GPUs, or the connection to the ``host``"""
     format: str
     """Whose rate of arithmetic counts"""
     held: float
@@ -107,7 +111,8 @@ def limit(operation: Operation, machine: Machine) -> Limit:
         If the GPU has no rate for the format, no such connection, or too little memory for the operands.
     """
     if operation.through not in machine.bandwidth:
-        raise GpuguideError(f"The bandwidth of the {operation.through} of {machine.name} is not known.")
+        way = "memory" if operation.through in ("copy", "read") else operation.through
+        raise GpuguideError(f"The bandwidth of the {way} of {machine.name} is not known.")
     rate, bandwidth = machine.rate(operation.format), machine.bandwidth[operation.through]
     if operation.held > machine.capacity:
         raise GpuguideError(

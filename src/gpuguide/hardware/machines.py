@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -22,6 +22,8 @@ class Ceiling:
     value: float
     """FLOP/s, B/s or, for a launch, s"""
     origin: Origin
+    reference: str = ""
+    """The measurement that reached it, such as ``copy-size/copy:bandwidth working_set=65536``; empty where printed"""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,12 @@ class Machine:
     capacity: float
     """Bytes of memory: as a driver reports them, or as printed where we know of no report"""
     arithmetic: Mapping[str, Ceiling]
-    """Rate of matrix products by number format, FLOP/s"""
+    """Rate of matrix products by number format, FLOP/s: the best of a short burst"""
     bandwidth: Mapping[str, Ceiling]
-    """Of ``memory``, of the ``link`` to other GPUs and of the ``host`` connection, each way, B/s"""
+    """B/s: of memory where bytes are only ``read`` and where they are read and written (``copy``), of the ``link`` to
+    other GPUs and of the ``host`` connection, each way"""
+    sustained: Mapping[str, Ceiling] = field(default_factory=lambda: MappingProxyType({}))
+    """Rate of matrix products by number format over seconds without a pause, FLOP/s, where it was measured"""
     launch: Ceiling | None = None
     """Seconds from one kernel to the next in a CUDA graph, at least"""
     capacity_origin: Literal["driver", "printed"] = "printed"
@@ -68,7 +73,8 @@ def printed(gpu_id: str) -> Machine:
     arithmetic = {name: Ceiling(figures[key].value, "datasheet") for name, key in FORMATS.items() if key in figures}
     nvlink = "nvlink_per_direction" in figures
     wanted = {
-        "memory": "memory_bandwidth",
+        "copy": "memory_bandwidth",
+        "read": "memory_bandwidth",
         "link": "nvlink_per_direction" if nvlink else "pcie_per_direction",
         "host": "pcie_per_direction",
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import machines, store
 from gpuguide.measure.records import Record
 from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import marks, palette
@@ -40,8 +40,7 @@ def roofline_to_try() -> Figure:
     On the site a reader points at an intensity, or moves a slider, and is told what bounds a kernel there.
     """
     ceilings, timed = store.published("ceilings"), store.published("timing-mistakes")
-    bandwidth = ceilings.median("copy", "bandwidth")
-    roofs = {name: ceilings.median(contender, "throughput") for contender, name in FORMATS.items()}
+    bandwidth, roofs = _roofs(ceilings)
     points = _products(timed)
     reach = "; ".join(f"{name} bends at {rate / bandwidth:.0f} FLOP/B" for name, rate in roofs.items())
     words = " and ".join(
@@ -68,6 +67,15 @@ def roofline_to_try() -> Figure:
     )
 
 
+def _roofs(record: Record) -> tuple[float, dict[str, float]]:
+    """Return the bandwidth of a copy and the rate of each format: a GPU's ceilings, or what a reader's record has."""
+    if store.is_mine(record) or not store.is_reference(record):
+        rates = {name: record.median(contender, "throughput") for contender, name in FORMATS.items()}
+        return record.median("copy", "bandwidth"), rates
+    gpu = machines.reference()
+    return gpu.bandwidth["copy"].value, {name: gpu.arithmetic[name].value for name in FORMATS.values()}
+
+
 def _products(timed: Record) -> list[dict[str, Any]]:
     """Return where the products of ``timing-mistakes`` stand: operations and bytes of a call are in its rates."""
     found = []
@@ -81,11 +89,12 @@ def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
     ax = figure.subplots()
     records = published_and_mine("ceilings", "copy", *FORMATS)
     for record in records:
+        bandwidth, roofs = _roofs(record)
         for contender, name in FORMATS.items():
             marks.roofline(
                 ax,
-                bandwidth=record.median("copy", "bandwidth"),
-                throughput=record.median(contender, "throughput"),
+                bandwidth=bandwidth,
+                throughput=roofs[name],
                 label=name,
                 contender=contender,
                 record=record,

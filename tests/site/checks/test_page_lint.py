@@ -60,6 +60,7 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "cell-length": [(with_cell(LONG), "```{code-cell} ipython3")],
     "typed-gpu": [
         (with_text("An H100 copies at {measured}`ceilings/copy:bandwidth`."), "An H100"),
+        (with_text("An H100 reads at {ceiling}`read`."), "An H100"),
         (with_text("The H200: {holds}`fast | measurement('ceilings/copy:bandwidth').p25 > 1`."), "The H200"),
         (with_cell("plotting.show(draw, alt='A line.', caption=f'A line, {x} on an H100.')"), "plotting.show"),
     ],

@@ -10,7 +10,7 @@ from small_site import Project, cell, start
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
-from gpuguide.site.execution import declared_records
+from gpuguide.site.execution import declared_records, page_digests
 from gpuguide.site.pages import page_source
 
 
@@ -128,6 +128,18 @@ def test_undeclared_records_are_found_in_the_source() -> None:
         ("read('copy-size/copy:bandwidth')", "copy-size"),
         ("read('copy-size')", "copy-size"),
     ]
+
+
+def test_a_page_that_declares_ceilings_is_one_of_all_records_that_they_are_taken_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "any").mkdir()
+    monkeypatch.setattr(store, "folders", lambda: [tmp_path])
+    pages = [page_source.Page(executed=True, benchmarks=(name,)) for name in ("ceilings", "copy-size")]
+    before = [page_digests.page_digest(page) for page in pages]
+    (tmp_path / "any" / "memory-hierarchy.json").write_text("{}", encoding="utf-8")
+    changed = [page_digests.page_digest(page) != digest for page, digest in zip(pages, before, strict=True)]
+    assert changed == [True, False]
 
 
 def test_a_page_of_which_only_another_gpu_has_a_record_is_named(

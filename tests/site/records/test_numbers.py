@@ -17,6 +17,7 @@ FAULTS = {
     "{measured}`copy-size/copi:bandwidth working_set=16384`": "contender",
     "{measured}`copy-size/copy:bandwidth`": "matches 18 cases",
     "{measured}`copy-size/copy:speed working_set=16384`": "metric",
+    "{ceiling}`fp4`": "no ceiling",
     "{measured}`ceilings copy`": "is not a reference",
     "{ratio}`ceilings/copy:bandwidth`": "names one contender",
     "{measured}`ceilings/copy:bandwidth device=nvidia-h900`": "nvidia-h900",
@@ -104,3 +105,22 @@ def test_a_stale_number_says_so(project: Project) -> None:
     assert number is not None
     assert number.select_one(".gg-stale") is not None
     assert "stale" in number["title"]
+
+
+@pytest.mark.slow
+def test_a_ceiling_shows_the_best_of_the_records_and_which_it_is(project: Project) -> None:
+    project.page(
+        "index", "{ceiling}`copy`, {ceiling}`read`, {ceiling}`bf16` and {ceiling}`capacity`" + TREE, runs=False
+    )
+    build = project.build()
+    assert build.status == 0, build.output
+    page = BeautifulSoup((project.html / "index.html").read_text(encoding="utf-8"), "html.parser")
+    copy, read, product, capacity = page.select(".gg-number")
+    assert copy.text.endswith(" TB/s")
+    assert copy["href"] in ("records.html#record-nvidia-h100-80gb-hbm3-" + name for name in ("ceilings", "copy-size"))
+    assert "copy:bandwidth" in copy["title"]
+    assert "NVIDIA H100 80GB HBM3" in copy["title"]
+    assert read.text == "3.35 TB/s", "nothing that only reads was measured, so the printed figure stands"
+    assert "record" not in str(read.get("href"))
+    assert "throughput" in product["title"]
+    assert capacity.text.endswith(" GiB")

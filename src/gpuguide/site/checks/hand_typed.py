@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REMEDY = (
     "write {measured}`benchmark/contender:metric …` for a measured value, {ratio}`…` for a factor, "
+    "{ceiling}`…` for the best of our records, "
     "{datasheet}`gpu figure` for a datasheet's, {glue:text}`name` for one that a cell of the page computes, "
     "or {given}`…` for one that is chosen or assumed and that nobody measured"
 )

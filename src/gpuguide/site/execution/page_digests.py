@@ -2,8 +2,9 @@
 
 The execution cache of MyST-NB knows a page by its cells, their metadata and its kernel's description. A digest of
 all else that the page uses goes into that description: the gpuguide modules it imports, directly or not, the data
-files that stand beside them, the records that its front matter declares, and the GPU that it speaks of. A page whose
-digest has changed is read again, and the cache then finds no entry for it.
+files that stand beside them, the records that its front matter declares, those that ceilings are taken from if it
+declares the benchmark ``ceilings``, and the GPU that it speaks of. A page whose digest has changed is read again, and
+the cache then finds no entry for it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, machines, store
 from gpuguide.site.execution import declared_records, page_gpus
 from gpuguide.site.execution.faults import naming
 from gpuguide.site.pages import page_source
@@ -81,12 +82,18 @@ def page_digest(page: page_source.Page) -> str:
         total.update(store.reference_device().encode())
     for path in data_files(modules):
         total.update(path.name.encode() + path.read_bytes())
-    for name in page.benchmarks:
+    for name in read_by(page):
         total.update(digest.benchmark_digest(name).encode())  # decides whether its records are stale
         for path in store.record_files(name):
             mine = not path.is_relative_to(store.published_folder())
             total.update(f"{path.parent.name} {'own' * mine}".encode() + path.read_bytes())
     return total.hexdigest()[:16]
+
+
+def read_by(page: page_source.Page) -> list[str]:
+    """Return the benchmarks whose records a page may read: those that it declares, and what ceilings are taken from."""
+    ceilings = machines.SOURCES if machines.CEILINGS in page.benchmarks else ()
+    return list(dict.fromkeys((*page.benchmarks, *ceilings)))
 
 
 def data_files(modules: Iterable[str]) -> Iterator[Path]:

@@ -1,6 +1,6 @@
-"""The roles ``measured``, ``ratio``, ``datasheet`` and ``given``: numbers in prose, and where they come from.
+"""The roles ``measured``, ``ratio``, ``ceiling``, ``datasheet`` and ``given``: numbers in prose, and their origin.
 
-The first two are read from a record each time the site is built, the third from the table of GPUs. The last one marks
+The first three are read from records each time the site is built, the fourth from the table of GPUs. The last one marks
 what was chosen or assumed; it shows its text, and tells the lint that nobody measured it.
 """
 
@@ -13,9 +13,9 @@ from sphinx.util.docutils import SphinxRole
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
-from gpuguide.measure import reference, reference_gpu
+from gpuguide.measure import machines, reference, reference_gpu, store
 from gpuguide.measure.reference import Measurement, Ratio
-from gpuguide.measure.units import format_quantity, significant
+from gpuguide.measure.units import format_bytes, format_quantity, significant
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.records import hardware_table
 
@@ -28,6 +28,7 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_role("measured", Measured())
     app.add_role("ratio", RatioOf())
+    app.add_role("ceiling", CeilingOf())
     app.add_role("datasheet", Datasheet())
     app.add_role("given", Given())
     app.add_node(number, override=True)
@@ -100,6 +101,32 @@ class RatioOf(_Reference):
     def look_up(self) -> Ratio:
         """Return the ratio that the role's text names."""
         return reference.quotable(reference.ratio(self.text))
+
+
+class CeilingOf(SphinxRole):
+    """``{ceiling}`read```: the most that our records of the GPU that prose speaks of hold, or else its data sheet says.
+
+    ``copy``, ``read``, ``host``, ``link``; ``bf16`` and other formats, ``bf16 sustained``; ``launch``; ``capacity``.
+    """
+
+    def run(self) -> tuple[list[Node], list[system_message]]:
+        """Return the value with its unit; it names its measurement to those who point, and leads to the record."""
+        watching.note_reference(self.env)
+        watching.note_folder(self.env, store.published_folder())
+        with faults.reporting(self.get_location()):
+            try:
+                found, unit = machines.quoted(self.text.strip())
+            except GpuguideError as error:
+                raise GpuguideError(f"{{ceiling}}`{self.text}`: {error}") from error
+            text = format_bytes(found.value) if unit == "B" else format_quantity(found.value, unit)
+            if not found.reference:
+                words = f"From the data sheet of {reference_gpu.name()}"
+                return [number("", text, provenance=words, target=hardware_table.anchor(reference_gpu.sheet()))], []
+            measured = reference.measurement(found.reference)
+            label = f"record-{measured.record.device}-{measured.record.benchmark}"
+            words = f"The best of our records, {found.reference}; {measured.stamp}"
+            return [number("", text, provenance=words, target=label, stamp=measured.run.stamp())], []
+        return [nodes.literal(self.text, self.text)], []
 
 
 class Datasheet(SphinxRole):

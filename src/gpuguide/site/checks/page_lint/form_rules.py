@@ -22,7 +22,7 @@ NUMBERS = 3
 CLAIMS = 3
 IN_SHORT = "In short"
 WITHOUT_TAKEAWAY = (IN_SHORT, "Claims checked", *reading.NOT_COUNTED)
-NUMBER_ROLES = {"measured", "ratio", "datasheet", "glue:text"}
+NUMBER_ROLES = {"measured", "ratio", "ceiling", "datasheet", "glue:text"}
 _WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|W\b|[MG]?Hz\b|times\b)")
 
 

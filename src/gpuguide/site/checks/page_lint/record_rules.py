@@ -11,7 +11,7 @@ from gpuguide.measure import reference_gpu, store
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import Source
 
-MEASURED = {"measured", "ratio", "holds", "glue:text"}
+MEASURED = {"measured", "ratio", "ceiling", "holds", "glue:text"}
 """Roles of a paragraph that speaks of measurements"""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuguide.claims import topics as known_topics
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, machines, store
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
 from gpuguide.site.execution import declared_records
@@ -34,6 +34,8 @@ SECTIONS = (
 UNSEEN = ("inline", "myst_line_comment", "myst_target")
 """Tokens that are no block of their own"""
 EXERCISES = 3
+_USES_CEILINGS = re.compile(r"\{ceiling\}`|\bmachines\.(?:reference|machine|quoted)\(")
+"""What reads records as ceilings do, without naming one"""
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
 
 
@@ -84,7 +86,9 @@ def benchmarks(source: Source) -> Found:
         line = source.front_line("benchmarks")
         if name not in known:
             yield line, f"There is no benchmark {name!r}.", f"Declare one of {', '.join(sorted(known))}."
-        elif not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", body):
+        elif not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", body) and not (
+            name == machines.CEILINGS and _USES_CEILINGS.search(body)
+        ):
             yield line, f"The page declares {name!r} and does not read it.", "Remove it from the front matter."
 
 

@@ -28,7 +28,12 @@ CALLS = {
 """What of :mod:`gpuguide.costs.transfers` counts each thing, a number of bytes aside"""
 HOST_COPY = "ceilings/h2d-pinned:bandwidth"
 PEER_COPY = "peer-copy/copy-engine:bandwidth size=4294967296 direction=one"
-CHANNELS = {"memory": "memory", "link": "the link between GPUs", "host": "the connection to the host"}
+CHANNELS = {
+    "copy": "memory, read and written",
+    "read": "memory, only read",
+    "link": "the link between GPUs",
+    "host": "the connection to the host",
+}
 
 
 def fit_data() -> dict[str, Any]:

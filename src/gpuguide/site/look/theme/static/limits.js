@@ -21,7 +21,8 @@ gpuguide.costs.limits = (model) => {
   // Why a GPU cannot do it, or null.
   function lacking(operation, machine) {
     if (!(operation.through in machine.bandwidth)) {
-      return `The bandwidth of the ${operation.through} of ${machine.name} is not known.`;
+      const way = ["copy", "read"].includes(operation.through) ? "memory" : operation.through;
+      return `The bandwidth of the ${way} of ${machine.name} is not known.`;
     }
     if (!(operation.format in machine.arithmetic)) {
       const has = Object.keys(machine.arithmetic).join(", ");
