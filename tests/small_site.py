@@ -77,9 +77,13 @@ class Project:
         """Where the pages are built."""
         return self.root / "_build" / "html"
 
-    def page(self, name: str, body: str, *, benchmarks: str = "", runs: bool = True) -> None:
+    def page(
+        self, name: str, body: str, *, benchmarks: str = "", topics: str = "", gpu: str = "", runs: bool = True
+    ) -> None:
         """Write a page, as a notebook if it ``runs``."""
-        front = FRONT.format(benchmarks=benchmarks) + "\n" if runs else ""
+        said = {"topics": f"[{topics}]" if topics else "", "gpu": gpu}
+        more = "".join(f"  {key}: {value}\n" for key, value in said.items() if value)
+        front = FRONT.format(benchmarks=benchmarks).replace("jupytext:", f"{more}jupytext:") + "\n" if runs else ""
         path = self.root / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{front}# {path.stem}\n\n{body}\n", encoding="utf-8")
@@ -112,6 +116,15 @@ class Project:
         """Name the GPU whose records prose speaks of."""
         (self.library / "records" / "reference.toml").write_text(f'device = "{device}"\n', encoding="utf-8")
 
+    def python(self, code: str, *, where: Path | None = None, **settings: str) -> str:
+        """Run Python with this site's library, and return what it prints."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "GPUGUIDE_RECORDS": "", **settings}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=where or self.root, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
     def own_record(self, benchmark: str) -> Path:
         """Put a record of another device into the reader's own folder."""
         made = synthetic.record(benchmark, synthetic.cases_of(benchmark, 3.0), synthetic.OWN)
@@ -136,13 +149,18 @@ class Project:
         output, _ = started.communicate()
         return Build(started.returncode, output)
 
-    def build(self, *, own: bool = False, settings: Mapping[str, str] | None = None) -> Build:
-        """Build the site in a process of its own, with these settings over those of its configuration."""
+    def build(
+        self, *, own: bool = False, own_folder: str | None = None, settings: Mapping[str, str] | None = None
+    ) -> Build:
+        """Build the site in a process of its own, with these settings over those of its configuration.
+
+        The reader's own records are in ``own_folder`` as it is written there, or in the folder of :meth:`own_record`.
+        """
         count("builds of small sites")
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.root / "src"),
-            "GPUGUIDE_RECORDS": str(self.root / "own") if own else "",
+            "GPUGUIDE_RECORDS": own_folder if own_folder is not None else str(self.root / "own") if own else "",
             "NO_COLOR": "1",
         }
         options = [f"-D{name}={value}" for name, value in (settings or {}).items()]

@@ -19,6 +19,13 @@ CPU = ("cpu", "A processor")
 
 
 @pytest.fixture
+def overlay(overlay: Path) -> Path:
+    """An empty folder of one's own records: one that is not there is refused."""
+    overlay.mkdir()
+    return overlay
+
+
+@pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Made-up records of the reference GPU and of a processor, in place of the published ones."""
     folder = tmp_path / "published"

@@ -61,6 +61,7 @@ def test_records_list_as_a_table(gpuguide: Run, fresh: Path) -> None:
 
 
 def test_records_list_of_ones_own(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    overlay.mkdir()
     assert gpuguide("records", "list", "--mine", "--format", "csv") == (0, f"{HEADER}\n", "")
     gpuguide("bench", "run", "ceilings")
     status, out, _ = gpuguide("records", "list", "--mine", "--format", "csv")
@@ -250,6 +251,31 @@ def test_records_import_refuses_to_lose_cases_unless_told(gpuguide: Run, overlay
     assert records.read(mine) == whole
     assert gpuguide("records", "import", "--replace", fewer)[0] == 0
     assert len(records.read(mine).cases) == 3
+
+
+READING = (["records", "list", "--mine"], ["records", "verify"], ["bench", "list"], ["bench", "compare"])
+
+
+def test_an_absent_folder_is_refused_by_what_reads_and_made_by_what_writes(
+    gpuguide: Run, fake_gpu: str, overlay: Path
+) -> None:
+    for words in READING:
+        status, out, err = gpuguide(*words)
+        assert (status, out) == (1, ""), words
+        assert f"GPUGUIDE_RECORDS names the folder {overlay}, which does not exist." in " ".join(err.split())
+    assert not overlay.exists()
+    assert str(overlay) in "".join(gpuguide("doctor")[1].split())
+    assert gpuguide("records", "import", store.published_folder() / "cpu")[0] == 0
+    assert gpuguide("records", "list", "--mine")[0] == 0
+
+
+def test_a_file_in_place_of_the_folder_is_refused(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
+    overlay.write_text("")
+    for words in (*READING, ["bench", "run", "ceilings"], ["records", "import", str(store.published_folder() / "cpu")]):
+        status, _, err = gpuguide(*words)
+        assert status == 1, words
+        assert f"GPUGUIDE_RECORDS names {overlay}, which is a file." in " ".join(err.split())
+    assert overlay.read_text() == ""
 
 
 def test_records_import_without_a_place(gpuguide: Run) -> None:

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +92,40 @@ def test_the_overlay_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
     assert store.overlay_folder() == tmp_path
     monkeypatch.setenv("GPUGUIDE_RECORDS", "~/records")
-    assert store.overlay_folder() == Path.home() / "records"
+    assert store.overlay_to_write() == Path.home() / "records"
+
+
+def test_a_relative_name_counts_from_where_it_is_first_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, save: Save
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    save(a_record(), tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUGUIDE_RECORDS", "mine")
+    assert store.overlay_folder() == tmp_path / "mine"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert store.overlay_folder() == tmp_path / "mine"
+    assert [store.is_mine(record) for record in store.overlay_records()] == [True]
+    read = "from gpuguide.measure import store; print(len(store.mine('copy-size')))"
+    assert subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+@pytest.mark.parametrize("kind", ["absent", "file"])
+def test_a_named_folder_that_is_none_is_refused_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / "mine"
+    monkeypatch.setenv("GPUGUIDE_RECORDS", str(place))
+    if kind == "file":
+        place.write_text("")
+    for read in (store.overlay_folder, store.overlay_records, store.folders, lambda: store.mine("copy-size")):
+        with pytest.raises(GpuguideError, match=rf"GPUGUIDE_RECORDS names .*{place}"):
+            read()
+    if kind == "file":
+        with pytest.raises(GpuguideError, match=rf"GPUGUIDE_RECORDS names {place}, which is a file"):
+            store.overlay_to_write()
+    else:
+        assert store.overlay_to_write() == place
 
 
 def test_an_empty_variable_means_no_overlay(monkeypatch: pytest.MonkeyPatch) -> None:

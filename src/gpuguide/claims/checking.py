@@ -35,9 +35,10 @@ def check(claims: Iterable[Claim] | None = None) -> list[Outcome]:
 
 def _outcome(claim: Claim) -> Outcome:
     try:
-        ok, detail = _CHECKS[claim.kind](claim)
-        right(claim)
-        faults = disagreements(claim)
+        with claim.speaking():
+            ok, detail = _CHECKS[claim.kind](claim)
+            right(claim)
+            faults = disagreements(claim)
     except GpuguideError as error:
         return Outcome(claim, False, str(error))
     if ok and faults:

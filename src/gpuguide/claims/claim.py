@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuguide.claims import expression
 from gpuguide.hardware.sources import Source
+from gpuguide.measure import page_gpu
 
 VERDICTS = ("true", "conditional", "misleading", "false", "outdated")
 KINDS = ("computed", "measured", "cited")
@@ -49,11 +51,17 @@ class Claim:
     """The file in which it stands"""
     line: int = 1
     """The line of its id there, counted from one"""
+    gpu: str = ""
+    """The GPU on which it is checked: that of its topic's pages; empty for the default"""
 
     @property
     def place(self) -> str:
         """Where the row stands, as editors understand it: ``path:line``."""
         return f"{self.path}:{self.line}"
+
+    def speaking(self) -> AbstractContextManager[None]:
+        """Return a context in which the reference GPU is that of the row."""
+        return page_gpu.speaking_of(self.gpu, self.place)
 
     @property
     def expressions(self) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpuguide.claims import pages
 from gpuguide.claims.claim import BRACES, DEFAULT_TOLERANCE, KINDS, VERDICTS, Claim
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.errors import GpuguideError, unknown
@@ -43,10 +44,13 @@ def load(path: Path = LEDGER) -> list[Claim]:
     ------
     LedgerError
         If a row is incomplete, repeated or not in the language; the message names file, row and field.
+    GpuguideError
+        If two pages of one topic speak of different GPUs.
     """
     content = _content(path)
     sources = {key: read_source(key, table, path.name) for key, table in content["sources"].items()}
     titles = content["topics"]
+    gpus = pages.gpus_of_topics()
     claims: dict[str, Claim] = {}
     for file, rows in _rows(path, content).items():
         lines = _lines_of_ids(file)
@@ -54,7 +58,8 @@ def load(path: Path = LEDGER) -> list[Claim]:
             claim = _claim(_Row(file, f"row {number}", row), titles, sources)
             if claim.id in claims:
                 raise LedgerError(f"{file.name}, row {number}: the id {claim.id!r} stands twice.")
-            claims[claim.id] = replace(claim, path=file, line=lines.get(claim.id, 1))
+            line, gpu = lines.get(claim.id, 1), gpus.get(claim.topic, "")
+            claims[claim.id] = replace(claim, path=file, line=line, gpu=gpu)
     if not claims:
         raise LedgerError(f"There is no list of rows named 'claims' in the ledger {path}, nor in a file beside it.")
     order = list(titles)

@@ -24,7 +24,8 @@ def right(claim: Claim) -> str:
     GpuguideError
         If a record, case or figure that the text names does not exist.
     """
-    return BRACES.sub(lambda match: _render(evaluate(claim, match[1])), claim.right)
+    with claim.speaking():
+        return BRACES.sub(lambda match: _render(evaluate(claim, match[1])), claim.right)
 
 
 def how_we_know(claim: Claim) -> str:
@@ -35,6 +36,12 @@ def how_we_know(claim: Claim) -> str:
     GpuguideError
         If a record, case or figure that the claim names does not exist.
     """
+    with claim.speaking():
+        return " ".join(_evidence(claim))
+
+
+def _evidence(claim: Claim) -> list[str]:
+    """Return the sentences that say how we know: what was computed or measured, on what, and the sources."""
     parts: list[str] = []
     if claim.kind == "computed":
         found = numbers(evaluate(claim, claim.expression))
@@ -50,7 +57,7 @@ def how_we_know(claim: Claim) -> str:
             f"[{source.title}]({source.url}), {source.publisher} ({looked_at(source)})" for source in sources
         )
         parts.append(f"{'Source' if len(sources) == 1 else 'Sources'}: {listed}.")
-    return " ".join(parts)
+    return parts
 
 
 def _measured(claim: Claim) -> str:
@@ -80,7 +87,8 @@ def _holds(claim: Claim) -> bool:
 
 def unread(claim: Claim) -> list[Source]:
     """Return the documents that a row rests on and that nobody could look at, those of datasheet figures too."""
-    return [source for source in _sources(claim) if not source.verified]
+    with claim.speaking():
+        return [source for source in _sources(claim) if not source.verified]
 
 
 def _sources(claim: Claim) -> list[Source]:

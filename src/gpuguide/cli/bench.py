@@ -60,7 +60,7 @@ def bench_run(
         if name not in known:
             raise unknown("benchmark", name, known)
     chosen = [declarations.get(name) for name in names or known]
-    folder = out_folder or store.overlay_folder()
+    folder = out_folder or store.overlay_to_write()
     if folder is None and not quick:
         raise GpuguideError(
             "GPUGUIDE_RECORDS is set and empty, so there is nowhere to store records. "

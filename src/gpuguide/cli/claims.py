@@ -30,9 +30,12 @@ def claims_check(
     Example: gpuguide claims check
     """
     from gpuguide import claims as ledger
+    from gpuguide.claims import pages
     from gpuguide.measure import store
 
     store.check_reference()  # said once, and not by every row that was measured
+    if pages.repository() is None:
+        err.print(f"The pages are not installed: every row is checked on {store.default_device()}.")
     outcomes = ledger.check(ledger.load())
     wrong = [outcome for outcome in outcomes if not outcome.ok]
     if format is ClaimsFormat.json:

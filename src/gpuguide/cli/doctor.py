@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gpuguide.cli.screen import listing, show
+from gpuguide.errors import GpuguideError
 from gpuguide.hardware import doctor as examination
 from gpuguide.hardware.doctor import Finding
 from gpuguide.measure import libraries, store
@@ -15,7 +16,7 @@ def doctor() -> None:
 
     Example: gpuguide doctor
     """
-    findings = [*examination.examine(), *peers(), examination.records_folder(store.overlay_folder())]
+    findings = [*examination.examine(), *peers(), own_records()]
     table = listing("here", "name", "detail", whole=("here", "name"), head=False)
     for finding in findings:
         mark = {True: "yes", False: "no"}[finding.present]
@@ -23,6 +24,14 @@ def doctor() -> None:
     show(table)
     if not all(finding.present for finding in findings if finding.required):
         raise typer.Exit(1)
+
+
+def own_records() -> Finding:
+    """Look at the folder of the reader's own records."""
+    try:
+        return examination.records_folder(store.overlay_folder())
+    except GpuguideError as error:
+        return Finding("Your records", False, str(error))
 
 
 def peers() -> list[Finding]:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from gpuguide.claims import pages
 from gpuguide.cli import compare
 from gpuguide.cli.screen import err, listing, say, show, width
 from gpuguide.errors import GpuguideError, unknown
@@ -181,9 +182,11 @@ def records_verify(
             wrong += 1
             continue
         failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
-        # A published record of another GPU than the reference is drawn as old as it is, and nothing else rests on it.
-        allowed = not paths and not store.is_mine(record) and not store.is_quotable(record)
-        notes = [reference_gpu.age(record) if allowed else "stale: the code has changed since"] * record.stale + [
+        # A published record of a GPU that no page speaks of is drawn as old as it is, and nothing else rests on it.
+        allowed = record.stale and not paths and not store.is_mine(record) and not pages.spoken_of([record])
+        notes = [
+            reference_gpu.age(record, spoken_of=False) if allowed else "stale: the code has changed since"
+        ] * record.stale + [
             f"{case.contender} ({describe_keys(case.keys)}): {case.status}, {case.reason}" for case in failed
         ]
         wrong += record.stale and not allowed
@@ -216,7 +219,7 @@ def records_import(
 
     Example: gpuguide records import --publish from-the-gpu-machine/
     """
-    folder = store.published_folder() if publish else store.overlay_folder()
+    folder = store.published_folder() if publish else store.overlay_to_write()
     if folder is None:
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
     told = functools.partial(err.print, markup=False)

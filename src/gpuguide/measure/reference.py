@@ -186,7 +186,8 @@ def quotable(found: Found) -> Found:
     if not store.is_quotable(found.record):
         raise GpuguideError(
             f"Text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
-            f"{found.record.device_name} is drawn in figures only. Leave 'device={found.record.device}' out."
+            f"{found.record.device_name} is drawn in figures only. Leave 'device={found.record.device}' out, "
+            "or name that GPU for the whole page in its front matter."
         )
     return found
 

@@ -80,14 +80,20 @@ def sheet(gpu_id: str = ID) -> Gpu:
     return found
 
 
-def age(record: Record) -> str:
-    """Return what is said of a record whose code has changed since: a fault of the reference GPU's, a date of others.
+def age(record: Record, spoken_of: bool | None = None) -> str:
+    """Return what is said of a record whose code has changed since; empty if the record is fresh.
 
-    It is empty if the record is fresh.
+    Parameters
+    ----------
+    record : Record
+        A published record, or a reader's own.
+    spoken_of : bool, optional
+        Whether text speaks of it, so that its age is a fault; of others the date is said. By default, whether the page
+        at hand may quote it.
     """
     if not record.stale:
         return ""
-    if store.is_quotable(record):
+    if store.is_quotable(record) if spoken_of is None else spoken_of:
         return "stale: the code that measured this has changed since"
     return f"measured with the code of {code_of(record)}"
 

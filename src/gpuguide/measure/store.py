@@ -8,19 +8,17 @@ import io
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.measure import digest, records
+from gpuguide.measure import digest, page_gpu, records
 from gpuguide.measure.records import Record
 
 FULL_COMMIT = re.compile("[0-9a-f]{40}")
-CPU = "cpu"
-"""The slug of every processor"""
-_SETTING = 'Write one line: device = "nvidia-h200".'
+CPU = page_gpu.CPU
+kind = page_gpu.kind
 OVERLAY_VARIABLE = "GPUGUIDE_RECORDS"
 DECLARED_VARIABLE = "GPUGUIDE_DECLARED"
 """While the site is built: the benchmarks that the page declares in its front matter, separated by commas"""
@@ -50,17 +48,49 @@ def published_folder() -> Path:
 
 
 def overlay_folder() -> Path | None:
-    """Return the folder of the reader's own records.
+    """Return the folder of the reader's own records, to read from.
 
-    It is what ``GPUGUIDE_RECORDS`` names; without the variable a folder among the user's data; with the variable
-    set and empty there is none.
+    It is what ``GPUGUIDE_RECORDS`` names; without the variable a folder among the user's data, which may be absent;
+    with the variable set and empty there is none.
+
+    Raises
+    ------
+    GpuguideError
+        If the variable names a folder that does not exist, or a file.
+    """
+    folder = overlay_to_write()
+    if folder is not None and os.environ.get(OVERLAY_VARIABLE) and not folder.is_dir():
+        raise GpuguideError(
+            f"{OVERLAY_VARIABLE} names the folder {folder}, which does not exist. Correct the name, or fill the folder "
+            f"with 'gpuguide bench run' or 'gpuguide records import'. Without records of your own, leave the variable "
+            "unset."
+        )
+    return folder
+
+
+def overlay_to_write() -> Path | None:
+    """Return the folder of the reader's own records, which need not exist yet.
+
+    A relative name counts from the folder in which it is first asked for, and is absolute from then on, also for the
+    processes that this one starts: pages run in folders of their own.
+
+    Raises
+    ------
+    GpuguideError
+        If ``GPUGUIDE_RECORDS`` names a file.
     """
     named = os.environ.get(OVERLAY_VARIABLE)
-    if named is not None:
-        return Path(named).expanduser() if named else None
-    import platformdirs
+    if named is None:
+        import platformdirs
 
-    return Path(platformdirs.user_data_dir("gpuguide", appauthor=False)) / "records"
+        return Path(platformdirs.user_data_dir("gpuguide", appauthor=False)) / "records"
+    if not named:
+        return None
+    folder = Path(named).expanduser().absolute()
+    os.environ[OVERLAY_VARIABLE] = str(folder)
+    if folder.exists() and not folder.is_dir():
+        raise GpuguideError(f"{OVERLAY_VARIABLE} names {folder}, which is a file. Name a folder of records in it.")
+    return folder
 
 
 # --- the reference GPU -----------------------------------------------------------------------------------
@@ -72,39 +102,26 @@ def reference_file() -> Path:
 
 
 def reference_device() -> str:
-    """Return the slug of the GPU whose records prose, figures and stamps speak of.
+    """Return the slug of the GPU whose records prose, figures and stamps speak of: the page's, or the default.
+
+    Raises
+    ------
+    GpuguideError
+        If the page or the setting does not name one GPU.
+    """
+    named = page_gpu.named()
+    return page_gpu.checked(named.device, named.place) if named.device else default_device()
+
+
+def default_device() -> str:
+    """Return the slug of the GPU that pages speak of which name none.
 
     Raises
     ------
     GpuguideError
         If the setting does not name one device.
     """
-    path = reference_file()
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise GpuguideError(f"{path} cannot be read: {error.strerror}. {_SETTING}") from error
-    return _reference_device(path, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=2)
-def _reference_device(path: Path, modified: int, size: int) -> str:
-    try:
-        setting = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise GpuguideError(f"{path} is not TOML ({error}). {_SETTING}") from error
-    if "device" not in setting:
-        raise GpuguideError(f"{path} names no reference GPU. {_SETTING}")
-    if further := sorted(setting.keys() - {"device"}):
-        raise GpuguideError(
-            f"{path} sets {', '.join(further)}, which nothing reads. {_SETTING} Nothing else belongs here."
-        )
-    device = setting["device"]
-    if not isinstance(device, str) or device != kind(device) or not re.fullmatch(r"[a-z0-9-]+", device):
-        raise GpuguideError(f"{path} names {device!r}. Name one device by its folder, without a number of devices.")
-    if device == CPU:
-        raise GpuguideError(f"{path} names a processor. The GPU of the prose is a GPU. {_SETTING}")
-    return device
+    return page_gpu.default_in(reference_file())
 
 
 def reference_record() -> Record:
@@ -120,12 +137,13 @@ def reference_record() -> Record:
 
 
 def check_reference() -> None:
-    """Raise if the setting names a device without published records, with those that have some."""
+    """Raise if the page or the setting names a GPU without published records, with those that have some."""
     if not any(_files_of(device) for device in reference_devices()):
+        named = page_gpu.named()
         others = ", ".join(sorted({kind(device) for device in _devices()} - {CPU})) or "no GPU"
         raise GpuguideError(
-            f"{reference_file()} names the device {reference_device()!r}, of which there are no published records. "
-            f"There are records of {others}."
+            f"{named.place if named.device else reference_file()} names the device {reference_device()!r}, of which "
+            f"there are no published records. There are records of {others}."
         )
 
 
@@ -134,11 +152,6 @@ def reference_devices() -> list[str]:
     one = reference_device()
     several = [device for device in _devices() if kind(device) == one and device != one]
     return [one, *sorted(several, key=lambda device: int(device.partition("x-")[0]))]
-
-
-def kind(device: str) -> str:
-    """Return the slug of one device of several: ``nvidia-h200`` for ``8x-nvidia-h200``."""
-    return re.sub(r"^\d+x-", "", device)
 
 
 def is_reference(record: Record) -> bool:
@@ -176,7 +189,8 @@ def published(benchmark: str, device: str | None = None) -> Record:
     Raises
     ------
     GpuguideError
-        If there is no such record, or a page asks for one that its front matter does not declare.
+        If there is no such record, or a page asks for one that its front matter does not declare, or for one of
+        another GPU than its own.
     """
     check_declared(benchmark)
     known = digest.benchmark_modules()
@@ -186,6 +200,7 @@ def published(benchmark: str, device: str | None = None) -> Record:
         wanted = reference_devices()
     else:
         wanted = [f"{device}-{reference_device()}" if re.fullmatch(r"\d+x", device) else device]
+        check_spoken_of(wanted[0])
     for slug in wanted:
         path = published_folder() / slug / f"{benchmark}.json"
         if path.exists():
@@ -224,6 +239,20 @@ def check_declared(benchmark: str) -> None:
     declared = os.environ.get(DECLARED_VARIABLE)
     if declared is not None and benchmark not in declared.split(","):
         raise GpuguideError(undeclared(benchmark))
+
+
+def check_spoken_of(device: str) -> None:
+    """Raise if a page that is being built asks for the record of another GPU than its own."""
+    if DECLARED_VARIABLE in os.environ and kind(device) not in (reference_device(), CPU):
+        raise GpuguideError(another_gpu(device))
+
+
+def another_gpu(device: str) -> str:
+    """Return what to say of a page that asks for the record of another GPU than its own."""
+    return (
+        f"This page speaks of {reference_device()}, and {device} is another GPU: a page never mixes two. Leave the "
+        f"device out, or name that GPU in the page's front matter: gpuguide: {{gpu: {kind(device)}}}."
+    )
 
 
 def undeclared(benchmark: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
 from gpuguide.measure.digest import remembered
-from gpuguide.site.execution import faults, page_digests, running, watching
+from gpuguide.site.execution import faults, page_digests, page_gpus, running, watching
 from gpuguide.site.finding import (
     change_feed,
     code_links,
@@ -74,6 +74,7 @@ PARTS = (
     numbers,
     outline,
     page_digests,
+    page_gpus,
     record_downloads,
     record_list,
     repository_links,

@@ -150,6 +150,10 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (without("  topics: [ceilings, launches]\n"), "gpuguide:"),
         (without("[ceilings, launches]", "[ceilings, lunches]"), "  topics:"),
     ],
+    "gpu": [
+        (without("benchmarks: [ceilings,", "gpu: nvidia-b200\n  benchmarks: [ceilings,"), "  gpu:"),
+        (without("benchmarks: [ceilings,", "gpu: nvidia-h100-80gb-hbm3\n  benchmarks: [decode, ceilings,"), "  gpu:"),
+    ],
     "benchmarks": [
         (without("transfer-size]", "transfer-size, softmax]"), "  benchmarks:"),
         (without("transfer-size]", "transfer-size, copysize]"), "  benchmarks:"),
@@ -296,7 +300,7 @@ def test_no_rule_fires_on_a_good_page(write: Callable[..., Path], name: str) -> 
 
 def test_every_rule_is_tried_and_listed(repository: Path) -> None:
     rules = page_lint.sentences()
-    assert set(rules) == {*BREAKS, "file-name", "duplicate-label", "notebook-name"}
+    assert set(rules) == {*BREAKS, "file-name", "duplicate-label", "topic-gpu", "notebook-name"}
     assert len(rules) >= 15
     text = (repository / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^- `([a-z-]+)`: (.+)$", text, re.MULTILINE))
@@ -328,6 +332,15 @@ def test_a_label_stands_once_on_the_site(write: Callable[..., Path]) -> None:
     assert str(first).startswith(f"{two}:5: [duplicate-label] The label 'where' stands at {one}:3 already. Choose")
     assert second.line == 8
     assert broken([one]) == set()
+
+
+def test_the_pages_of_a_topic_speak_of_one_gpu(write: Callable[..., Path]) -> None:
+    other = TEMPLATE.replace("benchmarks: [ceil", "gpu: nvidia-h100-80gb-hbm3\n  benchmarks: [ceil", 1)
+    one, another = write(TEMPLATE, "tutorials/07-copies.md"), write(other, "tutorials/08-copies.md")
+    found = [finding for finding in page_lint.findings([one, another]) if finding.rule == "topic-gpu"]
+    assert {(finding.path, finding.line) for finding in found} == {(another, 4)}
+    assert all(str(one) in finding.problem and "nvidia-h100-80gb-hbm3" in finding.problem for finding in found)
+    assert "topic-gpu" not in broken([another])
 
 
 def test_a_notebooks_name_is_its_own(write: Callable[..., Path], tmp_path: Path) -> None:

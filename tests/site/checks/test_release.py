@@ -11,6 +11,7 @@ import synthetic_records as synthetic
 from small_site import FRONT, cell
 
 from gpuguide import claims as ledger
+from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import records, store
 from gpuguide.site.checks import release
@@ -19,6 +20,7 @@ from gpuguide.site.records import status
 from gpuguide.site.records.status import PageStatus
 
 PAGE = FRONT.format(benchmarks="copy-size") + "\n# Page\n\n" + cell("x = 1")
+REFERENCE_DEVICE = store.reference_device
 SHOW = "{measured}`copy-size/copy:bandwidth working_set=16384`"
 
 
@@ -90,6 +92,25 @@ def test_a_stale_record_of_another_gpu_blocks_nothing(repository: Path, monkeypa
     assert [blocker.split("/")[1] for blocker in found(repository)] == ["2x-nvidia-h100-80gb-hbm3", "cpu"]
     monkeypatch.setattr(store, "reference_device", lambda: synthetic.OTHER[0])
     assert [blocker.split("/")[1] for blocker in found(repository)] == ["cpu", synthetic.OTHER[0]]
+
+
+def test_what_blocks_is_what_a_page_declares_on_its_own_gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "repository", lambda: repository)
+    monkeypatch.setattr("gpuguide.claims.reading.load", list)
+    publish(repository, stale=True, device=synthetic.OTHER)
+    assert found(repository) == []
+    edit(repository, "benchmarks:", f"gpu: {synthetic.OTHER[0]}\n  benchmarks:")
+    edit(repository, "# Page\n", f"# Page\n\nIt is {SHOW}.\n")
+    setting = repository / "reference.toml"
+    setting.write_text(f'device = "{synthetic.PUBLISHED[0]}"\n', encoding="utf-8")
+    monkeypatch.setattr(store, "reference_file", lambda: setting)
+    monkeypatch.setattr(store, "reference_device", REFERENCE_DEVICE)
+    record, number = found(repository)
+    assert record.startswith(f"records/{synthetic.OTHER[0]}/copy-size.json: The record 'copy-size' of NVIDIA H200")
+    assert number.startswith("tutorials/00-page.md:")
+    publish(repository, stale=False, device=synthetic.OTHER)
+    publish(repository, stale=True)
+    assert found(repository) == [], "no page speaks of the other one any more"
 
 
 def test_a_failing_claim(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

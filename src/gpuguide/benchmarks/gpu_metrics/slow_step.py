@@ -160,8 +160,8 @@ class Training:
     def moved(self, tokens: torch.Tensor) -> torch.Tensor:
         """Copy a batch to the GPU: from pinned memory nobody waits for it, otherwise the host does.
 
-    The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
-    """
+        The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
+        """
         if self.way.waits or self.device.type != "cuda":
             return tokens.to(self.device)
         return tokens.pin_memory().to(self.device, non_blocking=True)

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuguide import claims as ledger
+from gpuguide.claims import pages
+from gpuguide.claims.pages import TEMPLATE
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference, store
 from gpuguide.measure.records import Record
+from gpuguide.site.execution import page_gpus
 from gpuguide.site.pages import page_source, skipped_cells
 from gpuguide.site.records import status
 
-TEMPLATE = "template.md"
-"""What one copies for a new tutorial; the site does not have it"""
 _ROLE = re.compile(r"\{(?:measured|ratio)\}`([^`]+)`")
 _NOT_RUN = re.compile(r"\bnot-run:")
 
@@ -56,7 +57,7 @@ def blockers(repository: Path, site: Path) -> list[Blocker]:
         If the site is not built.
     """
     sources = {path: path.read_text(encoding="utf-8") for path in page_files(repository)}
-    stale = [record for record in store.published_records() if record.stale and store.is_quotable(record)]
+    stale = [record for record in pages.spoken_of(store.published_records()) if record.stale]
     executed = {page.page: page for page in status.read(site)}
     return [
         *stale_records(stale),
@@ -91,10 +92,12 @@ def stale_numbers(stale: Sequence[Record], sources: Mapping[Path, str]) -> Itera
     """Yield each number in a page's prose that is read from a stale record."""
     known = {(record.device, record.benchmark) for record in stale}
     for path, source in sources.items():
+        page = page_source.read(source)
         for role in _ROLE.finditer(source):
             try:
                 name, *_, device = reference.parse(role[1])
-                record = store.published(name, device)
+                with page_gpus.speaking(page):
+                    record = store.published(name, device)
             except GpuguideError:
                 continue  # the build reports it
             if (record.device, name) in known:

@@ -7,6 +7,7 @@ when the cell runs, because its kernel knows what the page declares.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +18,21 @@ from gpuguide.measure import digest, store
 from gpuguide.site.execution.faults import naming
 from gpuguide.site.pages import page_source
 
+SEVERAL = re.compile(r"\d+x")
+"""So many of the page's GPU"""
+
 
 def check(path: Path, source: str) -> None:
-    """Raise, with file and line, if the cells name a record that the page does not declare or that does not exist."""
+    """Raise, with file and line, if the cells name a record that the page must not read.
+
+    It does not declare it, it does not exist, or it is of another GPU than the page's.
+    """
     for line, name in undeclared(source):
         raise SphinxError(f"{path}:{line}: {store.undeclared(name)}")
     for line, name, device in asked_for(source):
         with naming(f"{path}:{line}"):
+            if store.kind(device) not in (store.reference_device(), store.CPU) and not SEVERAL.fullmatch(device):
+                raise GpuguideError(store.another_gpu(device))
             store.published(name, device)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from gpuguide.measure import digest
+from gpuguide.measure import digest, store
 
 if TYPE_CHECKING:
     import subprocess
@@ -82,7 +82,7 @@ class Kernel:
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.manager = AsyncKernelManager(transport="ipc", connection_file=str(folder.parent / "kernel.json"))
         arguments = ["-f", self.manager.connection_file, "--HistoryManager.hist_file=:memory:"]
-        self._process = _CONTEXT.Process(target=be_kernel, args=(arguments, str(folder), dict(settings)))
+        self._process = _CONTEXT.Process(target=be_kernel, args=(arguments, str(folder), {**own_records(), **settings}))
         self.manager.provisioner = ForkedKernel(
             self._process, parent=self.manager, kernel_spec=self.manager.kernel_spec
         )
@@ -97,6 +97,13 @@ class Kernel:
         if self._process.pid is not None:
             end_session(self._process.pid)
             self._process.join()
+
+
+def own_records() -> dict[str, str]:
+    """Return the setting that names the reader's own records, by their whole name: a kernel is in another folder."""
+    store.overlay_to_write()  # which makes the name absolute
+    named = os.environ.get(store.OVERLAY_VARIABLE)
+    return {} if named is None else {store.OVERLAY_VARIABLE: named}
 
 
 class ForkedKernel(LocalProvisioner):

@@ -3,8 +3,8 @@
 The execution cache of MyST-NB knows a page by its cells, their metadata and its kernel's description. A digest of
 all else that the page uses goes into that description: the gpuguide modules it imports, directly or not, the data
 files that stand beside them, the versions of the other packages that these and the page import, the records that its
-front matter declares, and those that ceilings are taken from if it declares the benchmark ``ceilings``. A page whose
-digest has changed is read again, and the cache then finds no entry for it.
+front matter declares, those that ceilings are taken from if it declares the benchmark ``ceilings``, and the GPU that it
+speaks of. A page whose digest has changed is read again, and the cache then finds no entry for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest, machines, store
-from gpuguide.site.execution import declared_records, installed
+from gpuguide.site.execution import declared_records, installed, page_gpus
 from gpuguide.site.execution.faults import naming
 from gpuguide.site.pages import page_source
 
@@ -37,17 +37,21 @@ def changed_pages(
 ) -> list[str]:
     """Compute the digest of every executed page, and return the pages whose digest is new."""
     before: dict[str, str] = vars(env).get("gpuguide_digests", {})
-    digests = {}
+    digests, gpus = {}, {}
     for docname in env.found_docs:
         path = Path(env.doc2path(docname))
         if path.suffix == ".md":
             with naming(path):
                 source = path.read_text(encoding="utf-8")
                 page = page_source.read(source)
+            page_gpus.check_named(path, source, page)
+            if page.gpu:
+                gpus[docname] = page.gpu
             if page.executed:
-                with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"):
+                with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"), page_gpus.speaking(page):
                     declared_records.check_published(page)
                     digests[docname] = page_digest(page)
+    page_gpus.note(env, gpus)
     vars(env)["gpuguide_digests"] = digests
     return [docname for docname, now in digests.items() if before.get(docname) != now]
 
@@ -67,19 +71,19 @@ def mark(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def page_digest(page: page_source.Page) -> str:
-    """Return a digest of all that a page uses, its own text aside."""
+    """Return a digest of all that a page uses, its own text aside; it speaks of the reference GPU."""
     total = hashlib.sha256()
     code = _parsable(page.code)
     modules = frozenset(digest.transitive(digest.imports_of(code)))
-    total.update(digest.source_digest(modules).encode())
-    total.update(repr(installed.versions(code, modules)).encode())
+    total.update(f"{digest.source_digest(modules)} {page.gpu} {installed.versions(code, modules)!r}".encode())
     if "gpuguide.measure.store" in modules:
         total.update(store.reference_device().encode())
     for path in data_files(modules):
         total.update(path.name.encode() + path.read_bytes())
     for name in read_by(page):
         for path in store.record_files(name):
-            total.update(path.read_bytes() + str(store.load(path).stale).encode())
+            mine = not path.is_relative_to(store.published_folder())
+            total.update(f"{path.parent.name} {'own' * mine} {store.load(path).stale}".encode() + path.read_bytes())
     return total.hexdigest()[:16]
 
 

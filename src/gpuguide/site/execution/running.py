@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
-from gpuguide.measure import store
-from gpuguide.site.execution import cell_faults, declared_records, outputs_cache
+from gpuguide.measure import page_gpu, store
+from gpuguide.site.execution import cell_faults, declared_records, outputs_cache, page_gpus
 from gpuguide.site.pages import page_source
 
 if TYPE_CHECKING:
@@ -74,16 +74,22 @@ def jobs_for(app: Sphinx, docnames: Iterable[str]) -> Iterator[Job]:
         if any(PurePosixPath(path.as_posix()).match(each) for each in app.config.nb_execution_excludepatterns):
             continue
         source = path.read_text(encoding="utf-8")
-        declared_records.check(path, source)
+        page = page_source.read(source)
+        with page_gpus.speaking(page):
+            declared_records.check(path, source)
         notebook = outputs_cache.notebook(env, docname)
         config = {**vars(vars(env)["mystnb_config"]), **notebook.metadata.get("mystnb", {})}
         if config["execution_mode"] == "off":
             continue
         cache = cache or get_cache(outputs_cache.folder(env))
         if not outputs_cache.holds(cache, notebook):
-            page = page_source.read(source)
-            settings = {"GPUGUIDE_SITE_BUILD": "1", store.DECLARED_VARIABLE: ",".join(page.benchmarks)}
-            yield Job(docname, str(path), notebook, config["execution_timeout"], settings, libraries_in(page))
+            yield Job(docname, str(path), notebook, config["execution_timeout"], settings_of(page), libraries_in(page))
+
+
+def settings_of(page: page_source.Page) -> dict[str, str]:
+    """Return what is added to the environment of a page's kernel: what it declares, and its GPU."""
+    declared = ",".join(page.benchmarks)
+    return {"GPUGUIDE_SITE_BUILD": "1", store.DECLARED_VARIABLE: declared, page_gpu.VARIABLE: page.gpu}
 
 
 def libraries_in(page: page_source.Page) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ written again when any was.
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuguide.claims import pages
 from gpuguide.measure import digest, store
 from gpuguide.measure.records import Record
 from gpuguide.site.pages import ages
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 DAY = "today"
 """What a page watches, beside the paths of folders, if it shows ages"""
+GPUS = "gpus"
+"""What a page watches if it shows something of pages that may speak of another GPU"""
 
 
 def connect(app: Sphinx) -> None:
@@ -56,9 +60,23 @@ def note_day(env: BuildEnvironment) -> None:
     _watched(env).setdefault(env.docname, {})[DAY] = ages.today().isoformat()
 
 
+def note_gpus(env: BuildEnvironment) -> None:
+    """Read the page again when another page, or a topic of the ledger, comes to speak of another GPU."""
+    _watched(env).setdefault(env.docname, {})[GPUS] = state_of(env, GPUS)
+
+
 def note_other_pages(env: BuildEnvironment) -> None:
     """Write the page again when any page was read, and so perhaps run."""
     _showing_others(env).add(env.docname)
+
+
+def state_of(env: BuildEnvironment, name: str) -> str:
+    """Return what a page that watches something compares: the day, the GPUs of pages, or what is in a folder."""
+    if name == DAY:
+        return ages.today().isoformat()
+    if name == GPUS:
+        return json.dumps([vars(env).get("gpuguide_gpus", {}), pages.gpus_of_topics()], sort_keys=True)
+    return content(Path(name))
 
 
 def content(folder: Path) -> str:
@@ -73,9 +91,9 @@ def content(folder: Path) -> str:
 def changed_pages(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Return the pages that watch a folder whose content is not what it was, or show ages from another day."""
+    """Return the pages that watch a folder whose content is not what it was, other GPUs, or ages of another day."""
     watched = {name for noted in _watched(env).values() for name in noted}
-    now = {name: ages.today().isoformat() if name == DAY else content(Path(name)) for name in watched}
+    now = {name: state_of(env, name) for name in watched}
     return [
         docname for docname, noted in _watched(env).items() if any(now[name] != then for name, then in noted.items())
     ]

@@ -140,7 +140,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     took = f"{executed_in(app.env, docname)} on a CPU to run it." if not page.not_run else f"not known: {page.not_run}."
     known = {"Reading": minutes, "Time": took, **facts(pieces, page, doctree)}
     extras = opening_cells.requirements(Path(app.confdir), page.extras) if page.extras else {}
-    install = opening_cells.install(WHEEL, addresses.wheel(), extras)
+    install = opening_cells.install(WHEEL, addresses.wheel(), extras, page.gpu)
 
     def with_opening(outputs: str) -> Any:
         summary = opening_cells.summary(

@@ -11,6 +11,7 @@ from nbformat import v4
 from packaging.requirements import Requirement
 
 import gpuguide
+from gpuguide.measure import page_gpu
 
 INSTALL = """\
 # Installs {what}.
@@ -58,6 +59,12 @@ else:
     needed = {needed}
     wanted = [text for package, text in needed.items() if is_missing(package)]
 """
+GPU = '''
+
+# The published numbers are those of this GPU.
+import os
+
+os.environ["{variable}"] = "{gpu}"'''
 
 
 def summary(heading: str, purpose: str, facts: Mapping[str, str | Sequence[str]]) -> str:
@@ -78,7 +85,7 @@ def summary(heading: str, purpose: str, facts: Mapping[str, str | Sequence[str]]
     return "\n\n".join([heading, purpose, "\n".join(lines)])
 
 
-def install(wheel: str, address: str | None, extras: Mapping[str, Sequence[str]]) -> str:
+def install(wheel: str, address: str | None, extras: Mapping[str, Sequence[str]], gpu: str = "") -> str:
     """Return the second cell, which installs the library and the page's extras where they are missing.
 
     Parameters
@@ -89,6 +96,8 @@ def install(wheel: str, address: str | None, extras: Mapping[str, Sequence[str]]
         Where the site offers the wheel, if it is known where the site is.
     extras : mapping of str to sequence of str
         The extras that the page needs, and what pip calls for in each; see :func:`requirements`.
+    gpu : str
+        The GPU that the page names, which the library then takes published records of; empty for the default.
     """
     elsewhere = FROM_SITE.format(address=address) if address else FROM_ZIP_ONLY
     needed = {Requirement(text).name: text for texts in extras.values() for text in texts}
@@ -98,7 +107,7 @@ def install(wheel: str, address: str | None, extras: Mapping[str, Sequence[str]]
         elsewhere=elsewhere,
         extras=f"[{','.join(extras)}]" if extras else "",
         further=FURTHER.format(needed=_mapping(needed)) if needed else "",
-    )
+    ) + (GPU.format(variable=page_gpu.VARIABLE, gpu=gpu) if gpu else "")
 
 
 def requirements(project: Path, extras: Sequence[str]) -> dict[str, list[str]]:

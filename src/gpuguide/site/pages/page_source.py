@@ -9,13 +9,14 @@ from typing import Any
 
 import yaml
 
+from gpuguide.claims import pages
+from gpuguide.claims.pages import FRONT_MATTER
 from gpuguide.errors import GpuguideError
 
-_FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 _CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _CELL_OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _DISPLAY_NAME = re.compile(r"^(  display_name: .*)$", re.MULTILINE)
-_KNOWN = {"topics", "benchmarks", "extras", "gpu-extras", "downloads", "not-run"}
+_KNOWN = {"topics", "benchmarks", "gpu", "extras", "gpu-extras", "downloads", "not-run"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Page:
     """What it is about, by the names that modules, benchmarks and claims have too"""
     benchmarks: tuple[str, ...] = ()
     """The records that it may read"""
+    gpu: str = ""
+    """The GPU whose records it speaks of, by the name of their folder; empty for the default"""
     extras: tuple[str, ...] = ()
     """The optional dependencies that it needs"""
     gpu_extras: tuple[str, ...] = ()
@@ -88,22 +91,17 @@ def read(source: str) -> Page:
     GpuguideError
         If the front matter is not YAML, or its ``gpuguide`` entry holds what no one reads.
     """
-    match = _FRONT_MATTER.match(source)
-    try:
-        front = yaml.safe_load(match[1]) if match else {}
-    except yaml.YAMLError as error:
-        raise GpuguideError(f"The front matter is not YAML: {error}.") from error
-    if not isinstance(front, dict):
-        raise GpuguideError(f"The front matter is {front!r}; write names and values.")
+    front = pages.front_matter(source)
     own = front.get("gpuguide") or {}
     if not isinstance(own, dict) or set(own) - _KNOWN:
         raise GpuguideError(f"The entry gpuguide of the front matter is {own!r}; it holds {', '.join(sorted(_KNOWN))}.")
     return Page(
         executed="kernelspec" in front,
-        topics=_names(own, "topics"),
-        benchmarks=_names(own, "benchmarks"),
-        extras=_names(own, "extras"),
-        gpu_extras=_names(own, "gpu-extras"),
+        topics=pages.names(own, "topics"),
+        benchmarks=pages.names(own, "benchmarks"),
+        gpu=pages.gpu_named(own),
+        extras=pages.names(own, "extras"),
+        gpu_extras=pages.names(own, "gpu-extras"),
         downloads=str(own.get("downloads", "nothing")),
         not_run=str(own.get("not-run", "")),
         code="\n".join(_code(cell) for cell in _CODE_CELL.findall(source)),
@@ -121,7 +119,7 @@ def marked(source: str, digest: str) -> str:
     GpuguideError
         If there is no ``display_name`` on a line of its own.
     """
-    front = _FRONT_MATTER.match(source)
+    front = FRONT_MATTER.match(source)
     head, count = _DISPLAY_NAME.subn(rf"\1 {digest}", front[0] if front else "", count=1)
     if count != 1:
         raise GpuguideError(
@@ -132,16 +130,7 @@ def marked(source: str, digest: str) -> str:
 
 def front_line(source: str, key: str) -> int:
     """Return the line of a page's front matter that has this key, counted from one, or the first line."""
-    front = _FRONT_MATTER.match(source)
-    lines = front[0].splitlines() if front else []
-    return next((number for number, line in enumerate(lines, 1) if line.strip().startswith(f"{key}:")), 1)
-
-
-def _names(entry: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    value = entry.get(field) or []
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise GpuguideError(f"The entry gpuguide.{field} of the front matter is {value!r}; write a list of names.")
-    return tuple(value)
+    return pages.front_line(source, key)
 
 
 def _code(cell: str) -> str:

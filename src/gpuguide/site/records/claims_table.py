@@ -131,8 +131,9 @@ class _Ledger(SphinxDirective):
             for path in digest.files_reached(function):
                 self.env.note_dependency(str(path))
         watching.note_reference(self.env)
-        for name in claim.benchmarks:
-            watching.note_record(self.env, store.published(name))
+        with claim.speaking():
+            for name in claim.benchmarks:
+                watching.note_record(self.env, store.published(name))
         shown: list[Node] = [nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict)]
         if ledger.unread(claim):
             shown += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
@@ -171,6 +172,8 @@ class _Ledger(SphinxDirective):
     def note_ledger(self) -> None:
         """Read the page again when any file of the ledger changes, or a new one appears."""
         watching.note_folder(self.env, ledger.LEDGER.parent)
+        with faults.reporting(self.get_location()):
+            watching.note_gpus(self.env)
 
 
 def worded(words: Callable[[ledger.Claim], str], claim: ledger.Claim) -> str:
@@ -206,6 +209,7 @@ class Claims(_Ledger):
         with faults.reporting(self.get_location()):
             claims = chosen(self.arguments[0])
             shown = named(self.options["show"].split(), claims) if "show" in self.options else most_surprising(claims)
+            check_gpu(shown)
         found: list[Node] = [*self.blocks(shown)]
         if claims and CLAIMS_PAGE in self.env.found_docs:
             found.append(self.others(claims, len(claims) - len(shown)))
@@ -274,6 +278,18 @@ class AllClaims(_Ledger):
         return nodes.section(
             "", nodes.title("", title), count, *self.blocks(claims), ids=[identifier], names=[identifier]
         )
+
+
+def check_gpu(claims: Iterable[ledger.Claim]) -> None:
+    """Raise if a claim reads records of another GPU than that of which the page speaks."""
+    here = store.reference_device()
+    for claim in claims:
+        if claim.benchmarks and (there := claim.gpu or store.default_device()) != here:
+            raise GpuguideError(
+                f"The claim {claim.id!r} is checked on {there}, the GPU of its topic {claim.topic!r}, and this page "
+                f"speaks of {here}: a page never mixes two GPUs. Name {there} in the page's front matter, or show "
+                "another claim."
+            )
 
 
 def most_surprising(claims: Sequence[ledger.Claim]) -> list[ledger.Claim]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
+from gpuguide.claims import pages
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record, Run
 from gpuguide.site.execution import faults, watching
@@ -34,7 +35,8 @@ class RecordList(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         with faults.reporting(self.get_location()):
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
-            texts = declared()
+            watching.note_gpus(self.env)
+            texts, self.spoken_of = declared(), pages.spoken_of(records)
             for record in records:
                 watching.note_record(self.env, record)
                 name, text = record.benchmark, texts[record.benchmark]
@@ -56,12 +58,14 @@ class RecordList(SphinxDirective):
         items += nodes.list_item("", nodes.paragraph("", contents(record)))
         for reason, count in reasons(record).items():
             items += nodes.list_item("", nodes.paragraph("", f"{count} not measured: {reason}"))
-        if record.stale and store.is_quotable(record):
+        if record.stale and record in self.spoken_of:
             stale = nodes.inline("", "stale", classes=["gg-stale"])
             text = nodes.Text(" The code that measured this has changed since.")
             items += nodes.list_item("", nodes.paragraph("", "", stale, text))
         elif record.stale:
-            items += nodes.list_item("", nodes.paragraph("", f"{reference_gpu.age(record).capitalize()}."))
+            items += nodes.list_item(
+                "", nodes.paragraph("", f"{reference_gpu.age(record, spoken_of=False).capitalize()}.")
+            )
         up = "../" * self.env.docname.count("/")
         files = nodes.paragraph("", "Download: ")
         for position, (kind, shown) in enumerate(FORMATS.items()):

@@ -18,11 +18,12 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide import claims as ledger
+from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import store
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record
-from gpuguide.site.execution import faults, watching
+from gpuguide.site.execution import faults, page_gpus, watching
 from gpuguide.site.pages import ages, page_source, skipped_cells
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records.claims_table import counted
@@ -102,8 +103,9 @@ def _page_status(env: BuildEnvironment, docname: str) -> PageStatus:
 
 
 def records_of(page: page_source.Page, source: str) -> list[Record]:
-    """Return the published records that a page reads: of the reference GPU, and of each device its source names."""
-    devices = dict.fromkeys([*store.reference_devices(), *_DEVICE.findall(source)])
+    """Return the published records that a page reads: of its GPU, and of each device its source names."""
+    with page_gpus.speaking(page):
+        devices = dict.fromkeys([*store.reference_devices(), *_DEVICE.findall(source)])
     return [
         record
         for name in page.benchmarks
@@ -142,14 +144,16 @@ class Status(SphinxDirective):
             records = store.published_records()
             for record in records:
                 watching.note_record(self.env, record)
+            watching.note_gpus(self.env)
             devices = len({record.device for record in records})
-            stale = [record for record in records if record.stale]
-            old = sum(map(store.is_quotable, stale))
+            spoken_of = pages.spoken_of(records)
+            old = sum(record.stale for record in spoken_of)
             lines = [f"{counted(len(records), 'record')} on {counted(devices, 'device')}."]
             if records:
                 state = f"{old} stale" if old else "none of them stale"
-                lines[0] += f" Text speaks of those of {reference_gpu.name()} and of a processor, {state}."
-            if others := len(stale) - old:
+                gpus = dict.fromkeys(record.device_name for record in spoken_of if record.device != store.CPU)
+                lines[0] += f" Text speaks of those of {', '.join(gpus)} and of a processor, {state}."
+            if others := sum(record.stale for record in records) - old:
                 lines.append(f"{counted(others, 'record')} of other devices, measured with earlier code.")
             outcomes = ledger.check()
             wrong = [outcome.claim.id for outcome in outcomes if not outcome.ok]
@@ -181,12 +185,15 @@ class RecordStatusTable(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         rows: list[list[Cell]] = []
         with faults.reporting(self.get_location()):
-            for record in sorted(store.published_records(), key=lambda record: (record.benchmark, record.device)):
+            watching.note_gpus(self.env)
+            records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
+            spoken_of = pages.spoken_of(records)
+            for record in records:
                 watching.note_record(self.env, record)
-                rows.append(self.row(record))
+                rows.append(self.row(record, record in spoken_of))
         return [table(["benchmark", "device", "measured", "age", "commit", "state", "files"], rows)]
 
-    def row(self, record: Record) -> list[Cell]:
+    def row(self, record: Record, spoken_of: bool) -> list[Cell]:
         """Return what is said of one record."""
         day = measured_on(record)
         up = "../" * self.env.docname.count("/")
@@ -195,7 +202,7 @@ class RecordStatusTable(SphinxDirective):
             files += [nodes.reference("", kind.upper(), refuri=up + address(record, kind)), nodes.Text(" ")]
         name = nodes.literal("", record.benchmark)
         when = nodes.inline("", day.isoformat(), classes=["gg-day"])
-        return [name, record.device_name, when, ages.age(day), commits(record), state(record), files[:-1]]
+        return [name, record.device_name, when, ages.age(day), commits(record), state(record, spoken_of), files[:-1]]
 
 
 class EquivalenceTable(SphinxDirective):
@@ -218,9 +225,9 @@ class EquivalenceTable(SphinxDirective):
         ]
 
 
-def state(record: Record) -> Cell:
+def state(record: Record, spoken_of: bool) -> Cell:
     """Return whether a record is stale, as a mark if text speaks of it."""
-    if record.stale and not store.is_quotable(record):
+    if record.stale and not spoken_of:
         return "earlier code"
     return nodes.inline("", "stale", classes=["gg-stale"]) if record.stale else "fresh"
 

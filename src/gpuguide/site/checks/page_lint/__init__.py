@@ -13,6 +13,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.site.checks.page_lint import cell_rules, form_rules, record_rules, site_rules, text_rules, tutorial_rules
 from gpuguide.site.checks.page_lint.rules import RULES, Finding
 from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.execution import page_gpus
 
 __all__ = ["Finding", "findings", "page_files", "sentences"]
 
@@ -35,11 +36,13 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
     for path in paths:
         source = Source(path, path.read_text(encoding="utf-8"))
         try:
-            found += [finding for rule in RULES.values() for finding in rule.findings(source)]
+            with page_gpus.speaking(source.page):
+                found += [finding for rule in RULES.values() for finding in rule.findings(source)]
             sources.append(source)
         except GpuguideError as error:
             found.append(Finding(path, 1, "front-matter", str(error), "Correct it as it is in tutorials/template.md."))
-    found += [*site_rules.duplicate_labels(sources), *site_rules.notebook_names(sources)]
+    for across_pages in site_rules.RULES:
+        found += across_pages(sources)
     return sorted(found, key=lambda finding: (str(finding.path), finding.line, finding.rule))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from gpuguide.measure import store
 from gpuguide.site.checks.page_lint.rules import Finding
-from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
 from gpuguide.site.notebooks import downloads
 
 SENTENCES = {
     "duplicate-label": "A label stands once on the whole site.",
+    "topic-gpu": "The pages of a topic speak of one GPU, on which the topic's claims are checked.",
     "notebook-name": "No two tutorials have one name, and none has the name of a Python module.",
 }
 
@@ -36,6 +38,21 @@ def _labels(source: Source) -> Iterator[tuple[int, str]]:
             yield directive.line, found[1].lower()
 
 
+def gpus_of_topics(sources: Sequence[Source]) -> Iterator[Finding]:
+    """Yield each page that speaks of another GPU than a page before it on the same topic."""
+    taken: dict[str, tuple[Source, str]] = {}
+    for source in sources:
+        page = source.page
+        device = page.gpu or store.default_device()
+        speaks = bool(page.gpu or page.benchmarks) and source.path.stem != TEMPLATE
+        for topic in page.topics if speaks else ():
+            first, other = taken.setdefault(topic, (source, device))
+            if other != device:
+                problem = f"On the topic {topic!r} it speaks of {device}, and {first.path} of {other}."
+                line = source.front_line("gpu" if page.gpu else "topics")
+                yield Finding(source.path, line, "topic-gpu", problem, "Name one GPU on all pages of a topic.")
+
+
 def notebook_names(sources: Sequence[Source]) -> Iterator[Finding]:
     """Yield each tutorial whose downloads would have the name of another's, or of a module."""
     tutorials = {source.path.with_suffix("").as_posix(): source for source in sources if source.is_tutorial}
@@ -43,3 +60,10 @@ def notebook_names(sources: Sequence[Source]) -> Iterator[Finding]:
     for name, problem, remedy in downloads.wrong_names(paths):
         problem = problem[0].upper() + problem[1:]
         yield Finding(tutorials[name].path, 1, "notebook-name", problem, remedy)
+
+
+RULES: tuple[Callable[[Sequence[Source]], Iterator[Finding]], ...] = (
+    duplicate_labels,
+    gpus_of_topics,
+    notebook_names,
+)

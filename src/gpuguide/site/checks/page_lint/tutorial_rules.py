@@ -7,9 +7,11 @@ import re
 from typing import Any
 
 from gpuguide.claims import topics as known_topics
-from gpuguide.measure import digest, machines
+from gpuguide.errors import GpuguideError
+from gpuguide.measure import digest, machines, store
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
+from gpuguide.site.execution import declared_records
 from gpuguide.site.pages import reading
 
 FRONT_MATTER: dict[str, dict[str, Any]] = {
@@ -88,6 +90,17 @@ def benchmarks(source: Source) -> Found:
             name == machines.CEILINGS and _USES_CEILINGS.search(body)
         ):
             yield line, f"The page declares {name!r} and does not read it.", "Remove it from the front matter."
+
+
+@rule("gpu")
+def gpu(source: Source) -> Found:
+    """The GPU that the front matter names has published records, and one of every benchmark that the page declares."""
+    if source.page.gpu:
+        try:
+            store.check_reference()
+            declared_records.check_published(source.page)
+        except GpuguideError as error:
+            yield source.front_line("gpu"), str(error), "Name another GPU, or measure on this one what is missing."
 
 
 @rule("opening", tutorials_only=True)
