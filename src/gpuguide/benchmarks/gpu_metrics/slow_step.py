@@ -1,8 +1,9 @@
 """A training step that is slow in everyday ways, mended one change at a time, and what a GPU's readings say each time.
 
-The model has the shape of GPT-2 small and its text is Python's standard library. Most habits of the slow version are the
-default of some library, or what a first version of a program does. Two are our choice: the length of the documents, which
-sets how long tokenising takes, and the optimizer's loop over parameters, where PyTorch's default on a GPU is ``foreach``.
+The model has the shape of GPT-2 small and its text is Python's standard library. Most habits of the slow version are
+the default of some library, or what a first version of a program does. Two are our choice: the length of the documents,
+which sets how long tokenising takes, and the optimizer's loop over parameters, where PyTorch's default on a GPU is
+``foreach``.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ class Training:
     def moved(self, tokens: torch.Tensor) -> torch.Tensor:
         """Copy a batch to the GPU: from pinned memory nobody waits for it, otherwise the host does.
 
-    The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
-    """
+        The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
+        """
         if self.way.waits or self.device.type != "cuda":
             return tokens.to(self.device)
         return tokens.pin_memory().to(self.device, non_blocking=True)
