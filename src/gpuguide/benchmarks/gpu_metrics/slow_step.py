@@ -1,15 +1,9 @@
 """A training step that is slow in everyday ways, mended one change at a time, and what a GPU's readings say each time.
 
 The model has the shape of GPT-2 small and its text is Python's standard library. Most habits of the slow version are
-<<<<<<< HEAD
-the default of some library, or what a first version of a program does. Two are our choice: the length of the
-documents, which sets how long tokenising takes, and the optimizer's loop over parameters, where PyTorch's default on a
-GPU is ``foreach``.
-=======
 the default of some library, or what a first version of a program does. Two are our choice: the length of the documents,
 which sets how long tokenising takes, and the optimizer's loop over parameters, where PyTorch's default on a GPU is
 ``foreach``.
->>>>>>> t3
 """
 
 from __future__ import annotations
