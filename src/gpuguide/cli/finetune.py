@@ -26,8 +26,10 @@ PROCESSES, LOCAL, RANK = "WORLD_SIZE", "LOCAL_RANK", "RANK"
 
 
 def finetune(
-    data: Annotated[Path, typer.Argument(metavar="FILE", help="A text, JSON Lines (.jsonl) or Parquet.")],
-    model: Annotated[str, typer.Option(help="main, draft, gpt2 (downloads it), or a checkpoint's folder.")] = "main",
+    data: Annotated[Path, typer.Argument(metavar="FILE", help="A text, JSON Lines (.jsonl) or Parquet, in UTF-8.")],
+    model: Annotated[
+        str, typer.Option(help="main, draft, gpt2 (downloads it), or a folder with a GPT-2 or Llama 3 checkpoint.")
+    ] = "main",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")] = Path("my-finetune"),
     held_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What to measure with; by default a tenth of the data.")
@@ -63,7 +65,9 @@ def finetune(
     weights: Annotated[
         str, typer.Option(help="plain, int8, int4 or nf4, for the frozen matrices beside adapters.")
     ] = "plain",
-    loss: Annotated[str, typer.Option(help="What counts: all, or the answers of conversations.")] = "all",
+    loss: Annotated[
+        str, typer.Option(help="What counts: all, or the answers of conversations, less those of weight 0.")
+    ] = "all",
     compiled: Annotated[
         bool, typer.Option("--compile", help="Compile the model: pays in long runs, after a minute.")
     ] = False,

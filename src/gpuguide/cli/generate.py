@@ -51,8 +51,13 @@ class Times:
 
 
 def generate(
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="What to continue; - reads standard input.")],
-    model: Annotated[str, typer.Option(help="main, draft, gpt2 (downloads it), or a checkpoint's folder.")] = "main",
+    prompt: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="What to continue, special tokens by their names; - reads standard input."),
+    ],
+    model: Annotated[
+        str, typer.Option(help="main, draft, gpt2 (downloads it), or a folder with a GPT-2 or Llama 3 checkpoint.")
+    ] = "main",
     tokens: Annotated[
         int | None, typer.Option(min=1, help=f"New tokens at most; by default {NEW_TOKENS}, or what has room.")
     ] = None,

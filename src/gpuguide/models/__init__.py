@@ -62,7 +62,7 @@ def load(name: str | Path = "main", dtype: torch.dtype = torch.float32) -> Loade
     ----------
     name : str or Path
         ``main`` and ``draft`` come with the library. ``gpt2`` is downloaded (548 MB) unless it was before. Anything
-        else is a folder with a GPT-2 or Llama checkpoint in the format of ``transformers``.
+        else is a folder with a checkpoint in the format of ``transformers``, of GPT-2 or of the Llama 3 family.
     dtype : torch.dtype
         Format of the model's weights, whatever the stored one is: fp32, bf16, fp16 or fp64.
 

@@ -1,7 +1,8 @@
 """Checkpoints in the format of ``transformers``: ``config.json``, ``tokenizer.json`` and the weights.
 
-GPT-2 (:mod:`gpuguide.models.gpt2_checkpoint`) and Llama (:mod:`gpuguide.models.llama_checkpoint`) can be read. Weights
-are in ``model.safetensors``, or in several files that ``model.safetensors.index.json`` names.
+GPT-2 (:mod:`gpuguide.models.gpt2_checkpoint`) and Llama (:mod:`gpuguide.models.llama_checkpoint`) can be read, with a
+byte-level tokenizer (:mod:`gpuguide.models.tokenizer`). Weights are in ``model.safetensors``, or in several files that
+``model.safetensors.index.json`` names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GPT-2 in one file: token numbers go in, logits come out.
 
-The shapes, the order of the operations and the initial values are those of GPT-2, so the weights of any GPT-2
+The shapes, the order of the operations and the initial values are those of GPT-2, so the weights of a GPT-2
 checkpoint fit (:mod:`gpuguide.models.checkpoint` reads them) and give the same logits as
 ``transformers.GPT2LMHeadModel``.
 
