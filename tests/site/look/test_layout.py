@@ -252,6 +252,8 @@ def test_percent_is_written_in_one_way() -> None:
     apart = re.compile(r"\d[\s\u00a0]%(?![\w(])")
     found = {}
     for path in [*SITE.glob("*.html"), *SITE.glob("[dt]*/*.html")]:
+        if path.name == "measurements.html":  # it quotes what records hold
+            continue
         article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article, main")
         for code in article.select("pre, script"):
             code.decompose()

@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = start(tmp_path_factory.mktemp("site"))
     made.record("matmul-size")
     made.record("matmul-size", 0.5, device=synthetic.OTHER)
-    made.page("index", PAGE, benchmarks="matmul-size")
+    made.page("index", f"{PAGE}\n\n```{{toctree}}\ntutorials/00-first\n```", benchmarks="matmul-size")
     made.page("tutorials/00-first", PAGE, benchmarks="matmul-size")
     build = made.build()
     assert build.status == 0, build.output

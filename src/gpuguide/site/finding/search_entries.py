@@ -290,5 +290,5 @@ def records(app: Sphinx) -> Iterator[Entry]:
         yield Entry("Measurement", name, f"{uri}#record-{record.device}-{record.benchmark}", ", ".join(metrics), also)
     for benchmark, names in listed.items():  # once, on however many devices it ran
         text = texts[benchmark]
-        known_as = (benchmark, f"benchmark {text['title']} {' '.join(sorted(names))}")
-        yield Entry("Measurement", text["title"], f"{uri}#{benchmark}", text["question"], known_as)
+        called = (benchmark, f"benchmark {text['title']} {' '.join(sorted(names))}")
+        yield Entry("Measurement", text["title"], f"{uri}#{benchmark}", text["question"], called)
