@@ -148,7 +148,8 @@ def other_names(given: Collection[str], wanted: Collection[str]) -> str:
             return (
                 f" The names hold {inner!r}, which {maker} puts there; save the model inside it, or rename the tensors."
             )
-    if LM_HEAD in given and any(name.endswith(EMBEDDINGS) and name not in given for name in wanted):
+    tied = LM_HEAD not in wanted
+    if tied and LM_HEAD in given and any(name.endswith(EMBEDDINGS) and name not in given for name in wanted):
         return (
             f" Of the embedding and the head, which are one matrix, the file has {LM_HEAD} alone; load it with "
             "transformers.AutoModelForCausalLM and save it again."

@@ -132,7 +132,7 @@ def test_what_has_no_weight_is_not_learnt(folder: Path, template: str | None, fi
 def test_answers_that_do_not_begin_as_they_are_asked_for(folder: Path, template: str, expected: str) -> None:
     ours = with_template(folder, template, {})
     said = [*TURNS[:4], {**TURNS[4], **({"tool_calls": CALL} if "CALL" in template else {})}]
-    assert learnt(ours, said)[-1] == expected
+    assert learnt(ours, said)[-1].strip() == expected.strip()  # a line break of the header and spaces are one token
 
 
 def test_weights_where_every_token_counts_are_refused(folder: Path, tmp_path: Path) -> None:
