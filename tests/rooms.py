@@ -10,15 +10,16 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "gpuguide"
 MAY_IMPORT = {
     "errors": set[str](),
+    "file_kinds": {"errors"},
     "hardware": {"errors"},
     "measure": {"hardware", "errors"},
     "kernels": {"errors"},
     "costs": {"hardware", "errors"},
     "systems": {"kernels", "costs", "errors"},
-    "topic": {"kernels", "costs", "errors"},
-    "models": {"topic", "kernels", "costs", "hardware", "errors"},
+    "topic": {"file_kinds", "kernels", "costs", "errors"},
+    "models": {"file_kinds", "topic", "kernels", "costs", "hardware", "errors"},
     "inference": {"models", "topic", "kernels", "costs", "errors"},
-    "finetuning": {"inference", "models", "topic", "measure", "kernels", "costs", "hardware", "errors"},
+    "finetuning": {"file_kinds", "inference", "models", "topic", "measure", "kernels", "costs", "hardware", "errors"},
     "interconnect": {"hardware", "kernels", "costs", "errors"},
     "benchmarks": {
         "measure",

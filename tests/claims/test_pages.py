@@ -9,7 +9,7 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide import claims
-from gpuguide.claims import pages
+from gpuguide.claims import pages, quoted
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import page_gpu, records, reference_gpu, store
 from gpuguide.plotting import other_gpus
@@ -131,12 +131,12 @@ def places(records: list[records.Record]) -> set[tuple[str, str]]:
 
 def test_what_must_be_fresh_is_what_pages_declare_on_their_own_gpu(page: Write, ledger: Path) -> None:
     every = store.published_records()
-    assert places(pages.spoken_of(every)) == {(H200, name) for name in synthetic.BENCHMARKS} | {
+    assert places(quoted.spoken_of(every)) == {(H200, name) for name in synthetic.BENCHMARKS} | {
         ("cpu", name) for name in synthetic.BENCHMARKS
     }
     page("tutorials/00-speed", named("speed", H100, "copy-size"))
     page("tutorials/01-sizes", named("sizes", benchmarks="matmul-size"))
-    of_gpus = {place for place in places(pages.spoken_of(every)) if place[0] != "cpu"}
+    of_gpus = {place for place in places(quoted.spoken_of(every)) if place[0] != "cpu"}
     assert of_gpus == {
         (H100, "copy-size"),
         (H200, "matmul-size"),

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest, machines, page_gpu, store
-from gpuguide.measure.records import Record
 
 FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 FOLDERS = ("*.md", "docs/**/*.md", "tutorials/**/*.md")
@@ -141,40 +140,6 @@ def gpus_of_topics() -> dict[str, str]:
                     f"{page.place} of {page.device}. Name one GPU on all pages of a topic, or give one of them another."
                 )
     return {topic: page.device for topic, page in found.items()}
-
-
-def spoken_of(records: Iterable[Record]) -> list[Record]:
-    """Return those of some published records that text may speak of, so that they must be fresh.
-
-    Text may speak of a record if a page that declares the benchmark, or a row of the ledger that reads it, is of the
-    record's GPU; and of a processor's record. A benchmark that no page declares and no row reads is that of the default
-    GPU.
-    """
-    records = list(records)
-    pages = all_pages() if records else []
-    if not pages:
-        return [record for record in records if store.is_quotable(record)]
-    devices: dict[str, set[str]] = {}
-    for page in pages:
-        for name in page.reads:
-            devices.setdefault(name, set()).add(page.device)
-    for name, device in _read_by_rows():
-        devices.setdefault(name, set()).add(device)
-    usual = {store.default_device()}
-    return [
-        record
-        for record in records
-        if record.device == store.CPU or store.kind(record.device) in devices.get(record.benchmark, usual)
-    ]
-
-
-def _read_by_rows() -> Iterator[tuple[str, str]]:
-    """Yield each benchmark that a row of the ledger reads, with the GPU on which the row is checked."""
-    from gpuguide.claims.reading import load  # which asks here for the GPUs of topics
-
-    for claim in load():
-        for name in claim.benchmarks:
-            yield name, claim.gpu or store.default_device()
 
 
 def repository() -> Path | None:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gpuguide.claims import pages
+from gpuguide.claims import quoted
 from gpuguide.cli import compare
 from gpuguide.cli.screen import err, listing, say, show, width
 from gpuguide.errors import GpuguideError, unknown
@@ -183,7 +183,7 @@ def records_verify(
             continue
         failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
         # A published record of a GPU that no page speaks of is drawn as old as it is, and nothing else rests on it.
-        allowed = record.stale and not paths and not store.is_mine(record) and not pages.spoken_of([record])
+        allowed = record.stale and not paths and not store.is_mine(record) and not quoted.spoken_of([record])
         notes = [
             reference_gpu.age(record, spoken_of=False) if allowed else "stale: the code has changed since"
         ] * record.stale + [

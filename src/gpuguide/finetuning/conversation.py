@@ -1,6 +1,6 @@
 """Conversations as the tokens that a model reads: by the chat template of its checkpoint, or plainly.
 
-Where there is no template (:mod:`gpuguide.finetuning.templates`), a message is its role, a colon and its content.
+Where there is no template (:mod:`gpuguide.finetuning.chat_templates`), a message is its role, a colon and its content.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Merges
 
 from gpuguide.errors import GpuguideError
+from gpuguide.finetuning.chat_templates import Rendered, Templates
 from gpuguide.finetuning.reading import Message
-from gpuguide.finetuning.templates import Rendered, Templates
 from gpuguide.models.checkpoint_files import TOKENIZER
 from gpuguide.models.tokenizer import Tokenizer
 

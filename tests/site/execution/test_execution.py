@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import synthetic_records as synthetic
 from small_site import Project, cell, start
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import records, store
 from gpuguide.site.execution import declared_records, page_digests
 from gpuguide.site.pages import page_source
 
@@ -133,11 +134,12 @@ def test_undeclared_records_are_found_in_the_source() -> None:
 def test_a_page_that_declares_ceilings_is_one_of_all_records_that_they_are_taken_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "any").mkdir()
+    (tmp_path / synthetic.OTHER[0]).mkdir()
     monkeypatch.setattr(store, "folders", lambda: [tmp_path])
     pages = [page_source.Page(executed=True, benchmarks=(name,)) for name in ("ceilings", "copy-size")]
     before = [page_digests.page_digest(page) for page in pages]
-    (tmp_path / "any" / "memory-hierarchy.json").write_text("{}", encoding="utf-8")
+    made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), synthetic.OTHER)
+    records.write(replace(made, benchmark="memory-hierarchy"), tmp_path / synthetic.OTHER[0] / "memory-hierarchy.json")
     changed = [page_digests.page_digest(page) != digest for page, digest in zip(pages, before, strict=True)]
     assert changed == [True, False]
 

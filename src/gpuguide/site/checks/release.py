@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuguide import claims as ledger
-from gpuguide.claims import pages
+from gpuguide.claims import quoted
 from gpuguide.claims.pages import TEMPLATE
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference, store
@@ -57,7 +57,7 @@ def blockers(repository: Path, site: Path) -> list[Blocker]:
         If the site is not built.
     """
     sources = {path: path.read_text(encoding="utf-8") for path in page_files(repository)}
-    stale = [record for record in pages.spoken_of(store.published_records()) if record.stale]
+    stale = [record for record in quoted.spoken_of(store.published_records()) if record.stale]
     executed = {page.page: page for page in status.read(site)}
     return [
         *stale_records(stale),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.claims import pages
+from gpuguide.claims import quoted
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 from gpuguide.measure import digest, reference_gpu, store
@@ -199,7 +199,7 @@ def card(gpu: datasheet.Gpu, records: list[Record]) -> nodes.section:
     header: list[Cell] = ["figure", "printed"]
     header += [nodes.inline("", "measured", ids=[measured_anchor(record)]) for record in records]
     section += table(header, rows, classes=["gg-figures"])
-    spoken_of = pages.spoken_of([record for record in records if record.stale])
+    spoken_of = quoted.spoken_of([record for record in records if record.stale])
     for record in records:
         stamp = " · ".join(filter(None, (record.runs[-1].stamp(), reference_gpu.age(record, record in spoken_of))))
         section += nodes.paragraph("", f"Measured on {stamp}", classes=["gg-stamp"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.claims import pages
+from gpuguide.claims import quoted
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record, Run
 from gpuguide.site.execution import faults, watching
@@ -36,7 +36,7 @@ class RecordList(SphinxDirective):
         with faults.reporting(self.get_location()):
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
             watching.note_gpus(self.env)
-            texts, self.spoken_of = declared(), pages.spoken_of(records)
+            texts, self.spoken_of = declared(), quoted.spoken_of(records)
             for record in records:
                 watching.note_record(self.env, record)
                 name, text = record.benchmark, texts[record.benchmark]

@@ -18,7 +18,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide import claims as ledger
-from gpuguide.claims import pages
+from gpuguide.claims import quoted
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import store
 from gpuguide.measure.digest import equivalent
@@ -146,7 +146,7 @@ class Status(SphinxDirective):
                 watching.note_record(self.env, record)
             watching.note_gpus(self.env)
             devices = len({record.device for record in records})
-            spoken_of = pages.spoken_of(records)
+            spoken_of = quoted.spoken_of(records)
             old = sum(record.stale for record in spoken_of)
             lines = [f"{counted(len(records), 'record')} on {counted(devices, 'device')}."]
             if records:
@@ -187,7 +187,7 @@ class RecordStatusTable(SphinxDirective):
         with faults.reporting(self.get_location()):
             watching.note_gpus(self.env)
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
-            spoken_of = pages.spoken_of(records)
+            spoken_of = quoted.spoken_of(records)
             for record in records:
                 watching.note_record(self.env, record)
                 rows.append(self.row(record, record in spoken_of))

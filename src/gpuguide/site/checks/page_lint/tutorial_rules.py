@@ -13,6 +13,7 @@ from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
 from gpuguide.site.execution import declared_records
 from gpuguide.site.pages import reading
+from gpuguide.site.pages.page_source import CodeCell
 
 FRONT_MATTER: dict[str, dict[str, Any]] = {
     "jupytext": {"text_representation": {"extension": ".md", "format_name": "myst", "format_version": 0.13}},
@@ -145,10 +146,15 @@ def skeleton(source: Source) -> Found:
 def equality(source: Source) -> Found:
     """In Build, a cell asserts that the result equals a reference."""
     lines = source.section("Build")
-    asserts = [node.lineno for _, node in source.nodes() if isinstance(node, ast.Assert)]
-    checks = [call.lineno for _, call, name in source.calls() if "assert_" in name]
+    asserts = [node.lineno for cell, node in source.nodes() if isinstance(node, ast.Assert) and is_seen(cell)]
+    checks = [call.lineno for cell, call, name in source.calls() if "assert_" in name and is_seen(cell)]
     if lines and not any(lines[0] < line < lines[1] for line in [*asserts, *checks]):
         yield lines[0], "No cell of this section asserts anything.", "Compare with a reference in a cell of its own."
+
+
+def is_seen(cell: CodeCell) -> bool:
+    """Return whether a reader sees a cell, folded or not."""
+    return "remove-cell" not in cell.tags
 
 
 @rule("claims", tutorials_only=True)
