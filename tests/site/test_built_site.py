@@ -76,12 +76,10 @@ def test_every_figure_has_an_address_of_its_own_words_and_a_drawing_for_a_phone(
         for figure in parsed(page).select("figure.gg-figure"):
             assert str(figure["id"]).startswith("fig-"), page
             assert figure.select_one("figcaption .gg-figure-title")
-            pictures = figure.select("picture")  # a second one where other GPUs can be switched on
-            assert 1 <= len(pictures) <= 2
-            for picture in pictures:
-                sources = [str(source["srcset"]) for source in picture.select("source")]
-                assert len(sources) == 2
-                assert all((page.parent / source).is_file() for source in sources)
+            sources = [str(source["srcset"]) for source in figure.select("picture > source")]
+            drawn = 2 if figure.select_one(".gg-others-switch") else 1  # the second time with other GPUs
+            assert len(sources) == len(figure.select("picture")) == 2 * drawn
+            assert all((page.parent / source).is_file() for source in sources)
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=names)
