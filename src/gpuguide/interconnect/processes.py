@@ -301,7 +301,7 @@ def _join(rank: int, size: int, device: str, port: int, time_limit: float, cores
     place = torch.device(device, rank) if device == "cuda" else torch.device(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    limit = timedelta(seconds=time_limit)
+    limit = timedelta(seconds=max(time_limit, START_LIMIT))  # the ranks of a busy machine come one after another
     store = dist.TCPStore(HOST, port, is_master=False, timeout=limit)  # type: ignore[attr-defined]
     dist.init_process_group(
         "nccl" if place.type == "cuda" else "gloo",
