@@ -5,33 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest, records, reference, store
-from gpuguide.measure.records import Case, Key, Rate, Readings, Record, Run
+from gpuguide.measure.records import Case, Key, Rate, Record, Run
 
 RNG = np.random.default_rng(0)
 FAST, SLOW, OTHER = ([float(x) for x in RNG.lognormal(-7, 0.1, n)] for n in (24, 20, 20))
 
 
 def a_run(commit: str) -> Run:
-    return Run(
-        device_name="NVIDIA H100 80GB HBM3",
-        driver="580.1",
-        cuda="13.0",
-        python="3.12.3",
-        versions={"torch": "2.11.0"},
-        host_cpu="A processor",
-        host_cores=16,
-        before=Readings(),
-        after=Readings(),
-        started_at="2026-11-21T01:00:00.000+00:00",
-        finished_at="2026-11-21T01:10:00.000+00:00",
-        elapsed=600.0,
-        commit=commit,
-        seed=0,
-        command="gpuguide bench run",
-    )
+    return synthetic.run(commit=commit, simulated=False)
 
 
 def ok(
@@ -61,7 +46,10 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Case(skinny, "no-warm-up", 1, "skipped", "needs fp8"),
     )
     for device, found in ((store.reference_device(), cases), ("cpu", (ok(square, "right", 0, OTHER),))):
-        used = (a_run("first"), a_run("second"))[: 1 + max(case.run for case in found)]
+        used = (
+            a_run("first"),
+            a_run("second"),
+        )[: 1 + max(case.run for case in found)]
         code = digest.benchmark_digest("timing-mistakes")
         record = Record("timing-mistakes", device, records.HARNESS_VERSION, code, used, found)
         records.write(record, tmp_path / device / "timing-mistakes.json")
@@ -183,7 +171,14 @@ def test_a_drift_from_turn_to_turn_is_not_in_a_ratio(tmp_path: Path) -> None:
         for name, factor in (("right", 1e-3), ("zeros", 2e-3))
     )
     code = digest.benchmark_digest("timing-mistakes")
-    record = Record("timing-mistakes", "cpu", records.HARNESS_VERSION, code, (a_run("first"),), cases)
+    record = Record(
+        "timing-mistakes",
+        "cpu",
+        records.HARNESS_VERSION,
+        code,
+        (a_run("first"),),
+        cases,
+    )
     found = reference.ratio("timing-mistakes/zeros/right:time", record)
     assert [found.p25, found.value, found.p75] == pytest.approx([2, 2, 2])
     assert record.case("right").metrics["time"].between_turns == pytest.approx(0.3 / 1.15)
@@ -229,7 +224,14 @@ def test_a_ratio_of_single_values_has_no_spread() -> None:
     memory = {name: records.metric("B", [size]) for name, size in (("right", 2048.0), ("zeros", 4096.0))}
     cases = tuple(ok({}, name, 0, FAST, peak_memory=metric) for name, metric in memory.items())
     code = digest.benchmark_digest("timing-mistakes")
-    record = Record("timing-mistakes", "cpu", records.HARNESS_VERSION, code, (a_run("first"),), cases)
+    record = Record(
+        "timing-mistakes",
+        "cpu",
+        records.HARNESS_VERSION,
+        code,
+        (a_run("first"),),
+        cases,
+    )
     single = reference.ratio("timing-mistakes/zeros/right:peak_memory", record)
     assert single.p25 == single.value == single.p75 == 2
     assert (single.unpaired, single.summary.n) == ("", 1)

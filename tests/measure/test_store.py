@@ -13,29 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import benchmark, digest, records, store
-from gpuguide.measure.records import Case, DamagedRecord, Rate, Readings, Record, Run
+from gpuguide.measure.records import Case, DamagedRecord, Rate, Record
 
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
-RUN = Run(
-    device_name="NVIDIA H100 80GB HBM3",
-    driver="580.1",
-    cuda="13.0",
-    python="3.12.3",
-    versions={"torch": "2.11.0"},
-    host_cpu="A processor",
-    host_cores=16,
-    before=Readings(),
-    after=Readings(),
-    started_at="2026-11-21T01:00:00.000+00:00",
-    finished_at="2026-11-21T01:10:00.000+00:00",
-    elapsed=600.0,
-    commit="43e7d29" + "0" * 33,
-    seed=0,
-    command="gpuguide bench run",
-)
+COMMIT = "43e7d29" + "0" * 33
+RUN = synthetic.run(commit=COMMIT, simulated=False)
 SAMPLES = [float(x) for x in np.random.default_rng(0).lognormal(-7, 0.2, 37)]
 
 
@@ -316,9 +302,7 @@ def test_csv_rows_hold_what_was_measured() -> None:
     ]
     assert {row["device"] for row in rows} == {store.reference_device()}
     assert {(row["benchmark"], row["contender"]) for row in rows} == {("copy-size", "copy")}
-    assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {
-        ("2026-11-21T01:10:00.000+00:00", RUN.commit, "no")
-    }
+    assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {(RUN.finished_at, RUN.commit, "no")}
     for row, samples in zip(rows, [SAMPLES, [4 / seconds for seconds in SAMPLES]], strict=False):
         found = [float(row[name]) for name in ("p5", "p25", "median", "p75", "p95")]
         np.testing.assert_allclose(found, np.quantile(samples, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=1e-5)

@@ -14,8 +14,8 @@ written out when the text is rendered, so that the text follows the data.
 
 Topics and sources stand in ``claims.toml``, rows in the files beside it. :mod:`~gpuguide.claims.reading` reads them,
 :mod:`~gpuguide.claims.checking` checks them and :mod:`~gpuguide.claims.wording` words them;
-:mod:`~gpuguide.claims.expression` is the small language that rows are written in, and
-:mod:`~gpuguide.claims.evaluation` gives it the functions that a row names.
+:mod:`~gpuguide.claims.expression` evaluates what rows
+compute and look up, with the functions that :mod:`~gpuguide.claims.evaluation` imports for a row.
 Importing this package imports neither torch nor matplotlib.
 """
 

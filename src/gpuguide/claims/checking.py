@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from gpuguide.claims.agreement import disagreements
 from gpuguide.claims.claim import Claim, Outcome
-from gpuguide.claims.evaluation import evaluate, numbers, readings
+from gpuguide.claims.evaluation import evaluate, look_up_records, numbers
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.claims.reading import load
 from gpuguide.claims.wording import digits_checked, looked_at, right, written
@@ -66,7 +66,7 @@ def _check_measured(claim: Claim) -> tuple[bool, str]:
     holds = evaluate(claim, claim.expression)
     if not isinstance(holds, bool):
         raise ExpressionError(f"{claim.expression!r} is neither true nor false; write a comparison.")
-    found = readings(claim.lookups_of(claim.expression))
+    found = look_up_records(claim.lookups_of(claim.expression))
     stale = sorted({reading.record.benchmark for reading in found if reading.record.stale})
     detail = "; ".join(f"{reading.reference} = {reading.text}" for reading in found)
     if stale:

@@ -14,7 +14,7 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import store
 from gpuguide.measure.records import Case
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 app = typer.Typer(help="Benchmarks: list, run, compare.\n\nExample: gpuguide bench run", no_args_is_help=True)
 

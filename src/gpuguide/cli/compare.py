@@ -14,7 +14,7 @@ from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import side_by_side, store
 from gpuguide.measure.records import Case, Record, describe_keys
 from gpuguide.measure.side_by_side import headline, telling
-from gpuguide.measure.units import significant
+from gpuguide.units import significant
 
 DEVICES_ABREAST = 4
 """Published devices that fit beside each other"""

@@ -22,7 +22,7 @@ from gpuguide.measure import digest, reference_gpu, side_by_side, store
 from gpuguide.measure import records as record_files
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record, describe_keys
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 NUMBERS = ("median", "p25", "p75", "n", "within\nturns", "between\nturns")
 app = typer.Typer(

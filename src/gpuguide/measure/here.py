@@ -11,7 +11,7 @@ from gpuguide.hardware.processor import processor_name
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import libraries, reference, runner
 from gpuguide.measure.records import Metric
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def tree() -> Tree:
 
 
 def module_path(name: str) -> Path:
-    """Return the source file of a module of this package, for example ``gpuguide.measure.units``."""
+    """Return the source file of a module of this package, for example ``gpuguide.units``."""
     return tree().path(name)
 
 

@@ -62,7 +62,7 @@ class Tree:
 
     @cache  # noqa: B019 - a tree is a place, of which there are two at most
     def module(self, name: str) -> Module:
-        """Return a module of the package, for example ``gpuguide.measure.units``."""
+        """Return a module of the package, for example ``gpuguide.units``."""
         parsed = ast.parse(self.path(name).read_text(encoding="utf-8"))
         statements = tuple(statement for statement in parsed.body if not _is_dropped(statement))
         defined = {bound: statement for statement in statements for bound in names_bound([statement])}

@@ -15,9 +15,9 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
 from gpuguide.measure import machines, reference, reference_gpu, store
 from gpuguide.measure.reference import Measurement, Ratio
-from gpuguide.measure.units import format_bytes, format_quantity, significant
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.records import hardware_table
+from gpuguide.units import format_bytes, format_quantity, significant
 
 if TYPE_CHECKING:
     from docutils.nodes import Node, system_message
