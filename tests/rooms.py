@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }
 """Whom each room may import beside itself and the modules of everyone. What is no room here is a topic; topics may
 import one another."""
-FOR_EVERYONE = {"errors", "units"}
+FOR_EVERYONE = {"errors", "files", "units"}
 """Modules at the root of the package that every room may import"""
 
 

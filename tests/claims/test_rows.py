@@ -12,7 +12,7 @@ from gpuguide import claims
 from gpuguide import claims as ledger
 from gpuguide.claims import Claim
 from gpuguide.hardware import device
-from gpuguide.measure import benchmark, reference
+from gpuguide.measure import benchmark, citation
 
 ROWS = claims.load()
 
@@ -63,7 +63,7 @@ def test_references_name_declared_benchmarks_contenders_and_cases(claim: Claim) 
     h100 = device.fake("h100-sxm")
     references = [arguments[0] for function, arguments in claim.lookups if function in ("measurement", "ratio")]
     for text in references:
-        name, contender, other, _, keys, _ = reference.parse(text)
+        name, contender, other, _, keys, _ = citation.parse(text)
         declared = benchmark.get(name)
         assert contender in declared.contenders
         assert other is None or other in declared.contenders

@@ -24,7 +24,7 @@ from gpuguide.claims.evaluation import evaluate
 from gpuguide.claims.expression import RecordedValue
 from gpuguide.claims.quantity import Quantity
 from gpuguide.hardware import datasheet
-from gpuguide.measure import reference, reference_gpu
+from gpuguide.measure import citation, reference_gpu
 from gpuguide.units import UNITS, Unit
 
 NUMBER = re.compile(
@@ -221,7 +221,7 @@ def _readings(claim: Claim, texts: list[str]) -> list[str]:
 
 def _cases(text: str) -> Iterator[tuple[object, ...]]:
     """Yield what a reference reads: two contenders of a ratio are two."""
-    benchmark, contender, other, metric, keys, device = reference.parse(text)
+    benchmark, contender, other, metric, keys, device = citation.parse(text)
     for name in (contender, other):
         if name is not None:
             yield benchmark, name, metric, frozenset(keys.items()), device
@@ -237,7 +237,7 @@ def _words(claim: Claim) -> Iterator[str]:
             yield f"what is reached in the words before {match[0]} is a time"
         said = _COMPARED.match(claim.right, match.end())
         ratios = [arguments[0] for name, arguments in claim.lookups_of(match[1]) if name == "ratio"]
-        for metric in (reference.parse(text)[3] for text in ratios if said):
+        for metric in (citation.parse(text)[3] for text in ratios if said):
             if said and metric not in _SAID_OF[said[1]]:
                 yield f"{match[0]} is a ratio of {metric}, and {said[1]!r} is said of {' and '.join(_SAID_OF[said[1]])}"
 

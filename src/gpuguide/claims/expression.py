@@ -101,16 +101,16 @@ def _gpu(form: str) -> str:
 
 
 def _measurement(reference: str) -> RecordedValue:
-    from gpuguide.measure import reference as reader
+    from gpuguide.measure import citation
 
-    quote = reader.quotable(reader.measurement(reference))
+    quote = citation.quotable(citation.measurement(reference))
     return RecordedValue(reference, quote.text, quote.metric.unit, quote.summary, quote.record, quote.run, quote.stamp)
 
 
 def _ratio(reference: str) -> RecordedValue:
-    from gpuguide.measure import reference as reader
+    from gpuguide.measure import citation
 
-    quote = reader.quotable(reader.ratio(reference))
+    quote = citation.quotable(citation.ratio(reference))
     return RecordedValue(reference, quote.text, "1", quote.summary, quote.record, quote.run, quote.stamp)
 
 

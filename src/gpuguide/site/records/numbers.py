@@ -13,8 +13,8 @@ from sphinx.util.docutils import SphinxRole
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
-from gpuguide.measure import machines, reference, reference_gpu, store
-from gpuguide.measure.reference import Measurement, Ratio
+from gpuguide.measure import citation, machines, reference_gpu, store
+from gpuguide.measure.citation import Measurement, Ratio
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.records import hardware_table
 from gpuguide.units import format_bytes, format_quantity, significant
@@ -92,7 +92,7 @@ class Measured(_Reference):
 
     def look_up(self) -> Measurement:
         """Return the one case that the role's text names."""
-        return reference.quotable(reference.measurement(self.text))
+        return citation.quotable(citation.measurement(self.text))
 
 
 class RatioOf(_Reference):
@@ -100,7 +100,7 @@ class RatioOf(_Reference):
 
     def look_up(self) -> Ratio:
         """Return the ratio that the role's text names."""
-        return reference.quotable(reference.ratio(self.text))
+        return citation.quotable(citation.ratio(self.text))
 
 
 class CeilingOf(SphinxRole):
@@ -122,7 +122,7 @@ class CeilingOf(SphinxRole):
             if not found.reference:
                 words = f"From the data sheet of {reference_gpu.name()}"
                 return [number("", text, provenance=words, target=hardware_table.anchor(reference_gpu.sheet()))], []
-            measured = reference.measurement(found.reference)
+            measured = citation.measurement(found.reference)
             label = f"record-{measured.record.device}-{measured.record.benchmark}"
             words = f"The best of our records, {found.reference}; {measured.stamp}"
             return [number("", text, provenance=words, target=label, stamp=measured.run.stamp())], []
