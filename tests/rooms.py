@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "plotting": {"measure", "hardware"},
     "site": {"plotting", "claims", "measure", "hardware", "costs"},
     "cli": {
+        "plotting",
         "claims",
         "measure",
         "inference",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuguide.claims import expression
 from gpuguide.claims.expression import ExpressionError
-from gpuguide.claims.quantity import Quantity
+from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import machines
 
@@ -138,7 +138,7 @@ def test_a_ceiling_is_that_of_the_gpu_that_prose_speaks_of() -> None:
     gpu = machines.reference()
     assert expression.evaluate("16e9 / ceiling('read')") == 16e9 / gpu.bandwidth["read"].value
     found = expression.evaluate("ceiling('bf16 sustained')")
-    assert isinstance(found, Quantity)
+    assert isinstance(found, LedgerQuantity)
     assert (float(found), found.unit) == (gpu.sustained["bf16"].value, "FLOP/s")
     with pytest.raises(GpuguideError, match="fp4"):
         expression.evaluate("ceiling('fp4')")
@@ -162,12 +162,12 @@ def test_a_ceiling_is_that_of_the_gpu_that_prose_speaks_of() -> None:
 )
 def test_a_quantity_is_written_with_its_unit(text: str, written: str) -> None:
     quantity = expression.evaluate(text)
-    assert isinstance(quantity, Quantity)
+    assert isinstance(quantity, LedgerQuantity)
     assert quantity.text() == written
 
 
 def test_a_quantity_loses_its_unit_in_arithmetic() -> None:
-    assert type(expression.evaluate("quantity(3, 's')")) is Quantity
+    assert type(expression.evaluate("quantity(3, 's')")) is LedgerQuantity
     assert type(expression.evaluate("2 * quantity(3, 's')")) is float
 
 

@@ -302,7 +302,7 @@ def test_a_fault_in_a_file_beside_names_that_file(ledger: Ledger, text: str, mes
 # --- computed --------------------------------------------------------------------------------------------
 
 
-def outcome(path: Path) -> claims.Outcome:
+def outcome(path: Path) -> claims.ClaimOutcome:
     (found,) = claims.check(claims.load(path))
     return found
 

@@ -22,15 +22,15 @@ Importing this package imports neither torch nor matplotlib.
 from __future__ import annotations
 
 from gpuguide.claims.checking import check
-from gpuguide.claims.claim import Claim, Outcome
+from gpuguide.claims.claim import Claim, ClaimOutcome
 from gpuguide.claims.reading import LEDGER, LedgerError, by_topic, files, load, topics
 from gpuguide.claims.wording import how_we_know, right, unread
 
 __all__ = [
     "LEDGER",
     "Claim",
+    "ClaimOutcome",
     "LedgerError",
-    "Outcome",
     "by_topic",
     "check",
     "files",

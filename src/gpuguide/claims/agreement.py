@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.evaluation import evaluate
 from gpuguide.claims.expression import RecordedValue
-from gpuguide.claims.quantity import Quantity
+from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.hardware import datasheet
 from gpuguide.measure import citation, reference_gpu
 from gpuguide.units import UNITS, Unit
@@ -163,7 +163,7 @@ def _units(claim: Claim) -> Iterator[str]:
 def _unit_of_the_row(claim: Claim) -> Iterator[str]:
     value = evaluate(claim, claim.expression)
     for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, Quantity) and _base(number.unit) != claim.unit:
+        if isinstance(number, LedgerQuantity) and _base(number.unit) != claim.unit:
             yield f"the row's unit is {claim.unit}, and its expression gives {number.unit}"
     shown = [_base_unit_of(claim, text) for text in BRACES.findall(claim.right)]
     typed = [_base(_unit_at(claim.right, match.end(1))) for match in NUMBER.finditer(claim.right)]
@@ -184,7 +184,7 @@ def _base(unit: str) -> str:
 def _base_unit_of(claim: Claim, text: str) -> str:
     """Return the unit of an expression in the sentence, without its prefix; empty for a plain number."""
     value = evaluate(claim, text)
-    return _base(value.unit) if isinstance(value, (RecordedValue, Quantity)) else ""
+    return _base(value.unit) if isinstance(value, (RecordedValue, LedgerQuantity)) else ""
 
 
 # --- measurements ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpuguide.claims.quantity import Quantity
+from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.errors import GpuguideError, unknown
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ class RecordedValue:
     stamp: str
     """The GPU, the software and the day of the measurement"""
 
-    def quantile(self, name: str) -> Quantity:
+    def quantile(self, name: str) -> LedgerQuantity:
         """Return one quantile; a case with a single sample has only a median."""
         value = getattr(self.summary, "median" if name == "value" else name)
         if value is None:
             raise ExpressionError(f"{self.reference} has a single sample, so it has no {name}; use .median.")
-        return Quantity(value, self.unit)
+        return LedgerQuantity(value, self.unit)
 
-    def __getattr__(self, name: str) -> Quantity:
+    def __getattr__(self, name: str) -> LedgerQuantity:
         if name not in QUANTILES:
             raise AttributeError(f"a measurement has {', '.join(QUANTILES)}, and no {name!r}")
         return self.quantile(name)
@@ -75,22 +75,22 @@ Lookup: TypeAlias = tuple[str, tuple[str, ...]]
 # --- functions -------------------------------------------------------------------------------------------
 
 
-def _datasheet(gpu: str, figure: str) -> Quantity:
+def _datasheet(gpu: str, figure: str) -> LedgerQuantity:
     """Look up one figure of the hardware table, in SI units; ``reference`` is the GPU that prose speaks of."""
     from gpuguide.measure import reference_gpu
 
     figures = reference_gpu.sheet(gpu).figures
     if figure not in figures:
         raise unknown(f"datasheet figure of {gpu}", figure, figures)
-    return Quantity(figures[figure].value, figures[figure].unit)
+    return LedgerQuantity(figures[figure].value, figures[figure].unit)
 
 
-def _ceiling(name: str) -> Quantity:
+def _ceiling(name: str) -> LedgerQuantity:
     """Look up a ceiling of the GPU that prose speaks of, such as ``read`` or ``bf16 sustained``, in SI units."""
     from gpuguide.measure import machines
 
     ceiling, unit = machines.quoted(name)
-    return Quantity(ceiling.value, unit)
+    return LedgerQuantity(ceiling.value, unit)
 
 
 def _gpu(form: str) -> str:
@@ -114,19 +114,19 @@ def _ratio(reference: str) -> RecordedValue:
     return RecordedValue(reference, quote.text, "1", quote.summary, quote.record, quote.run, quote.stamp)
 
 
-def _quantity(value: float | RecordedValue, unit: str, digits: int = 3) -> Quantity:
+def _quantity(value: float | RecordedValue, unit: str, digits: int = 3) -> LedgerQuantity:
     """Return a number (SI) that is written with a unit: ``B/s`` with the prefix that reads well, ``GB/s`` as it is."""
     number = value.quantile("median") if isinstance(value, RecordedValue) else value
-    quantity = Quantity(number, unit, digits)
-    if isinstance(number, Quantity) and number.base_unit != quantity.base_unit:
+    quantity = LedgerQuantity(number, unit, digits)
+    if isinstance(number, LedgerQuantity) and number.base_unit != quantity.base_unit:
         raise ExpressionError(f"A quantity in {number.unit} cannot be written in {unit!r}.")
     return quantity
 
 
-def _digits(value: float | RecordedValue, count: int) -> Quantity:
+def _digits(value: float | RecordedValue, count: int) -> LedgerQuantity:
     """Return a number that is written with more or fewer significant digits than three."""
     number = value.quantile("median") if isinstance(value, RecordedValue) else value
-    return Quantity(number, getattr(number, "unit", "1"), count)
+    return LedgerQuantity(number, getattr(number, "unit", "1"), count)
 
 
 LOOKUPS: Mapping[str, Callable[..., Value]] = {

@@ -9,13 +9,13 @@ from gpuguide.units import UNITS, format_quantity
 _TRAILING_ZEROS = re.compile(r"\.0+(?![0-9])|(?<=\.)([0-9]*[1-9])0+(?![0-9])")
 
 
-class Quantity(float):
+class LedgerQuantity(float):
     """A number in SI units with the unit that it is written in. Arithmetic gives plain numbers, rounding a quantity.
 
     ``B``, ``s``, ``B/s`` and other units of records take the prefix that reads well. A unit with a prefix, or one of
     everyday life, is written as it is named, and a whole number of it in full.
 
-    >>> Quantity(2**33, "B").text(), Quantity(2**33, "GB").text(), round(Quantity(2**33, "GB")).text()
+    >>> LedgerQuantity(2**33, "B").text(), LedgerQuantity(2**33, "GB").text(), round(LedgerQuantity(2**33, "GB")).text()
     ('8 GiB', '8.59 GB', '9 GB')
     """
 
@@ -23,7 +23,7 @@ class Quantity(float):
     digits: int
     decimals: int | None
 
-    def __new__(cls, value: float, unit: str, digits: int = 3, decimals: int | None = None) -> Quantity:
+    def __new__(cls, value: float, unit: str, digits: int = 3, decimals: int | None = None) -> LedgerQuantity:
         """Return ``value`` (SI) with its unit, its significant digits and, where it was rounded, its decimals."""
         number = super().__new__(cls, value)
         number.unit, number.digits, number.decimals = unit, digits, decimals
@@ -34,9 +34,9 @@ class Quantity(float):
         """The unit without prefix, as records have it; ``1`` for a plain number."""
         return UNITS[self.unit].base if self.unit in UNITS else self.unit
 
-    def __round__(self, ndigits: int | None = None) -> Quantity:  # type: ignore[override]
+    def __round__(self, ndigits: int | None = None) -> LedgerQuantity:  # type: ignore[override]
         """Round the number as it is written, in its own unit."""
-        return Quantity(self, self.unit, self.digits, ndigits or 0)
+        return LedgerQuantity(self, self.unit, self.digits, ndigits or 0)
 
     def text(self) -> str:
         """Write the number and its unit for a reader."""

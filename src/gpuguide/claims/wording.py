@@ -9,7 +9,7 @@ from string import ascii_lowercase
 from gpuguide.claims.claim import BRACES, Claim
 from gpuguide.claims.evaluation import evaluate, look_up_records, numbers
 from gpuguide.claims.expression import ExpressionError, RecordedValue, Value
-from gpuguide.claims.quantity import Quantity, format_number
+from gpuguide.claims.quantity import LedgerQuantity, format_number
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 
 _READ = re.compile(r"(?:measurement|ratio)\((?:'[^']*'|\"[^\"]*\")\)")
@@ -124,7 +124,7 @@ def _render(value: Value) -> str:
     """Write one value for a reader."""
     if isinstance(value, RecordedValue):
         return value.text
-    if isinstance(value, Quantity):
+    if isinstance(value, LedgerQuantity):
         return value.text()
     if isinstance(value, str):  # what the GPU is called: no other text is a value
         return value

@@ -69,7 +69,7 @@ def bench_run(
     target = devices.choose(device)
     err.print(f"Measuring {target.name}" + ("" if quick else f"; records go to {folder}"), markup=False)
 
-    def show(progress: runner.Progress) -> None:
+    def show(progress: runner.RunProgress) -> None:
         place = f"{progress.done}/{progress.total}, about {duration(progress.seconds_left)} left"
         err.print(f"[{place}] {progress.benchmark}: {progress.case}", markup=False)
         for case in progress.results:

@@ -18,7 +18,7 @@ from gpuguide.units import format_quantity
 class Comparison:
     """A published measurement and the same one made here."""
 
-    published: citation.Measurement
+    published: citation.CitedMeasurement
     yours: Metric | None
     """What this machine measured, if it could"""
     where: str

@@ -17,7 +17,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import export, records, runner, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Work
-from gpuguide.measure.runner import Progress
+from gpuguide.measure.runner import RunProgress
 
 pytestmark = pytest.mark.usefixtures("known_code")
 COMMIT = "c0ffee"
@@ -152,7 +152,7 @@ def test_every_contender_gets_the_same_random_numbers(measure: Any) -> None:
 
 
 def test_progress_counts_all_benchmarks(measure: Any, scripted: Any) -> None:
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
     measure(scripted("one", sizes=(1, 2)).benchmark, scripted("two", sizes=(1,)).benchmark, report=seen.append)
     assert [(p.benchmark, p.case, p.done, p.total) for p in seen] == [
         ("one", "size=1", 1, 3),
