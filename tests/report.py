@@ -16,8 +16,7 @@ import pytest
 CACHE = Path(__file__).parents[1] / "_build" / ".jupyter_cache"
 VIEWS, RUNS, BUILDS = "views of a page", "runs of a notebook", "builds of small sites"
 MOST = {VIEWS: 3, RUNS: 1, BUILDS: 90}
-"""How often each page may be opened and each notebook be run, and how often small sites may be built in all, at two or
-three seconds a build"""
+"""How often each page may be opened, each notebook be run, and small sites be built in all, at three seconds a build"""
 MORE = {
     (VIEWS, "tutorials/00-measure-a-gpu.html"): 3,  # whose colours are weakened, and all of whose texts are measured
     (VIEWS, "index.html"): 4,  # the keyboard and the search box
@@ -25,7 +24,6 @@ MORE = {
     (RUNS, "00-measure-a-gpu"): 2,  # the canary: as a script, and with other parameters
 }
 """What tests that take one page as their example add to that"""
-PAGES_TO_COME = 26
 SLOWEST = 10
 
 _counted: list[tuple[str, str]] = []
@@ -81,7 +79,7 @@ class Report:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the slowest files, the seconds of each page, and what all pages to come would take."""
+        """Print the slowest files and the seconds of each page."""
         write = terminalreporter.write_line
         for line in self.excess():
             write(f"Too often: {line}", red=True)
@@ -100,9 +98,7 @@ class Report:
         tests = statistics.median(sum(parts.values()) for parts in self.seconds_of_pages.values())
         build = statistics.median(built.get(page, 0.0) for page in self.seconds_of_pages)
         shared = whole - tests * pages
-        minutes = (shared + (tests + build) * PAGES_TO_COME) / 2 / 60
         write(f"All tests: {whole:.0f} s, {shared:.0f} of them shared. A page: {tests:.0f} s, and {build:.0f} to run.")
-        write(f"{PAGES_TO_COME} pages would take {minutes:.0f} min on two cores, and what it takes to write the site.")
 
 
 def seconds_built() -> dict[str, float]:

@@ -9,18 +9,17 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "gpuguide"
 MAY_IMPORT = {
-    "errors": set[str](),
-    "file_kinds": {"errors"},
-    "hardware": {"errors"},
-    "measure": {"hardware", "errors"},
-    "kernels": {"errors"},
-    "costs": {"hardware", "errors"},
-    "systems": {"kernels", "costs", "errors"},
-    "topic": {"file_kinds", "kernels", "costs", "errors"},
-    "models": {"file_kinds", "topic", "kernels", "costs", "hardware", "errors"},
-    "inference": {"models", "topic", "kernels", "costs", "errors"},
-    "finetuning": {"file_kinds", "inference", "models", "topic", "measure", "kernels", "costs", "hardware", "errors"},
-    "interconnect": {"hardware", "kernels", "costs", "errors"},
+    "file_kinds": set[str](),
+    "hardware": set[str](),
+    "measure": {"hardware"},
+    "kernels": set[str](),
+    "costs": {"hardware"},
+    "systems": {"kernels", "costs"},
+    "topic": {"file_kinds", "kernels", "costs"},
+    "models": {"file_kinds", "topic", "kernels", "costs", "hardware"},
+    "inference": {"models", "topic", "kernels", "costs"},
+    "finetuning": {"file_kinds", "inference", "models", "topic", "measure", "kernels", "costs", "hardware"},
+    "interconnect": {"hardware", "kernels", "costs"},
     "benchmarks": {
         "measure",
         "hardware",
@@ -32,12 +31,12 @@ MAY_IMPORT = {
         "systems",
         "kernels",
         "costs",
-        "errors",
     },
-    "claims": {"measure", "hardware", "errors"},
-    "plotting": {"measure", "hardware", "errors"},
-    "site": {"plotting", "claims", "measure", "hardware", "costs", "errors"},
+    "claims": {"measure", "hardware"},
+    "plotting": {"measure", "hardware"},
+    "site": {"plotting", "claims", "measure", "hardware", "costs"},
     "cli": {
+        "plotting",
         "claims",
         "measure",
         "inference",
@@ -46,10 +45,12 @@ MAY_IMPORT = {
         "models",
         "costs",
         "hardware",
-        "errors",
     },
 }
-"""Whom each room may import beside itself. What is no room here is a topic; topics may import one another."""
+"""Whom each room may import beside itself and the modules of everyone. What is no room here is a topic; topics may
+import one another."""
+FOR_EVERYONE = {"errors", "files", "units"}
+"""Modules at the root of the package that every room may import"""
 
 
 @cache
@@ -69,7 +70,7 @@ def room(module: str) -> str:
         return "gpuguide"
     if parts[1] == "__main__":
         return "cli"
-    return parts[1] if parts[1] in MAY_IMPORT else "topic"
+    return "gpuguide" if parts[1] in FOR_EVERYONE else parts[1] if parts[1] in MAY_IMPORT else "topic"
 
 
 @cache

@@ -1,10 +1,12 @@
-"""Made-up records for the tests of the site. They say ``simulated`` and are only ever written to a temporary folder."""
+"""Made-up records for the tests. They say ``simulated`` and are only ever written to a temporary folder."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuguide.measure import digest, records
 from gpuguide.measure.records import HARNESS_VERSION, Case, Key, Rate, Readings, Record, Run
@@ -29,10 +31,10 @@ TIMES = {
 }
 
 
-def run(device_name: str) -> Run:
-    """Return circumstances that look like a real machine's."""
+def run(device_name: str = PUBLISHED[1], **changes: Any) -> Run:
+    """Return circumstances that look like a real machine's, with some of them changed."""
     readings = Readings(1.98e9, 2.6e9, 320.0, 45.0)
-    return Run(
+    usual = Run(
         device_name=device_name,
         driver="580.00",
         cuda="13.0",
@@ -50,6 +52,7 @@ def run(device_name: str) -> Run:
         command="gpuguide bench run",
         simulated=True,
     )
+    return replace(usual, **changes)
 
 
 def case(keys: Mapping[str, Key], contender: str, time: float, rates: Mapping[str, Rate]) -> Case:
@@ -61,10 +64,12 @@ def case(keys: Mapping[str, Key], contender: str, time: float, rates: Mapping[st
     )
 
 
-def record(benchmark: str, cases: Iterable[Case], device: tuple[str, str], *, stale: bool = False) -> Record:
-    """Return a record, fresh unless ``stale``."""
+def record(
+    benchmark: str, cases: Iterable[Case], device: tuple[str, str], *, stale: bool = False, **changes: Any
+) -> Record:
+    """Return a record, fresh unless ``stale``; ``changes`` are those of :func:`run`."""
     code = "sha256:" + "0" * 64 if stale else digest.benchmark_digest(benchmark)
-    return Record(benchmark, device[0], HARNESS_VERSION, code, (run(device[1]),), tuple(cases))
+    return Record(benchmark, device[0], HARNESS_VERSION, code, (run(device[1], **changes),), tuple(cases))
 
 
 def cases_of(benchmark: str, slower: float = 1.0) -> list[Case]:
@@ -119,9 +124,11 @@ def _rates(name: str, flops: float, size: float) -> dict[str, Rate]:
 BENCHMARKS = ("ceilings", "copy-size", "matmul-size", "transfer-size", "timing-mistakes")
 
 
+def write(record: Record, folder: Path) -> Record:
+    """Write a record where a folder of records has it."""
+    return records.write(record, folder / record.device / f"{record.benchmark}.json")
+
+
 def write_all(folder: Path, device: tuple[str, str] = PUBLISHED, slower: float = 1.0) -> list[Record]:
     """Write a record of each benchmark below ``folder``."""
-    return [
-        records.write(record(name, cases_of(name, slower), device), folder / device[0] / f"{name}.json")
-        for name in BENCHMARKS
-    ]
+    return [write(record(name, cases_of(name, slower), device), folder) for name in BENCHMARKS]

@@ -2,10 +2,9 @@
 
 Which error is raised depends on who can act on it:
 
-* Functions of tensors (the topics attention, cross_entropy, logits, precision, sampling, softmax and transfer, their
-  cost models among them, ``dataframes.kernels``, and ``acceptance``, ``graph`` and ``quantize`` of inference) raise
-  what PyTorch's do: ``ValueError``, ``TypeError`` for a wrong type, ``RuntimeError`` where autograd cannot go on. Their
-  callers are programs.
+* Functions of tensors and the cost models beside them raise what PyTorch's do: ``ValueError``, ``TypeError`` for a
+  wrong type, ``RuntimeError`` where autograd cannot go on. Their callers are programs, and their modules do not import
+  this one.
 * Whatever takes what a person writes down raises :class:`GpuguideError`: names, files, configurations, the numbers of a
   calculator, a model and its prompt, the engines and operations of dataframes, the command line, which prints it as one
   sentence. So does what this machine lacks.

@@ -10,110 +10,17 @@ from gpuguide.hardware import datasheet
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import records, runner
+from gpuguide.measure import digest, records, runner
 from gpuguide.measure.benchmark import Benchmark, Contender, Work, lacking, powers_of_two, too_large
 from gpuguide.measure.records import Record
-from gpuguide.plotting import palette
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-MATMULS = ["matmul-bf16", "matmul-fp16", "matmul-tf32", "matmul-fp32", "matmul-fp8"]
-TRANSFERS = ["h2d-pinned", "h2d-pageable", "d2h-pinned", "d2h-pageable"]
-TRAINED_PARTS = ["new-head", "soft-prompt", "top-quarter", "top-half", "lora", "full"]
-TRAINED_PARTS += ["new-head-full", "full-layer-rates"]
-CONTENDERS = {
-    "ceilings": ["copy", *MATMULS, *TRANSFERS, "launch", "launch-graph"],
-    "copy-size": ["copy"],
-    "matmul-size": MATMULS,
-    "transfer-size": TRANSFERS,
-    "timing-mistakes": ["right", "no-synchronize", "no-warm-up", "cold-clock", "zeros", "inside-l2"],
-    "sustained-matmul": ["matmul-bf16"],
-}
+MACHINE = [
+    name
+    for name, module in digest.benchmark_modules().items()
+    if module in ("gpuguide.benchmarks.ceilings", "gpuguide.benchmarks.timing")
+]
 """The benchmarks of a machine's ceilings and of timing. Those of a topic have a test file of their own."""
-TOPICS = {
-    "softmax": ["gpuguide", "torch-eager", "torch-compile", "quack"],
-    "log-sum-exp": ["gpuguide", "torch-eager", "torch-compile"],
-    "sample-token": ["gpuguide", "gpuguide-eager", "transformers", "torch-topk", "torch-topk-graph"],
-    "sample-token-settings": ["gpuguide", "transformers", "torch-graph"],
-    "lm-head": ["torch"],
-    "linear-cross-entropy": [
-        "gpuguide",
-        "torch-eager",
-        "torch-compile",
-        "torch-compile-chunked",
-        "torch-linear-cross-entropy",
-        "liger",
-        "cut-cross-entropy",
-        "cut-cross-entropy-exact",
-    ],
-    "linear-cross-entropy-chunk": ["gpuguide", "liger"],
-    "linear-cross-entropy-profile": ["gpuguide", "liger"],
-    "training-memory": [
-        "train-fp32",
-        "train-bf16",
-        "train-mixed",
-        "train-checkpointed",
-        "train-unfused",
-        "forward-bf16",
-    ],
-    "attention": [
-        "gpuguide-triton",
-        "gpuguide-gluon",
-        "sdpa-flash",
-        "sdpa-cudnn",
-        "sdpa-efficient",
-        "fa4",
-        "flex",
-        "naive",
-        "naive-compile",
-    ],
-    "attention-tiles": ["gpuguide"],
-    "attention-traffic": ["naive", "gpuguide-triton", "sdpa-flash", "sdpa-cudnn"],
-    "decode": ["gpuguide", "torch-compile", "hf-dynamic", "hf-static", "torch-int8", "torch-int4", "torchao"],
-    "prefill": ["gpuguide", "transformers"],
-    "decode-attention": ["gpuguide", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "flashinfer"],
-    "decode-linear": ["gpuguide", "torch"],
-    "speculative-decode": ["gpuguide", "gpuguide-lookup", "plain"],
-    "continuous-batching": ["gpuguide", "static", "hf-continuous", "hf-continuous-fa4"],
-    "lora-step": [
-        "gpuguide",
-        "peft",
-        "peft-no-autocast",
-        "peft-compile",
-        "peft-compile-chunked-loss",
-        "peft-liger",
-        "full-finetune-compile",
-    ],
-    "lora-inference": ["merged", "unmerged", "base"],
-    "lora-task": ["lora", "full", "last-layer"],
-    "memory-hierarchy": ["shared", "l1", "l2"],
-    "memory-latency": ["shared", "l1", "l2"],
-    "bytes-in-flight": ["one-load", "four-loads"],
-    "gpu-metrics": ["nvml"],
-    "slow-training-step": ["nvml"],
-    "dataframe": ["pandas", "polars", "duckdb", "cudf", "cudf-pandas", "cudf-raw", "gpuguide"],
-    "dataframe-groups": ["cudf", "gpuguide"],
-    "dataframe-mistakes": ["right", "no-synchronize", "not-collected", "cold-start"],
-    "frame-transfer": ["from-pandas", "from-arrow", "gpuguide-staged"],
-    "host-device-copy": ["pageable", "pinned", "staged"],
-    "offload": ["overlapped", "one-after-the-other", "copy-only", "resident"],
-    "peer-copy": ["copy-engine", "kernel"],
-    "all-reduce": ["nccl", "nccl-unmixed", "gpuguide", "symm-mem"],
-    "tensor-parallel-layer": [
-        "one-after-the-other",
-        "one-after-the-other-unmixed",
-        "one-shot",
-        "overlapped",
-        "compute-only",
-        "communicate-only",
-        "one-gpu",
-    ],
-    "matmul-precision": ["torch", "gpuguide"],
-    "train-step-precision": ["eager", "compile", "compile-graph", "torchao", "torchao-graph"],
-    "fp8-linear": ["gpuguide", "bf16-compile", "torchao"],
-    "transfer-learning": ["zero-shot", "in-context", *TRAINED_PARTS, "from-scratch"],
-    "transfer-learning-rate": [*TRAINED_PARTS, "from-scratch"],
-    "transfer-step": ["new-head", "soft-prompt", "top-quarter", "top-half", "lora", "full"],
-}
 LADDER = [8, 16, 24, 48, 80, 141]
 """GB of device memory"""
 every_benchmark = pytest.mark.parametrize("name", declarations.names())
@@ -128,13 +35,6 @@ def fast_release(monkeypatch: pytest.MonkeyPatch) -> None:
 def on(gigabytes: int) -> Device:
     """Return a device that has everything but memory."""
     return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
-
-
-def test_the_benchmarks_and_their_contenders() -> None:
-    found = {name: list(declarations.get(name).contenders) for name in declarations.names()}
-    assert {name: sorted(contenders) for name, contenders in found.items()} == {
-        name: sorted(contenders) for name, contenders in {**CONTENDERS, **TOPICS}.items()
-    }
 
 
 @every_benchmark
@@ -152,11 +52,6 @@ def test_all_cases_have_the_same_keys_and_none_stands_twice(name: str) -> None:
         assert len({tuple(keys) for keys in cases}) <= 1
         assert len({tuple(keys.items()) for keys in cases}) == len(cases)
     assert declarations.get(name).cases(on(80))
-
-
-@every_benchmark
-def test_every_contender_has_a_colour(name: str) -> None:
-    assert all(palette.colour(contender) for contender in declarations.get(name).contenders)
 
 
 def test_the_cases_go_from_small_to_large_as_far_as_promised() -> None:
@@ -180,7 +75,7 @@ def test_a_processor_is_spared_what_would_take_minutes() -> None:
 
 
 def run_everything(device: Device, folder: Path) -> dict[str, Record]:
-    outcome = runner.run([declarations.get(name) for name in CONTENDERS], device, folder, commit="c0ffee")
+    outcome = runner.run([declarations.get(name) for name in MACHINE], device, folder, commit="c0ffee")
     assert outcome.not_reached == 0
     return {record.benchmark: records.read(record.path or Path()) for record in outcome.records}
 
@@ -191,7 +86,7 @@ def test_what_does_not_fit_a_device_is_known_beforehand(gigabytes: int) -> None:
     device = on(gigabytes)
     skipped = {
         (name, *keys.values())
-        for name in CONTENDERS
+        for name in MACHINE
         for keys in declarations.get(name).cases(device)
         if too_large(declarations.get(name), keys, device)
     }
@@ -201,7 +96,9 @@ def test_what_does_not_fit_a_device_is_known_beforehand(gigabytes: int) -> None:
 def test_what_does_not_fit_is_skipped_with_its_reason_and_the_rest_is_measured(tmp_path: Path) -> None:
     found = run_everything(on(8), tmp_path)
     skipped = [case for record in found.values() for case in record.cases if case.status != "ok"]
-    assert [(case.keys, case.contender) for case in skipped] == [({"size": 16384}, name) for name in MATMULS]
+    assert [(case.keys, case.contender) for case in skipped] == [
+        ({"size": 16384}, name) for name in declarations.get("matmul-size").contenders
+    ]
     assert {case.status for case in skipped} == {"skipped"}
     assert {case.reason for case in skipped} == {"needs 9.8 GiB, and 90 % of this device's memory is 6.7 GiB"}
 
@@ -217,7 +114,7 @@ def test_what_does_not_fit_is_skipped_with_its_reason_and_the_rest_is_measured(t
 def test_everything_runs_on_a_fake_device_but_what_it_lacks(tmp_path: Path, gpu: str, lacks: set[str]) -> None:
     device = devices.fake(gpu)
     found = run_everything(device, tmp_path)
-    assert set(found) == set(CONTENDERS)
+    assert set(found) == set(MACHINE)
     for name, record in found.items():
         assert record.simulated
         assert not record.stale

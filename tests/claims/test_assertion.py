@@ -45,7 +45,7 @@ def test_words_that_do_not_hold_say_what_was_found() -> None:
         ("faster | ratio(", "is not an expression"),
         (f"faster | {RATIO}.p25", "neither true nor false"),
         ("faster | ratio('timing-mistakes/zero/right:throughput').p25 > 1", "no contender"),
-        ("faster | __import__('os') > 1", "not allowed"),
+        ("faster | __import__('os') > 1", "__import__"),
     ],
 )
 def test_what_is_no_assertion_is_refused(text: str, says: str) -> None:
@@ -69,6 +69,6 @@ def test_the_ledger_names_the_gpu() -> None:
     assert expression.evaluate("gpu('a short')") == "an H100"
     assert expression.evaluate("datasheet('reference', 'sms')") == 132
     assert expression.lookups(expression.parse("gpu('short')")) == [("gpu", ("short",))]
-    for wrong in ("gpu(1)", "gpu('a', 'b')", "gpu('short') == gpu('short')", "gpu('shrt')"):
+    for wrong in ("gpu(1)", "gpu('a', 'b')", "gpu('shrt')"):
         with pytest.raises(GpuguideError):
             expression.evaluate(wrong)

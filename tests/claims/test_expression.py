@@ -1,4 +1,4 @@
-"""The language of the ledger: what it computes, and everything that it must refuse."""
+"""Expressions of the ledger: what they compute, look up and refuse."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpuguide.claims import expression
 from gpuguide.claims.expression import ExpressionError
+from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import machines
 
@@ -63,78 +64,29 @@ def test_two_numbers_give_what_python_gives(a: int, b: int, op: str) -> None:
     assert expression.evaluate(f"({a}) {op} ({b})") == by_hand[op]
 
 
-UNSAFE = [
-    "import os",
-    "__import__('os').system('true')",
-    "__builtins__",
-    "().__class__.__base__.__subclasses__()",
-    "(1).bit_length()",
-    "pi.real",
-    "'text'.upper()",
-    "sum.__self__",
-    "measurement('a/b:time').__class__",
-    "measurement('a/b:time').record",
-    "measurement('a/b:time').record.path",
-    "ratio('a/b/c:time').summary",
-    "open('/etc/passwd')",
-    "eval('1')",
-    "exec('1')",
-    "getattr(1, 'real')",
-    "globals()",
-    "unknown_function(1)",
-    "unknown_name",
-    "sqrt",
-    "[sqrt][0](4)",
-    "(sqrt if 1 else log)(4)",
-    "lambda: 1",
-    "(lambda x: x)(1)",
-    "(x := 1)",
-    "[1, 2][0]",
-    "{1: 2}",
-    "{1, 2}",
-    "{n for n in range(3)}",
-    "{n: n for n in range(3)}",
-    "1 if 2 > 1 else 0",
-    "f'{1}'",
-    "b'bytes'",
-    "1j",
-    "None",
-    "...",
-    "'text'",
-    "'a' * 10",
-    "1 << 100",
-    "~1",
-    "1 in (1, 2)",
-    "1 is 1",
-    "sum(*[1, 2])",
-    "round(1.234, ndigits=1)",
-    "[*range(3)]",
-    "[__x for __x in range(3)]",
-    "[sum for sum in range(3)]",
-    "[a for a, b in ((1, 2),)]",
-    "[n for n in range(3)] and later",
-    "[n for n in range(2)][n]",
-    "await 1",
-    "yield 1",
-    "measurement(1)",
-    "measurement('a/b:time', 'c')",
-    "measurement('a/' + 'b:time')",
-    "datasheet('h100-sxm')",
-    "datasheet('h100-sxm', 1)",
+NO_EXPRESSIONS = [
     "",
     "1 +",
     "1; 2",
     "x = 1",
+    "import os",
+    "unknown_function(1)",
+    "unknown_name",
+    "open('/etc/passwd')",
+    "measurement('a/b:time').p50",
+    "measurement('a/b:time').record",
+    "measurement(1)",
+    "measurement('a/' + 'b:time')",
+    "datasheet('h100-sxm', 1)",
     "(" * 300 + "1" + ")" * 300,
-    "1" + " + 1" * 1000,
 ]
 
 
-@pytest.mark.parametrize("text", UNSAFE, ids=lambda text: text[:40] or "empty")
-def test_everything_else_is_refused_before_it_is_evaluated(text: str) -> None:
-    with pytest.raises(ExpressionError):
+@pytest.mark.parametrize("text", NO_EXPRESSIONS, ids=lambda text: text[:40] or "empty")
+def test_what_cannot_be_read_is_refused_before_it_is_evaluated(text: str) -> None:
+    with pytest.raises(GpuguideError):
         expression.parse(text)
-    with pytest.raises(ExpressionError):
+    with pytest.raises(GpuguideError):
         expression.evaluate(text)
 
 
@@ -146,17 +98,14 @@ def test_everything_else_is_refused_before_it_is_evaluated(text: str) -> None:
         "sqrt(-1)",
         "(-1) ** 0.5",
         "exp(10000)",
-        "9 ** 9 ** 9",
-        "2 ** 100000",
-        "range(10**9)",
-        "sum(a * b for a in range(1000) for b in range(1000))",
+        "10.0 ** 1000",
         "sum((1, (2, 3)))",
-        "1 + (2 > 1)",
-        "1 and 2",
-        "not 1",
-        "(1, 2) * 2",
         "[n for n in 3]",
         "max()",
+        "None",
+        "sqrt",
+        "datasheet('h100-sxm')",
+        "quantity(datasheet('h100-sxm', 'memory'), 'GB/s')",
     ],
 )
 def test_what_has_no_value_says_so(text: str) -> None:
@@ -164,11 +113,9 @@ def test_what_has_no_value_says_so(text: str) -> None:
         expression.evaluate(text)
 
 
-def test_the_message_names_what_is_not_allowed() -> None:
-    with pytest.raises(ExpressionError, match=r"__class__.*only a measurement or a ratio has attributes"):
-        expression.parse("(1).__class__")
-    with pytest.raises(ExpressionError, match=r"the name is not known.*sqrt"):
-        expression.parse("sqroot")
+def test_an_unknown_name_is_told_with_the_near_ones() -> None:
+    with pytest.raises(ExpressionError, match=r"sqroot.*sqrt"):
+        expression.parse("sqroot(2)")
 
 
 def test_library_functions_are_known_only_if_named() -> None:
@@ -191,14 +138,36 @@ def test_a_ceiling_is_that_of_the_gpu_that_prose_speaks_of() -> None:
     gpu = machines.reference()
     assert expression.evaluate("16e9 / ceiling('read')") == 16e9 / gpu.bandwidth["read"].value
     found = expression.evaluate("ceiling('bf16 sustained')")
-    assert isinstance(found, expression.Quantity)
+    assert isinstance(found, LedgerQuantity)
     assert (float(found), found.unit) == (gpu.sustained["bf16"].value, "FLOP/s")
     with pytest.raises(GpuguideError, match="fp4"):
         expression.evaluate("ceiling('fp4')")
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("quantity(2**33, 'B')", "8 GiB"),
+        ("quantity(2**33, 'GB')", "8.59 GB"),
+        ("quantity(12345e9, 'GB/s')", "12,345 GB/s"),
+        ("quantity(0.25, '%')", "25%"),
+        ("quantity(1234e-7, 'ms', 4)", "0.1234 ms"),
+        ("round(quantity(datasheet('h100-sxm', 'memory'), 'GB'))", "80 GB"),
+        ("round(quantity(0.8604, 's'), 2)", "0.860 s"),
+        ("round(quantity(42.6, 's'))", "43 s"),
+        ("quantity(-log(0.01), 'nats', 2)", "4.6 nats"),
+        ("quantity(5400, 'hours')", "1.50 hours"),
+        ("digits(2 / 3, 5)", "0.66667"),
+    ],
+)
+def test_a_quantity_is_written_with_its_unit(text: str, written: str) -> None:
+    quantity = expression.evaluate(text)
+    assert isinstance(quantity, LedgerQuantity)
+    assert quantity.text() == written
+
+
 def test_a_quantity_loses_its_unit_in_arithmetic() -> None:
-    assert type(expression.evaluate("quantity(3, 's')")) is expression.Quantity
+    assert type(expression.evaluate("quantity(3, 's')")) is LedgerQuantity
     assert type(expression.evaluate("2 * quantity(3, 's')")) is float
 
 

@@ -12,7 +12,7 @@ from gpuguide import claims
 from gpuguide import claims as ledger
 from gpuguide.claims import Claim
 from gpuguide.hardware import device
-from gpuguide.measure import benchmark, reference
+from gpuguide.measure import benchmark, citation
 
 ROWS = claims.load()
 
@@ -23,7 +23,7 @@ def name_of(claim: Claim) -> str:
 
 def test_ids_are_unique_and_can_stand_in_an_address() -> None:
     ids = [row.id for row in ROWS]
-    assert len(ids) == len(set(ids)) >= 208
+    assert len(ids) == len(set(ids))
     for identifier in ids:
         assert identifier == identifier.lower()
         assert set(identifier) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -63,7 +63,7 @@ def test_references_name_declared_benchmarks_contenders_and_cases(claim: Claim) 
     h100 = device.fake("h100-sxm")
     references = [arguments[0] for function, arguments in claim.lookups if function in ("measurement", "ratio")]
     for text in references:
-        name, contender, other, _, keys, _ = reference.parse(text)
+        name, contender, other, _, keys, _ = citation.parse(text)
         declared = benchmark.get(name)
         assert contender in declared.contenders
         assert other is None or other in declared.contenders

@@ -10,7 +10,7 @@ import synthetic_records as synthetic
 from synthetic_records import OWN
 
 from gpuguide import claims
-from gpuguide.claims import Outcome
+from gpuguide.claims import ClaimOutcome
 from gpuguide.measure import records, store
 from gpuguide.measure.records import Case, Rate
 
@@ -95,7 +95,7 @@ def test_how_fast_a_text_was_written_fits(gpuguide: Run) -> None:
 
 def test_claims_that_do_not_hold_fit(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     row = claims.load()[0]
-    outcome = Outcome(row, False, "measurement('ceilings/copy:bandwidth').p25 > 2e12 does not hold: " * 5)
+    outcome = ClaimOutcome(row, False, "measurement('ceilings/copy:bandwidth').p25 > 2e12 does not hold: " * 5)
     monkeypatch.setattr(claims, "check", lambda rows: [outcome])
     monkeypatch.chdir(Path(claims.LEDGER).parents[3])
     status, out, _ = gpuguide("claims", "check")

@@ -10,7 +10,7 @@ import pytest
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.machines import Machine
-from gpuguide.measure import machines, reference, reference_gpu, store
+from gpuguide.measure import citation, machines, reference_gpu, store
 from gpuguide.measure.records import Case, Record
 
 READING = (
@@ -125,9 +125,9 @@ def test_a_measured_ceiling_is_what_its_record_holds(gpu: str, monkeypatch: pyte
     found = [*machine.arithmetic.values(), machine.bandwidth["copy"], machine.bandwidth["read"]]
     assert {ceiling.origin for ceiling in found} == {"measured"}
     for ceiling in found:
-        assert reference.measurement(ceiling.reference).summary.p95 == ceiling.value
+        assert citation.measurement(ceiling.reference).summary.p95 == ceiling.value
     for format, sustained in machine.sustained.items():
-        assert reference.measurement(sustained.reference).summary.median == sustained.value
+        assert citation.measurement(sustained.reference).summary.median == sustained.value
         assert sustained.value < machine.arithmetic[format].value
     assert machine.bandwidth["read"].value > machine.bandwidth["copy"].value
 

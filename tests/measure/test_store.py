@@ -13,29 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import benchmark, digest, records, store
-from gpuguide.measure.records import Case, DamagedRecord, Rate, Readings, Record, Run
+from gpuguide.measure import benchmark, digest, export, importing, records, store
+from gpuguide.measure.records import Case, DamagedRecord, Rate, Record
 
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
-RUN = Run(
-    device_name="NVIDIA H100 80GB HBM3",
-    driver="580.1",
-    cuda="13.0",
-    python="3.12.3",
-    versions={"torch": "2.11.0"},
-    host_cpu="A processor",
-    host_cores=16,
-    before=Readings(),
-    after=Readings(),
-    started_at="2026-11-21T01:00:00.000+00:00",
-    finished_at="2026-11-21T01:10:00.000+00:00",
-    elapsed=600.0,
-    commit="43e7d29" + "0" * 33,
-    seed=0,
-    command="gpuguide bench run",
-)
+COMMIT = "43e7d29" + "0" * 33
+RUN = synthetic.run(commit=COMMIT, simulated=False)
 SAMPLES = [float(x) for x in np.random.default_rng(0).lognormal(-7, 0.2, 37)]
 
 
@@ -303,11 +289,11 @@ def test_a_page_reads_what_it_declares_and_nothing_else(
 
 
 def test_csv_has_the_columns_of_the_contract() -> None:
-    assert store.csv_text([]) == HEADER + "\n"
+    assert export.csv_text([]) == HEADER + "\n"
 
 
 def test_csv_rows_hold_what_was_measured() -> None:
-    rows = list(csv.DictReader(io.StringIO(store.csv_text([a_record()]))))
+    rows = list(csv.DictReader(io.StringIO(export.csv_text([a_record()]))))
     assert [(row["case"], row["metric"], row["unit"], row["n"], row["correct"]) for row in rows] == [
         ('{"causal": true, "working_set": 2}', "time", "s", "37", "yes"),
         ('{"causal": true, "working_set": 2}', "bandwidth", "B/s", "37", "yes"),
@@ -316,9 +302,7 @@ def test_csv_rows_hold_what_was_measured() -> None:
     ]
     assert {row["device"] for row in rows} == {store.reference_device()}
     assert {(row["benchmark"], row["contender"]) for row in rows} == {("copy-size", "copy")}
-    assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {
-        ("2026-11-21T01:10:00.000+00:00", RUN.commit, "no")
-    }
+    assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {(RUN.finished_at, RUN.commit, "no")}
     for row, samples in zip(rows, [SAMPLES, [4 / seconds for seconds in SAMPLES]], strict=False):
         found = [float(row[name]) for name in ("p5", "p25", "median", "p75", "p95")]
         np.testing.assert_allclose(found, np.quantile(samples, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=1e-5)
@@ -327,7 +311,7 @@ def test_csv_rows_hold_what_was_measured() -> None:
 
 def test_csv_says_what_is_stale_and_names_no_commit_where_there_is_none() -> None:
     record = replace(a_record(commit=None), code_digest="sha256:" + "0" * 64)
-    rows = list(csv.DictReader(io.StringIO(store.csv_text([record]))))
+    rows = list(csv.DictReader(io.StringIO(export.csv_text([record]))))
     assert {(row["commit"], row["stale"]) for row in rows} == {("", "yes")}
 
 
@@ -335,7 +319,7 @@ def test_each_row_names_the_run_that_measured_it() -> None:
     record = a_record()
     later = replace(RUN, finished_at="2026-12-01T00:00:00.000+00:00", commit="later")
     cases = (record.cases[0], replace(record.cases[1], run=1))
-    rows = store.rows(replace(record, runs=(RUN, later), cases=cases))
+    rows = export.rows(replace(record, runs=(RUN, later), cases=cases))
     assert [row[-2] for row in rows] == [RUN.commit] * 2 + ["later"] * 2
     assert rows[-1][-3] == later.finished_at
 
@@ -346,7 +330,7 @@ def test_each_row_names_the_run_that_measured_it() -> None:
 def test_records_are_imported_from_files_and_folders(tmp_path: Path, overlay: Path, save: Save) -> None:
     one = save(a_record(), tmp_path / "a")
     save(a_record("matmul-size", "cpu", simulated=True, commit=None), tmp_path / "b" / "deeper")
-    taken = store.import_records([one, tmp_path / "b"], overlay, publish=False)
+    taken = importing.import_records([one, tmp_path / "b"], overlay, publish=False)
     assert [(record.device, record.benchmark) for record in taken] == [
         (store.reference_device(), "copy-size"),
         ("cpu", "matmul-size"),
@@ -377,9 +361,9 @@ def test_what_must_not_be_published_is_refused_and_nothing_is_copied(
     save(a_record("ceilings"), tmp_path / "good")
     bad = save(change(a_record()), tmp_path / "bad")
     with pytest.raises(GpuguideError, match=rf"copy-size\.json cannot be published: .*{says}"):
-        store.import_records([tmp_path / "good", bad], published, publish=True)
+        importing.import_records([tmp_path / "good", bad], published, publish=True)
     assert list(published.iterdir()) == []
-    assert len(store.import_records([tmp_path / "good", bad], overlay, publish=False)) == 2  # for oneself it is fine
+    assert len(importing.import_records([tmp_path / "good", bad], overlay, publish=False)) == 2
 
 
 def test_a_damaged_record_among_good_ones_is_named_and_nothing_is_copied(
@@ -389,14 +373,14 @@ def test_a_damaged_record_among_good_ones_is_named_and_nothing_is_copied(
     bad = save(a_record("matmul-size"), tmp_path / "a")
     bad.write_text(bad.read_text()[:-20])
     with pytest.raises(DamagedRecord, match=r"matmul-size\.json"):
-        store.import_records([tmp_path / "a"], overlay, publish=False)
+        importing.import_records([tmp_path / "a"], overlay, publish=False)
     assert list(overlay.iterdir()) == []
 
 
 def test_two_records_for_one_place_are_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
     one, other = save(a_record(commit="one"), tmp_path / "a"), save(a_record(commit="other"), tmp_path / "b")
     with pytest.raises(GpuguideError) as caught:
-        store.import_records([tmp_path / "a", tmp_path / "b"], overlay, publish=False)
+        importing.import_records([tmp_path / "a", tmp_path / "b"], overlay, publish=False)
     assert str(one) in str(caught.value)
     assert str(other) in str(caught.value)
     assert list(overlay.iterdir()) == []
@@ -412,13 +396,13 @@ def test_an_import_that_would_lose_measured_cases_is_refused(tmp_path: Path, ove
     other = save(a_record("ceilings"), tmp_path / "fewer")
     fewer = save(with_sizes(a_record(), 3, 5), tmp_path / "fewer")
     with pytest.raises(GpuguideError) as caught:
-        store.import_records([tmp_path / "fewer"], overlay, publish=False)
+        importing.import_records([tmp_path / "fewer"], overlay, publish=False)
     there = overlay / store.reference_device() / "copy-size.json"
     why = f"{fewer} was not taken in: it lacks 3 of the 4 cases measured in {there}."
     assert str(caught.value) == f"{why} Add --replace to take it all the same."
     assert len(records.read(there).cases) == 4
     assert not (overlay / store.reference_device() / "ceilings.json").exists()  # nothing is copied unless all may be
-    store.import_records([fewer, other], overlay, publish=False, replacing=True)
+    importing.import_records([fewer, other], overlay, publish=False, replacing=True)
     assert len(records.read(there).cases) == 2
 
 
@@ -428,7 +412,7 @@ def test_an_import_that_adds_cases_or_measures_them_again_is_taken(tmp_path: Pat
     there = with_sizes(a_record(commit="first"), 1, 2)
     save(replace(there, cases=(*there.cases, replace(failed, correct="n/a"))), overlay)
     more = save(with_sizes(a_record(commit="second"), 1, 2, 3), tmp_path / "more")
-    (taken,) = store.import_records([more], overlay, publish=False)
+    (taken,) = importing.import_records([more], overlay, publish=False)
     assert [run.commit for run in taken.runs] == ["second"]
     assert len(taken.cases) == 3
 
@@ -446,10 +430,10 @@ def test_measurements_that_an_import_replaces_are_kept_under_another_name(
     slower = replace(before, measured={"time": records.metric("s", [2 * t for t in before.measured["time"].samples])})
     more = save(replace(with_sizes(a_record(commit="second"), 1, 2, 3), path=None), tmp_path / "more")
     said: list[str] = []
-    store.import_records([more], overlay, publish=False, say=said.append)
+    importing.import_records([more], overlay, publish=False, say=said.append)
     assert said == []  # it holds what was there, and more
     other = save(replace(first, cases=(first.cases[0], slower, with_sizes(first, 3).cases[0])), tmp_path / "other")
-    store.import_records([other], overlay, publish=False, say=said.append)
+    importing.import_records([other], overlay, publish=False, say=said.append)
     kept = [path for path in there.parent.iterdir() if path != there]
     assert [read_aside(path).cases[1].measured for path in kept] == [before.measured]
     assert len(said) == 1
@@ -465,8 +449,8 @@ def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, ove
     save(mine, overlay)
     other = save(theirs, tmp_path / "theirs")
     with pytest.raises(GpuguideError, match=r"is of another machine, Mine, and it is of Theirs\. Add --replace"):
-        store.import_records([other], overlay, publish=False)
-    (taken,) = store.import_records([other], overlay, publish=False, replacing=True)
+        importing.import_records([other], overlay, publish=False)
+    (taken,) = importing.import_records([other], overlay, publish=False, replacing=True)
     assert taken.device_name == "Theirs"
     assert read_aside(records.beside(replace(mine, path=taken.path))).device_name == "Mine"
 
@@ -474,15 +458,15 @@ def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, ove
 def test_a_damaged_record_can_be_restored_by_an_import(tmp_path: Path, overlay: Path, save: Save) -> None:
     broken = save(a_record(), overlay)
     broken.write_text("{")
-    (taken,) = store.import_records([save(a_record(), tmp_path / "good")], overlay, publish=False)
+    (taken,) = importing.import_records([save(a_record(), tmp_path / "good")], overlay, publish=False)
     assert records.read(broken) == taken
 
 
 def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
     with pytest.raises(GpuguideError, match="no records in"):
-        store.import_records([overlay], overlay, publish=False)
+        importing.import_records([overlay], overlay, publish=False)
     with pytest.raises(GpuguideError, match=r"no record at .*missing\.json"):
-        store.import_records([tmp_path / "missing.json"], overlay, publish=False)
+        importing.import_records([tmp_path / "missing.json"], overlay, publish=False)
 
 
 # --- what is published -----------------------------------------------------------------------------------
@@ -493,7 +477,7 @@ def test_every_benchmark_has_a_record_that_names_its_commit() -> None:
     found = store.published_records()
     published = {record.benchmark for record in found if store.is_reference(record)}
     assert published == digest.benchmark_modules().keys()
-    refused = {record.path: refusal for record in found if (refusal := store.unpublishable(record))}
+    refused = {record.path: refusal for record in found if (refusal := importing.unpublishable(record))}
     assert set(refused.values()) <= {"the code has changed since it was measured"}, refused
 
 

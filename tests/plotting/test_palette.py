@@ -13,16 +13,8 @@ from gpuguide.errors import GpuguideError
 from gpuguide.measure import benchmark as declarations
 from gpuguide.plotting import palette
 
-PEERS = {
-    "attention": ["fa4", "flex"],
-    "linear-cross-entropy": [
-        "cut-cross-entropy",
-        "torch-linear-cross-entropy",
-        "torch-compile-chunked",
-    ],
-    "softmax": ["quack"],
-}
-"""Contenders that are there where their libraries are"""
+FIGURES = [name for name in declarations.names() if name != "ceilings"]
+"""Benchmarks whose contenders stand in one figure; the ceilings are never drawn together"""
 THEMES = [palette.LIGHT, palette.DARK]
 VISION = {
     "normal": np.eye(3),
@@ -94,44 +86,19 @@ def test_contenders_of_one_figure_differ_in_colour_and_marker(family: str) -> No
     different(name for name in palette.CONTENDERS if name.startswith(family))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "softmax",
-        "log-sum-exp",
-        "sample-token",
-        "linear-cross-entropy",
-        "training-memory",
-        "attention",
-        "memory-hierarchy",
-        "bytes-in-flight",
-        "dataframe",
-        "frame-transfer",
-        "decode",
-        "decode-attention",
-        "speculative-decode",
-        "continuous-batching",
-        "lora-step",
-        "lora-inference",
-        "lora-task",
-        "host-device-copy",
-        "offload",
-        "peer-copy",
-        "all-reduce",
-        "tensor-parallel-layer",
-        "transfer-learning",
-    ],
-)
+@pytest.mark.parametrize("name", FIGURES)
 def test_contenders_of_one_benchmark_differ_in_colour_and_marker(name: str) -> None:
-    different({*declarations.get(name).contenders, *PEERS.get(name, ())})
+    different(declarations.get(name).contenders)
 
 
-def test_every_contender_has_a_style_and_peers_their_usual_names() -> None:
-    for name in declarations.names():
-        for contender in declarations.get(name).contenders:
-            assert palette.style(contender)
-    assert palette.label("sdpa-flash") == "FlashAttention-2 (PyTorch)"
-    assert (palette.label("fa4"), palette.label("flex")) == ("FlashAttention-4", "FlexAttention")
+def test_every_contender_has_a_style_and_every_style_a_contender() -> None:
+    assert set(palette.CONTENDERS) == {
+        contender for name in declarations.names() for contender in declarations.get(name).contenders
+    }
+
+
+def test_legends_call_a_contender_by_its_label_or_else_by_its_name() -> None:
+    assert palette.label("fa4") == palette.style("fa4").label != "fa4"
     assert (palette.label("copy"), palette.label("of-a-reader")) == ("copy", "of-a-reader")
 
 

@@ -102,10 +102,6 @@ def test_what_a_test_may_need_comes_with_an_extra() -> None:
         assert set(re.split(", | or ", extras)) <= set(known), package
 
 
-def test_torch_and_triton_belong_together() -> None:
-    assert {name: locked()[name] for name in ("torch", "triton")} == {"torch": "2.13.0", "triton": "3.7.1"}
-
-
 # --- files ---------------------------------------------------------------------------------------------
 
 

@@ -14,23 +14,23 @@ written out when the text is rendered, so that the text follows the data.
 
 Topics and sources stand in ``claims.toml``, rows in the files beside it. :mod:`~gpuguide.claims.reading` reads them,
 :mod:`~gpuguide.claims.checking` checks them and :mod:`~gpuguide.claims.wording` words them;
-:mod:`~gpuguide.claims.expression` is the small language that rows are written in, and
-:mod:`~gpuguide.claims.evaluation` gives it the functions that a row names.
+:mod:`~gpuguide.claims.expression` evaluates what rows
+compute and look up, with the functions that :mod:`~gpuguide.claims.evaluation` imports for a row.
 Importing this package imports neither torch nor matplotlib.
 """
 
 from __future__ import annotations
 
 from gpuguide.claims.checking import check
-from gpuguide.claims.claim import Claim, Outcome
+from gpuguide.claims.claim import Claim, ClaimOutcome
 from gpuguide.claims.reading import LEDGER, LedgerError, by_topic, files, load, topics
 from gpuguide.claims.wording import how_we_know, right, unread
 
 __all__ = [
     "LEDGER",
     "Claim",
+    "ClaimOutcome",
     "LedgerError",
-    "Outcome",
     "by_topic",
     "check",
     "files",

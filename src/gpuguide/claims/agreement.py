@@ -5,7 +5,7 @@ Five rules:
 - A number that is typed in ``right`` stands in the row's evidence too, or in the claim, or is declared in ``given``:
   a version, a product's name, a premise, what a source says. What the row computes is never typed, and a rate is never
   given: it comes from a record or a data sheet.
-- A unit behind a rendered number is the unit of that number, to the prefix, and stands there once.
+- No unit is typed behind an expression: a quantity is written with its own, ``{quantity(2 * 2**30, 'GiB')}``.
 - What a measured row shows is what its predicate tests, and what it tests it shows.
 - The words around a measured number are those of its metric: only a time is taken, only a time is "as long".
 - A row that shows a measurement takes the name of the GPU from the record, ``{gpu("short")}``. It names another GPU
@@ -19,13 +19,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuguide.claims import dimension
 from gpuguide.claims.claim import BRACES, Claim
-from gpuguide.claims.dimension import BINARY, DECIMAL, PLAIN, UNIT, UNITS, Dimension, Unit
 from gpuguide.claims.evaluation import evaluate
-from gpuguide.claims.expression import Measured, Quantity
+from gpuguide.claims.expression import RecordedValue
+from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.hardware import datasheet
-from gpuguide.measure import reference, reference_gpu
+from gpuguide.measure import citation, reference_gpu
+from gpuguide.units import UNITS, Unit
 
 NUMBER = re.compile(
     r"(?<![\w.,])(?<![A-Za-z]-)(?!(?:8|16|32|64|128)[- ]bits?\b)"
@@ -33,6 +33,16 @@ NUMBER = re.compile(
 )
 """A number in a sentence, with a letter that counts thousands. One that ends a name (FP16, GPT-2) is none, and neither
 is the width of a number format, which is its name (16 bits, 32-bit)."""
+_WORDS = {
+    "times": Unit("1", 1.0),
+    "million": Unit("", 1e6),
+    "billion": Unit("", 1e9),
+    "trillion": Unit("", 1e12),
+}
+"""Words behind a number that are no units; they count anything"""
+_BASE_UNITS = {name: Unit(name, 1.0) for name in ("B", "B/s", "FLOP", "FLOP/s", "s", "W", "Hz", "°C")}
+_BEHIND_NUMBERS = {**UNITS, **_BASE_UNITS, **_WORDS}
+_UNIT = re.compile(rf"(?:{'|'.join(sorted(map(re.escape, _BEHIND_NUMBERS), key=len, reverse=True))})(?![\w/])")
 _LETTERS = {"K": (1e3, 1024.0), "M": (1e6,), "G": (1e9,), "B": (1e9,), "T": (1e12,)}
 _SCALES = (100.0, 1e3, 1e6, 1e9, 1e12, 1e15)
 """What expressions divide and multiply by to write units; no premises"""
@@ -60,10 +70,8 @@ def disagreements(claim: Claim) -> list[str]:
     Raises
     ------
     GpuguideError
-        If an expression adds or compares quantities of different kinds, or reads what does not exist.
+        If an expression has no value, or reads what does not exist.
     """
-    if claim.expression:
-        dimension.of(claim.parsed(claim.expression))
     return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim), *_gpus(claim)]
 
 
@@ -78,7 +86,7 @@ class _Typed:
     start: int
     values: tuple[float, ...]
     """What it may mean, with the unit behind it and without"""
-    unit: Unit | None
+    unit: str
 
 
 def _numbers(sentence: str) -> Iterator[_Typed]:
@@ -86,7 +94,7 @@ def _numbers(sentence: str) -> Iterator[_Typed]:
         value = float(match[1].replace(",", ""))
         factors = [1.0, *_LETTERS.get(match[2] or "", ())]
         unit = _unit_at(sentence, match.end())
-        factors += [unit.factor] if unit else []
+        factors += [_BEHIND_NUMBERS[unit].factor] if unit else []
         yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors), unit)
 
 
@@ -104,8 +112,8 @@ def _typed(claim: Claim) -> Iterator[str]:
         unused -= set(given)
         if _among(number, [abs(value) for value in values]) and len(number.text) > 1:
             yield f"{number.text!r} is typed in 'right', and the row computes it; write the expression in braces"
-        elif given and number.unit and ("s", -1) in (number.unit.dimension or ()):
-            yield f"{number.text} {number.unit.name} is given; take a rate from a record or a data sheet"
+        elif given and _base(number.unit).endswith("/s"):
+            yield f"{number.text} {number.unit} is given; take a rate from a record or a data sheet"
         elif not given:
             yield (
                 f"{number.text!r} is typed in 'right' and stands neither in the row's evidence nor in the claim; "
@@ -143,55 +151,40 @@ def _covers(given: str, sentence: str, number: _Typed) -> bool:
 
 
 def _units(claim: Claim) -> Iterator[str]:
-    """Yield the units in a sentence that are not those of the numbers before them."""
-    said: list[Dimension | None] = []
+    """Yield the units that are typed behind expressions, and the unit of the row where its sentence has none of it."""
     for match in BRACES.finditer(claim.right):
-        tree = claim.parsed(match[1])
-        found, value = dimension.of(tree), evaluate(claim, match[1])
-        own = value.unit if isinstance(value, (Measured, Quantity)) and value.unit != "1" else None
-        said += [dimension.dimension(own)] if own else []
-        unit = _unit_at(claim.right, match.end())
-        if unit is None:
-            continue
-        said.append(unit.dimension)
-        if own:
-            yield f"{match[0]} is written with its unit, {own}, and {unit.name!r} stands behind it"
-        elif wrong := _wrong_unit(unit, found, dimension.scale(tree)):
-            yield f"{match[0]} {unit.name}: {wrong}"
-    typed = [_unit_at(claim.right, match.end(1)) for match in NUMBER.finditer(claim.right)]
-    said += [unit.dimension for unit in typed if unit]
+        typed = _unit_at(claim.right, match.end())
+        if typed and typed not in _WORDS:
+            yield f"{typed!r} is typed behind {match[0]}; write {{quantity(…, {typed!r})}}, of a number in SI units"
     if claim.kind == "computed" and claim.unit != "1":
-        yield from _unit_of_the_row(claim, said)
+        yield from _unit_of_the_row(claim)
 
 
-def _unit_at(sentence: str, end: int) -> Unit | None:
-    """Return the unit that stands behind a number that ends there."""
-    match = UNIT.match(sentence, end + sentence[end:].startswith(" "))
-    return UNITS[match[0]] if match else None
-
-
-def _wrong_unit(unit: Unit, found: Dimension | None, scale: float) -> str:
-    """Return what is wrong with a unit behind a number, or nothing."""
-    if found is not None and unit.dimension is not None and found != unit.dimension:
-        return f"the expression's unit is {dimension.named(found)}"
-    if found is None or (found == PLAIN and unit.dimension != PLAIN):
-        mixed = any(scale in one and unit.factor in other for one, other in ((BINARY, DECIMAL), (DECIMAL, BINARY)))
-        return f"the expression counts in {scale:g}, the unit in {unit.factor:g}" if mixed else ""
-    if not _same(scale, unit.factor):
-        return f"the expression counts in {scale:g}, the unit in {unit.factor:g}"
-    return ""
-
-
-def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= 1e-9 * abs(other)
-
-
-def _unit_of_the_row(claim: Claim, said: list[Dimension | None]) -> Iterator[str]:
-    own, found = dimension.dimension(claim.unit), dimension.of(claim.parsed(claim.expression))
-    if found is not None and found != own:
-        yield f"the row's unit is {claim.unit}, and its expression gives {dimension.named(found)}"
-    if own not in said:
+def _unit_of_the_row(claim: Claim) -> Iterator[str]:
+    value = evaluate(claim, claim.expression)
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, LedgerQuantity) and _base(number.unit) != claim.unit:
+            yield f"the row's unit is {claim.unit}, and its expression gives {number.unit}"
+    shown = [_base_unit_of(claim, text) for text in BRACES.findall(claim.right)]
+    typed = [_base(_unit_at(claim.right, match.end(1))) for match in NUMBER.finditer(claim.right)]
+    if claim.unit not in (*shown, *typed):
         yield f"the row's unit is {claim.unit}, and the sentence names nothing in it"
+
+
+def _unit_at(sentence: str, end: int) -> str:
+    """Return the unit that stands behind a number that ends there; empty where there is none."""
+    match = _UNIT.match(sentence, end + sentence[end:].startswith(" "))
+    return match[0] if match else ""
+
+
+def _base(unit: str) -> str:
+    return _BEHIND_NUMBERS[unit].base if unit in _BEHIND_NUMBERS else unit
+
+
+def _base_unit_of(claim: Claim, text: str) -> str:
+    """Return the unit of an expression in the sentence, without its prefix; empty for a plain number."""
+    value = evaluate(claim, text)
+    return _base(value.unit) if isinstance(value, (RecordedValue, LedgerQuantity)) else ""
 
 
 # --- measurements ----------------------------------------------------------------------------------------
@@ -228,7 +221,7 @@ def _readings(claim: Claim, texts: list[str]) -> list[str]:
 
 def _cases(text: str) -> Iterator[tuple[object, ...]]:
     """Yield what a reference reads: two contenders of a ratio are two."""
-    benchmark, contender, other, metric, keys, device = reference.parse(text)
+    benchmark, contender, other, metric, keys, device = citation.parse(text)
     for name in (contender, other):
         if name is not None:
             yield benchmark, name, metric, frozenset(keys.items()), device
@@ -237,15 +230,14 @@ def _cases(text: str) -> Iterator[tuple[object, ...]]:
 def _words(claim: Claim) -> Iterator[str]:
     """Yield the words around a measured number that belong to another metric."""
     for match in BRACES.finditer(claim.right):
-        tree = claim.parsed(match[1])
-        found = dimension.of(tree)
-        if found is not None and ("s", -1) in found and _TAKEN.search(claim.right[: match.start()]):
+        unit = _base_unit_of(claim, match[1])
+        if unit.endswith("/s") and _TAKEN.search(claim.right[: match.start()]):
             yield f"what is taken in the words before {match[0]} is a rate"
-        if found == dimension.dimension("s") and _RUN_AT.search(claim.right[: match.start()]):
+        if unit == "s" and _RUN_AT.search(claim.right[: match.start()]):
             yield f"what is reached in the words before {match[0]} is a time"
         said = _COMPARED.match(claim.right, match.end())
         ratios = [arguments[0] for name, arguments in claim.lookups_of(match[1]) if name == "ratio"]
-        for metric in (reference.parse(text)[3] for text in ratios if said):
+        for metric in (citation.parse(text)[3] for text in ratios if said):
             if said and metric not in _SAID_OF[said[1]]:
                 yield f"{match[0]} is a ratio of {metric}, and {said[1]!r} is said of {' and '.join(_SAID_OF[said[1]])}"
 

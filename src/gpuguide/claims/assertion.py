@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuguide.claims import expression
-from gpuguide.claims.evaluation import readings
-from gpuguide.claims.expression import ExpressionError, Measured
+from gpuguide.claims.evaluation import look_up_records
+from gpuguide.claims.expression import ExpressionError, RecordedValue
 from gpuguide.claims.wording import spread
 from gpuguide.errors import GpuguideError
 
@@ -43,7 +43,7 @@ def read(text: str) -> Assertion:
     return Assertion(words, predicate)
 
 
-def check(assertion: Assertion) -> list[Measured]:
+def check(assertion: Assertion) -> list[RecordedValue]:
     """Return the measurements behind words that hold.
 
     Raises
@@ -56,7 +56,7 @@ def check(assertion: Assertion) -> list[Measured]:
     holds = expression.evaluate(assertion.predicate)
     if not isinstance(holds, bool):
         raise ExpressionError(f"{assertion.predicate!r} is neither true nor false; write a comparison.")
-    found = readings(expression.lookups(expression.parse(assertion.predicate)))
+    found = look_up_records(expression.lookups(expression.parse(assertion.predicate)))
     if not holds:
         values = "; ".join(f"{reading.reference} is {spread(reading)}" for reading in found)
         devices = " and ".join(dict.fromkeys(reading.run.device_name for reading in found))

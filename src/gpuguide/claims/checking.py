@@ -9,15 +9,15 @@ import math
 from collections.abc import Iterable
 
 from gpuguide.claims.agreement import disagreements
-from gpuguide.claims.claim import Claim, Outcome
-from gpuguide.claims.evaluation import evaluate, numbers, readings
+from gpuguide.claims.claim import Claim, ClaimOutcome
+from gpuguide.claims.evaluation import evaluate, look_up_records, numbers
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.claims.reading import load
 from gpuguide.claims.wording import digits_checked, looked_at, right, written
 from gpuguide.errors import GpuguideError
 
 
-def check(claims: Iterable[Claim] | None = None) -> list[Outcome]:
+def check(claims: Iterable[Claim] | None = None) -> list[ClaimOutcome]:
     """Evaluate every claim: its computation, its predicate or its sources, and the text of what is right.
 
     Parameters
@@ -33,17 +33,17 @@ def check(claims: Iterable[Claim] | None = None) -> list[Outcome]:
     return [_outcome(claim) for claim in (load() if claims is None else claims)]
 
 
-def _outcome(claim: Claim) -> Outcome:
+def _outcome(claim: Claim) -> ClaimOutcome:
     try:
         with claim.speaking():
             ok, detail = _CHECKS[claim.kind](claim)
             right(claim)
             faults = disagreements(claim)
     except GpuguideError as error:
-        return Outcome(claim, False, str(error))
+        return ClaimOutcome(claim, False, str(error))
     if ok and faults:
-        return Outcome(claim, False, f"{'; '.join(faults)}.")
-    return Outcome(claim, ok, detail)
+        return ClaimOutcome(claim, False, f"{'; '.join(faults)}.")
+    return ClaimOutcome(claim, ok, detail)
 
 
 def _check_computed(claim: Claim) -> tuple[bool, str]:
@@ -66,7 +66,7 @@ def _check_measured(claim: Claim) -> tuple[bool, str]:
     holds = evaluate(claim, claim.expression)
     if not isinstance(holds, bool):
         raise ExpressionError(f"{claim.expression!r} is neither true nor false; write a comparison.")
-    found = readings(claim.lookups_of(claim.expression))
+    found = look_up_records(claim.lookups_of(claim.expression))
     stale = sorted({reading.record.benchmark for reading in found if reading.record.stale})
     detail = "; ".join(f"{reading.reference} = {reading.text}" for reading in found)
     if stale:

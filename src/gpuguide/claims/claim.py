@@ -94,7 +94,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClaimOutcome:
     """What checking one row gave."""
 
     claim: Claim

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from gpuguide.claims import expression
 from gpuguide.claims.claim import Claim
-from gpuguide.claims.expression import ExpressionError, Measured, Value
+from gpuguide.claims.expression import ExpressionError, RecordedValue, Value
 
 
 def evaluate(claim: Claim, text: str) -> Value:
@@ -31,10 +31,10 @@ def _functions(claim: Claim) -> dict[str, Callable[..., Value]]:
     return found
 
 
-def readings(lookups: Iterable[tuple[str, tuple[str, ...]]]) -> list[Measured]:
+def look_up_records(lookups: Iterable[tuple[str, tuple[str, ...]]]) -> list[RecordedValue]:
     """Return what the records say, for those lookups that read a record."""
     values = [expression.FUNCTIONS[function](*arguments) for function, arguments in lookups]
-    return [value for value in values if isinstance(value, Measured)]
+    return [value for value in values if isinstance(value, RecordedValue)]
 
 
 def numbers(value: Value) -> float | tuple[float, ...]:
@@ -45,7 +45,7 @@ def numbers(value: Value) -> float | tuple[float, ...]:
 
 
 def _number(value: Value) -> float:
-    if isinstance(value, Measured):
+    if isinstance(value, RecordedValue):
         value = value.quantile("median")
     if isinstance(value, (bool, str, list)) or not math.isfinite(value):
         raise ExpressionError(f"The expression gives {value!r}, which is no finite number.")

@@ -24,7 +24,7 @@ _NAMES_A_GPU = re.compile(r"(?<![\w-])gpu[\"']?[ \t]*:")
 
 
 @dataclass(frozen=True)
-class Page:
+class PageDeclaration:
     """What the ledger asks of a page."""
 
     place: str
@@ -110,7 +110,7 @@ def front_line(source: str, *keys: str) -> int:
 # --- all pages -------------------------------------------------------------------------------------------
 
 
-def all_pages() -> list[Page]:
+def all_pages() -> list[PageDeclaration]:
     """Return the pages of the repository if any of them names a GPU; else, all speak of the default, and none."""
     sources = [_front_of(path, *_stamp(path)) for path in _files()]
     if not any(_NAMES_A_GPU.search(front) for front in sources):
@@ -127,7 +127,7 @@ def gpus_of_topics() -> dict[str, str]:
     GpuguideError
         If two pages of one topic speak of different GPUs, or one names a GPU without records.
     """
-    found: dict[str, Page] = {}
+    found: dict[str, PageDeclaration] = {}
     for page in all_pages():
         with page_gpu.speaking_of(page.gpu, page.place):
             if page.gpu:
@@ -168,13 +168,13 @@ def _front_of(path: Path, modified: int, size: int) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _page(path: Path, modified: int, size: int) -> Page | None:
+def _page(path: Path, modified: int, size: int) -> PageDeclaration | None:
     source = _front_of(path, modified, size)
     own = front_matter(source).get("gpuguide") or {}
     if not isinstance(own, dict):
         return None  # the build says what is wrong with it
     place = f"{path}:{front_line(source, 'gpu', 'topics')}"
     try:
-        return Page(place, names(own, "topics"), names(own, "benchmarks"), gpu_named(own))
+        return PageDeclaration(place, names(own, "topics"), names(own, "benchmarks"), gpu_named(own))
     except GpuguideError as error:
         raise GpuguideError(f"{place}: {error}") from error

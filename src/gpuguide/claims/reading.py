@@ -55,7 +55,7 @@ def load(path: Path = LEDGER) -> list[Claim]:
     for file, rows in _rows(path, content).items():
         lines = _lines_of_ids(file)
         for number, row in enumerate(rows, start=1):
-            claim = _claim(_Row(file, f"row {number}", row), titles, sources)
+            claim = _claim(_LedgerRow(file, f"row {number}", row), titles, sources)
             if claim.id in claims:
                 raise LedgerError(f"{file.name}, row {number}: the id {claim.id!r} stands twice.")
             line, gpu = lines.get(claim.id, 1), gpus.get(claim.topic, "")
@@ -138,7 +138,7 @@ def _only(path: Path, content: dict[str, Any], known: Sequence[str]) -> None:
             raise LedgerError(f"The ledger {path} has {name!r}, which is none of {', '.join(known)}.")
 
 
-class _Row:
+class _LedgerRow:
     """One table of the file, read field by field; knows the file and the row when something is wrong."""
 
     def __init__(self, path: Path, name: str, table: Any) -> None:
@@ -189,7 +189,7 @@ _FIELDS = {
 }
 
 
-def _claim(row: _Row, titles: Mapping[str, str], sources: Mapping[str, Source]) -> Claim:
+def _claim(row: _LedgerRow, titles: Mapping[str, str], sources: Mapping[str, Source]) -> Claim:
     if isinstance(row.table.get("id"), str):
         row.name = f"row {row.table['id']!r}"
     kind = row.choice("kind", KINDS)
@@ -223,7 +223,7 @@ def _claim(row: _Row, titles: Mapping[str, str], sources: Mapping[str, Source]) 
     return claim
 
 
-def _means_of_check(row: _Row, kind: str) -> dict[str, Any]:
+def _means_of_check(row: _LedgerRow, kind: str) -> dict[str, Any]:
     """Read the fields that only one kind of row has."""
     if kind == "measured":
         return {"expression": row.text("predicate")}

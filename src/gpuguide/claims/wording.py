@@ -7,13 +7,13 @@ from math import ceil, log10
 from string import ascii_lowercase
 
 from gpuguide.claims.claim import BRACES, Claim
-from gpuguide.claims.evaluation import evaluate, numbers, readings
-from gpuguide.claims.expression import ExpressionError, Measured, Quantity, Value
+from gpuguide.claims.evaluation import evaluate, look_up_records, numbers
+from gpuguide.claims.expression import ExpressionError, RecordedValue, Value
+from gpuguide.claims.quantity import LedgerQuantity, format_number
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 
 _READ = re.compile(r"(?:measurement|ratio)\((?:'[^']*'|\"[^\"]*\")\)")
 """What an expression reads of a record"""
-_LAST_ZEROS = re.compile(r"\.0+(?![0-9])|(?<=\.)([0-9]*[1-9])0+(?![0-9])")
 
 
 def right(claim: Claim) -> str:
@@ -48,7 +48,7 @@ def _evidence(claim: Claim) -> list[str]:
         parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit, digits_checked(claim))}.")
     if claim.kind == "measured":
         parts.append(_measured(claim))
-    stamps = dict.fromkeys(reading.stamp for reading in readings(claim.lookups))
+    stamps = dict.fromkeys(reading.stamp for reading in look_up_records(claim.lookups))
     if stamps:
         parts.append(f"Measured on: {'; '.join(stamps)}.")
     sources = _sources(claim)
@@ -65,7 +65,7 @@ def _measured(claim: Claim) -> str:
 
     A name may be 100 characters long and stand in a comparison several times.
     """
-    found = readings(claim.lookups_of(claim.expression))
+    found = look_up_records(claim.lookups_of(claim.expression))
     letters = dict(
         zip(dict.fromkeys(match[0] for match in _READ.finditer(claim.expression)), ascii_lowercase, strict=False)
     )
@@ -109,9 +109,9 @@ def _datasheets(claim: Claim) -> list[Source]:
     return [documents[key] for key in keys]
 
 
-def spread(reading: Measured) -> str:
+def spread(reading: RecordedValue) -> str:
     """Write a reading with its spread, where it has one."""
-    from gpuguide.measure.units import format_quantity
+    from gpuguide.units import format_quantity
 
     summary = reading.summary
     if summary.p25 is None or summary.p75 is None:
@@ -122,10 +122,10 @@ def spread(reading: Measured) -> str:
 
 def _render(value: Value) -> str:
     """Write one value for a reader."""
-    if isinstance(value, Measured):
+    if isinstance(value, RecordedValue):
         return value.text
-    if isinstance(value, Quantity):
-        return written(float(value), value.unit, value.digits)
+    if isinstance(value, LedgerQuantity):
+        return value.text()
     if isinstance(value, str):  # what the GPU is called: no other text is a value
         return value
     if isinstance(value, (bool, list)):
@@ -134,23 +134,9 @@ def _render(value: Value) -> str:
 
 
 def written(value: float | tuple[float, ...], unit: str, digits: int = 3) -> str:
-    """Write one number or several with their unit; a whole number without a unit is written in full.
-
-    >>> written(65520.0, "1"), written(65520.5, "1"), written(2 / 3, "1", 5), written(65520.0, "B/s")
-    ('65,520', '65500', '0.66667', '65.5 kB/s')
-    """
+    """Write one number or several with their unit."""
     values = value if isinstance(value, tuple) else (value,)
-    return ", ".join(_number(each, unit, digits) for each in values)
-
-
-def _number(value: float, unit: str, digits: int) -> str:
-    from gpuguide.measure.units import format_quantity
-
-    if unit == "1" and value == int(value) and abs(value) < 2**53:
-        return f"{int(value):,}"
-    text = format_quantity(value, unit, digits)
-    # Zeros that were asked for say nothing: 43 s is as exact as 43.0000 s.
-    return text if digits <= 3 else _LAST_ZEROS.sub(r"\1", text)
+    return ", ".join(format_number(number, unit, digits) for number in values)
 
 
 def digits_checked(claim: Claim) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gpuguide import __version__
-from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, records, watch
+from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, new, records, watch
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
@@ -27,6 +27,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")
 app.add_typer(claims.app, name="claims")
 app.add_typer(models.app, name="models")
+app.add_typer(new.app, name="new")
 
 TYPER_INTERRUPTED = 130
 """The status with which Typer ends on Ctrl-C, without a word"""

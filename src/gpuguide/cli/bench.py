@@ -14,7 +14,7 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import store
 from gpuguide.measure.records import Case
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 app = typer.Typer(help="Benchmarks: list, run, compare.\n\nExample: gpuguide bench run", no_args_is_help=True)
 
@@ -69,7 +69,7 @@ def bench_run(
     target = devices.choose(device)
     err.print(f"Measuring {target.name}" + ("" if quick else f"; records go to {folder}"), markup=False)
 
-    def show(progress: runner.Progress) -> None:
+    def show(progress: runner.RunProgress) -> None:
         place = f"{progress.done}/{progress.total}, about {duration(progress.seconds_left)} left"
         err.print(f"[{place}] {progress.benchmark}: {progress.case}", markup=False)
         for case in progress.results:

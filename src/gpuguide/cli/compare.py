@@ -11,10 +11,10 @@ from rich.table import Table
 from gpuguide.cli.screen import broken, listing, say, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import side_by_side, store
+from gpuguide.measure import comparison, store
+from gpuguide.measure.comparison import headline, telling
 from gpuguide.measure.records import Case, Record, describe_keys
-from gpuguide.measure.side_by_side import headline, telling
-from gpuguide.measure.units import significant
+from gpuguide.units import significant
 
 DEVICES_ABREAST = 4
 """Published devices that fit beside each other"""
@@ -99,7 +99,7 @@ def show_own(record: Record, published: Sequence[Record]) -> None:
     good = [case for case in record.cases if case.status == "ok"]
     beside = [(other, found) for other in published if (found := counterparts(good, other))]
     title(record, "yours")
-    same, differ = side_by_side.split_keys(good)
+    same, differ = comparison.split_keys(good)
     if same:
         say(f"all cases: {describe_keys(same)}")
     for start in range(0, max(1, len(beside)) if good else 0, DEVICES_BESIDE_OWN):
@@ -117,7 +117,7 @@ def own_table(cases: Sequence[Case], differ: Sequence[str], beside: Sequence[tup
         cells = [headline(case)]
         for _, found in beside:
             other = found.get(position)
-            cells += [headline(other), significant(side_by_side.speed(other, case), 2) + "×"] if other else ["–", ""]
+            cells += [headline(other), significant(comparison.speed(other, case), 2) + "×"] if other else ["–", ""]
         table.add_row(case.contender, *keys_text(case, differ), *cells)
     return table
 
@@ -150,7 +150,7 @@ def show_abreast(records: Sequence[Record]) -> None:
     """Print the cases of a few records of one benchmark, a column for each device."""
     title(records[0], "published")
     everything = [case for record in records for case in record.cases if case.status == "ok"]
-    same, differ = side_by_side.split_keys(everything)
+    same, differ = comparison.split_keys(everything)
     if same:
         say(f"all cases: {describe_keys(same)}")
     heads = [heading(record) for record in records]

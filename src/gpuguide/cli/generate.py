@@ -15,7 +15,7 @@ from gpuguide.cli.screen import err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
-from gpuguide.measure.units import format_bytes, format_quantity, significant
+from gpuguide.units import format_bytes, format_quantity, significant
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ import typer
 
 from gpuguide.cli.screen import err, listing, say, show
 from gpuguide.errors import GpuguideError
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink

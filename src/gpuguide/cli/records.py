@@ -18,11 +18,11 @@ from gpuguide.cli import compare
 from gpuguide.cli.screen import err, listing, say, show, width
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import digest, reference_gpu, side_by_side, store
+from gpuguide.measure import comparison, digest, export, importing, reference_gpu, store
 from gpuguide.measure import records as record_files
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record, describe_keys
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 NUMBERS = ("median", "p25", "p75", "n", "within\nturns", "between\nturns")
 app = typer.Typer(
@@ -49,7 +49,7 @@ def records_list(
     """
     chosen = store.overlay_records() if mine else store.published_records()
     if format is Format.csv:
-        sys.stdout.write(store.csv_text(chosen))
+        sys.stdout.write(export.csv_text(chosen))
         return
     table = listing(
         "device", "benchmark", "cases", "measured", "commit", "state", whole=("cases", "measured", "commit")
@@ -102,7 +102,7 @@ def show_record(record: Record) -> None:
     stale = " (stale: the code has changed since)" if record.stale else ""
     for run in record.runs:
         say(f"{record.benchmark} on {run.stamp(record.libraries())}{stale}")
-    same, differ = side_by_side.split_keys(record.cases)
+    same, differ = comparison.split_keys(record.cases)
     if same:
         say(f"all cases: {describe_keys(same)}")
     show_measurements(record, differ)
@@ -223,7 +223,7 @@ def records_import(
     if folder is None:
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
     told = functools.partial(err.print, markup=False)
-    for record in store.import_records(paths, folder, publish=publish, replacing=replace, say=told):
+    for record in importing.import_records(paths, folder, publish=publish, replacing=replace, say=told):
         say(f"{record.device}/{record.benchmark}")
 
 

@@ -21,7 +21,7 @@ from gpuguide.cli.screen import duration, err, listing, show, width
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning import Listener, Piece, Prepared, Story, write_report
 from gpuguide.finetuning.recipe import STAGES
-from gpuguide.measure.units import format_bytes
+from gpuguide.units import format_bytes
 
 if TYPE_CHECKING:
     from typing import Self

@@ -11,8 +11,8 @@ from gpuguide.costs import memory
 from gpuguide.cross_entropy.chunked import default_chunk
 from gpuguide.cross_entropy.cost import chunked_extra_memory
 from gpuguide.errors import GpuguideError
-from gpuguide.measure.units import format_bytes
 from gpuguide.models import gpt2, llama
+from gpuguide.units import format_bytes
 
 OF_ALL_LOGITS = ("loss, forward", "loss, backward", "head, backward")
 """Moments of the cost model in which all logits are there"""

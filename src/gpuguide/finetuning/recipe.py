@@ -20,13 +20,13 @@ from gpuguide.finetuning.preparing import Limits, Prepared
 from gpuguide.finetuning.settings import Request
 from gpuguide.hardware.device import Device
 from gpuguide.lora.finetuning import STATE, held_out_loss, processes, rank
-from gpuguide.measure.units import format_bytes
 from gpuguide.models import adapters, checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.precision import cross_entropy_sum
 from gpuguide.precision.training_step import LossSum
+from gpuguide.units import format_bytes
 
 ADAPTER, MERGED, NOTE, REPORT = "adapter", "merged", "finetune.json", "report.html"
 """What is left in the folder"""

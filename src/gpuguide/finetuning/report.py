@@ -14,7 +14,7 @@ from markupsafe import Markup
 from gpuguide.finetuning import curve, recipe, saving, settings
 from gpuguide.finetuning.preparing import Piece
 from gpuguide.finetuning.recipe import Story
-from gpuguide.measure.units import format_bytes
+from gpuguide.units import format_bytes
 
 TEMPLATE = Path(__file__).with_name("report.html")
 REFRESH = 5

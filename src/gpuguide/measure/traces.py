@@ -13,7 +13,7 @@ from gpuguide.hardware.totals import Row, Tally
 from gpuguide.hardware.trace import Trace
 from gpuguide.measure import records
 from gpuguide.measure.records import Case, Metric, Record
-from gpuguide.measure.units import format_quantity, significant
+from gpuguide.units import format_quantity, significant
 
 MOMENTS = "seconds"
 """The metric that holds when each reading was made"""

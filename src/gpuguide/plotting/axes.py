@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -73,7 +73,7 @@ def readable_ticks(axis: Axis) -> None:
 
 
 def tick(value: float, unit: str) -> str:
-    """Write one tick: as :func:`~gpuguide.measure.units.format_quantity`, without zeros that say nothing.
+    """Write one tick: as :func:`~gpuguide.units.format_quantity`, without zeros that say nothing.
 
     >>> tick(2.0e12, "B/s"), tick(65536, "B"), tick(4096, "count"), tick(0, "B/s")
     ('2 TB/s', '64 KiB', '4096', '0')

@@ -10,8 +10,8 @@ from typing import Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
+from gpuguide.measure.comparison import case_like
 from gpuguide.measure.records import Record
-from gpuguide.measure.side_by_side import case_like
 from gpuguide.plotting import data, other_gpus, palette, renditions
 from gpuguide.plotting.renditions import Draw, Size
 from gpuguide.plotting.text_boxes import cut_off

@@ -13,10 +13,10 @@ import numpy as np
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import machines, store
 from gpuguide.measure.records import Record
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import marks, palette
 from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, published_and_mine, show
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Case, Key, Record, Summary
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import data, finishing, other_gpus, palette
 from gpuguide.plotting.figure import mine_of, note
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

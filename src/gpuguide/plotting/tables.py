@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure.units import significant
+from gpuguide.units import significant
 
 TABLE_MIME = "application/vnd.gpuguide.table+json"
 """The media type of the bundle that :class:`gpuguide.site.records.figures.FigureRenderer` turns into HTML"""

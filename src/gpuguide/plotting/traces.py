@@ -11,8 +11,8 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.trace import Trace
 from gpuguide.measure import store
 from gpuguide.measure import traces as kept
+from gpuguide.measure.comparison import case_like
 from gpuguide.measure.records import Case, Key, Record
-from gpuguide.measure.side_by_side import case_like
 from gpuguide.plotting import palette
 from gpuguide.plotting.axes import linear_axis
 from gpuguide.plotting.figure import published_and_mine

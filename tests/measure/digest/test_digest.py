@@ -42,7 +42,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
 import os, torch, gpuguide.costs.roofline
 from gpuguide import __version__
 from gpuguide.systems import ceilings
-from gpuguide.measure.units import format_quantity
+from gpuguide.measure.timing import format_quantity
 import gpuguide.hardware.device as devices
 import gpuguidance
 def late():
@@ -60,7 +60,7 @@ text = "import gpuguide.cli"
         "gpuguide.costs.roofline",
         "gpuguide.systems",
         "gpuguide.systems.ceilings",
-        "gpuguide.measure.units",
+        "gpuguide.measure.timing",
         "gpuguide.hardware",
         "gpuguide.hardware.device",
         "gpuguide.measure",
@@ -71,11 +71,11 @@ text = "import gpuguide.cli"
 @pytest.mark.parametrize(
     ("source", "parent", "found"),
     [
-        ("from . import units", "gpuguide.measure", {"gpuguide.measure", "gpuguide.measure.units"}),
-        ("from .units import significant", "gpuguide.measure", {"gpuguide.measure.units"}),
+        ("from . import timing", "gpuguide.measure", {"gpuguide.measure", "gpuguide.measure.timing"}),
+        ("from .timing import significant", "gpuguide.measure", {"gpuguide.measure.timing"}),
         ("from .. import costs", "gpuguide.measure", {"gpuguide", "gpuguide.costs"}),
         ("from ..hardware.device import fake", "gpuguide.measure", {"gpuguide.hardware.device"}),
-        ("def f():\n from .units import x", "gpuguide.measure", {"gpuguide.measure.units"}),
+        ("def f():\n from .timing import x", "gpuguide.measure", {"gpuguide.measure.timing"}),
     ],
 )
 def test_relative_imports_are_resolved(source: str, parent: str, found: set[str]) -> None:

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from gpuguide.measure.digest.syntax import Writer
+from gpuguide.measure.digest.syntax import SyntaxWriter
 
 SOURCE = textwrap.dedent(
     '''
@@ -69,7 +69,7 @@ DIGEST = "c1a3669a5f7f77da9a95d8cde9a32da2e944a685e8640b79b7a56c3bc4dd41be"
 
 
 def text(source: str) -> str:
-    return Writer().text(ast.parse(source))
+    return SyntaxWriter().text(ast.parse(source))
 
 
 def edited(old: str, new: str) -> str:

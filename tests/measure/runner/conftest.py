@@ -11,13 +11,13 @@ import pytest
 from gpuguide.hardware.device import Device
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Benchmark
-from gpuguide.measure.runner import Outcome
+from gpuguide.measure.runner import RunOutcome
 
 COMMIT = "c0ffee"
 
 
 @pytest.fixture
-def measure(tmp_path: Path, processor: Device) -> Callable[..., Outcome]:
+def measure(tmp_path: Path, processor: Device) -> Callable[..., RunOutcome]:
     """Run benchmarks on a made-up processor, as the command line would."""
 
     def run(*benchmarks: Benchmark, folder: Path | None = tmp_path, device: Device = processor, **options: Any) -> Any:

@@ -15,9 +15,9 @@ from scripted_runs import fails, statuses, stored
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
-from gpuguide.measure import records, runner, store, timing
+from gpuguide.measure import export, records, runner, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Work
-from gpuguide.measure.runner import Progress
+from gpuguide.measure.runner import RunProgress
 
 pytestmark = pytest.mark.usefixtures("known_code")
 COMMIT = "c0ffee"
@@ -152,7 +152,7 @@ def test_every_contender_gets_the_same_random_numbers(measure: Any) -> None:
 
 
 def test_progress_counts_all_benchmarks(measure: Any, scripted: Any) -> None:
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
     measure(scripted("one", sizes=(1, 2)).benchmark, scripted("two", sizes=(1,)).benchmark, report=seen.append)
     assert [(p.benchmark, p.case, p.done, p.total) for p in seen] == [
         ("one", "size=1", 1, 3),
@@ -190,8 +190,8 @@ def test_out_of_memory_in_the_middle_marks_the_contender_and_goes_on(
     assert reason[1]
     assert "\n" not in reason[1]
     assert {status for status, _ in found.values()} == {"ok"}
-    assert store.rows(stored(tmp_path))
-    assert not [row for row in store.rows(stored(tmp_path)) if row[2] == "fast" and '"size": 2' in row[3]]
+    assert export.rows(stored(tmp_path))
+    assert not [row for row in export.rows(stored(tmp_path)) if row[2] == "fast" and '"size": 2' in row[3]]
     again = scripted()
     outcome = measure(again.benchmark)
     assert (outcome.measured, outcome.already_fresh) == (1, 2)
@@ -217,7 +217,7 @@ def test_a_wrong_result_is_kept_with_its_reason_and_stays_out_of_the_csv(
     assert statuses(record)[1, "slow"] == ("failed", reason)
     assert "sample slow 1" not in bench.steps
     assert "sample fast 1" in bench.steps
-    assert len(store.rows(record)) == 2 * 5
+    assert len(export.rows(record)) == 2 * 5
     with pytest.raises(GpuguideError, match="wrong result"):
         record.case("slow", size=1)
 

@@ -8,13 +8,12 @@ import pytest
 import torch
 from figure_rows import rows_of
 
-from gpuguide import plotting
 from gpuguide.attention import cost
 from gpuguide.plotting.pictures import attention
 
 
 def test_the_last_state_of_the_online_softmax_is_the_softmax() -> None:
-    last = rows_of(plotting.online_softmax())[-1]
+    last = rows_of(attention.online_softmax())[-1]
     scores, values = (torch.tensor(each).flatten() for each in (attention.SCORES, attention.VALUES))
     expected = float(torch.softmax(scores.double(), dim=0) @ values.double())
     assert float(last["output"]) / float(last["total"]) == pytest.approx(expected, rel=1e-4)
@@ -22,18 +21,18 @@ def test_the_last_state_of_the_online_softmax_is_the_softmax() -> None:
 
 
 def test_the_tiles_are_as_large_as_their_numbers() -> None:
-    sizes = {row["tile"]: int(row["size_B"]) for row in rows_of(plotting.tile_traffic())}
+    sizes = {row["tile"]: int(row["size_B"]) for row in rows_of(attention.tile_traffic())}
     tile = attention.TILE * attention.HEAD_DIM * 2
     assert sizes == {"queries": tile, "keys and values": 2 * tile, "scores": attention.TILE**2 * 4, "output": tile}
 
 
 def test_the_tiles_are_counted() -> None:
-    rows = {row["tiles"]: int(row["count"]) for row in rows_of(plotting.causal_tiles(4))}
+    rows = {row["tiles"]: int(row["count"]) for row in rows_of(attention.causal_tiles(4))}
     assert rows == {"computed": 6, "masked": 4, "skipped": 6}
 
 
 def test_a_schedule_never_uses_a_unit_twice_at_a_time_and_needs_what_comes_before() -> None:
-    rows = rows_of(plotting.overlapped_schedule())
+    rows = rows_of(attention.overlapped_schedule())
     for name in ("one program waits", "two groups in turn"):
         mine = [row for row in rows if row["schedule"] == name]
         spans = {

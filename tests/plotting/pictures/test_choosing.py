@@ -7,13 +7,12 @@ import torch
 from figure_rows import rows_of
 from torch.nn.attention.flex_attention import create_block_mask
 
-from gpuguide import plotting
 from gpuguide.measure import store
 from gpuguide.plotting.pictures import choosing
 
 
 def test_kernels_stand_from_the_fastest_to_the_slowest() -> None:
-    rows = rows_of(plotting.kernel_lanes())
+    rows = rows_of(choosing.kernel_lanes())
     over = [float(row["time_over_fastest"]) for row in rows]
     assert over == sorted(over)
     assert over[0] == 1
@@ -34,7 +33,7 @@ def test_tiles_are_those_of_a_block_mask(name: str) -> None:
     position = torch.arange(choosing.TOKENS).numpy()
     seen = torch.from_numpy(rule(position[:, None], position[None, :]))
     blocks = create_block_mask(lambda batch, head, query, key: seen[query, key], None, None, *seen.shape, device="cpu")
-    row = next(row for row in rows_of(plotting.mask_tiles()) if row["mask"] == name)
+    row = next(row for row in rows_of(choosing.mask_tiles()) if row["mask"] == name)
     assert blocks.full_kv_num_blocks is not None
     assert int(row["whole"]) == int(blocks.full_kv_num_blocks.sum())
     assert int(row["cut"]) == int(blocks.kv_num_blocks.sum())

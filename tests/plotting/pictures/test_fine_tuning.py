@@ -8,7 +8,6 @@ from figure_rows import rows_of
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from gpuguide import plotting
 from gpuguide.lora import Settings, add_adapters, cost
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.plotting.pictures import fine_tuning as pictures
@@ -17,7 +16,7 @@ from gpuguide.transfer import NewHead, NextToken, SoftPrompt, train_only
 
 
 def test_the_weights_are_those_that_an_adapter_trains() -> None:
-    rows = {row["matrix"]: row for row in rows_of(plotting.adapter_beside_weights())}
+    rows = {row["matrix"]: row for row in rows_of(pictures.adapter_beside_weights())}
     for row in rows.values():
         assert int(row["weights"]) == int(row["rows"]) * int(row["columns"])
     trained = sum(int(row["weights"]) for row in rows.values() if row["trained"] == "yes")
@@ -29,7 +28,7 @@ def test_the_orders_are_those_of_pytorch_and_transformers() -> None:
         "nn.Linear": nn.Linear(pictures.INPUTS, pictures.OUTPUTS),
         "Conv1D": Conv1D(pictures.OUTPUTS, pictures.INPUTS),
     }
-    for row in rows_of(plotting.weights_in_two_orders()):
+    for row in rows_of(pictures.weights_in_two_orders()):
         assert (int(row["rows"]), int(row["columns"])) == tuple(layers[row["layer"]].weight.shape)
 
 
@@ -38,7 +37,7 @@ def test_the_orders_are_those_of_pytorch_and_transformers() -> None:
 
 def drawn() -> dict[str, dict[str, str]]:
     """Return what the drawing shows of each way."""
-    return {row["way"]: row for row in rows_of(plotting.parts_that_are_trained())}
+    return {row["way"]: row for row in rows_of(pictures.parts_that_are_trained())}
 
 
 def prepared(way: str) -> torch.nn.Module:

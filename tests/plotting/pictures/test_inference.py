@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from figure_rows import rows_of
 
-from gpuguide import models, plotting
+from gpuguide import models
 from gpuguide.costs.memory import Shape
 from gpuguide.inference import cost
 from gpuguide.models import generate
@@ -30,13 +30,13 @@ def test_the_bytes_are_those_of_the_cost_model() -> None:
     embedded = 2 * config.hidden
     assert cost.weight_bytes_read(shape) - embedded == pictures.READ
     assert cost.cache_bytes_per_token(shape) == pictures.CACHED
-    rows = rows_of(plotting.prefill_and_decode())
+    rows = rows_of(pictures.prefill_and_decode())
     assert [int(row["cached_tokens"]) for row in rows] == [5, 6, 7, 8]
     assert [int(row["cache_B"]) for row in rows] == [count * pictures.CACHED for count in (5, 6, 7, 8)]
 
 
 def test_each_way_of_launching_is_faster_than_the_one_before() -> None:
-    times = [float(row["time_of_a_token_s"]) for row in rows_of(plotting.kernels_of_a_step())]
+    times = [float(row["time_of_a_token_s"]) for row in rows_of(pictures.kernels_of_a_step())]
     assert times == sorted(times, reverse=True)
     assert times[0] > 10 * times[-1]
 

@@ -7,7 +7,6 @@ import itertools
 import pytest
 from figure_rows import rows_of
 
-from gpuguide import plotting
 from gpuguide.hardware import links
 from gpuguide.interconnect import copies
 from gpuguide.measure import reference_gpu, store
@@ -16,7 +15,7 @@ from gpuguide.plotting.pictures import interconnect
 
 
 def test_the_pipes_are_as_wide_as_what_was_carried() -> None:
-    rates = {row["way"]: float(row["bandwidth_B_per_s"]) for row in rows_of(plotting.way_of_a_byte())}
+    rates = {row["way"]: float(row["bandwidth_B_per_s"]) for row in rows_of(interconnect.way_of_a_byte())}
     host, peers = store.published("host-device-copy"), store.published("peer-copy")
     for name, way in (("pageable", "pageable"), ("pcie", "pinned")):
         measured = host.median(way, "bandwidth", size=interconnect.LARGE, direction="h2d")
@@ -28,7 +27,7 @@ def test_the_pipes_are_as_wide_as_what_was_carried() -> None:
 
 
 def test_bars_show_one_direction_and_what_was_measured_of_it() -> None:
-    rows = rows_of(plotting.links_to_scale())
+    rows = rows_of(interconnect.links_to_scale())
     promises = [float(row["promise_B_per_s"]) for row in rows]
     assert all(above > below for above, below in itertools.pairwise(promises))
     assert promises[1] == reference_gpu.sheet().figures["nvlink_total"].value / 2
@@ -39,7 +38,7 @@ def test_bars_show_one_direction_and_what_was_measured_of_it() -> None:
 
 
 def test_a_piece_through_the_ring_takes_at_least_as_long_as_the_link_needs() -> None:
-    fetch, turn, alone = (float(row["time_s"]) for row in rows_of(plotting.ring_over_time()))
+    fetch, turn, alone = (float(row["time_s"]) for row in rows_of(interconnect.ring_over_time()))
     assert interconnect.PIECE == copies.PIECE
     assert len(interconnect.BUFFERS) == copies.BUFFERS
     assert fetch <= turn < alone
@@ -49,7 +48,7 @@ def test_an_offloaded_layer_is_one_of_the_shape() -> None:
     config = shapes.config("llama-7b-shape")
     assert isinstance(config, llama.Config)
     assert config.layers == interconnect.LAYERS
-    copy, *computing = (float(row["time_s"]) for row in rows_of(plotting.offloaded_layers_over_time()))
+    copy, *computing = (float(row["time_s"]) for row in rows_of(interconnect.offloaded_layers_over_time()))
     record = store.published("offload")
     assert copy * config.layers == pytest.approx(record.median("copy-only", "time", tokens=512), rel=1e-5)
     assert [each * config.layers for each in computing] == pytest.approx(
@@ -58,13 +57,13 @@ def test_an_offloaded_layer_is_one_of_the_shape() -> None:
 
 
 def test_two_gpus_take_longer_than_half_of_the_layer_and_less_than_all_of_it() -> None:
-    rows = rows_of(plotting.layer_on_two_gpus())
+    rows = rows_of(interconnect.layer_on_two_gpus())
     for tokens, ways in interconnect.DIVIDED.items():
         times = {row["what"]: float(row["time_s"]) for row in rows if row["tokens"] == str(tokens)}
         assert all(times["compute-only"] < times[name] < times["one-gpu"] for name in ways)
 
 
 def test_rdma_leaves_out_the_copies_between() -> None:
-    rows = rows_of(plotting.ways_to_the_network())
+    rows = rows_of(interconnect.ways_to_the_network())
     assert [row["place"] for row in rows if row["rdma"] == "yes"] == ["GPU memory", "network adapter"]
     assert len(rows) == 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from figure_rows import rows_of
 
-from gpuguide import plotting
 from gpuguide.measure import store
+from gpuguide.plotting.pictures import machine as pictures
 
 
 def test_the_two_timers_read_what_was_measured() -> None:
-    rows = {row["what"]: float(row["time_s"]) for row in rows_of(plotting.stream_and_queue())}
+    rows = {row["what"]: float(row["time_s"]) for row in rows_of(pictures.stream_and_queue())}
     submit, run, early, late = rows.values()
     record = store.published("timing-mistakes")
     assert run == pytest.approx(record.case("right", shape="square").metrics["time"].summary.median, rel=1e-5)

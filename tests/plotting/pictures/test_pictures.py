@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from figure_rows import rows_of
+from figure_rows import drawings, rows_of
 
-from gpuguide import plotting
-from gpuguide.plotting import pictures, text_boxes
+from gpuguide.plotting import text_boxes
 
 
-@pytest.mark.parametrize("name", pictures.__all__)
+@pytest.mark.parametrize("name", drawings())
 def test_a_drawing_has_all_renditions_a_name_and_a_table(name: str) -> None:
-    shown = getattr(plotting, name)()
+    shown = drawings()[name]()
     assert shown.svg is not None
     assert set(shown.svg) == {"light", "dark", "light-narrow", "dark-narrow"}
     assert shown.name == name.replace("_", "-")

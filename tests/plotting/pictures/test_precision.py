@@ -8,7 +8,6 @@ import pytest
 import torch
 from figure_rows import rows_of
 
-from gpuguide import plotting
 from gpuguide.plotting.pictures import precision as pictures
 from gpuguide.precision import FORMATS, round_to
 
@@ -21,7 +20,7 @@ def test_the_formats_are_those_of_the_library() -> None:
 
 
 def test_ranges_are_pytorchs() -> None:
-    rows = {row["format"]: row for row in rows_of(plotting.formats_to_scale())}
+    rows = {row["format"]: row for row in rows_of(pictures.formats_to_scale())}
     assert list(rows) == list(FORMATS)
     for name, each in FORMATS.items():
         assert sum(int(rows[name][field]) for field in ("sign_bits", "exponent_bits", "mantissa_bits")) == each.bits
@@ -40,7 +39,7 @@ def test_every_format_lies_on_the_line() -> None:
 @pytest.mark.parametrize("name", pictures.SKYLINE)
 def test_significant_bits_are_what_rounding_keeps(name: str) -> None:
     """With n bits, all numbers of n bits of a magnitude stay what they are, and one of n + 1 bits does not."""
-    rows = rows_of(plotting.bits_by_magnitude())
+    rows = rows_of(pictures.bits_by_magnitude())
     for row in rows:
         bits, start = int(row[f"{name}_bits"]), 2.0 ** int(row["power_of_two"])
         if not bits:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from figure_rows import rows_of
 
-from gpuguide import logits, plotting
+from gpuguide import logits
 from gpuguide.plotting.pictures import sampling as pictures
 
 
@@ -25,14 +25,14 @@ def test_the_strips_keep_what_the_library_keeps() -> None:
 
 
 def test_the_wheel_and_the_race_draw_the_same_token() -> None:
-    times = {row["token"]: float(row["time"]) for row in rows_of(plotting.race_of_the_tokens())}
+    times = {row["token"]: float(row["time"]) for row in rows_of(pictures.race_of_the_tokens())}
     assert min(times, key=lambda token: times[token]) == "sofa"
-    assert "'sofa'" in plotting.cut_and_draw().alt
+    assert "'sofa'" in pictures.cut_and_draw().alt
 
 
 def test_the_bytes_follow_from_the_vocabulary() -> None:
-    read, written, again = (float(row["KiB"]) for row in rows_of(plotting.two_kernels()))
+    read, written, again = (float(row["KiB"]) for row in rows_of(pictures.two_kernels()))
     assert read == pytest.approx(4 * 128256 / 1024)
     assert written == pytest.approx(4 * 2004 / 1024, rel=1e-4)
-    reads = {row["part"]: float(row["reads"]) for row in rows_of(plotting.chain_and_one_read())}
+    reads = {row["part"]: float(row["reads"]) for row in rows_of(pictures.chain_and_one_read())}
     assert reads.pop("one read") == pytest.approx(1 + (2 * written + again) / read, rel=1e-3)

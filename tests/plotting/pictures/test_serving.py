@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from figure_rows import rows_of
 
-from gpuguide import plotting
 from gpuguide.inference import PAGE, cost
 from gpuguide.inference.cache import pages_for
 from gpuguide.inference.pages import Pages
@@ -15,7 +14,7 @@ from gpuguide.plotting.pictures import serving as pictures
 @pytest.mark.parametrize("kind", ["static", "continuous"])
 def test_rows_are_given_as_the_library_gives_them(kind: str) -> None:
     wanted = (cost.static_slots if kind == "static" else cost.continuous_slots)(pictures.ANSWERS, pictures.ROWS)
-    drawn = [row for row in rows_of(plotting.slots_over_time()) if row["batching"] == kind]
+    drawn = [row for row in rows_of(pictures.slots_over_time()) if row["batching"] == kind]
     assert len(drawn) == len(wanted)
     for row, slot in zip(drawn, wanted, strict=True):
         assert [int(row[name]) for name in ("row", "start", "finish", "freed")] == [
@@ -24,12 +23,12 @@ def test_rows_are_given_as_the_library_gives_them(kind: str) -> None:
             slot.finish,
             slot.freed,
         ]
-    assert f"{cost.occupancy(wanted, pictures.ROWS):.0%}" in plotting.slots_over_time().alt
+    assert f"{cost.occupancy(wanted, pictures.ROWS):.0%}" in pictures.slots_over_time().alt
     assert wanted[pictures.FOLLOWED].start > 0, "the request that is followed waits"
 
 
 def test_guesses_hold_up_to_the_first_that_differs() -> None:
-    kept = [row["kept"] for row in rows_of(plotting.cycle_of_guesses())]
+    kept = [row["kept"] for row in rows_of(pictures.cycle_of_guesses())]
     assert pictures.accepted() == 3
     assert kept == ["yes"] * 4 + ["no"]
     assert pictures.GUESSED[:3] == pictures.WANTED[:3]
@@ -48,4 +47,4 @@ def test_pages_are_counted_as_the_library_counts_them() -> None:
         taken.update(got.pages)
         assert len(got.pages) == pages_for(len(prompt)) == len(pictures.pages_held()[name])
         assert got.shared == (pictures.COMMON if number else 0)
-    assert f"take {len(taken)} pages" in plotting.shared_pages().alt
+    assert f"take {len(taken)} pages" in pictures.shared_pages().alt

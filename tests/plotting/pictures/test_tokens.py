@@ -8,13 +8,13 @@ import pytest
 import torch
 from figure_rows import rows_of
 
-from gpuguide import logits, plotting
+from gpuguide import logits
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.plotting.pictures import tokens
 
 
 def test_the_weights_are_those_of_gpt2() -> None:
-    rows = {row["what"]: int(row["size_B"]) for row in rows_of(plotting.from_text_to_token())}
+    rows = {row["what"]: int(row["size_B"]) for row in rows_of(tokens.from_text_to_token())}
     with torch.device("meta"):
         model = GPT2(Config(vocab_size=50257, context=1024, layers=12, heads=12, hidden=768, dropout=0.0))
     blocks = sum(each.numel() for name, each in model.named_parameters() if name.startswith("blocks."))
@@ -25,7 +25,7 @@ def test_the_weights_are_those_of_gpt2() -> None:
 
 def test_the_powers_are_those_of_the_softmax() -> None:
     values = [12.0, 10.5, 9.0]
-    shown = plotting.softmax_on_a_line(values, ["a", "b", "c"])
+    shown = tokens.softmax_on_a_line(values, ["a", "b", "c"])
     powers = torch.tensor([float(row["power"]) for row in rows_of(shown)])
     torch.testing.assert_close(powers / powers.sum(), logits.softmax(torch.tensor(values)), rtol=1e-4, atol=0)
 

@@ -157,7 +157,7 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "benchmarks": [
         (without("transfer-size]", "transfer-size, softmax]"), "  benchmarks:"),
         (without("transfer-size]", "transfer-size, copysize]"), "  benchmarks:"),
-        (without("plotting.memories_of_a_gpu()", "print()"), "  benchmarks:"),
+        (without("pictures.memories.memories_of_a_gpu()", "print()"), "  benchmarks:"),
     ],
     "opening": [
         (without("You will copy", "We begin. You will copy"), "We begin."),
@@ -185,9 +185,9 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "reading-time": [(with_words(4900), "---")],
     "something-to-look-at": [(with_words(700), "word word")],
     "drawing": [
-        (without("plotting.memories_of_a_gpu()", "print()"), "$$"),
+        (without("pictures.memories.memories_of_a_gpu()", "print()"), "$$"),
         (without("## Where the bytes go\n", "## Where the bytes go\n\n" + "word " * 400), "```{code-cell}"),
-        (lambda page: without("plotting.memories_of_a_gpu()", "print()")(page).replace("$$", "`"), "---"),
+        (lambda page: without("pictures.memories.memories_of_a_gpu()", "print()")(page).replace("$$", "`"), "---"),
     ],
     "takeaway": [
         (without(":::{takeaway}\nFirst make the work large, then make it fast.\n:::\n"), "## In your own code"),

@@ -28,7 +28,7 @@ def test_exactly_the_pages_that_use_a_change_run_again(project: Project) -> None
     project.record("ceilings")
     (project.library / "doubling.py").write_text("def double(number):\n    return 2 * number\n", encoding="utf-8")
     project.page("arithmetic", cell("from gpuguide import doubling\n\nprint(doubling.double(21))"))
-    project.page("units", cell("from gpuguide.measure import units\n\nprint(units.format_bytes(65536))"))
+    project.page("units", cell("from gpuguide import units\n\nprint(units.format_bytes(65536))"))
     reads = "from gpuguide.measure import store\n\nprint(len(store.published('copy-size').cases))"
     project.page("records", cell(reads) + "\nA copy moves {measured}`ceilings/copy:bandwidth`.", benchmarks="copy-size")
 

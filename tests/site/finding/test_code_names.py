@@ -87,7 +87,7 @@ def test_a_thing_is_described_by_the_name_that_a_package_passes_on() -> None:
 
 def test_links_stand_around_the_longest_names_and_change_no_text() -> None:
     source = textwrap.dedent("""\
-        from gpuguide.measure import store, units
+        from gpuguide.measure import store, timing
 
         text = f"{store.published('a<b').median}"  # store
         for row in (store.mine("x")
@@ -103,7 +103,7 @@ def test_links_stand_around_the_longest_names_and_change_no_text() -> None:
     assert links == [
         ("gpuguide.measure", "#gpuguide.measure"),
         ("store", "#gpuguide.measure.store"),
-        ("units", "#gpuguide.measure.units"),
+        ("timing", "#gpuguide.measure.timing"),
         ("store.published", "#gpuguide.measure.store.published"),
         ("median", f"#{RECORD}.median"),
         ("row", f"#{RECORD}"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from figure_rows import drawings
 from small_site import FRONT, cell
 
-from gpuguide.plotting import pictures
 from gpuguide.site.pages import reading
 
 HEAD = FRONT.format(benchmarks="") + "\n# A title\n\nYou will read this one sentence.\n\n"
@@ -65,15 +65,15 @@ def test_sections_and_what_there_is_to_look_at() -> None:
 
 
 def test_drawings_are_the_calls_that_give_a_figure() -> None:
-    assert set(reading.drawn_by_one_call()) == set(pictures.__all__)
+    assert set(reading.drawn_by_one_call()) == set(drawings())
     assert set(reading.drawn_by_one_call("interactive")) == {"roofline_to_try", "sampling_to_try"}
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("plotting.mask_tiles()", "drawing"),
-        ("pictures.two_kernels()", "drawing"),
+        ("pictures.choosing.mask_tiles()", "drawing"),
+        ("pictures.sampling.two_kernels()", "drawing"),
         ("plotting.roofline_to_try()", "figure"),
         ("rules()", ""),  # public functions of the drawings' modules, which draw nothing
         ("visible(token)", ""),

@@ -9,7 +9,7 @@ import synthetic_records as synthetic
 from bs4 import BeautifulSoup
 from small_site import Project, start
 
-from gpuguide.measure import records, reference
+from gpuguide.measure import citation, records
 from gpuguide.site.records import numbers
 
 pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
@@ -60,7 +60,7 @@ def test_a_ratio_says_where_its_samples_are_not_paired_by_turns(turns: list[int]
         for case in synthetic.cases_of("timing-mistakes")
     ]
     record = synthetic.record("timing-mistakes", cases, synthetic.PUBLISHED)
-    text = numbers.provenance(reference.ratio("timing-mistakes/zeros/right:time shape=square", record))
+    text = numbers.provenance(citation.ratio("timing-mistakes/zeros/right:time shape=square", record))
     said = "samples are paired in their order, because the record does not say which turn a sample is of"
     assert (said in text) == (not turns)
 

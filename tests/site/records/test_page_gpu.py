@@ -34,7 +34,7 @@ FIGURE = """
 from myst_nb import glue
 
 from gpuguide import plotting
-from gpuguide.measure import here, reference_gpu, store
+from gpuguide.measure import measure_here, reference_gpu, store
 
 record = store.published("ceilings")
 glue("rate", reference_gpu.word("short"), display=False)

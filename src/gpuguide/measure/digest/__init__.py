@@ -15,9 +15,9 @@ from pathlib import Path
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure.digest import definitions, remembered
-from gpuguide.measure.digest.definitions import Definition, Written
+from gpuguide.measure.digest.definitions import DefinitionText, SourceDefinition
 from gpuguide.measure.digest.source import PACKAGE, Module, Tree
-from gpuguide.measure.digest.syntax import Writer
+from gpuguide.measure.digest.syntax import SyntaxWriter
 
 PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 """The folder of the library that is running"""
@@ -29,7 +29,7 @@ def tree() -> Tree:
 
 
 def module_path(name: str) -> Path:
-    """Return the source file of a module of this package, for example ``gpuguide.measure.units``."""
+    """Return the source file of a module of this package, for example ``gpuguide.units``."""
     return tree().path(name)
 
 
@@ -55,7 +55,7 @@ def source_digest(modules: Iterable[str]) -> str:
 @functools.cache
 def _module_digest(name: str) -> str:
     def taken() -> str:
-        text = Writer().text(ast.parse(module_path(name).read_text(encoding="utf-8")))
+        text = SyntaxWriter().text(ast.parse(module_path(name).read_text(encoding="utf-8")))
         return hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()
 
     return str(remembered.answer(f"module {name}", taken))
@@ -106,7 +106,7 @@ def digest_in(tree: Tree, name: str) -> str:
     return "sha256:" + hashlib.sha256("\n".join(meanings).encode()).hexdigest()
 
 
-def reached(tree: Tree, name: str) -> dict[Definition, Written]:
+def reached(tree: Tree, name: str) -> dict[SourceDefinition, DefinitionText]:
     """Return the definitions that a benchmark's digest is made of, each as it is written."""
     declared = declarations(tree)
     if name not in declared:
@@ -133,6 +133,6 @@ def files_reached(name: str) -> frozenset[Path]:
     return _files_of(f"files of {name}", lambda: definitions.reached(tree(), [start]))
 
 
-def _files_of(question: str, find: Callable[[], Iterable[Definition]]) -> frozenset[Path]:
+def _files_of(question: str, find: Callable[[], Iterable[SourceDefinition]]) -> frozenset[Path]:
     modules = remembered.answer(question, lambda: sorted({definition.module for definition in find()}))
     return frozenset(map(module_path, modules))

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
-from gpuguide.measure.digest.source import PACKAGE, Place, Tree, is_docstring, is_import, names_bound
-from gpuguide.measure.digest.syntax import Scope, Writer, dotted
+from gpuguide.measure.digest.source import PACKAGE, SourceLocation, Tree, is_docstring, is_import, names_bound
+from gpuguide.measure.digest.syntax import Scope, SyntaxWriter, dotted
 
 HARNESS = ("gpuguide.measure", "gpuguide.hardware", "gpuguide.errors")
 """Modules that count through the harness version only, not through a benchmark's digest"""
@@ -31,7 +31,7 @@ def is_harness(module: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Definition:
+class SourceDefinition:
     """A top-level statement of a module."""
 
     module: str
@@ -40,29 +40,29 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Written:
+class DefinitionText:
     """What a definition says."""
 
     pieces: tuple[str, ...]
     """Its text, divided where it refers to another definition"""
-    references: tuple[Definition, ...]
+    references: tuple[SourceDefinition, ...]
     """The definitions that stand between the pieces"""
-    uses: frozenset[Definition]
+    uses: frozenset[SourceDefinition]
     """These, and what else it may call"""
 
-    def text(self, meaning: Mapping[Definition, str]) -> str:
+    def text(self, meaning: Mapping[SourceDefinition, str]) -> str:
         """Return its text, with what each definition that it refers to stands for."""
         between = [*(meaning[found] for found in self.references), ""]
         return "".join(chain(*zip(self.pieces, between, strict=True)))
 
 
-def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, Written]:
+def reached(tree: Tree, start: Iterable[SourceDefinition]) -> dict[SourceDefinition, DefinitionText]:
     """Return ``start`` and every definition that it uses, directly or not, each as it is written.
 
     Statements that bind no name, and functions that are registered with something else, count as soon as anything of
     their module does. The harness is left out.
     """
-    found: dict[Definition, Written] = {}
+    found: dict[SourceDefinition, DefinitionText] = {}
     waiting = list(start)
     while waiting:
         definition = waiting.pop()
@@ -70,12 +70,12 @@ def reached(tree: Tree, start: Iterable[Definition]) -> dict[Definition, Written
             found[definition] = said = written(tree, definition)
             waiting += said.uses
             module = tree.module(definition.module)
-            waiting += [Definition(module.name, f"[{number}]") for number in range(len(module.unnamed))]
+            waiting += [SourceDefinition(module.name, f"[{number}]") for number in range(len(module.unnamed))]
             waiting += [defining(tree, module.name, name) for name in module.registered]
     return found
 
 
-def meanings(found: Mapping[Definition, Written]) -> list[str]:
+def meanings(found: Mapping[SourceDefinition, DefinitionText]) -> list[str]:
     """Return the digests of what definitions mean: each with what it refers to, whatever that is called.
 
     In the first round all references look alike. In every further one each stands for the digest that the definition
@@ -89,17 +89,17 @@ def meanings(found: Mapping[Definition, Written]) -> list[str]:
     return sorted(set(meaning.values()))
 
 
-def defining(tree: Tree, module: str, name: str) -> Definition:
+def defining(tree: Tree, module: str, name: str) -> SourceDefinition:
     """Return the definition that binds a name of a module."""
-    return Definition(module, names_bound([tree.module(module).defined[name]])[0])
+    return SourceDefinition(module, names_bound([tree.module(module).defined[name]])[0])
 
 
 @cache
-def written(tree: Tree, definition: Definition) -> Written:
+def written(tree: Tree, definition: SourceDefinition) -> DefinitionText:
     """Return what a definition says."""
     writer = _NamesResolved(tree, definition)
     pieces = writer.text(writer.statement).split(_REFERENCE)
-    return Written(tuple(pieces), tuple(writer.references), frozenset(writer.uses))
+    return DefinitionText(tuple(pieces), tuple(writer.references), frozenset(writer.uses))
 
 
 _REFERENCE = "\0"
@@ -112,14 +112,14 @@ _WORDS = {"title", "question"}
 """Arguments of a benchmark that only readers see"""
 
 
-class _NamesResolved(Writer):
+class _NamesResolved(SyntaxWriter):
     """Writes a definition, with what its names mean, and notes the definitions that it uses."""
 
-    def __init__(self, tree: Tree, definition: Definition) -> None:
+    def __init__(self, tree: Tree, definition: SourceDefinition) -> None:
         self.tree = tree
         self.module = tree.module(definition.module)
-        self.uses: set[Definition] = set()
-        self.references: list[Definition] = []
+        self.uses: set[SourceDefinition] = set()
+        self.references: list[SourceDefinition] = []
         name = definition.name
         self.statement = self.module.unnamed[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
         self.imported_within = tree.imports(ast.walk(self.statement), self.module.name)
@@ -205,7 +205,7 @@ class _NamesResolved(Writer):
             return ".".join([scope.number(first), *rest])
         if first in self.module.defined:
             if first not in self.imported_within:
-                return self.meaning(Place(self.module.name, tuple(parts)))
+                return self.meaning(SourceLocation(self.module.name, tuple(parts)))
             self.uses.add(defining(self.tree, self.module.name, first))  # either, as each function has its own imports
         if first not in self.imported:
             return ".".join(parts)
@@ -213,7 +213,7 @@ class _NamesResolved(Writer):
         place = self.tree.locate(full)
         return self.meaning(place) if place else full
 
-    def meaning(self, place: Place) -> str:
+    def meaning(self, place: SourceLocation) -> str:
         """Return a reference to what a name of the package leads to, and note the definition."""
         if is_harness(place.module):
             return ".".join(place.inside) or "a module"

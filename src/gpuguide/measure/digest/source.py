@@ -46,7 +46,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """What a dotted name stands for: a module, or something in it."""
 
     module: str
@@ -62,7 +62,7 @@ class Tree:
 
     @cache  # noqa: B019 - a tree is a place, of which there are two at most
     def module(self, name: str) -> Module:
-        """Return a module of the package, for example ``gpuguide.measure.units``."""
+        """Return a module of the package, for example ``gpuguide.units``."""
         parsed = ast.parse(self.path(name).read_text(encoding="utf-8"))
         statements = tuple(statement for statement in parsed.body if not _is_dropped(statement))
         defined = {bound: statement for statement in statements for bound in names_bound([statement])}
@@ -131,7 +131,7 @@ class Tree:
                     bound[alias.asname or alias.name] = target
         return bound
 
-    def locate(self, dotted: str) -> Place | None:
+    def locate(self, dotted: str) -> SourceLocation | None:
         """Return what a dotted name of the package stands for, followed to where it is defined; else nothing."""
         seen: set[str] = set()
         while dotted not in seen:
@@ -142,7 +142,7 @@ class Tree:
                 return None
             module, inside = self.module(".".join(parts[:held])), parts[held:]
             if not inside or inside[0] in module.defined or inside[0] not in module.imported:
-                return Place(module.name, tuple(inside))
+                return SourceLocation(module.name, tuple(inside))
             dotted = ".".join([module.imported[inside[0]], *inside[1:]])
         return None
 

@@ -68,7 +68,7 @@ def _declared_outside(body: Iterable[ast.AST]) -> set[str]:
     return found
 
 
-class Writer:
+class SyntaxWriter:
     """Writes syntax trees, names as they stand."""
 
     def text(self, node: ast.AST) -> str:

@@ -40,10 +40,10 @@ def read(path: Path) -> Record:
 
 def from_json(text: str, path: Path | None = None) -> Record:
     """Parse and check the text of a record file; ``path`` is only named in errors."""
-    return _Reader(path).record(parsed(text, path))
+    return _FieldReader(path).record(parsed(text, path))
 
 
-class _Reader(Fields):
+class _FieldReader(Fields):
     """Turns parsed JSON into a record."""
 
     version = SCHEMA_VERSION

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
+from gpuguide.files import replace_atomically
 from gpuguide.measure.records.record import SCHEMA_VERSION, Case, Record
 
 
@@ -42,26 +41,15 @@ def write(record: Record, path: Path) -> Record:
     GpuguideError
         If the folder cannot be written; whatever stood at ``path`` before is still there.
     """
-    temporary: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-        temporary = Path(name)
-        # A command line may hold bytes that are not UTF-8; backslashreplace writes them as JSON escapes.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(to_json(record))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
+        with replace_atomically(path) as temporary:
+            # A command line may hold bytes that are not UTF-8; backslashreplace writes them as JSON escapes.
+            temporary.write_text(to_json(record), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise GpuguideError(
             f"Cannot write the record {path}: {error.strerror or error}. Free some space, or choose another folder "
             "with --out or GPUGUIDE_RECORDS; the cases written before are kept."
         ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
     return replace(record, path=path)
 
 

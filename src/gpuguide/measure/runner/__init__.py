@@ -7,6 +7,6 @@
 from __future__ import annotations
 
 from gpuguide.measure.runner.case import measure_case
-from gpuguide.measure.runner.session import Outcome, Progress, forecast, record_path, run
+from gpuguide.measure.runner.session import RunOutcome, RunProgress, forecast, record_path, run
 
-__all__ = ["Outcome", "Progress", "forecast", "measure_case", "record_path", "run"]
+__all__ = ["RunOutcome", "RunProgress", "forecast", "measure_case", "record_path", "run"]

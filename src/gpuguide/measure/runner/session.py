@@ -24,7 +24,7 @@ SET_UP_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """What the runner reports after every case."""
 
     benchmark: str
@@ -38,7 +38,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What a run left behind."""
 
     records: tuple[Record, ...]
@@ -49,7 +49,7 @@ class Outcome:
     """Cases that the time limit left for another run"""
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[RunProgress], None]
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
     time_limit: float = math.inf,
     report: Report = lambda progress: None,
     say: Callable[[str], None] = lambda text: None,
-) -> Outcome:
+) -> RunOutcome:
     """Measure every case that is not yet measured, and store each as soon as it is finished.
 
     What was measured with other code, or on another processor, is never written over: the file is kept beside the new
@@ -122,13 +122,13 @@ def run(
                     behind += forecast(plan.benchmark)
                     left = (time.monotonic() - started) * max(0.0, ahead / behind - 1)
                     case = describe_keys(keys) if keys else "one case"
-                    report(Progress(plan.benchmark.name, case, done, total, left, results))
+                    report(RunProgress(plan.benchmark.name, case, done, total, left, results))
             finally:
                 plan.benchmark.end()
             if session.record is not None:
                 finished.append(session.record)
         fresh = sum(plan.already_fresh for plan in plans)
-        return Outcome(tuple(finished), done, fresh, total - done)
+        return RunOutcome(tuple(finished), done, fresh, total - done)
 
 
 def forecast(benchmark: Benchmark) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ VALUES = ((10.0, 20.0), (30.0, 40.0), (50.0, 60.0))
 
 
 @dataclass(frozen=True)
-class State:
+class SoftmaxState:
     """What an online softmax keeps of one query."""
 
     maximum: float
@@ -121,7 +121,7 @@ def online_softmax() -> Figure:
     )
 
 
-def _states() -> Iterator[State]:
+def _states() -> Iterator[SoftmaxState]:
     maximum, total, output = -math.inf, 0.0, 0.0
     for scores, values in zip(SCORES, VALUES, strict=True):
         higher = max(maximum, *scores)
@@ -130,10 +130,10 @@ def _states() -> Iterator[State]:
         total = factor * total + sum(powers)
         output = factor * output + sum(power * value for power, value in zip(powers, values, strict=True))
         maximum = higher
-        yield State(maximum, factor, total, output)
+        yield SoftmaxState(maximum, factor, total, output)
 
 
-def _draw_states(figure: Canvas, states: list[State]) -> None:
+def _draw_states(figure: Canvas, states: list[SoftmaxState]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     wide, tall, side = 116.0, 58.0, 28.0

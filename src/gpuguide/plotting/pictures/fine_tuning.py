@@ -116,7 +116,7 @@ LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Column:
+class WeightColumn:
     """A way, as it is drawn."""
 
     title: str
@@ -134,12 +134,12 @@ class Column:
 
 
 COLUMNS = (
-    Column("examples\nin prompt", 0, 0, prompt="solved"),
-    Column("new head", 0, 0, new_head=True),
-    Column("last layers", 1, 1),
-    Column("soft\nprompt", 0, LAYERS, prompt="vectors"),
-    Column("LoRA", 0, LAYERS, thin=True),
-    Column("all weights", LAYERS, LAYERS, embedding=True),
+    WeightColumn("examples\nin prompt", 0, 0, prompt="solved"),
+    WeightColumn("new head", 0, 0, new_head=True),
+    WeightColumn("last layers", 1, 1),
+    WeightColumn("soft\nprompt", 0, LAYERS, prompt="vectors"),
+    WeightColumn("LoRA", 0, LAYERS, thin=True),
+    WeightColumn("all weights", LAYERS, LAYERS, embedding=True),
 )
 
 
@@ -174,7 +174,7 @@ def _draw_parts(figure: Canvas, theme: Theme) -> None:
         _draw_column(ax, column, left, top, across, down)
 
 
-def _draw_column(ax: Axes, column: Column, left: float, top: float, across: float, down: float) -> None:
+def _draw_column(ax: Axes, column: WeightColumn, left: float, top: float, across: float, down: float) -> None:
     tall = (down - 58) / (LAYERS + 3)
     wide, x = across - 24, left + 4
     drawings.label(ax, x + wide / 2, top - 22, column.title, bold=True, size=10.5)
@@ -195,7 +195,7 @@ def _draw_column(ax: Axes, column: Column, left: float, top: float, across: floa
         drawings.arrow(ax, (beyond, places[-1] + tall - 5), (beyond, deepest), colour="orange", width=1.8)
 
 
-def _draw_input(ax: Axes, column: Column, x: float, bottom: float, wide: float, tall: float) -> None:
+def _draw_input(ax: Axes, column: WeightColumn, x: float, bottom: float, wide: float, tall: float) -> None:
     if not column.prompt:
         drawings.label(ax, x + wide / 2, bottom + tall / 2, column.text, size=10)
         return

@@ -8,10 +8,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import reference_gpu, store
-from gpuguide.measure.units import format_quantity, significant
 from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE
+from gpuguide.units import format_quantity, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import store
-from gpuguide.measure.units import format_bytes, format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ CACHED = 2 * LAYERS * HIDDEN * ELEMENT
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """One pass through the model."""
 
     name: str
@@ -48,11 +48,11 @@ class Pass:
     """Tokens in the cache after it"""
 
 
-def passes() -> list[Pass]:
+def passes() -> list[ForwardPass]:
     """Return the prefill of the example and the decode steps that follow it."""
-    found = [Pass("prefill", PROMPT, WRITTEN[0], len(PROMPT))]
+    found = [ForwardPass("prefill", PROMPT, WRITTEN[0], len(PROMPT))]
     for number, (taken, written) in enumerate(pairwise(WRITTEN), 1):
-        found.append(Pass(f"step {number}", (taken,), written, len(PROMPT) + number))
+        found.append(ForwardPass(f"step {number}", (taken,), written, len(PROMPT) + number))
     return found
 
 
@@ -81,7 +81,7 @@ def prefill_and_decode() -> Figure:
     )  # fmt: skip
 
 
-def _draw_passes(figure: Canvas, theme: Theme, found: list[Pass]) -> None:
+def _draw_passes(figure: Canvas, theme: Theme, found: list[ForwardPass]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     left, gap = (6.0, 9.0) if narrow else (8.0, 26.0)  # on a phone a token has little more room than its letters
@@ -111,7 +111,7 @@ def _draw_passes(figure: Canvas, theme: Theme, found: list[Pass]) -> None:
         x += wide + gap
 
 
-def _tokens_in(ax: Axes, x: float, wide: float, base: float, this: Pass) -> None:
+def _tokens_in(ax: Axes, x: float, wide: float, base: float, this: ForwardPass) -> None:
     """Draw the tokens that go into a pass, side by side."""
     count = len(this.taken)
     each = min(46.0, wide / count) if count > 1 else 34.0
@@ -124,7 +124,7 @@ def _tokens_in(ax: Axes, x: float, wide: float, base: float, this: Pass) -> None
         drawings.arrow(ax, (middle, base - 28), (middle, base - 1), colour="orange", width=1.2)
 
 
-def _cache(ax: Axes, x: float, wide: float, this: Pass, *, narrow: bool) -> None:
+def _cache(ax: Axes, x: float, wide: float, this: ForwardPass, *, narrow: bool) -> None:
     """Draw a tile for each token in the cache, those of this pass strong, with what they take."""
     side, across = (8.0 if narrow else 10.0), 4
     new = len(this.taken)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuguide.hardware import links
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
-from gpuguide.measure.units import format_quantity, significant
 from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import store
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

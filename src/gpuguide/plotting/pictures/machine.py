@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import store
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

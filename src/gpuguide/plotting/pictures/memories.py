@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.axes import tick
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

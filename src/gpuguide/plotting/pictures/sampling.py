@@ -31,7 +31,7 @@ EXPONENTIAL = {"mat": 1.16, "sofa": 0.21, "floor": 0.32}
 
 
 @dataclass(frozen=True)
-class Stage:
+class FilterStage:
     """The distribution before a setting looks at it, and how many tokens, from the first, are left after it."""
 
     name: str
@@ -40,23 +40,23 @@ class Stage:
     kept: int
 
 
-def stages() -> list[Stage]:
+def stages() -> list[FilterStage]:
     """Return what temperature, top-k, top-p and min-p do to the example, in this order, and what is left."""
     logits = np.array(list(EXAMPLE.values()))
     sharpened = logits / TEMPERATURE
     found = [
-        Stage("the model's own", "eight of its tokens", _shares(logits), len(logits)),
-        Stage(f"temperature {TEMPERATURE}", "the likely grow", _shares(sharpened), len(logits)),
+        FilterStage("the model's own", "eight of its tokens", _shares(logits), len(logits)),
+        FilterStage(f"temperature {TEMPERATURE}", "the likely grow", _shares(sharpened), len(logits)),
     ]
-    found.append(Stage(f"top-k {TOP_K}", "the first six", found[-1].shares, TOP_K))
+    found.append(FilterStage(f"top-k {TOP_K}", "the first six", found[-1].shares, TOP_K))
     left = _shares(sharpened[:TOP_K])
     nucleus = int((np.cumsum(left) - left < TOP_P).sum())
-    found.append(Stage(f"top-p {TOP_P}", f"until they reach {TOP_P}", left, nucleus))
+    found.append(FilterStage(f"top-p {TOP_P}", f"until they reach {TOP_P}", left, nucleus))
     left = _shares(sharpened[:nucleus])
     likely = int((np.array(left) >= MIN_P * left[0]).sum())
-    found.append(Stage(f"min-p {MIN_P}", "a fifth of the first", left, likely))
+    found.append(FilterStage(f"min-p {MIN_P}", "a fifth of the first", left, likely))
     left = _shares(sharpened[:likely])
-    return [*found, Stage("the draw", f"{RANDOM_NUMBER} points to a token", left, likely)]
+    return [*found, FilterStage("the draw", f"{RANDOM_NUMBER} points to a token", left, likely)]
 
 
 def _shares(logits: np.ndarray) -> tuple[float, ...]:
@@ -88,7 +88,7 @@ def cut_and_draw() -> Figure:
     )
 
 
-def _draw_stages(figure: Canvas, theme: Theme, found: list[Stage]) -> None:
+def _draw_stages(figure: Canvas, theme: Theme, found: list[FilterStage]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     left, tall = (10.0, 28.0) if narrow else (150.0, 30.0)
@@ -117,7 +117,7 @@ def _draw_stages(figure: Canvas, theme: Theme, found: list[Stage]) -> None:
         drawings.label(ax, left + place * across, bottom - 10, text, size=10)
 
 
-def _strip(ax: Axes, left: float, bottom: float, across: float, tall: float, stage: Stage) -> None:
+def _strip(ax: Axes, left: float, bottom: float, across: float, tall: float, stage: FilterStage) -> None:
     x = left
     for place, (token, share) in enumerate(zip(EXAMPLE, stage.shares, strict=False)):
         wide, kept = share * across, place < stage.kept

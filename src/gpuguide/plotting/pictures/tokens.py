@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuguide.measure.units import format_quantity
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from gpuguide import claims as ledger
 from gpuguide.claims import quoted
 from gpuguide.claims.pages import TEMPLATE
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import reference, store
+from gpuguide.measure import citation, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import page_gpus
 from gpuguide.site.pages import page_source, skipped_cells
@@ -95,7 +95,7 @@ def stale_numbers(stale: Sequence[Record], sources: Mapping[Path, str]) -> Itera
         page = page_source.read(source)
         for role in _ROLE.finditer(source):
             try:
-                name, *_, device = reference.parse(role[1])
+                name, *_, device = citation.parse(role[1])
                 with page_gpus.speaking(page):
                     record = store.published(name, device)
             except GpuguideError:

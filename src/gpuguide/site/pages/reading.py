@@ -32,7 +32,7 @@ GENERATED = ("claims", "cost-card", "your-records", "toctree", "glossary")
 """Directives whose content, if they have any, is no text of the page"""
 WORDS_THEMSELVES = ("holds", "given", "gpu")
 """Roles whose content is what they show; others show a number with its unit"""
-_CALLED = re.compile(r"^(?:plotting\.|pictures\.)?(\w+)\(", re.MULTILINE)
+_CALLED = re.compile(r"^(?:plotting\.|pictures\.\w+\.)?(\w+)\(", re.MULTILINE)
 _SHOWN_FILES = ("image", "figure")
 
 

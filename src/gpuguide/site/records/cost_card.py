@@ -12,9 +12,9 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
-from gpuguide.measure.units import format_bytes
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages import page_source, reading
+from gpuguide.units import format_bytes
 
 if TYPE_CHECKING:
     from docutils.nodes import Node

@@ -13,9 +13,9 @@ from gpuguide.hardware import datasheet
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 from gpuguide.measure import digest, reference_gpu, store
 from gpuguide.measure.records import Record
-from gpuguide.measure.units import format_quantity, significant
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
+from gpuguide.units import format_quantity, significant
 
 if TYPE_CHECKING:
     from docutils.nodes import Node

@@ -13,11 +13,11 @@ from sphinx.util.docutils import SphinxRole
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
-from gpuguide.measure import machines, reference, reference_gpu, store
-from gpuguide.measure.reference import Measurement, Ratio
-from gpuguide.measure.units import format_bytes, format_quantity, significant
+from gpuguide.measure import citation, machines, reference_gpu, store
+from gpuguide.measure.citation import CitedMeasurement, CitedRatio
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.records import hardware_table
+from gpuguide.units import format_bytes, format_quantity, significant
 
 if TYPE_CHECKING:
     from docutils.nodes import Node, system_message
@@ -67,11 +67,11 @@ def stamps(doctree: nodes.document) -> list[str]:
 class _Reference(SphinxRole):
     """What both roles share: look the number up, show it, and say where it comes from."""
 
-    def look_up(self) -> Measurement | Ratio:
+    def look_up(self) -> CitedMeasurement | CitedRatio:
         raise NotImplementedError
 
     def run(self) -> tuple[list[Node], list[system_message]]:
-        found: Measurement | Ratio | None = None
+        found: CitedMeasurement | CitedRatio | None = None
         with faults.reporting(self.get_location()):
             try:
                 found = self.look_up()
@@ -90,17 +90,17 @@ class _Reference(SphinxRole):
 class Measured(_Reference):
     """``{measured}`copy-size/copy:bandwidth working_set=65536```: the median of one case."""
 
-    def look_up(self) -> Measurement:
+    def look_up(self) -> CitedMeasurement:
         """Return the one case that the role's text names."""
-        return reference.quotable(reference.measurement(self.text))
+        return citation.quotable(citation.measurement(self.text))
 
 
 class RatioOf(_Reference):
     """``{ratio}`timing-mistakes/zeros/right:throughput```: one contender over another, from paired samples."""
 
-    def look_up(self) -> Ratio:
+    def look_up(self) -> CitedRatio:
         """Return the ratio that the role's text names."""
-        return reference.quotable(reference.ratio(self.text))
+        return citation.quotable(citation.ratio(self.text))
 
 
 class CeilingOf(SphinxRole):
@@ -122,7 +122,7 @@ class CeilingOf(SphinxRole):
             if not found.reference:
                 words = f"From the data sheet of {reference_gpu.name()}"
                 return [number("", text, provenance=words, target=hardware_table.anchor(reference_gpu.sheet()))], []
-            measured = reference.measurement(found.reference)
+            measured = citation.measurement(found.reference)
             label = f"record-{measured.record.device}-{measured.record.benchmark}"
             words = f"The best of our records, {found.reference}; {measured.stamp}"
             return [number("", text, provenance=words, target=label, stamp=measured.run.stamp())], []
@@ -159,20 +159,20 @@ class Given(SphinxRole):
         return [nodes.Text(self.text)], []
 
 
-def provenance(found: Measurement | Ratio) -> str:
+def provenance(found: CitedMeasurement | CitedRatio) -> str:
     """Return what a reader sees when pointing at a number: spread, count, GPU, software, date."""
     s = found.summary
     spread = ""
     if s.p25 is not None and s.p75 is not None:
         low, high = _text(s.p25, found), _text(s.p75, found)
         spread = f"; half of the samples lie between {low} and {high}"
-    unpaired = found.unpaired if isinstance(found, Ratio) else ""
+    unpaired = found.unpaired if isinstance(found, CitedRatio) else ""
     pairs = f"; samples are paired in their order, because {unpaired}" if unpaired else ""
     stale = "; stale: the code that measured this has changed since" if found.record.stale else ""
     return f"Median of {s.n} sample{'s' * (s.n > 1)}{spread}{pairs}; {found.stamp}{stale}"
 
 
-def _text(value: float, found: Measurement | Ratio) -> str:
-    if isinstance(found, Measurement):
+def _text(value: float, found: CitedMeasurement | CitedRatio) -> str:
+    if isinstance(found, CitedMeasurement):
         return format_quantity(value, found.metric.unit)
     return significant(value)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, export, store
 from gpuguide.measure.records import Record
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def write_all(app: Sphinx, exception: Exception | None) -> None:
             continue
         targets["json"].parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(record.path, targets["json"])
-        targets["csv"].write_text(store.csv_text([record]), encoding="utf-8")
+        targets["csv"].write_text(export.csv_text([record]), encoding="utf-8")
         write_arrow(record, targets["arrow"])
     for path in (out / "records").glob("*/*"):
         if path not in wanted:
@@ -59,9 +59,9 @@ def write_arrow(record: Record, path: Path) -> None:
     """Write a record as an Arrow IPC file: the CSV's columns, with numbers as numbers, all samples and their turns."""
     import pyarrow as pa
 
-    columns: dict[str, list[object]] = {name: [] for name in (*store.CSV_COLUMNS, "samples", "turns")}
-    for row in store.rows(record):
-        for name, value in zip(store.CSV_COLUMNS, row, strict=True):
+    columns: dict[str, list[object]] = {name: [] for name in (*export.CSV_COLUMNS, "samples", "turns")}
+    for row in export.rows(record):
+        for name, value in zip(export.CSV_COLUMNS, row, strict=True):
             columns[name].append(value)
     for case in record.cases:
         for metric in case.metrics.values():

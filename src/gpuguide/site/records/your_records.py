@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.measure import side_by_side, store
+from gpuguide.measure import comparison, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults
 from gpuguide.site.pages import page_source
@@ -68,11 +68,11 @@ def beside(pairs: list[tuple[Record, Record]]) -> list[Node]:
     simulated = " Yours is simulated, not measured." if any(record.simulated for _, record in pairs) else ""
     intro = f"Your {own.device_name} beside the published {published.device_name}.{simulated} {LEGEND}"
     more = [nodes.Text(intro), nodes.literal("", "gpuguide bench compare"), nodes.Text(" prints every case.")]
-    rows = [row(mine, found) for published, mine in pairs for found in side_by_side.differences(published, mine)]
+    rows = [row(mine, found) for published, mine in pairs for found in comparison.differences(published, mine)]
     return [nodes.paragraph("", "", *more, classes=["gg-yours"]), table(HEADER, rows, classes=["gg-yours"])]
 
 
-def row(own: Record, difference: side_by_side.Difference) -> list[Cell]:
+def row(own: Record, difference: comparison.Difference) -> list[Cell]:
     """Return one row."""
     name: list[nodes.Node] = [nodes.literal("", f"{own.benchmark}/{difference.contender}")]
     if difference.case:

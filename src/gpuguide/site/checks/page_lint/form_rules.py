@@ -23,6 +23,7 @@ CLAIMS = 3
 IN_SHORT = "In short"
 WITHOUT_TAKEAWAY = (IN_SHORT, "Claims checked", *reading.NOT_COUNTED)
 NUMBER_ROLES = {"measured", "ratio", "ceiling", "datasheet", "glue:text"}
+_SHOWS = re.compile(r"^(?:print|.*\bshow|.*\bshow_table|(?:plotting|pictures)\.[\w.]+)\(", re.MULTILINE)
 _WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|W\b|[MG]?Hz\b|times\b)")
 
 
@@ -142,7 +143,9 @@ def _folds_of(cell: CodeCell) -> tuple[str, str]:
     """Return whether a cell ends in a fold, and whether it begins with one."""
     tags = set(cell.tags)
     whole = "hide-cell" in tags
-    silent = not re.search(r"^(?:print|.*\bshow|.*\bshow_table|plotting\.\w+)\(", cell.code, re.MULTILINE)
+    silent = not re.search(
+        r"^(?:print|.*\bshow|.*\bshow_table|(?:plotting|pictures)\.[\w.]+)\(", cell.code, re.MULTILINE
+    )
     ends = whole or "hide-output" in tags or ("hide-input" in tags and silent)
     return "cell" * ends, "cell" * (whole or "hide-input" in tags)
 

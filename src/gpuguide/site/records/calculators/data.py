@@ -13,7 +13,7 @@ from gpuguide.costs.memory import model
 from gpuguide.hardware import capacities, datasheet, links
 from gpuguide.hardware.links import Link
 from gpuguide.hardware.machines import Ceiling, Machine
-from gpuguide.measure import machines, reference, reference_gpu
+from gpuguide.measure import citation, machines, reference_gpu
 
 MODEL = "llama-3.1-8b"
 """What a calculator shows at first"""
@@ -202,7 +202,7 @@ def measured_rate(link: Link) -> dict[str, Any] | None:
         ("gpus", "nvlink_per_direction", PEER_COPY, f"by the copy engine between two {gpu}"),
     ):
         if link.joins == joins and printed in figures and figures[printed].value == link.per_direction.value:
-            return {"value": reference.measurement(where).summary.median, "what": what}
+            return {"value": citation.measurement(where).summary.median, "what": what}
     return None
 
 

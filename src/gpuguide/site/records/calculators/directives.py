@@ -15,11 +15,11 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide.costs import limits, memory, presets, published, transfers
 from gpuguide.hardware import capacities, links
 from gpuguide.measure import digest, machines, reference_gpu, store
-from gpuguide.measure.units import format_bytes, format_quantity
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data
 from gpuguide.site.records.hardware_table import cited, note_datasheet
+from gpuguide.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
     from docutils.nodes import Node

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import synthetic_records as synthetic
 
-from gpuguide.measure import records, side_by_side
+from gpuguide.measure import comparison, records
 from gpuguide.measure.records import Case, Rate, Record
 
 
@@ -24,18 +24,18 @@ def test_the_case_with_the_median_factor_is_shown_with_the_range() -> None:
     rate = {"bandwidth": Rate("B/s", 1e9)}
     published = record(*(case("copy", 1e-3, rate, working_set=size) for size in (1, 2, 3)))
     own = record(*(case("copy", 1e-3 * slower, rate, working_set=s) for s, slower in ((1, 4), (2, 0.5), (3, 2))))
-    (found,) = side_by_side.differences(published, own)
-    assert found == side_by_side.Difference("copy", "working_set=3", "1.00 TB/s", "500 GB/s", "0.50", "0.25 to 2.0 (3)")
+    (found,) = comparison.differences(published, own)
+    assert found == comparison.Difference("copy", "working_set=3", "1.00 TB/s", "500 GB/s", "0.50", "0.25 to 2.0 (3)")
 
 
 def test_half_the_time_is_twice_as_fast() -> None:
-    (found,) = side_by_side.differences(record(case("launch", 4e-6)), record(case("launch", 2e-6)))
+    (found,) = comparison.differences(record(case("launch", 4e-6)), record(case("launch", 2e-6)))
     assert (found.published, found.yours, found.speed, found.all_cases) == ("4.00 µs", "2.00 µs", "2.0", "")
 
 
 def test_only_cases_of_the_same_keys_are_compared() -> None:
     published = record(case("copy", 1.0, size=1), case("copy", 1.0, size=2))
-    (found,) = side_by_side.differences(published, record(case("copy", 4.0, size=2), case("copy", 9.0, size=3)))
+    (found,) = comparison.differences(published, record(case("copy", 4.0, size=2), case("copy", 9.0, size=3)))
     assert (found.case, found.speed, found.all_cases) == ("size=2", "0.25", "")
 
 
@@ -48,10 +48,10 @@ def test_only_cases_of_the_same_keys_are_compared() -> None:
     ],
 )
 def test_what_is_missing_says_why(own: list[Case], reason: str) -> None:
-    (found,) = side_by_side.differences(record(case("copy", 1.0, size=1)), record(*own))
+    (found,) = comparison.differences(record(case("copy", 1.0, size=1)), record(*own))
     assert (found.published, found.yours, found.speed, found.all_cases) == ("1.00 s", reason, "", "")
 
 
 def test_a_reader_without_the_telling_metric_is_not_compared_by_another() -> None:
     rate = {"throughput": Rate("FLOP/s", 1e9)}
-    assert side_by_side.case_like(case("a", 1.0, rate), record(case("a", 1.0))) is None
+    assert comparison.case_like(case("a", 1.0, rate), record(case("a", 1.0))) is None

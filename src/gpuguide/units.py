@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 _PREFIXES = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
 _SMALL_PREFIXES = [(1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")]
 _BINARY = [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")]
 _UNSCALED = {"1": "", "nat": " nat"}
+
+
+class Unit(NamedTuple):
+    """A unit with a prefix, or one of everyday life, as it is written behind a number."""
+
+    base: str
+    """The unit that records use for the same kind of quantity"""
+    factor: float
+    """How many base units it is"""
+
+
+UNITS = {
+    **{name: Unit("B", float(factor)) for factor, name in _BINARY},
+    **{
+        prefix + base: Unit(base, factor)
+        for base in ("B", "B/s", "FLOP", "FLOP/s", "W", "Hz")
+        for factor, prefix in _PREFIXES
+        if prefix
+    },
+    **{prefix + "s": Unit("s", factor) for factor, prefix in _SMALL_PREFIXES if prefix},
+    "bytes": Unit("B", 1.0),
+    "seconds": Unit("s", 1.0),
+    "minutes": Unit("s", 60.0),
+    "hours": Unit("s", 3600.0),
+    "days": Unit("s", 86400.0),
+    "nats": Unit("nat", 1.0),
+    "%": Unit("1", 1e-2),
+}
+"""Units by the name that stands behind a number. Base units themselves (``B/s``) are not among them."""
 
 
 def significant(value: float, digits: int = 3) -> str:

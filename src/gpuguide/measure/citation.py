@@ -16,14 +16,14 @@ from typing import TypeVar
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import records, reference_gpu, store
 from gpuguide.measure.records import Case, Key, Metric, Record, Run, Summary
-from gpuguide.measure.units import format_quantity, significant
+from gpuguide.units import format_quantity, significant
 
 _NAME = r"[a-z0-9][a-z0-9-]*"
 _PATTERN = re.compile(rf"({_NAME})/({_NAME})(?:/({_NAME}))?:([a-z0-9_]+)((?:\s+\w+=\S+)*)\s*")
 
 
 @dataclass(frozen=True)
-class Measurement:
+class CitedMeasurement:
     """One metric of one case."""
 
     record: Record
@@ -64,7 +64,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Ratio:
+class CitedRatio:
     """A metric of one contender over that of another, from samples taken in turn."""
 
     record: Record
@@ -115,10 +115,10 @@ class Ratio:
         return significant(self.value)
 
 
-Found = TypeVar("Found", Measurement, Ratio)
+Found = TypeVar("Found", CitedMeasurement, CitedRatio)
 
 
-def measurement(reference: str) -> Measurement:
+def measurement(reference: str) -> CitedMeasurement:
     """Return the measurement that ``benchmark/contender:metric key=value …`` names.
 
     Raises
@@ -131,16 +131,16 @@ def measurement(reference: str) -> Measurement:
         raise GpuguideError(f"{reference!r} names two contenders; a measurement has one. Use a ratio for two.")
     record = store.published(benchmark, device)
     case = record.case(contender, **keys)
-    return Measurement(record, case, name, metric_of(case, name, reference))
+    return CitedMeasurement(record, case, name, metric_of(case, name, reference))
 
 
-def ratio(reference: str, record: Record | None = None) -> Ratio:
+def ratio(reference: str, record: Record | None = None) -> CitedRatio:
     """Return the ratio that ``benchmark/numerator/denominator:metric key=value …`` names.
 
     Every sample of a turn of the one is divided by every sample of the same turn of the other, so that a drift of the
     clocks from turn to turn cancels, and what remains is the spread of single samples. Where a record does not say
     which turn a sample is of, or the two were not measured in as many turns, the first sample of one is divided by the
-    first of the other and so on, those without a partner are left out, and :attr:`Ratio.unpaired` says why.
+    first of the other and so on, those without a partner are left out, and :attr:`CitedRatio.unpaired` says why.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def ratio(reference: str, record: Record | None = None) -> Ratio:
     except ZeroDivisionError:
         raise GpuguideError(f"{reference!r}: a sample of {other} is zero, so no ratio is given.") from None
     summary = replace(records.summarise(ratios), n=min(one.summary.n, another.summary.n))
-    return Ratio(record, above, below, name, summary, unpaired)
+    return CitedRatio(record, above, below, name, summary, unpaired)
 
 
 def quotable(found: Found) -> Found:

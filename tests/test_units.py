@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguide.measure.units import format_bytes, format_quantity, scale_for, significant
+from gpuguide.units import format_bytes, format_quantity, scale_for, significant
 
 PREFIX = {"": 1.0, "n": 1e-9, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 

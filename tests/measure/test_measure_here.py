@@ -10,8 +10,8 @@ import pytest
 from gpuguide.errors import UnknownName
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import reference, reference_gpu, runner
-from gpuguide.measure.here import here
+from gpuguide.measure import citation, reference_gpu, runner
+from gpuguide.measure.measure_here import here
 
 COPY = "ceilings/copy:bandwidth"
 LAUNCH = "ceilings/launch:time"
@@ -21,7 +21,7 @@ def test_both_values_with_their_devices(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h100-sxm")
     found = here(COPY)
     assert found.yours is not None
-    published = reference.measurement(COPY)
+    published = citation.measurement(COPY)
     assert str(found).startswith(f"published {published.text} on {reference_gpu.name()} / yours ")
     assert str(found).endswith(f" on {found.where}")
     assert found.yours.unit == published.metric.unit
@@ -42,7 +42,7 @@ def test_without_a_gpu_the_published_value_and_what_is_missing(monkeypatch: pyte
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = here(LAUNCH)
     assert found.yours is None
-    assert str(found).startswith(f"published {reference.measurement(LAUNCH).text} on {reference_gpu.name()} / yours: ")
+    assert str(found).startswith(f"published {citation.measurement(LAUNCH).text} on {reference_gpu.name()} / yours: ")
     assert "PyTorch sees no CUDA GPU here" in str(found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuguide.measure.records import Case, Key, Metric, Record, describe_keys
-from gpuguide.measure.units import format_quantity, significant
+from gpuguide.units import format_quantity, significant
 
 PREFERRED_METRICS = ("throughput", "bandwidth", "time")
 """What tells most about a case, the most telling first"""

@@ -9,16 +9,16 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.processor import processor_name
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import libraries, reference, runner
+from gpuguide.measure import citation, libraries, runner
 from gpuguide.measure.records import Metric
-from gpuguide.measure.units import format_quantity
+from gpuguide.units import format_quantity
 
 
 @dataclass(frozen=True)
 class Comparison:
     """A published measurement and the same one made here."""
 
-    published: reference.Measurement
+    published: citation.CitedMeasurement
     yours: Metric | None
     """What this machine measured, if it could"""
     where: str
@@ -49,7 +49,7 @@ def here(text: str) -> Comparison:
     GpuguideError
         If nothing published matches.
     """
-    published = reference.measurement(text)
+    published = citation.measurement(text)
     declared = declarations.get(published.record.benchmark)
     contender = published.case.contender
     alone = replace(declared, contenders={contender: declared.contenders[contender]})

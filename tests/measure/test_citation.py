@@ -5,33 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, records, reference, store
-from gpuguide.measure.records import Case, Key, Rate, Readings, Record, Run
+from gpuguide.measure import citation, digest, records, store
+from gpuguide.measure.records import Case, Key, Rate, Record, Run
 
 RNG = np.random.default_rng(0)
 FAST, SLOW, OTHER = ([float(x) for x in RNG.lognormal(-7, 0.1, n)] for n in (24, 20, 20))
 
 
 def a_run(commit: str) -> Run:
-    return Run(
-        device_name="NVIDIA H100 80GB HBM3",
-        driver="580.1",
-        cuda="13.0",
-        python="3.12.3",
-        versions={"torch": "2.11.0"},
-        host_cpu="A processor",
-        host_cores=16,
-        before=Readings(),
-        after=Readings(),
-        started_at="2026-11-21T01:00:00.000+00:00",
-        finished_at="2026-11-21T01:10:00.000+00:00",
-        elapsed=600.0,
-        commit=commit,
-        seed=0,
-        command="gpuguide bench run",
-    )
+    return synthetic.run(commit=commit, simulated=False)
 
 
 def ok(
@@ -61,14 +46,17 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Case(skinny, "no-warm-up", 1, "skipped", "needs fp8"),
     )
     for device, found in ((store.reference_device(), cases), ("cpu", (ok(square, "right", 0, OTHER),))):
-        used = (a_run("first"), a_run("second"))[: 1 + max(case.run for case in found)]
+        used = (
+            a_run("first"),
+            a_run("second"),
+        )[: 1 + max(case.run for case in found)]
         code = digest.benchmark_digest("timing-mistakes")
         record = Record("timing-mistakes", device, records.HARNESS_VERSION, code, used, found)
         records.write(record, tmp_path / device / "timing-mistakes.json")
 
 
 def test_a_measurement_is_found() -> None:
-    found = reference.measurement("timing-mistakes/right:time shape=square")
+    found = citation.measurement("timing-mistakes/right:time shape=square")
     assert found.value == pytest.approx(np.median(FAST), rel=1e-6)
     assert found.summary.n == 24
     assert found.summary.p25 == pytest.approx(np.quantile(FAST, 0.25), rel=1e-6)
@@ -78,7 +66,7 @@ def test_a_measurement_is_found() -> None:
 
 
 def test_a_derived_metric_is_found_and_a_device_can_be_named() -> None:
-    found = reference.measurement("timing-mistakes/right:throughput device=cpu")
+    found = citation.measurement("timing-mistakes/right:throughput device=cpu")
     assert found.value == pytest.approx(np.median(1e9 / np.array(OTHER)), rel=1e-6)
     assert found.metric.unit == "FLOP/s"
     assert found.record.device == "cpu"
@@ -89,7 +77,7 @@ def test_a_derived_metric_is_found_and_a_device_can_be_named() -> None:
     ["shape=square", "causal=true", "causal=true   size=8192", "shape=square dropout=0.5", "causal=true dropout=5e-1"],
 )
 def test_keys_are_numbers_truths_or_words(keys: str) -> None:
-    assert reference.measurement(f"  timing-mistakes/right:time {keys}\n").case.keys["shape"] == "square"
+    assert citation.measurement(f"  timing-mistakes/right:time {keys}\n").case.keys["shape"] == "square"
 
 
 @pytest.mark.parametrize(
@@ -97,15 +85,15 @@ def test_keys_are_numbers_truths_or_words(keys: str) -> None:
     [("true", True), ("false", False), ("8192", 8192), ("0.5", 0.5), ("1e3", 1000.0), ("-1", -1), ("bf16", "bf16")],
 )
 def test_values_of_keys(text: str, value: Key) -> None:
-    found = reference.key_value(text)
+    found = citation.key_value(text)
     assert found == value
     assert type(found) is type(value)
 
 
 def test_the_parts_of_a_reference() -> None:
     expected = ("a-b", "c", "d-2", "peak_memory", {"x": 1, "y": "z"}, "cpu")
-    assert reference.parse("a-b/c/d-2:peak_memory x=1 device=cpu y=z") == expected
-    assert reference.parse("a/b:time") == ("a", "b", None, "time", {}, None)
+    assert citation.parse("a-b/c/d-2:peak_memory x=1 device=cpu y=z") == expected
+    assert citation.parse("a/b:time") == ("a", "b", None, "time", {}, None)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +118,7 @@ def test_the_parts_of_a_reference() -> None:
     ],
 )
 def test_what_is_not_a_reference_is_shown_how_to_write_one(text: str) -> None:
-    for read in (reference.measurement, reference.ratio):
+    for read in (citation.measurement, citation.ratio):
         with pytest.raises(GpuguideError, match=r"is not a reference\. Write benchmark/contender:metric"):
             read(text)
 
@@ -154,7 +142,7 @@ def test_what_is_not_a_reference_is_shown_how_to_write_one(text: str) -> None:
 )
 def test_what_does_not_match_exactly_one_case_says_what_there_is(text: str, says: list[str]) -> None:
     with pytest.raises(GpuguideError) as caught:
-        reference.measurement(text)
+        citation.measurement(text)
     assert not [part for part in says if part not in str(caught.value)]
 
 
@@ -163,7 +151,7 @@ def turns(samples: list[float], *counts: int) -> list[np.ndarray]:
 
 
 def test_a_ratio_pairs_the_samples_of_the_same_turn() -> None:
-    found = reference.ratio("timing-mistakes/zeros/right:time shape=turned")
+    found = citation.ratio("timing-mistakes/zeros/right:time shape=turned")
     slow, fast = turns(SLOW, 9, 5, 1, 5), turns(FAST, 6, 6, 6, 6)
     ratios = np.concatenate([np.divide.outer(a, b).ravel() for a, b in zip(slow, fast, strict=True)])
     assert found.unpaired == ""
@@ -183,8 +171,15 @@ def test_a_drift_from_turn_to_turn_is_not_in_a_ratio(tmp_path: Path) -> None:
         for name, factor in (("right", 1e-3), ("zeros", 2e-3))
     )
     code = digest.benchmark_digest("timing-mistakes")
-    record = Record("timing-mistakes", "cpu", records.HARNESS_VERSION, code, (a_run("first"),), cases)
-    found = reference.ratio("timing-mistakes/zeros/right:time", record)
+    record = Record(
+        "timing-mistakes",
+        "cpu",
+        records.HARNESS_VERSION,
+        code,
+        (a_run("first"),),
+        cases,
+    )
+    found = citation.ratio("timing-mistakes/zeros/right:time", record)
     assert [found.p25, found.value, found.p75] == pytest.approx([2, 2, 2])
     assert record.case("right").metrics["time"].between_turns == pytest.approx(0.3 / 1.15)
 
@@ -197,7 +192,7 @@ def test_a_drift_from_turn_to_turn_is_not_in_a_ratio(tmp_path: Path) -> None:
     ],
 )
 def test_samples_without_a_like_turn_are_paired_in_their_order_and_the_ratio_says_so(contender: str, why: str) -> None:
-    found = reference.ratio(f"timing-mistakes/{contender}/right:time shape=turned")
+    found = citation.ratio(f"timing-mistakes/{contender}/right:time shape=turned")
     pairs = np.array(SLOW) / np.array(FAST[:20])
     assert found.unpaired == why
     assert found.by_turn == []
@@ -206,7 +201,7 @@ def test_samples_without_a_like_turn_are_paired_in_their_order_and_the_ratio_say
 
 
 def test_a_ratio_of_an_old_record_is_that_of_samples_paired_in_their_order() -> None:
-    found = reference.ratio("timing-mistakes/zeros/right:time shape=square")
+    found = citation.ratio("timing-mistakes/zeros/right:time shape=square")
     pairs = np.array(SLOW) / np.array(FAST[:20])
     assert found.summary.n == 20
     assert found.value == pytest.approx(np.median(pairs), rel=1e-5)
@@ -218,10 +213,10 @@ def test_a_ratio_of_an_old_record_is_that_of_samples_paired_in_their_order() -> 
 
 
 def test_a_ratio_of_rates_is_the_inverse_of_that_of_times() -> None:
-    rates = reference.ratio("timing-mistakes/right/zeros:throughput shape=square")
-    times = reference.ratio("timing-mistakes/zeros/right:time shape=square")
+    rates = citation.ratio("timing-mistakes/right/zeros:throughput shape=square")
+    times = citation.ratio("timing-mistakes/zeros/right:time shape=square")
     assert rates.value == pytest.approx(times.value, rel=1e-5)
-    assert reference.ratio("timing-mistakes/right/right:time shape=square").summary.p95 == 1
+    assert citation.ratio("timing-mistakes/right/right:time shape=square").summary.p95 == 1
 
 
 def test_a_ratio_of_single_values_has_no_spread() -> None:
@@ -229,8 +224,15 @@ def test_a_ratio_of_single_values_has_no_spread() -> None:
     memory = {name: records.metric("B", [size]) for name, size in (("right", 2048.0), ("zeros", 4096.0))}
     cases = tuple(ok({}, name, 0, FAST, peak_memory=metric) for name, metric in memory.items())
     code = digest.benchmark_digest("timing-mistakes")
-    record = Record("timing-mistakes", "cpu", records.HARNESS_VERSION, code, (a_run("first"),), cases)
-    single = reference.ratio("timing-mistakes/zeros/right:peak_memory", record)
+    record = Record(
+        "timing-mistakes",
+        "cpu",
+        records.HARNESS_VERSION,
+        code,
+        (a_run("first"),),
+        cases,
+    )
+    single = citation.ratio("timing-mistakes/zeros/right:peak_memory", record)
     assert single.p25 == single.value == single.p75 == 2
     assert (single.unpaired, single.summary.n) == ("", 1)
 
@@ -248,4 +250,4 @@ def test_a_ratio_of_single_values_has_no_spread() -> None:
 )
 def test_a_ratio_that_cannot_be_had_says_why(text: str, says: str) -> None:
     with pytest.raises(GpuguideError, match=says):
-        reference.ratio(text)
+        citation.ratio(text)
