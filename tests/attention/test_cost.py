@@ -37,7 +37,7 @@ class Moved(TorchDispatchMode):
         return found
 
 
-def moved_by_pytorch(causal: bool) -> tuple[cost.Problem, tuple[int, int], tuple[int, int], int]:
+def moved_by_pytorch(causal: bool) -> tuple[cost.AttentionProblem, tuple[int, int], tuple[int, int], int]:
     """Return the sizes, bytes of the forward and of the backward pass, and those kept in between beside the inputs."""
     q, k, v = (torch.randn(2, 3, length, 16, dtype=torch.bfloat16, requires_grad=True) for length in (20, 30, 30))
     kept: dict[int, int] = {}

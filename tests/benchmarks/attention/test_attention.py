@@ -307,7 +307,7 @@ def test_every_change_is_one_of_the_launch_or_the_schedule() -> None:
         for changes in variants.values():
             for head_dim in (64, 128):
                 by_hand = name == "forward-by-hand"
-                replace(gluon_flash.AS_SHIPPED if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
+                replace(gluon_flash.DEFAULT_SCHEDULE if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

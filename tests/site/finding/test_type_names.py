@@ -19,7 +19,7 @@ SETTINGS = "gpuguide.sampling.reference.Settings"
         ("gpuguide.cross_entropy.loop.Settings", "Settings", "gpuguide.cross_entropy.loop.Settings"),
         ("gpuguide.inference.cost.decode_time", "Shape", "gpuguide.costs.memory.shape.Shape"),
         ("gpuguide.inference.plain.feed_forward", "Shape", "gpuguide.costs.memory.shape.Shape"),
-        ("gpuguide.attention.tiled.row_sums", "Tiling", "gpuguide.attention.tiled.Tiling"),
+        ("gpuguide.attention.tiled.compute_delta", "AttentionTiling", "gpuguide.attention.tiled.AttentionTiling"),
         ("gpuguide.precision.matmul.matmul", "Tiling", "gpuguide.precision.matmul.Tiling"),
         ("gpuguide.inference.engine.Engine", "GREEDY", None),
         ("gpuguide.inference.engine.Engine", "Elephant", None),

@@ -17,7 +17,7 @@ from gpuguide.attention.cost.floors import (
     naive_floor,
 )
 from gpuguide.attention.cost.naive import (
-    Pass,
+    NaiveOperation,
     moved,
     naive_backward,
     naive_forward,
@@ -31,7 +31,7 @@ from gpuguide.attention.cost.operations import (
     intensity,
 )
 from gpuguide.attention.cost.sizes import (
-    Problem,
+    AttentionProblem,
     pairs,
     problem,
     problem_of,
@@ -50,7 +50,7 @@ from gpuguide.attention.cost.tiles import (
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "EXPONENTIALS_PER_CLOCK",
-    "Problem",
+    "AttentionProblem",
     "problem",
     "problem_of",
     "pairs",
@@ -58,7 +58,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "backward_flops",
     "exponentials",
     "intensity",
-    "Pass",
+    "NaiveOperation",
     "naive_forward",
     "naive_backward",
     "score_passes",

@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttentionProblem:
     """The sizes of an attention, whatever computes it."""
 
     batch: int
@@ -67,7 +67,7 @@ def problem(
     kv_heads: int | None = None,
     causal: bool = False,
     element_size: int = 2,
-) -> Problem:
+) -> AttentionProblem:
     """Return the sizes of an attention.
 
     Parameters
@@ -86,7 +86,7 @@ def problem(
     ValueError
         If a size is below 1, or the heads are no multiple of ``kv_heads``.
     """
-    found = Problem(
+    found = AttentionProblem(
         batch,
         heads,
         seq_len,
@@ -104,7 +104,7 @@ def problem(
     return found
 
 
-def problem_of(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> Problem:
+def problem_of(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> AttentionProblem:
     """Return the sizes of the attention of two tensors, ``(batch, heads, length, head_dim)``."""
     batch, heads, queries, head_dim = q.shape
     sizes = {"keys": k.shape[2], "kv_heads": k.shape[1], "element_size": q.element_size()}

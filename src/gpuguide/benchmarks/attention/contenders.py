@@ -19,18 +19,18 @@ COMPILED_SEQ_LENS = {"forward": (1024, 8192), "forward-backward": (1024,)}
 ANEW = "is compiled anew for each shape"
 
 
-def ours(device: Device, keys: Keys) -> Attend:
-    """Return our kernels."""
+def ours_triton(device: Device, keys: Keys) -> Attend:
+    """Return the library's Triton kernels."""
     from gpuguide.attention import flash
 
     return functools.partial(flash.flash_attention, causal=bool(keys["causal"]))
 
 
-def ours_by_hand(device: Device, keys: Keys) -> Attend:
-    """Return the same with the forward pass whose schedule is written by hand."""
+def ours_gluon(device: Device, keys: Keys) -> Attend:
+    """Return the same with the warp-specialised forward pass, in Gluon."""
     from gpuguide.attention import flash
 
-    return functools.partial(flash.flash_attention, causal=bool(keys["causal"]), by_hand=True)
+    return functools.partial(flash.flash_attention, causal=bool(keys["causal"]), backend="gluon")
 
 
 def library(backend: str) -> Callable[[Device, Keys], Attend]:

@@ -23,8 +23,8 @@ from gpuguide.benchmarks.attention.contenders import (
     library,
     naive,
     naive_compiled,
-    ours,
-    ours_by_hand,
+    ours_gluon,
+    ours_triton,
 )
 from gpuguide.benchmarks.attention.problem import (
     CHECKED_ROWS_AT_ONCE,
@@ -167,8 +167,8 @@ ATTENTION = Benchmark(
     title="Attention, forward and backward",
     question="How fast is attention by tiles, and what does the formula as it reads cost in time and memory?",
     contenders={
-        "gpuguide-triton": contender(ours, TENSOR_CORES),
-        "gpuguide-gluon": contender(ours_by_hand, TENSOR_CORES, hopper_only),
+        "gpuguide-triton": contender(ours_triton, TENSOR_CORES),
+        "gpuguide-gluon": contender(ours_gluon, TENSOR_CORES, hopper_only),
         "sdpa-flash": contender(library("FLASH_ATTENTION"), AMPERE),
         "sdpa-cudnn": contender(library("CUDNN_ATTENTION"), AMPERE, libraries=("cudnn",)),
         "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, efficient_cases_only),

@@ -22,26 +22,26 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
 Changes = Mapping[str, Any]
-"""Fields of a kernel's launch or schedule and their values, where they differ from those as shipped"""
+"""Fields of a kernel's launch configuration or schedule and their values, where they differ from those as shipped"""
 TILES: Mapping[str, Changes] = {
-    "64x64": {"rows": 64, "columns": 64, "warps": 4},
-    "64x128": {"rows": 64, "columns": 128, "warps": 4},
-    "128x64": {"rows": 128, "columns": 64, "warps": 8},
-    "128x128": {"rows": 128, "columns": 128, "warps": 8},
+    "64x64": {"block_m": 64, "block_n": 64, "num_warps": 4},
+    "64x128": {"block_m": 64, "block_n": 128, "num_warps": 4},
+    "128x64": {"block_m": 128, "block_n": 64, "num_warps": 8},
+    "128x128": {"block_m": 128, "block_n": 128, "num_warps": 8},
 }
-STAGES: Mapping[str, Changes] = {f"stages-{count}": {"stages": count} for count in (1, 2, 3)}
+STAGES: Mapping[str, Changes] = {f"stages-{count}": {"num_stages": count} for count in (1, 2, 3)}
 VARIANTS: Mapping[str, Mapping[str, Changes]] = {
     "forward": {"as-shipped": {}, "one-loop": {"split": False}, "powers-of-e": {"exp2": False}, **TILES, **STAGES},
     "keys": {"as-shipped": {}, **TILES, **STAGES},
     "queries": {"as-shipped": {}, **TILES, **STAGES},
     "forward-by-hand": {
         "as-shipped": {},
-        "weights-after-products": {"beside": False},
-        "without-turns": {"turns": False},
-        "neither": {"beside": False, "turns": False},
-        "columns-64": {"columns": 64},
-        "stages-1": {"stages": 1},
-        "stages-3": {"stages": 3},
+        "weights-after-products": {"overlap_softmax": False},
+        "without-turns": {"ping_pong": False},
+        "neither": {"overlap_softmax": False, "ping_pong": False},
+        "columns-64": {"block_n": 64},
+        "stages-1": {"num_stages": 1},
+        "stages-3": {"num_stages": 3},
     },
 }
 """For each kernel the changes that are tried, one at a time but for one"""
@@ -60,17 +60,17 @@ def tiles_work(device: Device, keys: Keys) -> Work:
     if kernel == "forward-by-hand":
         from gpuguide.attention import gluon_flash
 
-        schedule = replace(gluon_flash.AS_SHIPPED, **changes)
+        schedule = replace(gluon_flash.DEFAULT_SCHEDULE, **changes)
         return finished(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
-    launch = replace(triton_flash.launch_of(kernel, problem.q), **changes)
+    config = replace(triton_flash.default_config(kernel, problem.q), **changes)
     if kernel == "forward":
-        return finished(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, launch)[:1])
+        return finished(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, config)[:1])
     out, lse = triton_flash.forward(*inputs, causal, scale)
 
     def call() -> Tensors:
-        for_keys, for_queries = (launch if kernel == name else None for name in ("keys", "queries"))
-        given = (*inputs, out, lse, problem.d_out, causal, scale)
-        return (out, *triton_flash.backward(*given, for_keys, for_queries))
+        dkdv_config, dq_config = (config if kernel == name else None for name in ("keys", "queries"))
+        forward_pass = (*inputs, out, lse, problem.d_out, causal, scale)
+        return (out, *triton_flash.backward(*forward_pass, dkdv_config, dq_config))
 
     return finished(keys, problem, call)
 

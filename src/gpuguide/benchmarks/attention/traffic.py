@@ -28,7 +28,7 @@ SHORT, LONG = 1024, 8192
 """The first for the formula alone, whose scores the L2 cache may hold a part of"""
 MAKERS = {
     "naive": contenders.naive,
-    "gpuguide-triton": contenders.ours,
+    "gpuguide-triton": contenders.ours_triton,
     "sdpa-flash": contenders.library("FLASH_ATTENTION"),
     "sdpa-cudnn": contenders.library("CUDNN_ATTENTION"),
 }
