@@ -38,7 +38,7 @@ def compare(tensors: Tensors, *, causal: bool, block_q: int, block_k: int, scale
     for ours, exact in zip(gradients, reference.gradients(*tensors, d_out, **given_), strict=True):
         torch.testing.assert_close(ours, exact)
 
-    problem = cost.problem_of(*tensors[:2], causal=causal)
+    problem = cost.problem_from_tensors(*tensors[:2], causal=causal)
     assert forward == cost.tiled_forward(problem, block_q, block_k)
     assert backward == cost.tiled_backward(problem, block_q, block_k)
 
@@ -85,7 +85,7 @@ def test_formats_and_the_bytes_they_take(dtype: torch.dtype) -> None:
     traffic = TileTraffic()
     result = tiled.forward(*tensors, causal=True, block_q=16, block_k=16, traffic=traffic)
     assert (result.output.dtype, result.log_sum_exp.dtype) == (dtype, torch.float32)
-    assert traffic == cost.tiled_forward(cost.problem_of(*tensors[:2], causal=True), 16, 16)
+    assert traffic == cost.tiled_forward(cost.problem_from_tensors(*tensors[:2], causal=True), 16, 16)
     exact = reference.attention(*(tensor.double() for tensor in tensors), causal=True)
     torch.testing.assert_close(result.output, exact.to(dtype), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5)
 

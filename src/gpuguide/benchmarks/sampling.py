@@ -14,18 +14,18 @@ from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 from gpuguide.sampling import sample_bytes, sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 BATCHES = (1, 8, 64, 256)
 VOCABULARIES = (50304, 128256, 262144)
 DEVIATION = {"flat": 1.0, "peaked": 5.0}
 """Standard deviation of the logits. With five, one token often has most of the probability."""
-USUAL = Settings(temperature=0.8, top_k=50, top_p=0.9)
+USUAL = SamplingSettings(temperature=0.8, top_k=50, top_p=0.9)
 SETTINGS = {
     "top-k-top-p": USUAL,
-    "top-p": Settings(temperature=0.8, top_p=0.9),
-    "plain": Settings(temperature=0.8),
-    "min-p": Settings(temperature=0.8, min_p=0.05),
+    "top-p": SamplingSettings(temperature=0.8, top_p=0.9),
+    "plain": SamplingSettings(temperature=0.8),
+    "min-p": SamplingSettings(temperature=0.8, min_p=0.05),
 }
 """With top-k few tokens have to be looked at twice; without, the cut is sought among all of them, or there is none."""
 ELEMENT_SIZE = 4
@@ -36,21 +36,21 @@ ACCEPTED_SUM = 1e-5
 
 Sample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes logits ``(batch, vocab)`` and a step, one int64 on the same device; returns tokens, ``(batch,)``"""
-Preparation = Callable[[Device, int, Settings], Sample]
+Preparation = Callable[[Device, int, SamplingSettings], Sample]
 """Makes a sampler for a device, a batch and settings"""
 
 
 # --- contenders ------------------------------------------------------------------------------------------
 
 
-def ours(device: Device, batch: int, settings: Settings) -> Sample:
+def ours(device: Device, batch: int, settings: SamplingSettings) -> Sample:
     """Return the fused sampler, with a seed for each row."""
     seeds = torch.arange(batch, device=device.torch_device)
     given: dict[str, Any] = asdict(settings)
     return lambda logits, step: sample_token(logits, seeds, step=step, **given)
 
 
-def with_transformers(device: Device, batch: int, settings: Settings) -> Sample:
+def with_transformers(device: Device, batch: int, settings: SamplingSettings) -> Sample:
     """Return the sampling of ``generate``: the library's processors one after the other, softmax, and multinomial."""
     from transformers.generation import logits_process
 
@@ -64,7 +64,7 @@ def with_transformers(device: Device, batch: int, settings: Settings) -> Sample:
     return lambda logits, step: torch.multinomial(torch.softmax(warpers(None, logits), dim=-1), 1).squeeze(1)
 
 
-def with_torch(device: Device, batch: int, settings: Settings) -> Sample:
+def with_torch(device: Device, batch: int, settings: SamplingSettings) -> Sample:
     """Return a sampler in plain PyTorch, the short way: what follows top-k looks at the few logits that it leaves."""
 
     def sample(logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ def work(prepare: Preparation, device: Device, keys: Keys, *, graph: bool) -> Wo
     return Work(calls, lambda: check(sample, values[0], settings), rates, "wall", moved, replay)
 
 
-def check(sample: Sample, logits: torch.Tensor, settings: Settings) -> None:
+def check(sample: Sample, logits: torch.Tensor, settings: SamplingSettings) -> None:
     """Check over many steps that every token drawn is one that a sort in float64 keeps."""
     ordered = (logits.double() / settings.temperature).sort(dim=-1, descending=True).values
     ordered = ordered[:, : settings.top_k or None]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpuguide.precision.formats import E2M1, E4M3, E5M2, Format
+from gpuguide.precision.formats import E2M1, E4M3, E5M2, FloatFormat
 from gpuguide.precision.rounding import decode, encode, round_to
 
 SMALLEST_POWER, LARGEST_POWER = -127, 127
@@ -32,7 +32,7 @@ class BlockFormat:
     """A format whose values share a scale in blocks."""
 
     name: str
-    element: Format
+    element: FloatFormat
     block: int
     """Neighbouring values, along the last axis, that share a scale"""
     powers_of_two: bool
@@ -110,14 +110,14 @@ def quantize_blocks(x: torch.Tensor, format: str | BlockFormat) -> Blocks:
     return Blocks(wanted, codes.to(torch.uint8).flatten(-2), scales.float(), tensor_scale)
 
 
-def _power_of_two_scales(largest: torch.Tensor, element: Format) -> torch.Tensor:
+def _power_of_two_scales(largest: torch.Tensor, element: FloatFormat) -> torch.Tensor:
     """Return powers of two that bring the largest value's exponent to the largest that the element has."""
     exponent = torch.frexp(largest).exponent - 1 - element.largest_exponent
     exponent = torch.where(largest > 0, exponent, SMALLEST_POWER).clamp(SMALLEST_POWER, LARGEST_POWER)
     return torch.ldexp(torch.ones_like(largest), exponent.double())
 
 
-def _two_level_scales(largest: torch.Tensor, element: Format) -> tuple[torch.Tensor, float]:
+def _two_level_scales(largest: torch.Tensor, element: FloatFormat) -> tuple[torch.Tensor, float]:
     """Return scales in e4m3 that bring the largest value to the element's largest, and the scale of the tensor.
 
     The block with the tensor's largest value gets 448, the largest scale. A block whose scale is rounded to zero reads

@@ -146,7 +146,7 @@ class _FindNonFinite(_Traced):
         """Run an operation and look at what it was given and what it made."""
         given = _floats((args, kwargs))
         before = {_kind(each) for each in given} | {_kind_of_number(each) for each in tree_leaves((args, kwargs))}
-        largest = [_largest(each) for each in given]  # now, for an operation may write over what it was given
+        largest = [_block_amax(each) for each in given]  # now, for an operation may write over what it was given
         result = func(*args, **(kwargs or {}))
         made = [] if str(func).startswith(UNFILLED) else _floats(result)
         kinds = {_kind(each) for each in made}
@@ -212,6 +212,6 @@ def _kind_of_number(leaf: Any) -> Literal["infinity", "NaN"] | None:
     return "NaN" if math.isnan(leaf) else "infinity"
 
 
-def _largest(tensor: torch.Tensor) -> float:
+def _block_amax(tensor: torch.Tensor) -> float:
     finite = tensor.detach()[tensor.isfinite()].abs()
     return float(finite.max()) if finite.numel() else 0.0

@@ -8,13 +8,13 @@ from sphinx import addnodes
 
 from gpuguide.site.finding.type_names import class_seen_from, name_in_full
 
-SETTINGS = "gpuguide.sampling.reference.Settings"
+SETTINGS = "gpuguide.sampling.reference.SamplingSettings"
 
 
 @pytest.mark.parametrize(
     ("described", "name", "full"),
     [
-        ("gpuguide.inference.engine.Engine", "Settings", SETTINGS),
+        ("gpuguide.inference.engine.Engine", "SamplingSettings", SETTINGS),
         ("gpuguide.inference.engine.Engine.step", "Engine", "gpuguide.inference.engine.Engine"),
         ("gpuguide.cross_entropy.loop.Settings", "Settings", "gpuguide.cross_entropy.loop.Settings"),
         ("gpuguide.inference.cost.decode_time", "Shape", "gpuguide.costs.memory.shape.Shape"),

@@ -18,7 +18,7 @@ from gpuguide.attention.cost.floors import (
 )
 from gpuguide.attention.cost.naive import (
     NaiveOperation,
-    moved,
+    bytes_moved,
     naive_backward,
     naive_forward,
     naive_kept_bytes,
@@ -34,7 +34,7 @@ from gpuguide.attention.cost.sizes import (
     AttentionProblem,
     pairs,
     problem,
-    problem_of,
+    problem_from_tensors,
 )
 from gpuguide.attention.cost.tiles import (
     compulsory_backward_bytes,
@@ -52,7 +52,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "EXPONENTIALS_PER_CLOCK",
     "AttentionProblem",
     "problem",
-    "problem_of",
+    "problem_from_tensors",
     "pairs",
     "forward_flops",
     "backward_flops",
@@ -62,7 +62,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "naive_forward",
     "naive_backward",
     "score_passes",
-    "moved",
+    "bytes_moved",
     "compulsory_bytes",
     "compulsory_backward_bytes",
     "tiled_forward",

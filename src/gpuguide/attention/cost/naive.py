@@ -59,7 +59,7 @@ def score_passes(passes: Sequence[NaiveOperation]) -> int:
     return sum(each.score_reads + each.score_writes for each in passes)
 
 
-def moved(passes: Sequence[NaiveOperation]) -> int:
+def bytes_moved(passes: Sequence[NaiveOperation]) -> int:
     """Return the bytes that operations read and write together."""
     return sum(each.read + each.written for each in passes)
 

@@ -104,7 +104,7 @@ def problem(
     return found
 
 
-def problem_of(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> AttentionProblem:
+def problem_from_tensors(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> AttentionProblem:
     """Return the sizes of the attention of two tensors, ``(batch, heads, length, head_dim)``."""
     batch, heads, queries, head_dim = q.shape
     sizes = {"keys": k.shape[2], "kv_heads": k.shape[1], "element_size": q.element_size()}

@@ -105,45 +105,45 @@ def is_of_a_model(keys: Keys) -> bool:
     return heads * head_dim != WIDTH or is_grouped(keys)
 
 
-def hopper_only(device: Device, keys: Keys) -> str | None:
+def require_hopper(device: Device, keys: Keys) -> str | None:
     """Say no to other generations of GPUs."""
     if device.capability and device.capability[0] == 9:
         return None
     return "this schedule is written in instructions that only GPUs of compute capability 9 have"
 
 
-def efficient_cases_only(device: Device, keys: Keys) -> str | None:
+def restrict_efficient(device: Device, keys: Keys) -> str | None:
     """Say no to heads that share keys, and to most lengths: it is there for what the other backends do not take."""
     if is_grouped(keys):
         return "this backend has no grouped-query attention"
-    return only_at(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
+    return reason_unless_seq_len(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
 
 
-def fa4_cases_only(device: Device, keys: Keys) -> str | None:
+def restrict_fa4(device: Device, keys: Keys) -> str | None:
     """Say no to older generations of GPUs."""
     if device.capability and device.capability >= (9, 0):
         return None
     return "this library has kernels for compute capability 9.0 and newer"
 
 
-def flex_cases_only(device: Device, keys: Keys) -> str | None:
+def restrict_flex(device: Device, keys: Keys) -> str | None:
     """Say no to most shapes, because each is compiled anew."""
-    return only_at(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
+    return reason_unless_seq_len(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
-def compiled_cases_only(device: Device, keys: Keys) -> str | None:
+def restrict_compiled(device: Device, keys: Keys) -> str | None:
     """Say no to most shapes, because each is compiled anew."""
-    return only_at(COMPILED_SEQ_LENS[str(keys["pass"])], keys, ANEW)
+    return reason_unless_seq_len(COMPILED_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
-def only_at(lengths: Sequence[int], keys: Keys, because: str) -> str | None:
+def reason_unless_seq_len(lengths: Sequence[int], keys: Keys, because: str) -> str | None:
     """Say no to all but causal attention at some lengths, and to models' shapes."""
     if keys["causal"] and keys["seq_len"] in lengths and not is_of_a_model(keys):
         return None
-    return f"{because}, and is measured with a causal mask at {listed(lengths)} tokens only"
+    return f"{because}, and is measured with a causal mask at {join_numbers(lengths)} tokens only"
 
 
-def listed(numbers: Sequence[int]) -> str:
+def join_numbers(numbers: Sequence[int]) -> str:
     """Return numbers as a sentence lists them.
 
     >>> listed((512, 2048, 8192))

@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from gpuguide.benchmarks.attention.contenders import (
-    compiled_cases_only,
-    efficient_cases_only,
     fa4,
-    fa4_cases_only,
     flex,
-    flex_cases_only,
-    hopper_only,
     is_of_a_model,
     library,
     naive,
     naive_compiled,
     ours_gluon,
     ours_triton,
+    require_hopper,
+    restrict_compiled,
+    restrict_efficient,
+    restrict_fa4,
+    restrict_flex,
 )
 from gpuguide.benchmarks.attention.problem import (
     CHECKED_ROWS_AT_ONCE,
@@ -32,7 +32,7 @@ from gpuguide.benchmarks.attention.problem import (
     TOKENS,
     WIDTH,
     Attend,
-    Problem,
+    AttentionTensors,
     Tensors,
     attention_flops,
     check_errors,
@@ -55,7 +55,10 @@ def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, 
     """Attend, and take the gradients if the case asks for them."""
     if device.backend == "fake":
         return Work(calls=[lambda: None])
-    problem, attend = Problem.of(keys, device.torch_device, positions_first=positions_first), make(device, keys)
+    problem, attend = (
+        AttentionTensors.draw(keys, device.torch_device, positions_first=positions_first),
+        make(device, keys),
+    )
     run = problem.forward if keys["pass"] == "forward" else problem.with_gradients
 
     def call() -> Tensors:
@@ -63,7 +66,7 @@ def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, 
 
     call()  # compiles
     errors = relative_errors(problem, call())
-    found = {name: records.metric("1", [error]) for name, error in named(errors).items()}
+    found = {name: records.metric("1", [error]) for name, error in name_errors(errors).items()}
     if device.backend == "cuda":
         found["peak_memory"] = records.metric("B", [extra_memory(call)])
 
@@ -80,7 +83,7 @@ def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, 
     )
 
 
-def named(errors: Sequence[float]) -> dict[str, float]:
+def name_errors(errors: Sequence[float]) -> dict[str, float]:
     """Return the largest error, and with gradients also those of the output and of each gradient."""
     names = ("output_error", "dq_error", "dk_error", "dv_error")
     each = dict(zip(names, errors, strict=True)) if len(errors) > 1 else {}
@@ -108,7 +111,7 @@ def bytes_needed(keys: Keys) -> float:
     return (len(ATTENTION.contenders) - 1) * (4 + 8) * one + checking
 
 
-def naive_cases_only(device: Device, keys: Keys, among: int = 1) -> str | None:
+def restrict_naive(device: Device, keys: Keys, among: int = 1) -> str | None:
     """Say no where the mask would change nothing, and where the scores of ``among`` contenders do not fit."""
     if is_of_a_model(keys):
         return "the naive formula is measured with the heads that all lengths are measured with"
@@ -168,22 +171,22 @@ ATTENTION = Benchmark(
     question="How fast is attention by tiles, and what does the formula as it reads cost in time and memory?",
     contenders={
         "gpuguide-triton": contender(ours_triton, TENSOR_CORES),
-        "gpuguide-gluon": contender(ours_gluon, TENSOR_CORES, hopper_only),
+        "gpuguide-gluon": contender(ours_gluon, TENSOR_CORES, require_hopper),
         "sdpa-flash": contender(library("FLASH_ATTENTION"), AMPERE),
         "sdpa-cudnn": contender(library("CUDNN_ATTENTION"), AMPERE, libraries=("cudnn",)),
-        "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, efficient_cases_only),
+        "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, restrict_efficient),
         "fa4": Contender(
             lambda device, keys: work(fa4, device, keys, positions_first=True),
             TENSOR_CORES,
-            fa4_cases_only,
+            restrict_fa4,
             ("flash-attn-4", "nvidia-cutlass-dsl"),
         ),
-        "flex": contender(flex, TENSOR_CORES, flex_cases_only),
-        "naive": contender(naive, ON_GPU, naive_cases_only, libraries=("cublas",)),
+        "flex": contender(flex, TENSOR_CORES, restrict_flex),
+        "naive": contender(naive, ON_GPU, restrict_naive, libraries=("cublas",)),
         "naive-compile": contender(
             naive_compiled,
             TENSOR_CORES,
-            lambda device, keys: compiled_cases_only(device, keys) or naive_cases_only(device, keys, among=2),
+            lambda device, keys: restrict_compiled(device, keys) or restrict_naive(device, keys, among=2),
             libraries=("cublas",),
         ),
     },

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuguide.benchmarks.attention.contenders import hopper_only
+from gpuguide.benchmarks.attention.contenders import require_hopper
 from gpuguide.benchmarks.attention.problem import (
     TOKENS,
     WIDTH,
-    Problem,
+    AttentionTensors,
     Tensors,
     attention_flops,
     check_errors,
@@ -55,16 +55,16 @@ def tiles_work(device: Device, keys: Keys) -> Work:
     from gpuguide.attention import triton_flash
 
     kernel, changes = str(keys["kernel"]), VARIANTS[str(keys["kernel"])][str(keys["variant"])]
-    problem = Problem.of(with_shape(keys), device.torch_device)
+    problem = AttentionTensors.draw(with_shape(keys), device.torch_device)
     inputs, causal, scale = (problem.q, problem.k, problem.v), problem.causal, problem.q.shape[-1] ** -0.5
     if kernel == "forward-by-hand":
         from gpuguide.attention import gluon_flash
 
         schedule = replace(gluon_flash.DEFAULT_SCHEDULE, **changes)
-        return finished(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
+        return measure_checked(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
     config = replace(triton_flash.default_config(kernel, problem.q), **changes)
     if kernel == "forward":
-        return finished(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, config)[:1])
+        return measure_checked(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, config)[:1])
     out, lse = triton_flash.forward(*inputs, causal, scale)
 
     def call() -> Tensors:
@@ -72,10 +72,10 @@ def tiles_work(device: Device, keys: Keys) -> Work:
         forward_pass = (*inputs, out, lse, problem.d_out, causal, scale)
         return (out, *triton_flash.backward(*forward_pass, dkdv_config, dq_config))
 
-    return finished(keys, problem, call)
+    return measure_checked(keys, problem, call)
 
 
-def finished(keys: Keys, problem: Problem, call: Callable[[], Tensors]) -> Work:
+def measure_checked(keys: Keys, problem: AttentionTensors, call: Callable[[], Tensors]) -> Work:
     """Return a call with its rate, and with the check of what it returns."""
     errors = relative_errors(problem, call())
     rates = {"throughput": Rate("FLOP/s", attention_flops(with_shape(keys)))}
@@ -100,7 +100,7 @@ def tiles_cases(device: Device) -> Sequence[Keys]:
         for kernel, variants in VARIANTS.items()
         for head_dim in (64, 128)
         for variant in variants
-        if kernel != "forward-by-hand" or hopper_only(device, {}) is None
+        if kernel != "forward-by-hand" or require_hopper(device, {}) is None
     ]
 
 

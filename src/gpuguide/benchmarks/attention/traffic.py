@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from gpuguide.benchmarks.attention import contenders, speed
-from gpuguide.benchmarks.attention.problem import TOKENS, WIDTH, Problem, check_errors, relative_errors
+from gpuguide.benchmarks.attention.problem import TOKENS, WIDTH, AttentionTensors, check_errors, relative_errors
 from gpuguide.benchmarks.attention.speed import AMPERE, ON_GPU, TENSOR_CORES
 from gpuguide.hardware import counters
 from gpuguide.hardware import device as devices
@@ -38,7 +38,7 @@ NEEDS = {"naive": ON_GPU, "gpuguide-triton": TENSOR_CORES, "sdpa-flash": AMPERE,
 def run_under_profiler(contender: str, keys: Keys) -> None:
     """Check the contender's result, then let the profiler see some calls."""
     device = devices.current()
-    problem, attend = Problem.of(keys, device.torch_device), MAKERS[contender](device, keys)
+    problem, attend = AttentionTensors.draw(keys, device.torch_device), MAKERS[contender](device, keys)
     check_errors(relative_errors(problem, problem.forward(attend)), keys)
     flush = timing.cache_flusher(device.torch_device)
     for _ in range(CALLS):
@@ -50,7 +50,7 @@ def run_under_profiler(contender: str, keys: Keys) -> None:
         torch.cuda.profiler.stop()
 
 
-def counted(contender: str, keys: Keys) -> list[list[Kernel]]:
+def count_kernels(contender: str, keys: Keys) -> list[list[Kernel]]:
     """Return what the counters say of each kernel of each call."""
     here = (
         f"import json, sys; from {__name__} import run_under_profiler as run; run(sys.argv[1], json.loads(sys.argv[2]))"
@@ -77,14 +77,14 @@ def work(contender: str, device: Device, keys: Keys) -> Work:
     calls: list[list[Kernel]] = []
 
     def times() -> Iterator[float]:
-        calls.extend(counted(contender, keys))
+        calls.extend(count_kernels(contender, keys))
         yield from (sum(kernel[DURATION] for kernel in call) for call in calls)
 
     left = times()
     return Work([], sample=lambda: next(left), further=lambda: traffic(calls))
 
 
-def no_counters(device: Device, keys: Keys) -> str | None:
+def require_counters(device: Device, keys: Keys) -> str | None:
     """Say no where nothing reads the counters."""
     if device.backend == "fake" or counters.profiler():
         return None
@@ -97,7 +97,7 @@ def contender(name: str) -> Contender:
     def leaves_out(device: Device, keys: Keys) -> str | None:
         if name != "naive" and keys["seq_len"] != LONG:
             return f"what moves no scores is watched at {LONG} tokens only"
-        return no_counters(device, keys)
+        return require_counters(device, keys)
 
     return Contender(lambda device, keys: work(name, device, keys), NEEDS[name], leaves_out)
 

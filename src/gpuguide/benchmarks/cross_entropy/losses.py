@@ -35,13 +35,13 @@ def eager(device: Device, keys: Keys) -> Loss:
     return whole
 
 
-def compiled(device: Device, keys: Keys) -> Loss:
+def compile_loss(device: Device, keys: Keys) -> Loss:
     """Return the same, to be compiled for the one shape that it is called with next."""
     torch.compiler.reset()
     return torch.compile(whole, dynamic=False)
 
 
-def compiled_in_chunks(device: Device, keys: Keys) -> Loss:
+def compile_in_chunks(device: Device, keys: Keys) -> Loss:
     """Return the same, with the pass of the compiler that cuts such a product and what follows into chunks.
 
     By itself it cuts only products that are more than eight times what they read, and into eight parts. Here it cuts
