@@ -78,7 +78,7 @@ def attention(
     k, v : torch.Tensor
         ``(batch, kv_heads, keys, head_dim)``. ``heads`` is a multiple of ``kv_heads``.
     causal : bool
-        Hide from each query the keys after its own position; the last query stands at the last key.
+        Hide from each query the keys after its own position; the last query has the position of the last key.
     mask : torch.Tensor, optional
         Mask that broadcasts to ``(batch, heads, queries, keys)``. Boolean: true where a query sees a key.
         Floating point: added to the scores.

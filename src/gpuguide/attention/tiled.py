@@ -9,7 +9,7 @@ The second is to keep no probabilities for the backward pass, but one number a r
 ``exp(score - log_sum_exp)`` recomputes any tile of them.
 
 On a GPU a block of threads does this for a block of queries of one head. Here all heads go through the loop together,
-which changes neither results nor counts. The counts are of what is asked for; on a GPU its L2 cache answers a part of
+which changes neither results nor counts. The counts are of requested bytes; on a GPU, its L2 cache serves a part of
 the reads. The conventions are those of :mod:`gpuguide.attention.reference`.
 
 Sources: T. Dao et al., "FlashAttention", 2022, algorithms 1 and 4, https://arxiv.org/abs/2205.14135; the order of the
@@ -36,7 +36,7 @@ from gpuguide.attention.reference import (
 from gpuguide.logits import at_least_fp32
 
 BLOCK = 64
-"""Queries, and keys, of a tile if nothing else is asked for"""
+"""Default number of queries, and of keys, in a tile"""
 
 
 @dataclass

@@ -27,17 +27,17 @@ SETTINGS = {
     "plain": SamplingSettings(temperature=0.8),
     "min-p": SamplingSettings(temperature=0.8, min_p=0.05),
 }
-"""With top-k few tokens have to be looked at twice; without, the cut is sought among all of them, or there is none."""
+"""Settings: with top-k few tokens are read twice; without, the search for the cut reads all of them, if there is one"""
 ELEMENT_SIZE = 4
 """Bytes of an fp32 logit"""
 CHECKED_DRAWS = 64
 ACCEPTED_SUM = 1e-5
-"""What a sum of a whole vocabulary's probabilities in fp32 may be wrong by, where top-p cuts"""
+"""Accepted error of an fp32 sum over the vocabulary's probabilities, where top-p cuts"""
 
 Sample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes logits ``(batch, vocab)`` and a step, one int64 on the same device; returns tokens, ``(batch,)``"""
+"""Function of logits ``(batch, vocab)`` and a step, one int64 on the same device; returns tokens, ``(batch,)``"""
 Preparation = Callable[[Device, int, SamplingSettings], Sample]
-"""Makes a sampler for a device, a batch and settings"""
+"""Function that returns a sampler for a device, a batch and settings"""
 
 
 # --- contenders ------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ SAMPLE_TOKEN = Benchmark(
 CASES_OF_SETTINGS: list[Keys] = [
     {"batch": batch, "vocab": 128256, "settings": settings} for batch in (1, 64, 256) for settings in SETTINGS
 ]
-"""The logits are flat, so that top-p alone keeps much of the vocabulary and all of that has to race."""
+"""The logits are flat, so that top-p alone keeps much of the vocabulary, from all of which the draw is made."""
 
 
 def cases_of_settings(device: Device) -> Sequence[Keys]:

@@ -19,7 +19,7 @@ from gpuguide.cross_entropy.reference import IGNORE_INDEX, check_targets
 COLDEST, HOTTEST = 0.01, 100.0
 """Between these a temperature is sought"""
 MOST_STEPS = 100
-"""Of the search, which needs about six"""
+"""Most steps of the search, which needs about six"""
 
 
 @dataclass(frozen=True)

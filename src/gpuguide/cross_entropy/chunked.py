@@ -7,7 +7,7 @@ So positions are taken a chunk at a time, and the forward pass does for each chu
 
     logits   = hidden @ head.T           # (chunk, vocab)
     loss     += sum(lse - logits[target])
-    logits   = softmax - onehot          # the gradient, in the place of the logits
+    logits   = softmax - onehot          # the gradient, which overwrites the logits
     d_hidden = logits @ head
     d_head  += logits.T @ hidden
 
@@ -28,9 +28,9 @@ from gpuguide.cross_entropy import loop, operators
 from gpuguide.cross_entropy.reference import IGNORE_INDEX, check_settings, check_shape_of_targets
 
 CHUNK_BYTES = 832 * 2**20
-"""The logits of a chunk take about as much, unless that would leave it fewer than ``FEWEST_TOKENS``"""
+"""Approximate size of the logits of a chunk, unless it would have fewer positions than ``FEWEST_TOKENS``"""
 FEWEST_TOKENS = 2048
-"""With fewer at a time, reading the head and adding to its gradient again and again costs more than the arithmetic"""
+"""Fewest positions in a chunk: with fewer, reading the head and its gradient takes longer than the arithmetic"""
 
 
 def linear_cross_entropy(
@@ -48,9 +48,9 @@ def linear_cross_entropy(
     chunk: int | None = None,
     gradient_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return the loss of ``hidden @ head.T`` against targets, and compute its gradient on the way.
+    """Return the loss of ``hidden @ head.T`` against targets, and compute its gradient in the same pass.
 
-    It stands in the place of ``cross_entropy(linear(hidden, head), targets)``.
+    It replaces ``cross_entropy(linear(hidden, head), targets)``.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def linear_cross_entropy(
 
 
 def default_chunk(rows: int, element_size: int) -> int:
-    """Return how many positions are taken at a time: a power of two, for a head of ``rows`` rows."""
+    """Return the positions in a chunk, a power of two, for a head of ``rows`` rows."""
     fitting = CHUNK_BYTES // (rows * element_size)
     return max(FEWEST_TOKENS, 1 << max(fitting.bit_length() - 1, 0))
 

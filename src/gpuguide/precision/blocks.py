@@ -4,7 +4,7 @@ A format of 4 bits holds 15 numbers from -6 to 6. So neighbouring values share a
 of the format in units of it. The two ways differ in what a scale may be:
 
 * Microscaling (MX), blocks of 32: a power of two, stored as its exponent in 8 bits (e8m0). Scaling then rounds nothing,
-  but the largest value of a block lies anywhere in the upper half of the format's range, or beyond it and is cut off.
+  but the largest value of a block can be anywhere in the upper half of the format's range, or beyond it and is cut off.
 * NVFP4, blocks of 16: a number in e4m3, so that the largest value of a block comes to lie near 6, and one fp32 scale
   for the whole tensor, which brings the scales of the blocks into e4m3's range.
 
@@ -36,7 +36,7 @@ class BlockFormat:
     block: int
     """Neighbouring values, along the last axis, that share a scale"""
     powers_of_two: bool
-    """Whether scales are powers of two (e8m0), or numbers in e4m3 beside a scale of the tensor"""
+    """Whether scales are powers of two (e8m0), or numbers in e4m3 with another scale for the tensor"""
 
     @property
     def bits_per_value(self) -> float:
@@ -62,7 +62,7 @@ class Blocks:
     scales: torch.Tensor
     """``(..., n / block)``, fp32: the scales of the blocks, each a number that 8 bits hold"""
     tensor_scale: float
-    """What all scales are multiplied by; 1 in the MX formats"""
+    """Factor of all scales; 1 in the MX formats"""
 
     def dequantize(self) -> torch.Tensor:
         """Return the values that are stored, ``(..., n)``, fp32."""

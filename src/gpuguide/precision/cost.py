@@ -1,4 +1,4 @@
-"""What a training step takes in memory, by the format that it computes in.
+"""Memory of a training step, by the format that it computes in.
 
 :mod:`gpuguide.costs.memory` knows what a model keeps. Here is what is different in
 :func:`gpuguide.precision.training_step.train_step`: its loss is computed in fp32 whatever the logits are in, and layers
@@ -13,13 +13,13 @@ from gpuguide.costs import memory
 from gpuguide.costs.memory import Setup, Shape
 
 SETUPS = {"fp32": "fp32", "tf32": "fp32", "fp16": "mixed", "bf16": "mixed", "pure-bf16": "bf16", "fp8": "mixed"}
-"""What the cost model of memory calls each precision. TF32 is a way of computing, and its numbers are stored in fp32;
+"""Name of each precision in the memory model. TF32 is a compute mode whose numbers are stored in fp32;
 layers in fp8 stand in a model that computes in bf16 otherwise."""
 HELD_AT_THE_LOSS = ("train_weights", "train_states", "train_workspace", "copies_of_held", "inputs", "activations",
                     "final_norm")  # fmt: skip
 LOSS_BYTES = 12
-"""For each logit, when the gradient of the loss is computed: its logarithm of a probability, the gradient of that, and
-its own gradient, in fp32"""
+"""Bytes for each logit when the gradient of the loss is computed: its log-probability, the gradient of that, and its
+own gradient, in fp32"""
 
 
 def step_memory(shape: Shape, precision: str, batch: int, seq_len: int) -> float:

@@ -67,12 +67,12 @@ class FloatFormat:
 
     @property
     def smallest_exponent(self) -> int:
-        """Of the normal numbers, as a power of two; subnormal numbers have it too."""
+        """Smallest exponent of the normal numbers, as a power of two; subnormal numbers have it too."""
         return 1 - self.bias
 
     @property
     def largest_exponent(self) -> int:
-        """Of the finite numbers, as a power of two."""
+        """Largest exponent of the finite numbers, as a power of two."""
         return 2**self.exponent_bits - (2 if self.specials == "ieee" else 1) - self.bias
 
     @cached_property
@@ -158,7 +158,7 @@ class Parts:
 
     @property
     def kind(self) -> Kind:
-        """What the fields are: a zero, a subnormal or normal number, an infinity or a NaN."""
+        """Kind of the number: a zero, a subnormal or normal number, an infinity or a NaN."""
         full_exponent = self.exponent == 2**self.format.exponent_bits - 1
         full_mantissa = self.mantissa == 2**self.format.mantissa_bits - 1
         if full_exponent and self.format.specials == "ieee":
@@ -191,7 +191,7 @@ class Parts:
 
 FP32 = FloatFormat("fp32", 8, 23, 127, "ieee", 32, torch.float32)
 TF32 = FloatFormat("tf32", 8, 10, 127, "ieee", 32)
-"""What tensor cores read of an fp32 number: it takes 32 bits in memory, of which 19 count"""
+"""Format in which tensor cores read fp32 numbers: 32 bits in memory, of which they use 19"""
 FP16 = FloatFormat("fp16", 5, 10, 15, "ieee", 16, torch.float16)
 BF16 = FloatFormat("bf16", 8, 7, 127, "ieee", 16, torch.bfloat16)
 E4M3 = FloatFormat("e4m3", 4, 3, 7, "nan", 8, torch.float8_e4m3fn)

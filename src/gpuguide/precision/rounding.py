@@ -172,7 +172,7 @@ def numbers(
     Raises
     ------
     ValueError
-        If the format has more than 16 bits: nobody wants all those.
+        If the format has more than 16 bits, and so too many numbers.
     """
     wanted = format_by_name(format)
     if wanted.bits > 16:
@@ -196,7 +196,7 @@ def _refuse_nan(wide: torch.Tensor, format: FloatFormat) -> None:
 
 
 def _limit_range(rounded: torch.Tensor, format: FloatFormat, saturate: bool) -> torch.Tensor:
-    """Replace what lies beyond the largest number."""
+    """Replace numbers beyond the largest one."""
     if saturate or format.specials == "none":
         return rounded.clamp(-format.largest, format.largest)
     beyond = torch.full_like(rounded, torch.inf if format.specials == "ieee" else torch.nan).copysign(rounded)

@@ -1,4 +1,4 @@
-"""Which formats a device multiplies in: asked before a run, so that it does not stop in the middle.
+"""Formats in which a device multiplies, to be checked before a run.
 
 Sources: NVIDIA, "CUDA C++ Programming Guide", tables of features by compute capability, and "Parallel Thread Execution
 ISA", section on ``mma`` instructions, for the first compute capability with each format.

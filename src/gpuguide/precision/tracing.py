@@ -1,4 +1,4 @@
-"""Which operation made the first infinity or NaN, and which operations ran in which format: read from a traced run.
+"""Traces of a run: the operation that made the first infinity or NaN, and the dtype of every operation.
 
 PyTorch hands every operation to a *dispatch mode* before it computes it, after autograd and autocast have done their
 part. So a mode sees what really runs, forward and backward: the casts that autocast inserts, and the results. Hooks on
@@ -30,11 +30,11 @@ MOVES = (
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Where an infinity or a NaN came from."""
+    """Origin of an infinity or a NaN."""
 
     kind: Literal["infinity", "NaN"]
     operation: str
-    """As PyTorch calls it, ``"aten.exp.default"``; ``"given"`` if it was there before anything ran"""
+    """Name of the operation in PyTorch, ``"aten.exp.default"``; ``"given"`` if it was there before anything ran"""
     module: str
     """Path of the module that ran it, ``"blocks.3.mlp"``; of what was given, the name of the parameter or buffer; empty
     outside of the model"""
@@ -94,7 +94,7 @@ class Ran:
     module: str
     backward: bool
     inputs: tuple[torch.dtype, ...]
-    """Of the floating-point tensors that it was given"""
+    """Dtypes of its floating-point inputs"""
     outputs: tuple[torch.dtype, ...]
     times: int
 

@@ -1,4 +1,4 @@
-"""What a format does to the gradients and weights of a run: what becomes zero, what overflows, what moves no weight.
+"""Effects of a format on the gradients and weights of a run: underflow, overflow, and updates that change no weight.
 
 All functions take tensors or several of them, for example ``gradients(model)``, and count over all together.
 """
@@ -19,7 +19,7 @@ Tensors = torch.Tensor | Iterable[torch.Tensor]
 
 @dataclass(frozen=True)
 class Shares:
-    """Where values end up in a format, as shares of all of them; they add up to 1."""
+    """Shares of values that become zero, subnormal, normal or infinite in a format; they add up to 1."""
 
     count: int
     """Values"""
@@ -39,10 +39,10 @@ class Shares:
 
 @dataclass(frozen=True)
 class Exponents:
-    """How many values have which power of two: a value of 0.3 lies from 2^-2 to 2^-1 and has the exponent -2."""
+    """Histogram of values by their power of two: a value of 0.3 lies from 2^-2 to 2^-1 and has the exponent -2."""
 
     exponents: list[int]
-    """From the smallest that occurs to the largest, none left out"""
+    """Exponents from the smallest that occurs to the largest, without gaps"""
     counts: list[int]
     """Values with each"""
     zeros: int

@@ -55,7 +55,7 @@ LARGEST_K = 128
 LONG_BLOCK = 8192
 """Logits per block where the row is read again and again"""
 RARE_BLOCK = 2048
-"""The same where that happens only if logits tie, and other data needs the registers"""
+"""Logits per block where that happens only if logits tie, and other data needs the registers"""
 NOTHING = tl.constexpr(NO_TOKEN)
 
 

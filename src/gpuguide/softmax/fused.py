@@ -12,8 +12,8 @@ ordered: a program looks at the words of its row until none is zero.
 
 Waiting is safe because programs take their pieces in the order in which they start. All pieces before a program's own
 have been started, so the earliest row that is not finished has all its programs running, or will have them as soon as
-a program of an earlier row ends. It needs room for the programs of one row at the same time: a multiprocessor has
-room for four pieces of 32 KiB. Rows of more pieces than a GPU has multiprocessors are refused. Triton's interpreter
+a program of an earlier row ends. The programs of one row must fit the GPU at the same time: a multiprocessor holds
+four pieces of 32 KiB. Rows of more pieces than a GPU has multiprocessors are refused. Triton's interpreter
 runs one program after the other: there a row must be one piece.
 
 How fast this is depends on how much of all rows is under way, since a piece waits about as long as it moves bytes. A
@@ -39,7 +39,7 @@ WARP_BYTES = 8192
 SOFTMAX_REGISTERS = 112
 """Registers of a thread. With 128 or fewer, four programs of 128 threads share a multiprocessor's 65,536."""
 SUM_REGISTERS = 96
-"""The same for a log-sum-exp, which needs fewer: five programs"""
+"""Registers of a thread of the log-sum-exp, which needs fewer: five programs"""
 SMALLEST_BLOCK = 1024
 FEWEST_SLOTS = 32
 """Fewest slots: a warp loads as many words at once, so fewer would not be faster"""

@@ -1,4 +1,4 @@
-"""What attention costs: arithmetic, exponentials, bytes and memory, stored whole and a tile at a time.
+"""Cost model of attention: arithmetic, exponentials, bytes and memory, with scores in memory and in tiles.
 
 The time of attention on a GPU has three floors: the products at the rate of the tensor cores, the exponentials at the
 rate of the units for special functions, and the bytes at the bandwidth of the memory. Which is highest depends on the

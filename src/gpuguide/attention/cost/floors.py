@@ -12,7 +12,7 @@ from gpuguide.attention.cost.tiles import compulsory_backward_bytes, compulsory_
 from gpuguide.costs import roofline
 
 EXPONENTIALS_PER_CLOCK = 16
-"""That a multiprocessor of an H100 begins in one clock.
+"""Exponentials that a multiprocessor of an H100 starts in one clock.
 
 J. Shah et al., "FlashAttention-3", 2024, section 3.1, in a footnote that quotes the CUDA programming guide.
 https://arxiv.org/abs/2407.08608
@@ -35,7 +35,7 @@ class Floor:
 
     @property
     def bound(self) -> str:
-        """What takes longest: ``products``, ``exponentials`` or ``memory``."""
+        """Name of the longest: ``products``, ``exponentials`` or ``memory``."""
         return max(vars(self), key=lambda name: vars(self)[name])
 
 
@@ -80,7 +80,7 @@ def naive_floor(passes: Sequence[NaiveOperation], peak: float, bandwidth: float)
     The softmax is taken to be limited by its bytes, as it is on GPUs with 16-bit scores. ``peak`` and ``bandwidth`` as
     in :func:`forward_floor`.
     """
-    return sum(roofline.time_floor(each.flops, each.read + each.written, peak, bandwidth) for each in passes)
+    return sum(roofline.time_floor(p.flops, p.read + p.written, peak, bandwidth) for p in passes)
 
 
 def balanced_head_dim(peak: float, exponential_rate: float) -> float:

@@ -1,4 +1,4 @@
-"""What attention moves, and keeps, where the scores are stored."""
+"""Bytes that attention moves, and saves for its backward pass, if the scores are stored in memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class NaiveOperation:
 
     name: str
     score_reads: int
-    """How often the whole matrix of scores, or one of its shape, is read"""
+    """Number of times that the matrix of scores, or one of its shape, is read"""
     score_writes: int
     read: int
-    """Bytes of everything that is read"""
+    """Bytes read in all"""
     written: int
     flops: int = 0
-    """Of a product"""
+    """Operations of a matmul; zero for the others"""
 
 
 def naive_forward(p: AttentionProblem) -> list[NaiveOperation]:
@@ -55,15 +55,15 @@ def naive_backward(p: AttentionProblem) -> list[NaiveOperation]:
 
 
 def score_passes(passes: Sequence[NaiveOperation]) -> int:
-    """Return how often a matrix of scores goes through the memory, in one direction or the other."""
-    return sum(each.score_reads + each.score_writes for each in passes)
+    """Return the number of times that a matrix of scores is read from memory or written to it."""
+    return sum(step.score_reads + step.score_writes for step in passes)
 
 
 def bytes_moved(passes: Sequence[NaiveOperation]) -> int:
     """Return the bytes that operations read and write together."""
-    return sum(each.read + each.written for each in passes)
+    return sum(step.read + step.written for step in passes)
 
 
 def naive_kept_bytes(p: AttentionProblem) -> int:
-    """Return what the naive form keeps for its backward pass, beside its inputs: the probabilities, and the mask."""
+    """Return the bytes that the naive form saves for its backward pass in addition to its inputs: P and the mask."""
     return p.scores * p.element_size + (p.queries * p.keys if p.causal else 0)

@@ -1,4 +1,4 @@
-"""What attention moves, and keeps, a tile at a time.
+"""Bytes that attention in tiles moves, and saves for its backward pass.
 
 Source of the bound on bytes: T. Dao et al., "FlashAttention", 2022, theorem 2, https://arxiv.org/abs/2205.14135.
 """
@@ -115,13 +115,13 @@ def tiled_forward_for_sram(p: AttentionProblem, sram: int) -> TileTraffic:
 def io_bound(p: AttentionProblem, sram: int) -> float:
     """Return the paper's ``N² d² / M`` in bytes, for ``sram`` bytes of the chip, without its constant.
 
-    It holds while ``M``, which counts numbers, lies between ``d`` and ``N d``. Numbers of this formula mean
-    something only beside one another: how bytes grow with the length and fall with the size of the chip.
+    It holds while ``M``, which counts numbers, lies between ``d`` and ``N d``. Numbers of this formula can
+    only be compared with one another: how bytes grow with the length and fall with the size of the chip.
     """
     numbers = sram / p.element_size
     return p.pairs * p.head_dim**2 / numbers * p.element_size
 
 
 def tiled_kept_bytes(p: AttentionProblem) -> int:
-    """Return what FlashAttention keeps for its backward pass, beside its inputs: output and log-sum-exp."""
+    """Return the bytes that FlashAttention saves for its backward pass in addition to its inputs: output and lse."""
     return p.query_bytes + p.statistic_bytes

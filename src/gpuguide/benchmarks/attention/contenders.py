@@ -1,4 +1,4 @@
-"""Who computes attention, and which cases each leaves out."""
+"""Contenders of attention, with the reasons to skip cases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def library(backend: str) -> Callable[[Device, Keys], Attend]:
 
 
 def fa4(device: Device, keys: Keys) -> Attend:
-    """Return FlashAttention-4, whose tensors have the heads of a position side by side: what is turned here is a view.
+    """Return FlashAttention-4, whose tensors are (batch, length, heads, head_dim): the transposes here are views.
 
     Source: https://github.com/Dao-AILab/flash-attention, ``flash_attn/cute``.
     """
@@ -91,7 +91,7 @@ def naive_compiled(device: Device, keys: Keys) -> Attend:
     return torch.compile(naive(device, keys), dynamic=False)
 
 
-# --- what is left out ------------------------------------------------------------------------------------
+# --- reasons to skip ------------------------------------------------------------------------------------
 
 
 def is_grouped(keys: Keys) -> bool:
@@ -106,45 +106,45 @@ def is_of_a_model(keys: Keys) -> bool:
 
 
 def require_hopper(device: Device, keys: Keys) -> str | None:
-    """Say no to other generations of GPUs."""
+    """Return the reason to skip other generations of GPUs, or None."""
     if device.capability and device.capability[0] == 9:
         return None
     return "this schedule is written in instructions that only GPUs of compute capability 9 have"
 
 
 def restrict_efficient(device: Device, keys: Keys) -> str | None:
-    """Say no to heads that share keys, and to most lengths: it is there for what the other backends do not take."""
+    """Return the reason to skip shared heads and most lengths, or None: it is a fallback."""
     if is_grouped(keys):
         return "this backend has no grouped-query attention"
     return reason_unless_seq_len(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
 
 
 def restrict_fa4(device: Device, keys: Keys) -> str | None:
-    """Say no to older generations of GPUs."""
+    """Return the reason to skip older generations of GPUs, or None."""
     if device.capability and device.capability >= (9, 0):
         return None
     return "this library has kernels for compute capability 9.0 and newer"
 
 
 def restrict_flex(device: Device, keys: Keys) -> str | None:
-    """Say no to most shapes, because each is compiled anew."""
+    """Return the reason to skip most shapes, or None: each is compiled anew."""
     return reason_unless_seq_len(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
 def restrict_compiled(device: Device, keys: Keys) -> str | None:
-    """Say no to most shapes, because each is compiled anew."""
+    """Return the reason to skip most shapes, or None: each is compiled anew."""
     return reason_unless_seq_len(COMPILED_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
 def reason_unless_seq_len(lengths: Sequence[int], keys: Keys, because: str) -> str | None:
-    """Say no to all but causal attention at some lengths, and to models' shapes."""
+    """Return the reason to skip all but causal attention at some lengths, or None."""
     if keys["causal"] and keys["seq_len"] in lengths and not is_of_a_model(keys):
         return None
     return f"{because}, and is measured with a causal mask at {join_numbers(lengths)} tokens only"
 
 
 def join_numbers(numbers: Sequence[int]) -> str:
-    """Return numbers as a sentence lists them.
+    """Join numbers as in a sentence.
 
     >>> listed((512, 2048, 8192))
     '512, 2048 and 8192'

@@ -11,7 +11,7 @@ from gpuguide.attention import cost
 from gpuguide.measure.benchmark import Keys
 
 TOKENS = 16384
-"""In all sequences of a batch together"""
+"""Tokens in all sequences of a batch together"""
 WIDTH = 2048
 """Heads times their size"""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -24,7 +24,7 @@ FLOPS = {"forward": 1.0, "backward": 2.5, "forward-backward": 3.5}
 """Operations for one of the forward pass: it has two products of matrices, and the backward pass has five"""
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes q ``(batch, heads, seq_len, head_dim)`` and k and v with ``kv_heads``, and returns what q has the shape of"""
+"""Function of q ``(batch, heads, seq_len, head_dim)``, k and v (with ``kv_heads``); returns a tensor like q"""
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -52,7 +52,7 @@ class AttentionTensors:
 
     @classmethod
     def draw(cls, keys: Keys, device: str, *, positions_first: bool = False) -> AttentionTensors:
-        """Draw one, which lies in memory as its shape says, or with the heads of a position side by side."""
+        """Draw tensors, contiguous or, with ``positions_first``, transposed from (batch, seq_len, heads, head_dim)."""
         batch, heads, kv_heads = shape(keys, "batch", "heads", "kv_heads")
         seq_len, head_dim = shape(keys, "seq_len", "head_dim")
 

@@ -45,10 +45,10 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, beyond_
 from gpuguide.measure.records import Metric, Rate
 
 SEQ_LENS = {True: powers_of_two(512, 16384), False: (512, 8192)}
-"""By whether there is a causal mask: without one there is less to see"""
+"""Sequence lengths with a causal mask (True) and without"""
 PASSES = ("forward", "forward-backward")
 NAIVE_MATRICES = {"forward": 3, "forward-backward": 6}
-"""How many matrices of the scores' size the naive formula holds at its highest"""
+"""Matrices of the scores' size that the naive formula holds at its peak"""
 
 
 def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, positions_first: bool = False) -> Work:
@@ -91,7 +91,7 @@ def name_errors(errors: Sequence[float]) -> dict[str, float]:
 
 
 def extra_memory(call: Callable[[], Tensors]) -> int:
-    """Return the bytes that a call takes at its highest, beside its inputs and what it returns."""
+    """Return the peak memory of a call in bytes, without its inputs and results."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -112,7 +112,7 @@ def bytes_needed(keys: Keys) -> float:
 
 
 def restrict_naive(device: Device, keys: Keys, among: int = 1) -> str | None:
-    """Say no where the mask would change nothing, and where the scores of ``among`` contenders do not fit."""
+    """Return the reason to skip a case of the naive formula, or None: the scores of ``among`` contenders must fit."""
     if is_of_a_model(keys):
         return "the naive formula is measured with the heads that all lengths are measured with"
     if not keys["causal"]:

@@ -1,4 +1,4 @@
-"""What each choice in the attention kernels is worth: they run as they are shipped, and with one change at a time."""
+"""Ablations of the attention kernels: they run with their default configuration, and with one change at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VARIANTS: Mapping[str, Mapping[str, Changes]] = {
         "stages-3": {"num_stages": 3},
     },
 }
-"""For each kernel the changes that are tried, one at a time but for one"""
+"""Changes of each kernel that are measured, one at a time except for ``neither``"""
 TILES_SEQ_LEN = 8192
 
 
@@ -90,7 +90,7 @@ def with_shape(keys: Keys) -> Keys:
 
 
 def tiles_cases(device: Device) -> Sequence[Keys]:
-    """Return every change at each size of a head; on a CPU none. The schedule by hand is tried without a mask."""
+    """Return every change at each size of a head; on a CPU none. The Gluon kernel is measured without a mask."""
     if not device.is_gpu:
         return []
     dtype = "bf16" if "bf16" in device.supports else "fp16"

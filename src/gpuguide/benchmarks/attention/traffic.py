@@ -1,4 +1,4 @@
-"""What attention moves through a GPU's memory, as the GPU's own counters say.
+"""Memory traffic of attention, by the GPU's own counters.
 
 Each contender runs in a process of its own under Nsight Compute, several times. The L2 cache is overwritten before each
 call. The time is that of the kernels, under the profiler.
@@ -85,14 +85,14 @@ def work(contender: str, device: Device, keys: Keys) -> Work:
 
 
 def require_counters(device: Device, keys: Keys) -> str | None:
-    """Say no where nothing reads the counters."""
+    """Return the reason to skip machines without a tool that reads the counters, or None."""
     if device.backend == "fake" or counters.profiler():
         return None
     return "Nsight Compute (ncu), which reads the GPU's counters, is not installed"
 
 
 def contender(name: str) -> Contender:
-    """Return a way of computing attention as a contender."""
+    """Return an implementation of attention as a contender."""
 
     def leaves_out(device: Device, keys: Keys) -> str | None:
         if name != "naive" and keys["seq_len"] != LONG:

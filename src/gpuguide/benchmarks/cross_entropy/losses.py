@@ -15,9 +15,9 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes hidden states ``(tokens, hidden)``, a head ``(vocab, hidden)`` and targets ``(tokens,)``; returns their mean"""
+"""Function of hidden states ``(tokens, hidden)``, head ``(vocab, hidden)`` and targets ``(tokens,)``; returns a scalar"""
 Preparation = Callable[[Device, Keys], Loss]
-"""Makes a loss for a case; what it calls is installed, and the device is not a fake one"""
+"""Function that returns the loss of a case; its libraries are installed, and the device is not a fake one"""
 
 
 def whole(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: which kernels the GPU is busy with, and how long it waits for the host."""
+"""Profile of a step: the time of each kind of kernel, and the time that the GPU waits for the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROFILED = {
 STEPS = 5
 LOSS_KERNELS = ("liger_cross_entropy_kernel", "loss_then_gradient_kernel")
 PRODUCTS = ("logits", "d_hidden", "d_head")
-"""What the three products of a chunk compute, in the order in which both libraries launch them"""
+"""Results of the three matmuls of a chunk, in the order in which both libraries launch them"""
 NAMES_OF_PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma")
 """Parts of the names of cuBLAS's kernels"""
 
@@ -78,7 +78,7 @@ def seconds_by_kind(kernels: Sequence[ProfiledKernel]) -> dict[str, float]:
     Raises
     ------
     ValueError
-        If the products are not three for each kernel of the loss, so that nobody can say which is which.
+        If the products are not three for each kernel of the loss, so that they cannot be told apart.
     """
     kinds = classify_kernels(kernels)
     of_loss, of_products = kinds.count("loss"), sum(kind in PRODUCTS for kind in kinds)

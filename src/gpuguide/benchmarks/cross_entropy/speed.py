@@ -1,4 +1,4 @@
-"""How long head and loss take, forward and backward, and in how much memory."""
+"""Time and memory of head and loss, forward and backward."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHUNKED = (SHAPES[1], SHAPES[2], SHAPES[3])
 ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 2e-2}
 """Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too."""
 ACCEPTED_OF_AN_APPROXIMATION = {"loss": 1e-3, "gradient": 4e-2}
-"""The same of a loss that leaves small gradients out on purpose: its error stands beside its time"""
+"""Largest accepted error of a loss that drops small gradients on purpose; it is published with its time"""
 ROWS_CHECKED_AT_ONCE = 1024
 
 
@@ -94,7 +94,7 @@ def work(prepare: Preparation, device: Device, keys: Keys, accepted: Mapping[str
 
 
 def extra_memory(problem: LossProblem, loss: Loss) -> int:
-    """Return the bytes that a step takes at its highest, beside the inputs and their gradients."""
+    """Return the peak memory of a step in bytes, without the inputs and their gradients."""
     problem.clear_gradients()
     gc.collect()
     before = torch.cuda.memory_allocated()

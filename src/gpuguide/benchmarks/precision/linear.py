@@ -29,12 +29,12 @@ ACCEPTED = {
 matrices of the result, 4 and 3 in those of a gradient."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Make = Callable[[nn.Parameter], Layer]
-"""Makes a layer without a bias around a weight, ``(columns, inner)``"""
+"""Function that returns a layer without a bias for a weight, ``(columns, inner)``"""
 
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """What a layer is given, and the gradient that comes back."""
+    """Inputs and weight of a layer, and the gradient of its result."""
 
     inputs: torch.Tensor
     """``(rows, inner)``"""
@@ -45,7 +45,7 @@ class LinearProblem:
 
     @classmethod
     def draw(cls, keys: Keys, device: str) -> LinearProblem:
-        """Draw one in bf16; results are N(0, 1)."""
+        """Draw a problem in bf16; results are N(0, 1)."""
         rows, inner, columns = matmul_shape(keys)
         inputs, weight, gradient = (
             torch.randn(*shape, dtype=torch.bfloat16, device=device)
@@ -67,7 +67,7 @@ def matmul_shape(keys: Keys) -> tuple[int, int, int]:
 
 
 def wrap_weight(weight: nn.Parameter) -> nn.Linear:
-    """Return PyTorch's layer with a weight that is there."""
+    """Return PyTorch's layer with an existing weight."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = weight
     return layer

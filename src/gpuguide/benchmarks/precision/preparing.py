@@ -1,4 +1,4 @@
-"""What each precision means in a training step, and how a model is prepared for one: compiled, captured, in fp8."""
+"""Settings of each precision in a training step, and the preparation of a model: compiled, captured, in fp8."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpuguide.precision import autocast, to_fp8
 
 HEAD = "head"
 Prepare = Callable[[GPT2, Keys], GPT2]
-"""Makes what is called in a step of a case, around a model"""
+"""Function that prepares a model for the steps of a case"""
 
 
 @dataclass(frozen=True)
 class PrecisionMethod:
-    """What a precision means."""
+    """Settings of a precision."""
 
     autocast: str = "fp32"
     weights: torch.dtype = torch.float32
-    """Of the optimizer's states, too"""
+    """Dtype of the weights, and of the optimizer's states"""
     products: str = "highest"
-    """How products in fp32 are computed, as ``torch.set_float32_matmul_precision`` calls it"""
+    """Precision of fp32 matmuls, as in ``torch.set_float32_matmul_precision``"""
     scaled: bool = False
     needs: frozenset[str] = frozenset()
     accepted: float = 5e-5

@@ -24,7 +24,7 @@ from gpuguide.systems import ceilings
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 OURS = ("fp16", "bf16", "fp8")
-"""Those that our product takes"""
+"""Formats that our matmul supports"""
 SQUARES = powers_of_two(1024, 16384)
 TOKENS = 8192
 MODEL = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304))

@@ -50,9 +50,9 @@ STEPS = 200
 WARM_UP = 10
 """The first steps, which are not timed"""
 LEARNING_RATE, WARMUP_STEPS = 1.5e-4, 40
-"""At its highest, after so many steps; from there it falls to a tenth along half a cosine. With 6e-4 a run is at the
-edge of what is stable, and what rounding changes in one step, later ones make larger: two compilations of one precision
-then differ by as much as two precisions do."""
+"""Peak of the learning rate, and steps of its warm-up; after it, the rate falls to a tenth along half a cosine. With
+6e-4 a run is at the edge of stability, and later steps amplify the rounding of one step: two compilations of one precision
+then differ as much as two precisions do."""
 WINDOWS = 64
 """Sequences that the loss is measured on in the end; none of their files is trained on"""
 
@@ -282,7 +282,7 @@ def bytes_needed(keys: Keys) -> float:
 def contender(
     prepare: Prepare, leaves_out: Callable[[Device, Keys], str | None] = lacks_format, *libraries: str
 ) -> Contender:
-    """Return a way of training as a contender."""
+    """Return a training as a contender."""
     return Contender(
         lambda device, keys: work(prepare, device, keys), frozenset({"gpu"}), leaves_out, (*libraries, "cublas")
     )
