@@ -342,7 +342,7 @@ def test_a_second_backward_pass_is_refused() -> None:
     hidden, head, targets = problem()
     loss = linear_cross_entropy(hidden, head, targets)
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="handed out already"):
+    with pytest.raises(RuntimeError, match="overwritten by the first backward pass"):
         loss.backward()
 
 

@@ -15,7 +15,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Function of hidden states ``(tokens, hidden)``, head ``(vocab, hidden)`` and targets ``(tokens,)``; returns a scalar"""
+"""Function of hidden states ``(tokens, hidden)``, head ``(vocab, hidden)``, targets ``(tokens,)``; returns the loss"""
 Preparation = Callable[[Device, Keys], Loss]
 """Function that returns the loss of a case; its libraries are installed, and the device is not a fake one"""
 

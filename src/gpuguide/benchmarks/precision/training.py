@@ -51,8 +51,8 @@ WARM_UP = 10
 """The first steps, which are not timed"""
 LEARNING_RATE, WARMUP_STEPS = 1.5e-4, 40
 """Peak of the learning rate, and steps of its warm-up; after it, the rate falls to a tenth along half a cosine. With
-6e-4 a run is at the edge of stability, and later steps amplify the rounding of one step: two compilations of one precision
-then differ as much as two precisions do."""
+6e-4 a run is at the edge of stability, and later steps amplify the rounding of one step: two compilations of one
+precision then differ as much as two precisions do."""
 WINDOWS = 64
 """Sequences that the loss is measured on in the end; none of their files is trained on"""
 
