@@ -71,7 +71,7 @@ def compute_losses_and_gradients(
         As in :func:`gpuguide.cross_entropy.linear_cross_entropy`.
     scale : torch.Tensor, optional
         Factor of the sum of the losses; one over the number of counted positions by default.
-    settings : Settings
+    settings : LossSettings
         Settings of the loss.
     d_hidden, d_head : torch.Tensor, optional
         Output buffers for the gradients, of the shape of their operands. In fp16 the results lack a factor of

@@ -40,7 +40,7 @@ class Engine:
         Texts at a time.
     capacity : int
         Tokens that a text can have, prompt included.
-    settings : Settings
+    settings : SamplingSettings
         How tokens are drawn, for all rows; by default the most likely one is taken.
     cache : Cache, optional
         By default a static one.

@@ -59,7 +59,7 @@ def engine_for(decoder: Decoder, prompt: int, new_tokens: int, settings: Samplin
         From :func:`gpuguide.inference.prepare`.
     prompt, new_tokens : int
         Tokens of the prompt, and how many to write at most.
-    settings : Settings
+    settings : SamplingSettings
         How tokens are drawn; by default the most likely one is taken.
 
     Raises

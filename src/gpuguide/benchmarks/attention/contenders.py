@@ -146,7 +146,7 @@ def reason_unless_seq_len(lengths: Sequence[int], keys: Keys, because: str) -> s
 def join_numbers(numbers: Sequence[int]) -> str:
     """Join numbers as in a sentence.
 
-    >>> listed((512, 2048, 8192))
+    >>> join_numbers((512, 2048, 8192))
     '512, 2048 and 8192'
     """
     *most, last = map(str, numbers)

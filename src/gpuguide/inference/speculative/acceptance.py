@@ -127,7 +127,7 @@ def accept_logits(
         ``(rows, k, vocab_size)``; ``None`` if the tokens were not drawn, but certain.
     drafted, uniforms
         As in :func:`accept`.
-    settings : Settings
+    settings : SamplingSettings
         By which the tokens were drawn, and are to be; with a temperature above zero.
 
     Returns

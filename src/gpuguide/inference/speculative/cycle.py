@@ -62,7 +62,7 @@ class Speculator:
         Tokens that a text can have, prompt included. Both models must know ``k`` positions more, for guesses.
     k : int
         Tokens that are drafted in a cycle.
-    settings : Settings
+    settings : SamplingSettings
         How tokens are drawn, for the target and for the draft; by default the most likely one is taken.
 
     Raises

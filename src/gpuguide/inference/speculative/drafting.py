@@ -76,7 +76,7 @@ class ModelDrafter:
         Texts at a time, and positions of each, those of the proposals included.
     k : int
         Tokens to propose.
-    settings : Settings
+    settings : SamplingSettings
         How they are drawn.
     """
 
