@@ -54,7 +54,7 @@ def _shape(logits: torch.Tensor, seeds: torch.Tensor, *settings: Any) -> torch.T
 
 
 @torch.library.register_vmap(NAME)
-def _mapped(
+def _vmap(
     info: Any,
     in_dims: tuple[int | None, ...],
     logits: torch.Tensor,
