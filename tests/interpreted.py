@@ -79,9 +79,9 @@ def _process(file: str, interpret: bool) -> subprocess.Popen[str]:
 
 def pieces_that_fit(columns: int, element_size: int, pieces: tuple[int, ...], device: str) -> list[int]:
     """Return those sizes of a piece, in bytes, with which all programs of a row can run at the same time."""
-    from gpuguide.softmax.fused import Cut
+    from gpuguide.softmax.fused import RowSplit
 
     if device == "cpu":
         return list(pieces)
     at_once = torch.cuda.get_device_properties(device).multi_processor_count
-    return [piece for piece in pieces if Cut.of(columns, element_size, piece).pieces <= at_once]
+    return [piece for piece in pieces if RowSplit.from_size(columns, element_size, piece).pieces <= at_once]

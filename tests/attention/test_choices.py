@@ -47,9 +47,9 @@ def test_the_order_is_that_of_the_medians() -> None:
 def test_a_gpu_of_the_same_generation_shares_its_table() -> None:
     kinds = json.loads(gpu.TABLE.read_text(encoding="utf-8"))["devices"]
     for name, table in kinds.items():
-        assert gpu.measured(name, tuple(table["capability"])) == (name, table["cases"])
-    assert gpu.measured("NVIDIA GH200", (9, 0))[0] in kinds
-    assert gpu.measured("Tesla T4", (7, 5)) == (None, ())
+        assert gpu.load_measurements(name, tuple(table["capability"])) == (name, table["cases"])
+    assert gpu.load_measurements("NVIDIA GH200", (9, 0))[0] in kinds
+    assert gpu.load_measurements("Tesla T4", (7, 5)) == (None, ())
 
 
 def test_the_table_is_no_part_of_the_digest(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Moved(TorchDispatchMode):
         return found
 
 
-def moved_by_pytorch(causal: bool) -> tuple[cost.Problem, tuple[int, int], tuple[int, int], int]:
+def moved_by_pytorch(causal: bool) -> tuple[cost.AttentionProblem, tuple[int, int], tuple[int, int], int]:
     """Return the sizes, bytes of the forward and of the backward pass, and those kept in between beside the inputs."""
     q, k, v = (torch.randn(2, 3, length, 16, dtype=torch.bfloat16, requires_grad=True) for length in (20, 30, 30))
     kept: dict[int, int] = {}
@@ -52,7 +52,7 @@ def moved_by_pytorch(causal: bool) -> tuple[cost.Problem, tuple[int, int], tuple
     d_output = torch.ones_like(output)
     with Moved() as backward:
         torch.autograd.grad(output, (q, k, v), d_output)
-    sizes = cost.problem_of(q, k, causal=causal)
+    sizes = cost.problem_from_tensors(q, k, causal=causal)
     return sizes, (forward.read, forward.written), (backward.read, backward.written), sum(kept.values())
 
 
@@ -61,7 +61,7 @@ def test_the_naive_form_moves_and_keeps_what_pytorch_does(causal: bool) -> None:
     sizes, forward, backward, kept = moved_by_pytorch(causal)
     for passes, counted in ((cost.naive_forward(sizes), forward), (cost.naive_backward(sizes), backward)):
         assert (sum(each.read for each in passes), sum(each.written for each in passes)) == counted
-        assert cost.moved(passes) == sum(counted)
+        assert cost.bytes_moved(passes) == sum(counted)
     assert cost.naive_kept_bytes(sizes) == kept
 
 
@@ -163,7 +163,7 @@ def test_exponentials_take_as_long_as_products_at_head_dim_64() -> None:
 
 def test_the_floor_of_the_naive_form_is_a_sum() -> None:
     passes = cost.naive_forward(problem(1, 1, 4096, 64, causal=True))
-    assert cost.naive_floor(passes, math.inf, 1e12) == pytest.approx(cost.moved(passes) / 1e12)
+    assert cost.naive_floor(passes, math.inf, 1e12) == pytest.approx(cost.bytes_moved(passes) / 1e12)
     assert cost.naive_floor(passes, 1e12, math.inf) == pytest.approx(4 * 64 * 4096**2 / 1e12)
 
 

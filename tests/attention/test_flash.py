@@ -75,11 +75,11 @@ def test_only_the_gradients_that_are_asked_for_are_computed(
     device: str, wanting: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
-    for name in ("gradient_of_queries", "gradients_of_keys"):
+    for name in ("compute_dq", "compute_dkdv"):
         monkeypatch.setattr(flash, name, noting(getattr(flash, name), name, launched))
     tensors = [tensor.detach().requires_grad_(at in wanting) for at, tensor in enumerate(draw(device))]
     causal(*tensors).sum().backward()
-    assert launched == ["gradient_of_queries"] * (0 in wanting) + ["gradients_of_keys"] * (1 in wanting or 2 in wanting)
+    assert launched == ["compute_dq"] * (0 in wanting) + ["compute_dkdv"] * (1 in wanting or 2 in wanting)
     wide = [tensor.detach().double() for tensor in tensors]
     exact = reference.gradients(*wide, torch.ones_like(wide[0]), causal=True)
     for at, (tensor, right) in enumerate(zip(tensors, exact, strict=True)):
@@ -116,14 +116,14 @@ def test_opcheck(device: str, transposed: bool) -> None:
     if transposed:
         q, k, v = (tensor.detach().mT.contiguous().mT.requires_grad_() for tensor in (q, k, v))
     given = (q.detach(), k.detach(), v.detach())
-    out, lse = torch.ops.gpuguide.flash_attention(*given, True, 0.3, False)
+    out, lse = torch.ops.gpuguide.flash_attention(*given, True, 0.3, "triton")
     delta = torch.ops.gpuguide.flash_delta(out, out)
-    of_forward, backward = (True, 0.3, False), (*given, out, lse, delta, True, 0.3)
+    of_forward, backward = (True, 0.3, "triton"), (*given, out, lse, delta, True, 0.3)
     for operator, inputs in (
         (torch.ops.gpuguide.flash_attention, (q, k, v, *of_forward)),
         (torch.ops.gpuguide.flash_delta, (out, out)),
-        (torch.ops.gpuguide.flash_queries, backward),
-        (torch.ops.gpuguide.flash_keys, backward),
+        (torch.ops.gpuguide.flash_dq, backward),
+        (torch.ops.gpuguide.flash_dkdv, backward),
     ):
         torch.library.opcheck(operator, inputs, rtol=2e-2, atol=2e-2)
 
@@ -145,7 +145,7 @@ def test_a_compiled_graph_holds_the_operators(device: str) -> None:
     for one, other in zip(found, torch.autograd.grad(causal(*tensors).sum(), tensors), strict=True):
         close(one, other)
     assert graphs[0] >= {"gpuguide.flash_attention.default"}
-    assert graphs[1] >= {f"gpuguide.flash_{name}.default" for name in ("delta", "queries", "keys")}
+    assert graphs[1] >= {f"gpuguide.flash_{name}.default" for name in ("delta", "dq", "dkdv")}
 
 
 @on_both
@@ -214,15 +214,15 @@ def test_forward_mode_under_a_compiler_is_refused_and_not_taken_for_zero() -> No
 
 
 def test_what_was_expanded_is_not_copied_whole() -> None:
-    from gpuguide.attention.layout import addressable, is_addressable
+    from gpuguide.attention.layout import is_addressable, make_addressable
 
     row = torch.randn(16)
     for given in (row.expand(2, 3, 4, 16), torch.ones(()).expand(2, 3, 4, 16), torch.randn(2, 1, 4, 16).mT):
         given = given.expand(2, 3, *given.shape[2:])
-        found = addressable(given)
+        found = make_addressable(given)
         assert torch.equal(found, given)
         assert found.stride()[:2] == (given.stride(0) and found.stride(0), 0)
-    assert addressable(row.expand(2, 3, 4, 16)).untyped_storage().nbytes() == row.nbytes
+    assert make_addressable(row.expand(2, 3, 4, 16)).untyped_storage().nbytes() == row.nbytes
     assert is_addressable(row.expand(2, 3, 4, 16))
 
 
@@ -230,21 +230,21 @@ def test_what_was_expanded_is_not_copied_whole() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["flash_attention", "by hand", "flash_delta", "flash_queries", "flash_keys"])
+@pytest.mark.parametrize("name", ["flash_attention", "gluon", "flash_delta", "flash_dq", "flash_dkdv"])
 def test_an_operator_may_be_the_first_that_a_thread_does_on_a_gpu(name: str) -> None:
     """Compiled and with memory at hand, it makes no call that would give the thread a context in passing."""
-    if name == "by hand" and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("the schedule by hand is for compute capability 9")
+    if name == "gluon" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("the Gluon kernel is for compute capability 9")
     q, k, v = (tensor.detach() for tensor in draw("cuda"))
-    out, lse = flash.forward(q, k, v, True, 0.3, False)
-    delta = flash.delta_of(out, out)
+    out, lse = flash.forward(q, k, v, True, 0.3, "triton")
+    delta = flash.compute_delta(out, out)
     backward = (q, k, v, out, lse, delta, True, 0.3)
     calls: dict[str, Callable[[], Any]] = {
-        "flash_attention": lambda: flash.forward(q, k, v, True, 0.3, False),
-        "by hand": lambda: flash.forward(q, k, v, True, 0.3, True),
-        "flash_delta": lambda: flash.delta_of(out, out),
-        "flash_queries": lambda: flash.gradient_of_queries(*backward),
-        "flash_keys": lambda: flash.gradients_of_keys(*backward),
+        "flash_attention": lambda: flash.forward(q, k, v, True, 0.3, "triton"),
+        "gluon": lambda: flash.forward(q, k, v, True, 0.3, "gluon"),
+        "flash_delta": lambda: flash.compute_delta(out, out),
+        "flash_dq": lambda: flash.compute_dq(*backward),
+        "flash_dkdv": lambda: flash.compute_dkdv(*backward),
     }
     call = calls[name]
     wanted = call()

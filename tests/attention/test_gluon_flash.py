@@ -1,4 +1,4 @@
-"""The hand-written schedule, compiled for a GPU that is not here: what runs beside what stands in the machine code.
+"""The warp-specialised kernel, compiled for a GPU that is not here: what runs beside what stands in the machine code.
 
 Whether it computes the right thing is tested in test_triton_flash.py, on a GPU: Gluon has no interpreter.
 """
@@ -22,15 +22,20 @@ def compiled(head_dim: int, causal: bool, schedule: object) -> Any:
     from triton.experimental.gluon._runtime import GluonASTSource
     from triton.experimental.gluon.language import NVMMASharedLayout
 
-    from gpuguide.attention import gluon_flash
+    from gpuguide.attention import gluon_flash, gluon_kernels
 
-    function, layout = gluon_flash.forward_kernel, NVMMASharedLayout(min(128, 2 * head_dim), 16, rank=4)
+    function, layout = gluon_kernels.attn_fwd_kernel, NVMMASharedLayout(min(128, 2 * head_dim), 16, rank=4)
     rows, columns = (
-        f"tensordesc<bf16[1, 1, {size}, {head_dim}],{layout!r}>" for size in (schedule.rows, schedule.columns)
+        f"tensordesc<bf16[1, 1, {size}, {head_dim}],{layout!r}>" for size in (schedule.block_m, schedule.block_n)
     )
-    types = {"queries": rows, "outputs": rows, "keys": columns, "values": columns, "lse": "*fp32", "scale": "fp32"}
-    constants = {"CAUSAL": causal, "HEAD": head_dim, "ROWS": schedule.rows, "COLUMNS": schedule.columns}
-    constants |= {"STAGES": schedule.stages, "BESIDE": schedule.beside, "TURNS": schedule.turns}
+    types = {"desc_q": rows, "desc_o": rows, "desc_k": columns, "desc_v": columns}
+    types |= {"lse_ptr": "*fp32", "scale": "fp32"}
+    constants = {"CAUSAL": causal, "HEAD_DIM": head_dim, "BLOCK_M": schedule.block_m, "BLOCK_N": schedule.block_n}
+    constants |= {
+        "STAGES": schedule.num_stages,
+        "OVERLAP_SOFTMAX": schedule.overlap_softmax,
+        "PING_PONG": schedule.ping_pong,
+    }
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
     options = {"num_warps": 4, "maxnreg": gluon_flash.REGISTERS}
     return triton.compile(
@@ -57,10 +62,10 @@ def powers_beside_products(code: str) -> list[tuple[int, int]]:
 
 def every_kernel(folder: str) -> None:
     """It fits an H100, spills nothing, and computes the powers of a tile while the second product runs."""
-    from gpuguide.attention.gluon_flash import AS_SHIPPED
+    from gpuguide.attention.gluon_flash import DEFAULT_SCHEDULE
 
     for head_dim, causal in ((32, True), (64, True), (128, False)):
-        kernel = compiled(head_dim, causal, AS_SHIPPED)
+        kernel = compiled(head_dim, causal, DEFAULT_SCHEDULE)
         assert kernel.metadata.shared <= 227 * 1024
         code = machine_code(kernel, Path(folder))
         assert not re.search(r"\b(LDL|STL)\b", code), "registers were spilled"
@@ -71,9 +76,9 @@ def every_kernel(folder: str) -> None:
 
 def without_the_store(folder: str) -> None:
     """Without the store that never takes place, the assembler puts the wait first: the reason why it is there."""
-    from gpuguide.attention.gluon_flash import AS_SHIPPED
+    from gpuguide.attention.gluon_flash import DEFAULT_SCHEDULE
 
-    code = machine_code(compiled(128, False, replace(AS_SHIPPED, beside=False)), Path(folder))
+    code = machine_code(compiled(128, False, replace(DEFAULT_SCHEDULE, overlap_softmax=False)), Path(folder))
     assert all(before < after for before, after in powers_beside_products(code))
 
 

@@ -31,7 +31,9 @@ def bottom_right(queries: int, keys: int) -> torch.Tensor:
     return torch.tensor([[j <= i + keys - queries for j in range(keys)] for i in range(queries)]).reshape(queries, keys)
 
 
-def check_gradients(output: torch.Tensor, explicit: reference.Gradients, given_: Tensors, d_out: torch.Tensor) -> None:
+def check_gradients(
+    output: torch.Tensor, explicit: reference.AttentionGradients, given_: Tensors, d_out: torch.Tensor
+) -> None:
     for ours, exact in zip(explicit, torch.autograd.grad(output, given_, d_out), strict=True):
         torch.testing.assert_close(ours, exact)
 

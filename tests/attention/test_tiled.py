@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.attention import cost, reference, tiled
-from gpuguide.attention.tiled import Traffic
+from gpuguide.attention.tiled import TileTraffic
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -26,7 +26,7 @@ def inputs(
 
 def compare(tensors: Tensors, *, causal: bool, block_q: int, block_k: int, scale: float | None = None) -> None:
     """Compare results and gradients with the plain ones, and both counts with the formulas."""
-    forward, backward, given_ = Traffic(), Traffic(), {"causal": causal, "scale": scale}
+    forward, backward, given_ = TileTraffic(), TileTraffic(), {"causal": causal, "scale": scale}
     blocks = {"block_q": block_q, "block_k": block_k}
     result = tiled.forward(*tensors, **given_, **blocks, traffic=forward)
     expected = reference.attention_with_log_sum_exp(*tensors, **given_)
@@ -38,7 +38,7 @@ def compare(tensors: Tensors, *, causal: bool, block_q: int, block_k: int, scale
     for ours, exact in zip(gradients, reference.gradients(*tensors, d_out, **given_), strict=True):
         torch.testing.assert_close(ours, exact)
 
-    problem = cost.problem_of(*tensors[:2], causal=causal)
+    problem = cost.problem_from_tensors(*tensors[:2], causal=causal)
     assert forward == cost.tiled_forward(problem, block_q, block_k)
     assert backward == cost.tiled_backward(problem, block_q, block_k)
 
@@ -82,10 +82,10 @@ def test_strided_inputs() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_formats_and_the_bytes_they_take(dtype: torch.dtype) -> None:
     tensors = inputs(40, 50, dtype=dtype)
-    traffic = Traffic()
+    traffic = TileTraffic()
     result = tiled.forward(*tensors, causal=True, block_q=16, block_k=16, traffic=traffic)
     assert (result.output.dtype, result.log_sum_exp.dtype) == (dtype, torch.float32)
-    assert traffic == cost.tiled_forward(cost.problem_of(*tensors[:2], causal=True), 16, 16)
+    assert traffic == cost.tiled_forward(cost.problem_from_tensors(*tensors[:2], causal=True), 16, 16)
     exact = reference.attention(*(tensor.double() for tensor in tensors), causal=True)
     torch.testing.assert_close(result.output, exact.to(dtype), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5)
 
@@ -102,7 +102,7 @@ def test_queries_that_see_no_key() -> None:
 
 def test_tiles_that_nobody_sees_are_skipped() -> None:
     tensors = inputs(128, 128)
-    full, causal = Traffic(), Traffic()
+    full, causal = TileTraffic(), TileTraffic()
     tiled.forward(*tensors, block_q=16, block_k=16, traffic=full)
     tiled.forward(*tensors, causal=True, block_q=16, block_k=16, traffic=causal)
     keys_and_values = [each.read - tensors[0].nbytes for each in (full, causal)]
@@ -111,15 +111,15 @@ def test_tiles_that_nobody_sees_are_skipped() -> None:
 
 def test_one_step_of_the_online_softmax() -> None:
     scores, values = torch.randn(3, 10, dtype=torch.float64), torch.randn(10, 2, dtype=torch.float64)
-    state = tiled.nothing_seen(torch.zeros(3, 2, dtype=torch.float64))
+    state = tiled.initial_state(torch.zeros(3, 2, dtype=torch.float64))
     for part in (slice(0, 4), slice(4, 5), slice(5, 10)):
-        state = tiled.absorb(state, scores[:, part], values[part])
-    torch.testing.assert_close(state.largest.squeeze(-1), scores.amax(dim=-1))
-    torch.testing.assert_close(state.output / state.total, torch.softmax(scores, dim=-1) @ values)
+        state = tiled.update_state(state, scores[:, part], values[part])
+    torch.testing.assert_close(state.m_i.squeeze(-1), scores.amax(dim=-1))
+    torch.testing.assert_close(state.acc / state.l_i, torch.softmax(scores, dim=-1) @ values)
 
 
 def test_counting_goes_on_where_it_stood() -> None:
-    tensors, traffic = inputs(20, 20), Traffic()
+    tensors, traffic = inputs(20, 20), TileTraffic()
     tiled.forward(*tensors, traffic=traffic)
     once = dataclasses.replace(traffic)
     tiled.forward(*tensors, traffic=traffic)

@@ -13,7 +13,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import Benchmark, Keys, lacking, too_large
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 SAMPLE_TOKEN, OTHER_SETTINGS = BOTH = [declarations.get(name) for name in ("sample-token", "sample-token-settings")]
 SMALL: Keys = {"batch": 8, "vocab": 5003, "logits": "flat"}
@@ -120,7 +120,7 @@ def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
 def test_peaked_logits_are_farther_apart() -> None:
     drawn = {}
 
-    def prepare(device: Device, batch: int, settings: Settings) -> benchmarks.Sample:
+    def prepare(device: Device, batch: int, settings: SamplingSettings) -> benchmarks.Sample:
         def spread(logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
             drawn[shape] = float(logits.std())
             return logits.argmax(dim=-1)
@@ -147,8 +147,8 @@ def test_every_sampler_passes_the_check(name: str, settings: str, shape: str, mo
 
 
 CUTS = {
-    "top-k": (benchmarks.USUAL, Settings(temperature=0.8, top_p=0.9)),
-    "top-p after top-k": (benchmarks.USUAL, Settings(temperature=0.8, top_k=50)),
+    "top-k": (benchmarks.USUAL, SamplingSettings(temperature=0.8, top_p=0.9)),
+    "top-p after top-k": (benchmarks.USUAL, SamplingSettings(temperature=0.8, top_k=50)),
     "top-p alone": (benchmarks.SETTINGS["top-p"], benchmarks.SETTINGS["plain"]),
     "min-p": (benchmarks.SETTINGS["min-p"], benchmarks.SETTINGS["plain"]),
 }

@@ -25,7 +25,7 @@ def problem(
     hidden = torch.randn(tokens, HIDDEN, generator=generator, dtype=torch.float64)
     head = torch.randn(VOCAB, HIDDEN, generator=generator, dtype=torch.float64) * HIDDEN**-0.5
     targets = torch.randint(VOCAB, (tokens,), generator=generator)
-    targets[::5] = reference.IGNORED
+    targets[::5] = reference.IGNORE_INDEX
     return hidden.to(dtype).requires_grad_(), head.to(dtype).requires_grad_(), targets
 
 
@@ -162,7 +162,7 @@ def test_other_formats_take_the_count_into_the_gradient_of_the_logits(dtype: tor
     hidden, head, targets = problem(dtype)
     loss = linear_cross_entropy(hidden, head, targets, chunk=TOKENS)
     d_hidden, d_head = torch.autograd.grad(loss, [hidden, head])
-    counted = int((targets != reference.IGNORED).sum())
+    counted = int((targets != reference.IGNORE_INDEX).sum())
     logits = hidden.detach() @ head.detach().t()
     gradient = (reference.logits_gradient(logits, targets) * torch.tensor(counted).float().reciprocal()).to(dtype)
     assert torch.equal(d_hidden, gradient @ head)
@@ -192,7 +192,7 @@ def test_a_type_that_gradients_cannot_be_added_up_in_is_named(
 def test_accumulation_over_micro_batches_with_the_count_of_all() -> None:
     hidden, head, targets = problem()
     exact = torch.autograd.grad(whole(hidden, head, targets), [hidden, head])
-    count = (targets != reference.IGNORED).sum()
+    count = (targets != reference.IGNORE_INDEX).sum()
     for part, wanted in zip(hidden.split(100), targets.split(100), strict=True):
         linear_cross_entropy(part, head, wanted, count=count).backward()
     assert hidden.grad is not None
@@ -251,7 +251,7 @@ def test_autocast_casts_both_operands() -> None:
 def test_nothing_that_counts_gives_zero(tokens: int, given: dict[str, object]) -> None:
     """Whether all targets are ignored, or there are none at all."""
     hidden, head, targets = problem(tokens=tokens)
-    ignored = torch.full_like(targets, reference.IGNORED)
+    ignored = torch.full_like(targets, reference.IGNORE_INDEX)
     loss = linear_cross_entropy(hidden, head, ignored, **given)  # type: ignore[arg-type]
     loss.backward()
     assert loss == 0
@@ -320,12 +320,12 @@ def test_a_target_outside_is_named_with_its_place(wrong: int, gradients: bool) -
     assert batched.grad is None
     with pytest.raises(ValueError, match=r"The target at \(5, 3\) is"):
         linear_cross_entropy(batched.transpose(0, 1), head, wanted.t())
-    assert linear_cross_entropy(batched, head, wanted.where(wanted != wrong, reference.IGNORED)) > 0
+    assert linear_cross_entropy(batched, head, wanted.where(wanted != wrong, reference.IGNORE_INDEX)) > 0
 
 
 def test_an_ignored_target_may_be_a_token_of_the_vocabulary() -> None:
     hidden, head, targets = problem()
-    targets = targets.where(targets != reference.IGNORED, 0)
+    targets = targets.where(targets != reference.IGNORE_INDEX, 0)
     loss = linear_cross_entropy(hidden, head, targets, ignore_index=0)
     torch.testing.assert_close(loss, functional.cross_entropy(hidden @ head.t(), targets, ignore_index=0))
 
@@ -342,7 +342,7 @@ def test_a_second_backward_pass_is_refused() -> None:
     hidden, head, targets = problem()
     loss = linear_cross_entropy(hidden, head, targets)
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="handed out already"):
+    with pytest.raises(RuntimeError, match="overwritten by the first backward pass"):
         loss.backward()
 
 
@@ -358,11 +358,11 @@ def test_no_tensor_of_all_logits_is_ever_made() -> None:
             return result
 
     hidden, head, targets = (each.detach() for each in problem())
-    rooms = torch.empty_like(hidden), torch.empty_like(head)
-    settings = loop.Settings(VOCAB, reference.IGNORED, 0.0, 0.0, 0.0, 32)
+    outputs = torch.empty_like(hidden), torch.empty_like(head)
+    settings = loop.LossSettings(VOCAB, reference.IGNORE_INDEX, 0.0, 0.0, 0.0, 32)
     gc.collect()
     with Largest() as largest:  # it does not see what an operator does, so the loop runs without one
-        loop.losses_and_gradients(hidden, head, targets, None, settings, *rooms)
+        loop.compute_losses_and_gradients(hidden, head, targets, None, settings, *outputs)
     assert largest.elements == VOCAB * HIDDEN  # the head and its gradient
     assert largest.elements > 32 * VOCAB
 

@@ -20,7 +20,7 @@ SETTINGS: list[dict[str, float]] = [
 ]
 SHAPES = [(9, 1003, 990), (3, 64, 64), (2, 1, 1), (2, 40000, 39999)]
 """Rows, columns, and how many of these stand for a token"""
-PLAIN = {"ignore_index": reference.IGNORED, "label_smoothing": 0.0, "z_loss": 0.0}
+PLAIN = {"ignore_index": reference.IGNORE_INDEX, "label_smoothing": 0.0, "z_loss": 0.0}
 
 
 def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], scale: float, piece: int) -> None:
@@ -31,7 +31,7 @@ def compare(device: str, shape: tuple[int, int, int], given: dict[str, float], s
     generator = torch.Generator().manual_seed(rows)
     logits = (torch.randn(rows, columns, generator=generator) * 4).to(device)
     targets = torch.randint(vocab, (rows,), generator=generator).to(device)
-    targets[rows // 2] = reference.IGNORED
+    targets[rows // 2] = reference.IGNORE_INDEX
     settings: dict[str, Any] = PLAIN | given
     real = logits[:, :vocab].double()
     loss = reference.token_losses(real, targets, **settings)
@@ -58,15 +58,15 @@ def compare_all(device: str, pieces: tuple[int, ...]) -> None:
                 compare(device, shape, given, scale=0.5, piece=piece)
     for count in (1, 5000):
         targets = torch.randint(100, (count,), device=device)
-        targets[::3] = reference.IGNORED
-        scale, outside = fused.look_at_targets(targets, 100, reference.IGNORED)
-        counted = int((targets != reference.IGNORED).sum())
+        targets[::3] = reference.IGNORE_INDEX
+        scale, outside = fused.scan_targets(targets, 100, reference.IGNORE_INDEX)
+        counted = int((targets != reference.IGNORE_INDEX).sum())
         assert float(scale) == pytest.approx(1 / max(counted, 1))
         assert int(outside) >= count
         targets[count // 2 :] = 100
-        assert int(fused.look_at_targets(targets, 100, reference.IGNORED)[1]) == count // 2
+        assert int(fused.scan_targets(targets, 100, reference.IGNORE_INDEX)[1]) == count // 2
         ignoring = torch.full_like(targets, 7)
-        scale, outside = fused.look_at_targets(ignoring, 7, 7)
+        scale, outside = fused.scan_targets(ignoring, 7, 7)
         assert (float(scale), int(outside) >= count) == (1, True)
     far_from_zero(device, pieces)
     for factor in (1.0, 3.0):
@@ -139,7 +139,7 @@ def test_the_place_of_a_target_outside_is_that_in_the_shape_given() -> None:
 def test_nothing_that_counts_gives_zero_on_a_gpu(tokens: int, given: dict[str, Any]) -> None:
     hidden = torch.randn(tokens, 64, device="cuda", requires_grad=True)
     head = torch.randn(1003, 64, device="cuda", requires_grad=True)
-    targets = torch.full((tokens,), reference.IGNORED, device="cuda")
+    targets = torch.full((tokens,), reference.IGNORE_INDEX, device="cuda")
     loss = linear_cross_entropy(hidden, head, targets, chunk=64, **given)
     loss.backward()
     assert loss == 0
@@ -198,7 +198,7 @@ def test_linear_cross_entropy_on_a_gpu(dtype: torch.dtype, chunk: int) -> None:
     hidden = torch.randn(257, 64, generator=generator).to("cuda", dtype)
     head = (torch.randn(1003, 64, generator=generator) / 8).to("cuda", dtype)
     targets = torch.randint(1003, (257,), generator=generator).cuda()
-    targets[::5] = reference.IGNORED
+    targets[::5] = reference.IGNORE_INDEX
 
     def gradients(loss: Any, dtype: torch.dtype) -> list[torch.Tensor]:
         operands = [each.to(dtype).requires_grad_() for each in (hidden, head)]

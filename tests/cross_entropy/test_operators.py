@@ -25,7 +25,7 @@ def problem(
     hidden = torch.randn(*shape, HIDDEN, generator=generator, dtype=torch.float64)
     head = torch.randn(VOCAB, HIDDEN, generator=generator, dtype=torch.float64)
     targets = torch.randint(VOCAB, shape, generator=generator)
-    targets[..., -1] = reference.IGNORED
+    targets[..., -1] = reference.IGNORE_INDEX
     return hidden.to(device, dtype), head.to(device, dtype), targets.to(device)
 
 
@@ -58,7 +58,7 @@ def test_the_operator_keeps_pytorchs_rules(device: str, wanted: tuple[bool, bool
     hidden.requires_grad_(wanted[0])
     head.requires_grad_(wanted[1])
     for scale in (None, torch.tensor(0.5, device=device, dtype=torch.float64)):
-        settings = (VOCAB, reference.IGNORED, 0.1, 1e-3, 5.0, 4, torch.float64)
+        settings = (VOCAB, reference.IGNORE_INDEX, 0.1, 1e-3, 5.0, 4, torch.float64)
         torch.library.opcheck(operators.linear_cross_entropy, (hidden, head, targets, scale, *settings, *wanted))
 
 

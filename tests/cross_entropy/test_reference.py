@@ -28,7 +28,7 @@ def problem(*shape: int, vocab: int, seed: int = 0) -> tuple[torch.Tensor, torch
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(*shape, vocab, generator=generator, dtype=torch.float64) * 4
     targets = torch.randint(vocab, shape, generator=generator)
-    return logits, targets.where(torch.rand(shape, generator=generator) > 0.25, reference.IGNORED)
+    return logits, targets.where(torch.rand(shape, generator=generator) > 0.25, reference.IGNORE_INDEX)
 
 
 def pytorch(logits: torch.Tensor, targets: torch.Tensor, reduction: str, **given: float) -> torch.Tensor:
@@ -37,10 +37,10 @@ def pytorch(logits: torch.Tensor, targets: torch.Tensor, reduction: str, **given
         logits = cap * torch.tanh(logits / cap)
     flat, wanted = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     losses = functional.cross_entropy(flat, wanted, reduction="none", **given)
-    losses = losses + z_loss * flat.logsumexp(-1).square() * (wanted != reference.IGNORED)
+    losses = losses + z_loss * flat.logsumexp(-1).square() * (wanted != reference.IGNORE_INDEX)
     if reduction == "none":
         return losses.reshape(targets.shape)
-    return losses.sum() / ((wanted != reference.IGNORED).sum() if reduction == "mean" else 1)
+    return losses.sum() / ((wanted != reference.IGNORE_INDEX).sum() if reduction == "mean" else 1)
 
 
 @pytest.mark.parametrize("given", SETTINGS)
@@ -87,7 +87,7 @@ def test_half_precision_is_computed_in_fp32() -> None:
 def test_the_mean_divides_by_what_counts_or_by_a_given_count() -> None:
     logits, targets = problem(8, vocab=5)
     total = package.cross_entropy(logits, targets, reduction="sum")
-    counted = int((targets != reference.IGNORED).sum())
+    counted = int((targets != reference.IGNORE_INDEX).sum())
     torch.testing.assert_close(package.cross_entropy(logits, targets), total / counted)
     torch.testing.assert_close(package.cross_entropy(logits, targets, count=40), total / 40)
     torch.testing.assert_close(package.cross_entropy(logits, targets, count=torch.tensor(40)), total / 40)
@@ -104,7 +104,7 @@ def test_a_tensor_that_counts_holds_one_number() -> None:
 
 def test_nothing_that_counts_has_no_loss_and_no_gradient() -> None:
     logits = torch.randn(4, 3, requires_grad=True)
-    targets = torch.full((4,), reference.IGNORED)
+    targets = torch.full((4,), reference.IGNORE_INDEX)
     loss = package.cross_entropy(logits, targets)
     loss.backward()
     assert loss == 0

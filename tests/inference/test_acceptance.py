@@ -16,14 +16,14 @@ from interpreted import needs_triton
 from gpuguide import logits as distributions
 from gpuguide.inference.speculative.acceptance import accept, accept_logits, agree, probabilities
 from gpuguide.sampling import sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 SETTINGS = [
-    Settings(),
-    Settings(temperature=0.8, top_k=20),
-    Settings(top_p=0.7),
-    Settings(temperature=1e-30),
-    Settings(temperature=1.5, top_k=30, top_p=0.9, min_p=0.05),
+    SamplingSettings(),
+    SamplingSettings(temperature=0.8, top_k=20),
+    SamplingSettings(top_p=0.7),
+    SamplingSettings(temperature=1e-30),
+    SamplingSettings(temperature=1.5, top_k=30, top_p=0.9, min_p=0.05),
 ]
 
 # --- the plain version ----------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_accept_names_the_shape_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_probabilities_are_those_of_the_adjusted_logits(settings: Settings) -> None:
+def test_probabilities_are_those_of_the_adjusted_logits(settings: SamplingSettings) -> None:
     """The sampler draws nothing else, and a row without a distribution stops nobody."""
     logits = 3 * torch.randn(4, 3, 300, generator=torch.Generator().manual_seed(2))
     expected = torch.softmax(distributions.adjust(logits.double(), **asdict(settings)), dim=-1)
@@ -158,7 +158,7 @@ def kernels_accept_what_the_plain_version_accepts(device: str) -> None:
         compare(300, 1, settings, certain=False, device=device, rows=2)
 
 
-def compare(vocab: int, k: int, settings: Settings, *, certain: bool, device: str, rows: int = 4) -> None:
+def compare(vocab: int, k: int, settings: SamplingSettings, *, certain: bool, device: str, rows: int = 4) -> None:
     from gpuguide.inference.speculative import kernels
 
     random = torch.Generator().manual_seed(vocab + k)
@@ -184,7 +184,7 @@ def equal_logits_accept_everything(device: str) -> None:
     drafted = torch.tensor([[3, 0, 69, 1]] * 3, device=device)
     for uniform in (0.5 * 2.0**-32, 1 - 0.5 * 2.0**-32):
         uniforms = torch.full((3, 5), uniform, dtype=torch.float64, device=device)
-        counts, tokens = kernels.accept(p, p[:, :4], drafted, uniforms, Settings(temperature=0.7))
+        counts, tokens = kernels.accept(p, p[:, :4], drafted, uniforms, SamplingSettings(temperature=0.7))
         assert counts[:2].tolist() == [4, 4]
         assert ((tokens >= 0) & (tokens < 70)).all()
 

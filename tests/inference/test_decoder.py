@@ -179,6 +179,6 @@ def test_kernels_take_what_they_can_compute(
     head_dim: int, dtype: torch.dtype, suits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where they would otherwise round float64, or fail on heads that are no power of two."""
-    monkeypatch.setattr("gpuguide.kernels.take", lambda tensor: tensor.dtype != torch.float64)
+    monkeypatch.setattr("gpuguide.kernels.supports_triton", lambda tensor: tensor.dtype != torch.float64)
     model = GPT2(Config(vocab_size=11, context=8, layers=1, heads=2, hidden=2 * head_dim))
     assert prepare(model, dtype=dtype).suits_kernels() is suits

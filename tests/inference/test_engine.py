@@ -17,10 +17,10 @@ from gpuguide import models
 from gpuguide.errors import GpuguideError
 from gpuguide.inference import GREEDY, PAGE, Cache, Decoder, Engine, engine, prepare, static_cache
 from gpuguide.sampling import sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 MODELS = {"gpt2": random_gpt2(), "llama": random_llama()}
-SAMPLED = Settings(temperature=0.9, top_k=40, top_p=0.95)
+SAMPLED = SamplingSettings(temperature=0.9, top_k=40, top_p=0.95)
 CAPACITY = 2 * PAGE + 30
 NEW = 12
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -38,7 +38,9 @@ def prompt(length: int, number: int = 0) -> tuple[int, ...]:
 
 
 @functools.cache
-def alone(name: str, given: tuple[int, ...], settings: Settings = GREEDY, seed: int = 0, new: int = NEW) -> list[int]:
+def alone(
+    name: str, given: tuple[int, ...], settings: SamplingSettings = GREEDY, seed: int = 0, new: int = NEW
+) -> list[int]:
     """The new tokens of a text, each drawn from logits that are computed anew, in fp64."""
     model, tokens = MODELS[name].double(), list(given)
     with torch.inference_mode():
@@ -68,7 +70,7 @@ def text(writer: Engine, row: int, given: Sequence[int], new: int = NEW) -> list
     free=st.integers(0, 2),
 )
 def test_texts_do_not_depend_on_who_is_beside_them(
-    name: str, lengths: list[int], settings: Settings, chunk: int, first_seed: int, free: int
+    name: str, lengths: list[int], settings: SamplingSettings, chunk: int, first_seed: int, free: int
 ) -> None:
     prompts = [prompt(length, number) for number, length in enumerate(lengths)]
     seeds = [first_seed + 7 * number for number in range(len(prompts))]
@@ -127,7 +129,7 @@ def test_rows_may_be_stepped_in_part(name: str) -> None:
 
 @every_model
 @greedy_and_sampled
-def test_a_row_that_ended_takes_another_text(name: str, settings: Settings) -> None:
+def test_a_row_that_ended_takes_another_text(name: str, settings: SamplingSettings) -> None:
     """While its neighbours go on; what the first text left in the cache is not read."""
     writer = Engine(decoder(name), 3, CAPACITY, settings)
     kept = [prompt(70, 1), prompt(2, 2)]

@@ -21,7 +21,7 @@ from gpuguide.inference import GREEDY, PAGE, Cache, Decoder, Engine, plain, prep
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 CAPACITY = 4 * PAGE
 ACCEPTED_IN_FP32 = 2e-4
@@ -435,11 +435,11 @@ def test_texts_of_main_are_those_of_the_uncached_model(count: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "settings", [GREEDY, Settings(temperature=0.9, top_k=40, top_p=0.95)], ids=["greedy", "sampled"]
+    "settings", [GREEDY, SamplingSettings(temperature=0.9, top_k=40, top_p=0.95)], ids=["greedy", "sampled"]
 )
 @pytest.mark.parametrize("weights", ["plain", "int8", "int4"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_texts_are_those_of_the_processor(settings: Settings, weights: str, count: int) -> None:
+def test_texts_are_those_of_the_processor(settings: SamplingSettings, weights: str, count: int) -> None:
     for model in (random_gpt2(vocab_size=101), random_llama(vocab_size=101)):
         prompts = random_prompts([1, 64, 129][-count:], vocab_size=101)
         found, expected = (
@@ -467,7 +467,7 @@ def test_a_full_text_goes_nowhere() -> None:
 
 @pytest.mark.gpu
 def test_a_step_does_not_wait_for_the_gpu() -> None:
-    engine = Engine(prepare(random_llama(), device="cuda"), 2, CAPACITY, Settings(top_k=5))
+    engine = Engine(prepare(random_llama(), device="cuda"), 2, CAPACITY, SamplingSettings(top_k=5))
     engine.start(random_prompts([3, 70]))
     engine.step()
     torch.cuda.set_sync_debug_mode("error")

@@ -18,7 +18,7 @@ from gpuguide.inference import PAGE, Decoder, prepare
 from gpuguide.inference.speculative import PromptLookup, Speculator
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 VOCAB = 97
 
@@ -159,7 +159,7 @@ def what_needs_logits_has_no_such_cycle(device: str) -> None:
     options: dict[str, Any] = {"rows": 1, "capacity": 8, "k": 2}
     with kernels_everywhere():
         assert Speculator(target, draft, **options)._greedy is not None
-        assert Speculator(target, draft, **options, settings=Settings(temperature=0.5))._greedy is None
+        assert Speculator(target, draft, **options, settings=SamplingSettings(temperature=0.5))._greedy is None
         assert Speculator(target, PromptLookup(), **options)._greedy is None
 
 

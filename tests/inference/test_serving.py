@@ -28,7 +28,7 @@ from gpuguide.inference.serving import (
 from gpuguide.inference.serving.reading import plan
 from gpuguide.inference.serving.statistics import ENDED, FREE, READING, WRITING
 from gpuguide.inference.serving.transfer import Delivery
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 SLOTS, CAPACITY = 3, 160
 NEW = 12
@@ -44,9 +44,9 @@ def alone(request: Request, name: str = "draft") -> list[int]:
     return uncached(request.prompt, NEW, name)[: request.new_tokens]
 
 
-def engine(slots: int = SLOTS, pages: int | None = None, settings: Settings | None = None) -> Engine:
+def engine(slots: int = SLOTS, pages: int | None = None, settings: SamplingSettings | None = None) -> Engine:
     cache = None if pages is None else empty_cache(decoder(), slots, CAPACITY, pages)
-    return Engine(decoder(), slots, CAPACITY, settings or Settings(temperature=0.0), cache)
+    return Engine(decoder(), slots, CAPACITY, settings or SamplingSettings(temperature=0.0), cache)
 
 
 REQUESTS = [Request(prompt(place, length), new) for place, (length, new) in enumerate(
@@ -189,7 +189,7 @@ def test_static_batches_write_the_same_in_more_steps() -> None:
 
 def test_sampled_texts_depend_on_prompt_and_seed_only() -> None:
     requests = [replace(request, seed=seed) for seed, request in enumerate(REQUESTS)]
-    sampling = Settings(temperature=1.0)
+    sampling = SamplingSettings(temperature=1.0)
     together = Scheduler(engine(settings=sampling)).run(requests)
     backwards = Scheduler(engine(slots=2, settings=sampling), chunk=32, policy="static").run(requests[::-1])[::-1]
     assert together == backwards

@@ -19,12 +19,12 @@ from gpuguide.inference.speculative import Speculator
 from gpuguide.inference.speculative.drafting import LookupDrafter, PromptLookup
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 NEW = 24
 VOCAB = 5
 MANY = 8192
-SETTINGS = [Settings(), Settings(temperature=0.7, top_k=4, top_p=0.95)]
+SETTINGS = [SamplingSettings(), SamplingSettings(temperature=0.7, top_k=4, top_p=0.95)]
 LOOKUP = PromptLookup()
 
 
@@ -122,8 +122,10 @@ def test_a_draft_that_is_always_wrong_changes_nothing(
     assert writer.tokens_per_cycle() == 1
 
 
-@pytest.mark.parametrize("settings", [Settings(temperature=0), Settings(temperature=0.8, top_k=50)])
-def test_a_draft_like_the_target_is_always_right(draft: Decoder, prompts: list[list[int]], settings: Settings) -> None:
+@pytest.mark.parametrize("settings", [SamplingSettings(temperature=0), SamplingSettings(temperature=0.8, top_k=50)])
+def test_a_draft_like_the_target_is_always_right(
+    draft: Decoder, prompts: list[list[int]], settings: SamplingSettings
+) -> None:
     """It takes as few cycles as there can be: after the first token, ``k + 1`` in each."""
     _, writer = write(draft, draft, prompts, 1 + 3 * 5, k=4, settings=settings)
     assert writer.acceptance() == 1
@@ -161,7 +163,7 @@ def test_what_lies_beyond_a_text_is_not_read(
     target: Decoder, draft: Decoder, prompts: list[list[int]], temperature: float
 ) -> None:
     """NaN in both caches, in each row from its length on, and wherever no text is, before every cycle."""
-    settings = Settings(temperature=temperature)
+    settings = SamplingSettings(temperature=temperature)
     expected, _ = write(target, draft, prompts[1:], 10, k=3, rows=3, settings=settings)
     writer = Speculator(target, draft, rows=3, capacity=17, k=3, settings=settings)
     writer.start(prompts[1:], 10)
@@ -186,7 +188,7 @@ def poison(cache: Cache, lengths: torch.Tensor) -> None:
 # --- sampled -------------------------------------------------------------------------------------------------
 
 
-def exact(model: GPT2, prompt: list[int], settings: Settings) -> torch.Tensor:
+def exact(model: GPT2, prompt: list[int], settings: SamplingSettings) -> torch.Tensor:
     """Return the probabilities of all texts of three tokens, ``(vocab, vocab, vocab)``, from whole forwards."""
     vocab = model.config.vocab_size
     pairs = torch.cartesian_prod(torch.arange(vocab), torch.arange(vocab))
@@ -199,7 +201,7 @@ def exact(model: GPT2, prompt: list[int], settings: Settings) -> torch.Tensor:
 
 @pytest.mark.parametrize(("settings", "k"), [(SETTINGS[0], 1), (SETTINGS[1], 2)])
 @pytest.mark.parametrize("kind", ["model", "lookup"])
-def test_sampled_texts_have_the_targets_distribution(kind: str, settings: Settings, k: int) -> None:
+def test_sampled_texts_have_the_targets_distribution(kind: str, settings: SamplingSettings, k: int) -> None:
     """The second token, and all three together, of thousands of texts beside one another."""
     model, prompt = small_model(1), [3, 1, 3]
     drafting = LOOKUP if kind == "lookup" else prepare(small_model(2))
@@ -214,7 +216,7 @@ def test_sampled_texts_have_the_targets_distribution(kind: str, settings: Settin
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_acceptance_is_what_the_distributions_share(settings: Settings) -> None:
+def test_acceptance_is_what_the_distributions_share(settings: SamplingSettings) -> None:
     """The sum of the smaller probabilities (theorem 3.5), here over all first tokens."""
     model, other, prompt = small_model(1), small_model(2), [3, 1, 3]
     writer = Speculator(prepare(model), prepare(other), rows=MANY, capacity=8, k=1, settings=settings)
@@ -228,7 +230,7 @@ def test_acceptance_is_what_the_distributions_share(settings: Settings) -> None:
     assert writer.acceptance() == pytest.approx(float(accepted.double().mean()))
 
 
-def conditional(model: GPT2, prompt: list[int], settings: Settings) -> torch.Tensor:
+def conditional(model: GPT2, prompt: list[int], settings: SamplingSettings) -> torch.Tensor:
     """Return the probabilities of the second token for each first one, ``(vocab, vocab)``."""
     tokens = torch.cat([torch.tensor(prompt).expand(VOCAB, -1), torch.arange(VOCAB)[:, None]], dim=1)
     with torch.no_grad():
@@ -236,7 +238,7 @@ def conditional(model: GPT2, prompt: list[int], settings: Settings) -> torch.Ten
 
 
 def test_a_sampled_text_depends_on_its_seed_alone(target: Decoder, draft: Decoder, prompts: list[list[int]]) -> None:
-    settings = Settings(temperature=1.0)
+    settings = SamplingSettings(temperature=1.0)
     together, _ = write(target, draft, prompts, 12, k=3, settings=settings)
     writer = Speculator(target, draft, rows=1, capacity=45, k=3, settings=settings)
     assert writer.write([prompts[1]], 12, seeds=[1])[0] == together[1]
@@ -253,7 +255,7 @@ def test_a_gpu_writes_the_same_texts(
     kind: str, temperature: float, target: Decoder, draft: Decoder, prompts: list[list[int]]
 ) -> None:
     """In fp32, with kernels and a graph; and no cycle waits for the device."""
-    settings = Settings(temperature=temperature)
+    settings = SamplingSettings(temperature=temperature)
     expected, _ = write(target, LOOKUP if kind == "lookup" else draft, prompts, k=3, settings=settings)
     fast, small = (prepare(models.load(name).model, device="cuda") for name in ("main", "draft"))
     texts, writer = write(fast, LOOKUP if kind == "lookup" else small, prompts, k=3, rows=4, settings=settings)
@@ -330,7 +332,7 @@ def test_models_that_do_not_fit_are_refused() -> None:
     ):
         Speculator(decoder, prepare(small_model(2, vocab=7)), rows=1, capacity=8)
     with pytest.raises(ValueError, match="The temperature is -1"):
-        Speculator(decoder, LOOKUP, rows=1, capacity=8, settings=Settings(temperature=-1))
+        Speculator(decoder, LOOKUP, rows=1, capacity=8, settings=SamplingSettings(temperature=-1))
 
 
 def test_prompts_that_do_not_fit_are_refused() -> None:

@@ -37,7 +37,7 @@ def fake(*shape: int, device: str = "cuda", dtype: torch.dtype = torch.float32) 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_numbers_on_a_gpu_are_taken(dtype: torch.dtype) -> None:
-    assert kernels.take(fake(2, 3, dtype=dtype))
+    assert kernels.supports_triton(fake(2, 3, dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -46,31 +46,31 @@ def test_numbers_on_a_gpu_are_taken(dtype: torch.dtype) -> None:
     ids=["on the processor", "float64", "no rows", "no columns"],
 )
 def test_everything_else_is_for_pytorch(tensor: torch.Tensor) -> None:
-    assert not kernels.take(tensor)
+    assert not kernels.supports_triton(tensor)
 
 
 def test_nothing_is_taken_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
-    assert not kernels.take(fake(2, 3))
+    assert not kernels.supports_triton(fake(2, 3))
 
 
 # --- CUDA C ----------------------------------------------------------------------------------------------
 
 
 def test_pytorch_compiles_cuda_c_as_we_ask() -> None:
-    assert cuda_c.takes_source_and_name(torch.cuda._compile_kernel)
+    assert cuda_c.accepts_source_and_name(torch.cuda._compile_kernel)
 
 
 @pytest.mark.parametrize("other", [None, lambda source, name: 0, lambda kernel_source, kernel_name, target: 0])
 def test_another_way_to_compile_is_said(monkeypatch: pytest.MonkeyPatch, other: object) -> None:
     monkeypatch.setattr(torch.cuda, "_compile_kernel", other)
     with pytest.raises(GpuguideError, match=r"has no torch\.cuda\._compile_kernel\(kernel_source, kernel_name\)"):
-        cuda_c.compiled("", "kernel", "no toolkit")
+        cuda_c.compile_kernel("", "kernel", "no toolkit")
 
 
 def test_what_compiles_gets_source_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda kernel_source, kernel_name: (kernel_source, kernel_name))
-    assert cuda_c.compiled("source", "kernel", "no toolkit") == ("source", "kernel")
+    assert cuda_c.compile_kernel("source", "kernel", "no toolkit") == ("source", "kernel")
 
 
 # --- Triton's interpreter --------------------------------------------------------------------------------

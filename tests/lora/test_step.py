@@ -13,7 +13,7 @@ from gpuguide import lora
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.quantize import quantize_int4, quantize_int8
 from gpuguide.lora.packed import Packing
-from gpuguide.precision import LossScaler, Training, train_step
+from gpuguide.precision import LossScaler, TrainingSetup, train_step
 
 TARGETS = {
     "gpt2": ["query_key_value:q,v", "attention.out", "up"],
@@ -115,7 +115,7 @@ def test_the_step_of_mixed_precision_takes_the_loss_without_a_head(name: str) ->
     model = adapted(name)
     headless = lora.WithoutHead(model)
     trained = [each for each in model.parameters() if each.requires_grad]
-    training = Training(
+    training = TrainingSetup(
         headless,
         torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1),
         LossScaler(1.0, enabled=False),

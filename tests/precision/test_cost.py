@@ -9,8 +9,8 @@ from alive import Ledger
 from gpuguide.costs.memory import Shape
 from gpuguide.errors import GpuguideError
 from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.precision import LossScaler, Training, to_fp8, train_step
-from gpuguide.precision.cost import SETUPS, saved_by_fp8, step_memory
+from gpuguide.precision import LossScaler, TrainingSetup, to_fp8, train_step
+from gpuguide.precision.cost import SETUPS, fp8_saved_memory, step_memory
 
 SMALL = Config(vocab_size=3008, context=128, layers=3, heads=4, hidden=128)
 AUTOCAST = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
@@ -43,7 +43,7 @@ def peak_of_a_step(precision: str, batch: int, seq_len: int) -> int:
         to_fp8(model, keep=["head"])
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     scaler = LossScaler(1024.0, enabled=precision == "fp16")
-    training = Training(model, optimizer, scaler, format=AUTOCAST.get(precision, "fp32"))
+    training = TrainingSetup(model, optimizer, scaler, format=AUTOCAST.get(precision, "fp32"))
     tokens = torch.randint(SMALL.vocab_size, (2, batch, seq_len))
     with Ledger() as ledger:
         for tensor in (*model.parameters(), tokens):
@@ -64,7 +64,7 @@ def test_a_step_takes_what_the_tensors_alive_add_up_to(precision: str) -> None:
 def test_fp8_keeps_less_than_bf16_by_what_is_counted() -> None:
     """Measured beside the prediction: the logits, which are most of a step, cannot hide an error here."""
     difference = peak_of_a_step("bf16", 4, 128) - peak_of_a_step("fp8", 4, 128)
-    assert saved_by_fp8(shape_of(SMALL), 4 * 128) == pytest.approx(difference, rel=0.05)
+    assert fp8_saved_memory(shape_of(SMALL), 4 * 128) == pytest.approx(difference, rel=0.05)
 
 
 @pytest.mark.gpu
@@ -81,7 +81,7 @@ def test_a_step_on_a_gpu_takes_what_was_predicted(precision: str) -> None:
         to_fp8(model, keep=["head"])
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     scaler = LossScaler(1024.0, enabled=precision == "fp16")
-    training = Training(model, optimizer, scaler, format=AUTOCAST.get(precision, "fp32"))
+    training = TrainingSetup(model, optimizer, scaler, format=AUTOCAST.get(precision, "fp32"))
     tokens = torch.randint(config.vocab_size, (2, 8, 512), device="cuda")
     train_step(training, [(tokens[0], tokens[1])])
     torch.cuda.reset_peak_memory_stats()

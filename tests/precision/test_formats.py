@@ -12,8 +12,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguide.precision import BLOCK_FORMATS, FORMATS, decode, encode, named, numbers, quantize_blocks, round_to
-from gpuguide.precision.formats import E2M1, E4M3, FP16, FP32, Format
+from gpuguide.precision import (
+    BLOCK_FORMATS,
+    FORMATS,
+    decode,
+    encode,
+    format_by_name,
+    numbers,
+    quantize_blocks,
+    round_to,
+)
+from gpuguide.precision.formats import E2M1, E4M3, FP16, FP32, FloatFormat
 from gpuguide.precision.rounding import round_stochastically, spacing
 
 WITH_TYPE = [each for each in FORMATS.values() if each.dtype is not None]
@@ -38,14 +47,14 @@ def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return bool((equal | (ours.isnan() & theirs.isnan())).all())
 
 
-def as_pytorch(format: Format) -> bool:
+def as_pytorch(format: FloatFormat) -> bool:
     """Whether PyTorch saturates in a format."""
     return format is E4M3 and SATURATES
 
 
 def every(format: str) -> torch.Tensor:
     """All values of a small format, as PyTorch reads them."""
-    wanted = named(format)
+    wanted = format_by_name(format)
     assert wanted.dtype is not None
     codes = torch.arange(2**wanted.bits)
     signed = codes.to(torch.int16) if wanted.bits == 16 else codes.to(torch.uint8)
@@ -53,7 +62,7 @@ def every(format: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("format", WITH_TYPE, ids=lambda each: each.name)
-def test_formats_equal_finfo(format: Format) -> None:
+def test_formats_equal_finfo(format: FloatFormat) -> None:
     assert format.dtype is not None
     info = torch.finfo(format.dtype)
     assert format.largest == info.max
@@ -71,7 +80,7 @@ def test_smallest_subnormal_is_the_next_number_after_zero() -> None:
 
 
 def test_tf32_has_the_range_of_fp32_and_the_precision_of_fp16() -> None:
-    tf32 = named("tf32")
+    tf32 = format_by_name("tf32")
     assert (tf32.bits, tf32.stored_bits, tf32.dtype) == (19, 32, None)
     assert tf32.smallest_normal == FP32.smallest_normal
     assert tf32.epsilon == FP16.epsilon
@@ -85,13 +94,13 @@ def test_e2m1_holds_fifteen_numbers() -> None:
 
 
 @each_small
-def test_all_codes_are_decoded_as_pytorch_does(format: Format) -> None:
+def test_all_codes_are_decoded_as_pytorch_does(format: FloatFormat) -> None:
     codes = torch.arange(2**format.bits)
     assert same(decode(codes, format), every(format.name).float())
 
 
 @each_small
-def test_fields_give_the_values(format: Format) -> None:
+def test_fields_give_the_values(format: FloatFormat) -> None:
     for code in range(0, 2**format.bits, 1 if format.bits == 8 else 37):
         parts = format.parts(code)
         assert int(parts.bits.replace(" ", ""), 2) == code
@@ -102,7 +111,7 @@ def test_fields_give_the_values(format: Format) -> None:
 
 
 @each_small
-def test_all_values_round_to_themselves_and_get_their_codes(format: Format) -> None:
+def test_all_values_round_to_themselves_and_get_their_codes(format: FloatFormat) -> None:
     values = every(format.name)
     assert same(round_to(values, format), values.float())
     numbers_only = ~values.float().isnan()
@@ -110,7 +119,7 @@ def test_all_values_round_to_themselves_and_get_their_codes(format: Format) -> N
 
 
 @each_small
-def test_rounding_equals_pytorchs_at_and_beside_every_midpoint(format: Format) -> None:
+def test_rounding_equals_pytorchs_at_and_beside_every_midpoint(format: FloatFormat) -> None:
     exact = numbers(format)
     midpoints = ((exact[1:] + exact[:-1]) / 2).float()
     beyond = torch.tensor([format.largest, format.overflow_from, 2 * format.largest]).float()
@@ -125,7 +134,7 @@ def test_rounding_equals_pytorchs_at_and_beside_every_midpoint(format: Format) -
 
 
 @each_small
-def test_rounding_equals_pytorchs_on_random_bits(format: Format) -> None:
+def test_rounding_equals_pytorchs_on_random_bits(format: FloatFormat) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(-(2**31), 2**31, (200_000,), generator=generator).to(torch.int32).view(torch.float32)
     assert same(round_to(x, format, saturate=as_pytorch(format)), x.to(format.dtype).float())
@@ -178,7 +187,7 @@ def test_dead_zone_and_overflow_begin_where_pytorchs_do() -> None:
 
 
 @each_small
-def test_spacing_is_the_distance_to_the_next_number(format: Format) -> None:
+def test_spacing_is_the_distance_to_the_next_number(format: FloatFormat) -> None:
     held = numbers(format, 0)
     assert torch.equal(spacing(held[:-1], format), held.diff())
     assert [format.spacing(float(x)) for x in held[:-1:53]] == held.diff()[::53].tolist()
@@ -209,7 +218,7 @@ def test_stochastic_rounding_is_right_on_average() -> None:
     generator = torch.Generator().manual_seed(1)
     for format, x in itertools.product(("bf16", "e4m3", "e5m2"), (1.03, -1.03, 3e-3, 0.0)):
         draws = round_stochastically(torch.full((40_000,), x), format, generator).double()
-        step = named(format).spacing(x)
+        step = format_by_name(format).spacing(x)
         assert draws.unique().numel() <= 2
         assert abs(float(draws.mean()) - float(torch.tensor(x))) < 4 * step / math.sqrt(40_000)
     assert round_stochastically(torch.tensor([math.inf, 1e9]), "e4m3").tolist() == [math.inf, 448]

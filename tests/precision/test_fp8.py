@@ -11,9 +11,9 @@ import torch
 from interpreted import needs_triton
 from torch import nn
 
-from gpuguide.precision import Fp8Linear, fp8_product, quantize_fp8, round_to, to_fp8
-from gpuguide.precision.formats import BF16, E4M3, E5M2, Format
-from gpuguide.precision.fp8 import Recipe, quantize_fp8_twice
+from gpuguide.precision import Fp8Linear, fp8_matmul, quantize_fp8, round_to, to_fp8
+from gpuguide.precision.formats import BF16, E4M3, E5M2, FloatFormat
+from gpuguide.precision.fp8 import Recipe, quantize_fp8_with_transpose
 from gpuguide.precision.fp8.matrix import SMALLEST_SCALE
 
 RECIPES: list[Recipe] = ["tensor", "block"]
@@ -23,7 +23,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def rounded(x: torch.Tensor, format: Format, recipe: Recipe, square: bool = False) -> torch.Tensor:
+def rounded(x: torch.Tensor, format: FloatFormat, recipe: Recipe, square: bool = False) -> torch.Tensor:
     """What fp8 makes of a matrix, block by block, by :func:`round_to`."""
     if recipe == "tensor":
         scale = x.abs().max() / format.largest
@@ -52,17 +52,20 @@ def test_result_and_gradients_are_products_of_rounded_matrices(recipe: Recipe) -
     y = layer(x)
     y.backward(gradient)
     flat, weight = x.detach().flatten(0, 1), layer.weight.detach()
-    narrow = gradient.flatten(0, 1)
+    quantized = gradient.flatten(0, 1)
     expected = rounded(flat, E4M3, recipe) @ rounded(weight, E4M3, recipe, square=True).t()
     torch.testing.assert_close(y.flatten(0, 1), expected + layer.bias, rtol=1e-5, atol=1e-5)
-    of_x = rounded(narrow, E5M2, recipe) @ rounded(weight, E4M3, recipe, square=True)
+    x_gradient = rounded(quantized, E5M2, recipe) @ rounded(weight, E4M3, recipe, square=True)
     assert x.grad is not None
-    torch.testing.assert_close(x.grad.flatten(0, 1), of_x, rtol=1e-5, atol=1e-7)
-    turned, turned_x = rounded(narrow.t().contiguous(), E5M2, recipe), rounded(flat.t().contiguous(), E4M3, recipe)
+    torch.testing.assert_close(x.grad.flatten(0, 1), x_gradient, rtol=1e-5, atol=1e-7)
+    transposed, transposed_x = (
+        rounded(quantized.t().contiguous(), E5M2, recipe),
+        rounded(flat.t().contiguous(), E4M3, recipe),
+    )
     assert layer.weight.grad is not None
-    torch.testing.assert_close(layer.weight.grad, turned @ turned_x.t(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(layer.weight.grad, transposed @ transposed_x.t(), rtol=1e-5, atol=1e-6)
     assert layer.bias.grad is not None
-    torch.testing.assert_close(layer.bias.grad, narrow.sum(0))
+    torch.testing.assert_close(layer.bias.grad, quantized.sum(0))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -92,11 +95,11 @@ def test_an_outlier_costs_the_whole_tensor_and_one_block_only() -> None:
 
 
 @pytest.mark.parametrize("format", [E4M3, E5M2])
-def test_products_equal_pytorchs(format: Format) -> None:
+def test_products_equal_pytorchs(format: FloatFormat) -> None:
     """PyTorch's product has an implementation for the CPU, too."""
     a, b = quantize_fp8(normal(32, 64), format), quantize_fp8(normal(48, 64, seed=1), E4M3)
     theirs = torch._scaled_mm(a.values, b.values.t(), scale_a=a.scales, scale_b=b.scales, out_dtype=torch.bfloat16)
-    torch.testing.assert_close(fp8_product(a, b), theirs, rtol=2**-7, atol=1e-3)
+    torch.testing.assert_close(fp8_matmul(a, b), theirs, rtol=2**-7, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 130), (129, 128), (257, 5)])
@@ -109,20 +112,20 @@ def test_any_shape_is_read_back_within_half_a_step(shape: tuple[int, int], block
 
 
 @pytest.mark.parametrize("format", [E4M3, E5M2])
-def test_a_matrix_is_stored_as_it_is_and_turned(format: Format) -> None:
+def test_a_matrix_is_stored_with_its_transpose(format: FloatFormat) -> None:
     x = normal(48, 80)
-    narrow, turned = quantize_fp8_twice(x, format)
-    assert bool((narrow.values.float() == quantize_fp8(x, format).values.float()).all())
-    assert turned.values.is_contiguous()
-    assert torch.equal(turned.dequantize(), narrow.dequantize().t())
+    quantized, transposed = quantize_fp8_with_transpose(x, format)
+    assert bool((quantized.values.float() == quantize_fp8(x, format).values.float()).all())
+    assert transposed.values.is_contiguous()
+    assert torch.equal(transposed.dequantize(), quantized.dequantize().t())
     with pytest.raises(ValueError, match=r"A matrix becomes e4m3 or e5m2; given \(3,\) and e4m3"):
-        quantize_fp8_twice(x[0, :3])
+        quantize_fp8_with_transpose(x[0, :3])
 
 
 def test_an_empty_matrix_stays_empty() -> None:
-    narrow, turned = quantize_fp8_twice(torch.zeros(0, 48))
-    assert (narrow.values.shape, turned.values.shape) == ((0, 48), (48, 0))
-    assert float(narrow.scales) == SMALLEST_SCALE
+    quantized, transposed = quantize_fp8_with_transpose(torch.zeros(0, 48))
+    assert (quantized.values.shape, transposed.values.shape) == ((0, 48), (48, 0))
+    assert float(quantized.scales) == SMALLEST_SCALE
 
 
 def test_zeros_stay_and_what_is_not_finite_becomes_nan() -> None:
@@ -201,13 +204,13 @@ def test_bad_input_is_named() -> None:
         quantize_fp8(torch.ones(3, 3), BF16)
     with pytest.raises(ValueError, match="have no size"):
         quantize_fp8(torch.ones(3, 3), block=(0, 1))
-    wide, narrow = quantize_fp8(torch.ones(4, 8), E5M2), quantize_fp8(torch.ones(4, 6), E5M2)
+    wide, quantized = quantize_fp8(torch.ones(4, 8), E5M2), quantize_fp8(torch.ones(4, 6), E5M2)
     with pytest.raises(ValueError, match=r"\(4, 8\) and \(4, 6\) do not fit"):
-        fp8_product(wide, narrow)
+        fp8_matmul(wide, quantized)
     with pytest.raises(ValueError, match="Both matrices are e5m2"):
-        fp8_product(wide, wide)
-    with pytest.raises(ValueError, match="cannot be turned"):
-        quantize_fp8(torch.ones(4, 8), block=(1, 4)).transposed()
+        fp8_matmul(wide, wide)
+    with pytest.raises(ValueError, match="transpose"):
+        quantize_fp8(torch.ones(4, 8), block=(1, 4)).transpose()
 
 
 # --- on the GPU ----------------------------------------------------------------------------------------
@@ -232,28 +235,28 @@ def scale_and_multiply(shape: tuple[int, int]) -> None:
 
     for largest in (E4M3.largest, E5M2.largest):
         for x in (normal(*shape), normal(*shape).bfloat16(), torch.zeros(shape), normal(*shape) * 1e-42):
-            shares, turned, scale = kernels.quantize(x, torch.float16, largest, SMALLEST_SCALE, turned=True)
+            shares, transposed, scale = kernels.quantize(x, torch.float16, largest, SMALLEST_SCALE, transposed=True)
             assert float(scale) == max(float(x.float().abs().max() / largest), SMALLEST_SCALE)
             assert torch.equal(shares, (x.float() * scale.reciprocal()).half())
-            assert torch.equal(turned, shares.t())
+            assert torch.equal(transposed, shares.t())
     for value in (math.inf, -math.inf, math.nan):
         x = normal(*shape)
         x[-1, -1] = value
-        shares, turned, scale = kernels.quantize(x, torch.float16, 448.0, SMALLEST_SCALE, turned=False)
-        assert turned.numel() == 0
+        shares, transposed, scale = kernels.quantize(x, torch.float16, 448.0, SMALLEST_SCALE, transposed=False)
+        assert transposed.numel() == 0
         assert not bool(scale.isfinite())
         assert bool((shares.float() * scale).isnan().all())
 
 
 @needs_triton
 @pytest.mark.parametrize("given", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize(("narrow", "largest"), [("fp8e4nv", E4M3.largest), ("fp8e5", E5M2.largest)])
-def test_no_rounded_pair_is_both_packed_and_taken_apart(given: str, narrow: str, largest: float) -> None:
+@pytest.mark.parametrize(("quantized", "largest"), [("fp8e4nv", E4M3.largest), ("fp8e5", E5M2.largest)])
+def test_no_rounded_pair_is_both_packed_and_taken_apart(given: str, quantized: str, largest: float) -> None:
     """Compiled for Hopper, where Triton's assembler mixes up registers if one is."""
-    interpreted.run(__file__, f"use_each_pair_in_one_way({given!r}, {narrow!r}, {largest})", interpret=False)
+    interpreted.run(__file__, f"use_each_pair_in_one_way({given!r}, {quantized!r}, {largest})", interpret=False)
 
 
-def use_each_pair_in_one_way(given: str, narrow: str, largest: float) -> None:
+def use_each_pair_in_one_way(given: str, quantized: str, largest: float) -> None:
     """Assert that what is rounded is packed into words of 32 bits, and nothing else happens to it."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -261,9 +264,15 @@ def use_each_pair_in_one_way(given: str, narrow: str, largest: float) -> None:
 
     from gpuguide.precision.fp8 import kernels
 
-    constants = {"LARGEST": largest, "SMALLEST_SCALE": SMALLEST_SCALE, "PARTS": kernels.PARTS, "TURNED": True}
+    constants = {"LARGEST": largest, "SMALLEST_SCALE": SMALLEST_SCALE, "PARTS": kernels.PARTS, "TRANSPOSED": True}
     constants |= {"BITS": triton.language.uint8, "ROWS": kernels.TILE[0], "COLUMNS": kernels.TILE[1]}
-    types = {"x": f"*{given}", "parts": "*i32", "values": f"*{narrow}", "turned": f"*{narrow}", "scale": "*fp32"}
+    types = {
+        "x": f"*{given}",
+        "parts": "*i32",
+        "values": f"*{quantized}",
+        "transposed": f"*{quantized}",
+        "scale": "*fp32",
+    }
     names = kernels.quantize_kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in (*types, "rows", "columns")}
@@ -285,27 +294,27 @@ def use_each_pair_in_one_way(given: str, narrow: str, largest: float) -> None:
 @pytest.mark.parametrize("format", [E4M3, E5M2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_kernels_give_the_bits_of_the_reference(
-    fp8_gpu: torch.device, dtype: torch.dtype, format: Format, shape: tuple[int, int]
+    fp8_gpu: torch.device, dtype: torch.dtype, format: FloatFormat, shape: tuple[int, int]
 ) -> None:
     x = normal(*shape).to(dtype)
-    narrow, turned = quantize_fp8_twice(x.to(fp8_gpu), format)
+    quantized, transposed = quantize_fp8_with_transpose(x.to(fp8_gpu), format)
     right = quantize_fp8(x, format)
-    assert torch.equal(narrow.scales.cpu(), right.scales)
-    assert torch.equal(narrow.values.cpu().view(torch.uint8), right.values.view(torch.uint8))
-    assert torch.equal(turned.values.view(torch.uint8), narrow.values.view(torch.uint8).t())
+    assert torch.equal(quantized.scales.cpu(), right.scales)
+    assert torch.equal(quantized.values.cpu().view(torch.uint8), right.values.view(torch.uint8))
+    assert torch.equal(transposed.values.view(torch.uint8), quantized.values.view(torch.uint8).t())
     alone = quantize_fp8(x.to(fp8_gpu).t(), format)
-    assert torch.equal(alone.values.view(torch.uint8), turned.values.view(torch.uint8))
+    assert torch.equal(alone.values.view(torch.uint8), transposed.values.view(torch.uint8))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("x", [torch.zeros(0, 48), normal(32, 48).double()], ids=["empty", "float64"])
 def test_what_the_kernels_do_not_take_goes_to_the_reference(fp8_gpu: torch.device, x: torch.Tensor) -> None:
     """A GPU divides by a number in another way than a CPU, so a scale may differ in its last bit."""
-    narrow, turned = quantize_fp8_twice(x.to(fp8_gpu))
-    assert torch.equal(turned.dequantize(), narrow.dequantize().t())
+    quantized, transposed = quantize_fp8_with_transpose(x.to(fp8_gpu))
+    assert torch.equal(transposed.dequantize(), quantized.dequantize().t())
     right = quantize_fp8(x)
-    torch.testing.assert_close(narrow.scales.cpu(), right.scales, rtol=1e-6, atol=0)
-    torch.testing.assert_close(narrow.dequantize().cpu(), right.dequantize(), rtol=2**-3 + 1e-5, atol=0)
+    torch.testing.assert_close(quantized.scales.cpu(), right.scales, rtol=1e-6, atol=0)
+    torch.testing.assert_close(quantized.dequantize().cpu(), right.dequantize(), rtol=2**-3 + 1e-5, atol=0)
 
 
 @pytest.mark.gpu
@@ -315,11 +324,11 @@ def test_kernels_that_are_kept_are_for_aligned_matrices_alone(fp8_gpu: torch.dev
     assert flat.data_ptr() % 16 == 4
     matrices = [normal(*shape).to(fp8_gpu) for shape in ((64, 128), (512, 256), (64, 120), (1024, 16))]
     for x in (*matrices, flat.view(64, 128), matrices[0] * 2):
-        narrow, turned = quantize_fp8_twice(x)
+        quantized, transposed = quantize_fp8_with_transpose(x)
         right = quantize_fp8(x.cpu())
-        assert torch.equal(narrow.scales.cpu(), right.scales)
-        assert torch.equal(narrow.values.cpu().view(torch.uint8), right.values.view(torch.uint8))
-        assert torch.equal(turned.values.view(torch.uint8), narrow.values.view(torch.uint8).t())
+        assert torch.equal(quantized.scales.cpu(), right.scales)
+        assert torch.equal(quantized.values.cpu().view(torch.uint8), right.values.view(torch.uint8))
+        assert torch.equal(transposed.values.view(torch.uint8), quantized.values.view(torch.uint8).t())
 
 
 @pytest.mark.gpu
@@ -333,8 +342,8 @@ def test_what_is_not_finite_becomes_nan_on_a_gpu_too(fp8_gpu: torch.device, valu
 @pytest.mark.gpu
 def test_the_operator_is_one_of_pytorch(fp8_gpu: torch.device) -> None:
     arguments = (normal(64, 48).to(fp8_gpu), torch.float8_e4m3fn, E4M3.largest, SMALLEST_SCALE)
-    for turned in (True, False):
-        torch.library.opcheck(torch.ops.gpuguide.quantize_fp8.default, (*arguments, turned))
+    for transposed in (True, False):
+        torch.library.opcheck(torch.ops.gpuguide.quantize_fp8.default, (*arguments, transposed))
 
 
 @pytest.mark.gpu

@@ -22,14 +22,14 @@ SHAPES = [(1, 16, 16), (40, 48, 33), (130, 80, 70)]
 """Rows, inner, columns; with tiles of 32 x 64, several for a program"""
 
 
-def draw(format: str, shape: tuple[int, int, int], turned: bool, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(format: str, shape: tuple[int, int, int], transposed: bool, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two matrices, the second of which lies in memory as asked."""
     generator = torch.Generator().manual_seed(0)
     rows, inner, columns = shape
     one, other = FORMATS[format]
     left = torch.randn(rows, inner, generator=generator).to(one)
     right = torch.randn(columns, inner, generator=generator).to(other)
-    if turned:
+    if transposed:
         return left.to(device), right.to(device).t()
     width = (columns + 7) // 8 * 8  # rows begin at multiples of 16 bytes
     room = torch.zeros(inner, width, dtype=other, device=device)
@@ -46,22 +46,22 @@ def agree(left: torch.Tensor, right: torch.Tensor, result: torch.Tensor, scale: 
     assert error < limit, error
 
 
-def compare(device: str, format: str, shape: tuple[int, int, int], turned: bool) -> None:
+def compare(device: str, format: str, shape: tuple[int, int, int], transposed: bool) -> None:
     """Compare with float64, in small tiles, also in halves and one tile a program, with scales and without."""
-    from gpuguide.precision.matmul import Tiling, matmul
+    from gpuguide.precision.matmul import MatmulTiling, matmul
 
-    left, right = draw(format, shape, turned, device)
-    tiling = Tiling(32, 64, 64, stages=2, warps=4, group=2)
+    left, right = draw(format, shape, transposed, device)
+    tiling = MatmulTiling(32, 64, 64, stages=2, warps=4, group=2)
     agree(left, right, matmul(left, right, tiling=tiling))
     scales = (torch.tensor(0.5, device=device), torch.tensor(3.0, device=device))
-    halves = Tiling(32, 64, 64, stages=2, warps=4, group=3, halves=True, persistent=False)
+    halves = MatmulTiling(32, 64, 64, stages=2, warps=4, group=3, halves=True, persistent=False)
     agree(left, right, matmul(left, right, scales=scales, dtype=torch.float32, tiling=halves, fast=False), 1.5)
 
 
 @needs_triton
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("format", ["fp16", "e4m3", "e5m2-e4m3"])  # the interpreter multiplies no bf16
-def test_interpreted_with_the_second_matrix_turned(format: str, shape: tuple[int, int, int]) -> None:
+def test_interpreted_with_the_second_matrix_transposed(format: str, shape: tuple[int, int, int]) -> None:
     interpreted.run(__file__, f"compare('cpu', {format!r}, {shape}, True)")
 
 
@@ -75,9 +75,9 @@ def test_interpreted_with_the_second_matrix_as_it_is() -> None:
 def test_every_tile_has_its_place_and_groups_of_rows_are_finished_one_by_one(
     down: int, across: int, group: int
 ) -> None:
-    from gpuguide.precision.matmul import place_of
+    from gpuguide.precision.matmul import tile_position
 
-    taken = [place_of.fn(tile, down, across, group) for tile in range(down * across)]
+    taken = [tile_position.fn(tile, down, across, group) for tile in range(down * across)]
     assert sorted(taken) == [(row, column) for row in range(down) for column in range(across)]
     groups = [row // group for row, _ in taken]
     assert groups == sorted(groups)
@@ -163,7 +163,7 @@ def machine_code(kernel: Any, folder: Path) -> str:
 
 
 def compiled_for_hopper(tiling: Any, format: str, fast: bool = True) -> Any:
-    """Return the kernel, with the second matrix turned."""
+    """Return the kernel, with the second matrix transposed."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -194,11 +194,11 @@ def test_bad_input_is_named() -> None:
     from gpuguide.precision.matmul import matmul
 
     half, full = torch.ones(16, 16, dtype=torch.bfloat16), torch.ones(16, 16)
-    narrow = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    quantized = torch.ones(16, 16).to(torch.float8_e4m3fn)
     with pytest.raises(TypeError, match="both fp16 or both fp8; given"):
         matmul(half, full)
     with pytest.raises(TypeError, match="given"):
-        matmul(narrow, half)
+        matmul(quantized, half)
     with pytest.raises(ValueError, match=r"given \(16, 16\) and \(8, 16\)"):
         matmul(half, half[:8])
     with pytest.raises(ValueError, match="none of them 0"):
@@ -208,7 +208,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="begin at multiples of 16 bytes"):
         matmul(torch.ones(4, 5, dtype=torch.bfloat16), torch.ones(5, 16, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match="in fp8 the second matrix is the transpose"):
-        matmul(narrow, narrow)
+        matmul(quantized, quantized)
 
 
 # --- on the GPU ----------------------------------------------------------------------------------------

@@ -14,7 +14,16 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 from torch.nn import functional
 
-from gpuguide.precision import WRONG_STEPS, LossScaler, Outcome, Training, autocast, require, supported, train_step
+from gpuguide.precision import (
+    WRONG_STEPS,
+    LossScaler,
+    StepResult,
+    TrainingSetup,
+    autocast,
+    require,
+    supported_formats,
+    train_step,
+)
 
 VOCABULARY = 7
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here for torch.compile")
@@ -34,13 +43,15 @@ class Bomb(nn.Module):
         return x
 
 
-def make(format: str = "fp32", *, clip: float = 1.0, learning_rate: float = 0.1, scale: float = 2.0**16) -> Training:
+def make(
+    format: str = "fp32", *, clip: float = 1.0, learning_rate: float = 0.1, scale: float = 2.0**16
+) -> TrainingSetup:
     """A small model, with a schedule that halves the learning rate at each step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, 8), Bomb(), nn.Linear(8, VOCABULARY))
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    return Training(model, optimizer, LossScaler(scale), schedule, format, clip)
+    return TrainingSetup(model, optimizer, LossScaler(scale), schedule, format, clip)
 
 
 def batches(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -55,7 +66,9 @@ def batches(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def whole_batch_gradients(training: Training, parts: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+def whole_batch_gradients(
+    training: TrainingSetup, parts: list[tuple[torch.Tensor, torch.Tensor]]
+) -> list[torch.Tensor]:
     """The gradients of the mean loss of all targets, in one piece and without a scaler."""
     model = copy.deepcopy(training.model)
     logits = torch.cat([model(inputs).flatten(0, 1) for inputs, _ in parts])
@@ -63,11 +76,11 @@ def whole_batch_gradients(training: Training, parts: list[tuple[torch.Tensor, to
     return [each.grad for each in model.parameters() if each.grad is not None]
 
 
-def parameters(training: Training) -> list[torch.Tensor]:
+def parameters(training: TrainingSetup) -> list[torch.Tensor]:
     return [each.detach().clone() for each in training.model.parameters()]
 
 
-def gradients(training: Training) -> list[torch.Tensor]:
+def gradients(training: TrainingSetup) -> list[torch.Tensor]:
     return [each.grad for each in training.model.parameters() if each.grad is not None]
 
 
@@ -80,7 +93,7 @@ def far(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
     return norm([one - other for one, other in zip(some, others, strict=True)]) / norm(others)
 
 
-def wrong(name: str) -> Callable[[Training, list[tuple[torch.Tensor, torch.Tensor]]], Outcome]:
+def wrong(name: str) -> Callable[[TrainingSetup, list[tuple[torch.Tensor, torch.Tensor]]], StepResult]:
     return WRONG_STEPS[name]  # type: ignore[return-value]
 
 
@@ -236,7 +249,7 @@ def capabilities() -> Iterator[tuple[tuple[int, int], tuple[str, ...]]]:
 def test_a_format_that_a_gpu_lacks_is_refused_with_those_that_it_has(
     capability: tuple[int, int], formats: tuple[str, ...]
 ) -> None:
-    assert supported("cuda", capability) == formats
+    assert supported_formats("cuda", capability) == formats
     for name in ("tf32", "fp16", "bf16", "e4m3", "e2m1"):
         if name in formats:
             assert require(name, "cuda", capability).name == name

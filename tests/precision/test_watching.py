@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpuguide.precision import autocast, exponents, gradients, shares, trace_dtypes, trace_nonfinite, unmoved
+from gpuguide.precision import autocast, exponents, gradients, shares, trace_dtypes, trace_nonfinite, unmoved_share
 from gpuguide.precision.watching import Shares
 
 
@@ -53,17 +53,17 @@ def test_scaling_lifts_what_would_underflow() -> None:
 def test_updates_below_half_a_spacing_move_nothing() -> None:
     one = torch.ones(4, dtype=torch.bfloat16)
     updates = torch.tensor([0.75 * 2.0**-8, -0.75 * 2.0**-8, 2.0**-7, 0.0])
-    assert unmoved(one, updates) == pytest.approx(1 / 3)  # below a power of two the neighbour is nearer
-    assert unmoved(one, updates, share_of_zero=True) == 0.5
-    assert unmoved(one, updates, "fp32") == 0
+    assert unmoved_share(one, updates) == pytest.approx(1 / 3)  # below a power of two the neighbour is nearer
+    assert unmoved_share(one, updates, share_of_zero=True) == 0.5
+    assert unmoved_share(one, updates, "fp32") == 0
     weights, steps = torch.randn(4000), torch.randn(4000) * 1e-3
     stored = weights.bfloat16()
     still = (stored.float() + steps).bfloat16() == stored
-    assert unmoved([stored], [steps]) == pytest.approx(float(still.float().mean()), abs=1e-3)
+    assert unmoved_share([stored], [steps]) == pytest.approx(float(still.float().mean()), abs=1e-3)
     with pytest.raises(ValueError, match="No update is other than zero"):
-        unmoved(one, torch.zeros(4))
+        unmoved_share(one, torch.zeros(4))
     with pytest.raises(ValueError, match="is no update of"):
-        unmoved(one, torch.zeros(3))
+        unmoved_share(one, torch.zeros(3))
 
 
 def test_exponents_are_those_of_frexp() -> None:

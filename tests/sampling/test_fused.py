@@ -11,22 +11,26 @@ from interpreted import needs_triton
 
 from gpuguide import logits as distributions
 from gpuguide.sampling import NO_TOKEN, reference, sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 VOCABULARIES = (1, 7, 300, 1003, 5000)
 LARGE_VOCABULARIES = (50304, 128256, 262144)
 SETTINGS = [
-    Settings(),
-    Settings(temperature=0.8, top_k=50, top_p=0.9),
-    Settings(top_k=1),
-    Settings(top_k=128, top_p=0.95),
-    Settings(top_k=129, top_p=0.95),
-    Settings(top_k=40, min_p=1.0),
-    Settings(top_k=60, top_p=1e-9),
-    Settings(temperature=1.7, top_p=0.9),
-    Settings(top_p=0.5, min_p=0.1),
+    SamplingSettings(),
+    SamplingSettings(temperature=0.8, top_k=50, top_p=0.9),
+    SamplingSettings(top_k=1),
+    SamplingSettings(top_k=128, top_p=0.95),
+    SamplingSettings(top_k=129, top_p=0.95),
+    SamplingSettings(top_k=40, min_p=1.0),
+    SamplingSettings(top_k=60, top_p=1e-9),
+    SamplingSettings(temperature=1.7, top_p=0.9),
+    SamplingSettings(top_p=0.5, min_p=0.1),
 ]
-UNLIMITED = [Settings(top_p=0.9), Settings(temperature=0.8, top_p=0.5, min_p=0.001), Settings(top_k=4000, top_p=0.95)]
+UNLIMITED = [
+    SamplingSettings(top_p=0.9),
+    SamplingSettings(temperature=0.8, top_p=0.5, min_p=0.001),
+    SamplingSettings(top_k=4000, top_p=0.95),
+]
 """Those that find top-p on the long way"""
 ACCEPTED_MASS = 1e-6
 """How far from p the sum may lie at which the long way cuts"""
@@ -50,7 +54,9 @@ def rows_of(vocab: int, device: str, seed: int = 0) -> dict[str, torch.Tensor]:
     return {name: rows.to(device) for name, rows in kinds.items()}
 
 
-def draw(rows: torch.Tensor, settings: Settings, step: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw(
+    rows: torch.Tensor, settings: SamplingSettings, step: int = 4
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return what the kernels draw, what the plain version draws, and the smallest logit that the kernels kept."""
     from gpuguide.sampling import fused
 
@@ -60,7 +66,7 @@ def draw(rows: torch.Tensor, settings: Settings, step: int = 4) -> tuple[torch.T
     return tokens, reference.sample_token(rows, seeds, steps, settings), lowest
 
 
-def kept_by_sort(rows: torch.Tensor, settings: Settings) -> torch.Tensor:
+def kept_by_sort(rows: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
     """Return which tokens the plain version keeps, in float64."""
     return distributions.adjust(rows.double(), **vars(settings)) > -torch.inf
 
@@ -70,7 +76,7 @@ def kept_from(rows: torch.Tensor, lowest: torch.Tensor) -> torch.Tensor:
     return (rows >= lowest.unsqueeze(-1)) & (rows > -torch.inf)
 
 
-def compare(rows: torch.Tensor, settings: Settings, name: str) -> None:
+def compare(rows: torch.Tensor, settings: SamplingSettings, name: str) -> None:
     """Assert that the kernels keep and draw the same as the plain version."""
     tokens, expected, lowest = draw(rows, settings)
     kept, right = kept_from(rows, lowest), kept_by_sort(rows, settings)
@@ -90,10 +96,10 @@ def same_tokens_are_kept_and_drawn(device: str) -> None:
 
 
 def formats_strides_and_leading_axes(device: str) -> None:
-    settings = Settings(0.8, 20, 0.9)
+    settings = SamplingSettings(0.8, 20, 0.9)
     wide = torch.randn(6, 1009, generator=torch.Generator().manual_seed(1)).to(device)
     for dtype in (torch.bfloat16, torch.float16):
-        for each in (settings, Settings(), Settings(top_p=0.9)):
+        for each in (settings, SamplingSettings(), SamplingSettings(top_p=0.9)):
             compare(wide[:2].to(dtype), each, str(dtype))
     shapes = {
         "cut from longer rows": wide[:, 5:905],
@@ -104,7 +110,7 @@ def formats_strides_and_leading_axes(device: str) -> None:
         "one row": wide[2],
     }
     for name, rows in shapes.items():
-        for each in (settings, Settings()):
+        for each in (settings, SamplingSettings()):
             compare(rows, each, name)
 
 
@@ -115,7 +121,12 @@ def rows_that_are_no_distribution(device: str) -> None:
         rows[0], rows[1, 3], rows[2, vocab - 1], rows[3] = -torch.inf, torch.inf, torch.nan, -torch.inf
         rows[3, vocab - 77] = -5.0
         rows[4, 10:] = -torch.inf
-        for settings in (Settings(), Settings(top_k=50, top_p=0.9), Settings(top_p=0.9), Settings(top_k=200)):
+        for settings in (
+            SamplingSettings(),
+            SamplingSettings(top_k=50, top_p=0.9),
+            SamplingSettings(top_p=0.9),
+            SamplingSettings(top_k=200),
+        ):
             tokens, expected, lowest = draw(rows, settings)
             assert tokens[:4].tolist() == [NO_TOKEN, NO_TOKEN, NO_TOKEN, vocab - 77]
             assert torch.equal(tokens, expected)
@@ -130,19 +141,32 @@ def numbers_at_the_ends(device: str) -> None:
     masked = normal.clone()
     masked[:, 100:] = torch.finfo(torch.float32).min
     for name, rows in {"huge": normal * 1e38, "denormal": normal * 1e-42, "masked": masked}.items():
-        for settings in (Settings(), Settings(top_k=5), Settings(top_k=150, top_p=0.95), Settings(top_p=0.877)):
+        for settings in (
+            SamplingSettings(),
+            SamplingSettings(top_k=5),
+            SamplingSettings(top_k=150, top_p=0.95),
+            SamplingSettings(top_p=0.877),
+        ):
             compare(rows, settings, name)
     for temperature in (1e-300, 1e-39, 1e-30, 1e30):
-        for settings in (Settings(temperature), Settings(temperature, top_k=5), Settings(temperature, min_p=0.5)):
+        for settings in (
+            SamplingSettings(temperature),
+            SamplingSettings(temperature, top_k=5),
+            SamplingSettings(temperature, min_p=0.5),
+        ):
             compare(normal, settings, "temperature")
-    compare(normal, Settings(1e-39, top_p=0.9), "temperature")
-    for settings in (Settings(top_p=5e-324), Settings(top_p=5e-324, top_k=5), Settings(min_p=5e-324)):
+    compare(normal, SamplingSettings(1e-39, top_p=0.9), "temperature")
+    for settings in (
+        SamplingSettings(top_p=5e-324),
+        SamplingSettings(top_p=5e-324, top_k=5),
+        SamplingSettings(min_p=5e-324),
+    ):
         compare(normal, settings, "smallest number")
-    for settings in (Settings(5e-324), Settings(5e-324, top_k=5), Settings(5e-324, top_p=0.9)):
+    for settings in (SamplingSettings(5e-324), SamplingSettings(5e-324, top_k=5), SamplingSettings(5e-324, top_p=0.9)):
         assert torch.equal(draw(normal, settings)[0], normal.argmax(dim=-1)), settings
     seeds = torch.tensor([SEED_OF_ZERO, SEED_OF_LARGEST_WORD], device=device)
     rows = torch.tensor([[15.0, 0.0], [-torch.inf, 0.0]], device=device)
-    for settings in (Settings(), Settings(min_p=1e-9), Settings(top_p=0.9999999)):
+    for settings in (SamplingSettings(), SamplingSettings(min_p=1e-9), SamplingSettings(top_p=0.9999999)):
         assert fused.draw(rows, seeds, torch.tensor(0, device=device), settings)[0].tolist() == [1, 1], settings
 
 
@@ -153,10 +177,10 @@ def transformers_keeps_the_same(device: str) -> None:
 
     rows = torch.randn(4, 2003, generator=torch.Generator().manual_seed(4)).to(device) * 3
     for settings in (
-        Settings(0.7, 50, 0.9, 0.02),
-        Settings(1.3, 7, 0.8),
-        Settings(1.0, 300, 0.95),
-        Settings(2.0, top_p=0.6),
+        SamplingSettings(0.7, 50, 0.9, 0.02),
+        SamplingSettings(1.3, 7, 0.8),
+        SamplingSettings(1.0, 300, 0.95),
+        SamplingSettings(2.0, top_p=0.6),
     ):
         theirs = rows.double()
         for warper, off in {
@@ -224,7 +248,7 @@ def test_large_vocabularies(vocab: int) -> None:
 def test_many_rows_draw_what_the_plain_version_draws() -> None:
     """The kernels let tokens race in fp32: about one race in a million may end otherwise."""
     rows = torch.randn(4096, 5000, generator=torch.Generator().manual_seed(5)).cuda() * 2
-    for settings in (Settings(), Settings(0.8, 50, 0.9), Settings(top_p=0.9)):
+    for settings in (SamplingSettings(), SamplingSettings(0.8, 50, 0.9), SamplingSettings(top_p=0.9)):
         tokens, expected, _ = draw(rows, settings)
         assert int((tokens != expected).sum()) <= 1, settings
 

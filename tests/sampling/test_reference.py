@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuguide import logits as distributions
 from gpuguide.sampling import NO_TOKEN, reference
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 KNOWN_ANSWERS = [
     ((0, 0, 0, 0), (0, 0), "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
@@ -63,7 +63,7 @@ def test_words_broadcast() -> None:
 
 def test_waiting_times_at_both_ends() -> None:
     """No time is zero or infinite, and a short one has all its digits."""
-    found = reference.waiting_times(torch.tensor([0, 1, 2**31, 2**32 - 1])).tolist()
+    found = reference.exponential_variates(torch.tensor([0, 1, 2**31, 2**32 - 1])).tolist()
     assert found == pytest.approx(
         [2**-33 + 2**-67, 3 * 2**-33 + 9 * 2**-67, math.log(2) + 2**-32, 33 * math.log(2)], rel=1e-15
     )
@@ -72,7 +72,7 @@ def test_waiting_times_at_both_ends() -> None:
 def test_waiting_times_are_exponentially_distributed() -> None:
     """Kolmogorov's distance; a larger one than this has a chance of one in a thousand."""
     words = reference.random_words(torch.tensor(11), torch.arange(100_000), torch.tensor(0))
-    times = reference.waiting_times(words).sort().values
+    times = reference.exponential_variates(words).sort().values
     expected = -torch.expm1(-times)
     place = torch.arange(len(times), dtype=torch.float64) / len(times)
     distance = float(torch.maximum((expected - place).abs().max(), (expected - place - 1 / len(times)).abs().max()))
@@ -85,15 +85,15 @@ def test_the_shortest_and_the_longest_time_lose_no_token() -> None:
     words = reference.random_words(seeds, torch.tensor(1), torch.tensor(0))
     assert words.tolist() == [0, 2**32 - 1]
     values = torch.tensor([[15.0, 0.0], [-torch.inf, 0.0]])
-    assert reference.sample_token(values, seeds, torch.tensor(0), Settings()).tolist() == [1, 1]
+    assert reference.sample_token(values, seeds, torch.tensor(0), SamplingSettings()).tolist() == [1, 1]
     level = torch.zeros(1, 2)
-    assert reference.sample_token(level, seeds[1:], torch.tensor(0), Settings()).tolist() == [0]
+    assert reference.sample_token(level, seeds[1:], torch.tensor(0), SamplingSettings()).tolist() == [0]
 
 
 def test_the_token_is_the_first_of_a_race() -> None:
     """Against the definition: times divided by probabilities, one token after the other."""
     values = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
-    seeds, settings = torch.arange(20) * 13, Settings(temperature=0.7, top_k=9, top_p=0.8)
+    seeds, settings = torch.arange(20) * 13, SamplingSettings(temperature=0.7, top_k=9, top_p=0.8)
     found = reference.sample_token(values, seeds, torch.tensor(3), settings)
     kept = distributions.adjust(values.double(), temperature=0.7, top_k=9, top_p=0.8)
     shares = torch.softmax(kept, dim=-1).tolist()
@@ -113,8 +113,8 @@ def test_which_rows_are_distributions(temperature: float) -> None:
     rows[3] = torch.tensor([-math.inf, 5.0, -math.inf, -math.inf])
     assert reference.is_distribution(rows).tolist() == [False, False, False, True, True]
     if temperature:
-        found = reference.sample_token(rows, torch.arange(5), torch.tensor(0), Settings())
+        found = reference.sample_token(rows, torch.arange(5), torch.tensor(0), SamplingSettings())
     else:
-        found = reference.most_likely(rows)
+        found = reference.greedy_tokens(rows)
     assert found[:4].tolist() == [NO_TOKEN, NO_TOKEN, NO_TOKEN, 1]
     assert 0 <= found[4] < 4

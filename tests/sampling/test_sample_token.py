@@ -41,7 +41,7 @@ def shares(settings: dict[str, float]) -> tuple[torch.Tensor, torch.Tensor]:
     return row, torch.softmax(distributions.adjust(row.double(), **settings), dim=-1)  # type: ignore[arg-type]
 
 
-def chance(counts: torch.Tensor, expected: torch.Tensor) -> float:
+def p_value(counts: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the p-value of Pearson's chi-square test."""
     statistic = ((counts - expected).square() / expected).sum()
     return float(torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2).double(), statistic / 2))
@@ -58,7 +58,7 @@ def test_a_million_draws_follow_the_exact_distribution(device: str, settings: di
         drawn = sample_token(rows, seeds, step=step, **settings)  # type: ignore[arg-type]
         counts += torch.bincount(drawn, minlength=VOCAB).cpu()
     assert not counts[exact == 0].any(), "a token was drawn that is not kept"
-    assert chance(counts[exact > 0].double(), DRAWS * exact[exact > 0]) > 1e-3
+    assert p_value(counts[exact > 0].double(), DRAWS * exact[exact > 0]) > 1e-3
     assert float((counts / DRAWS - exact).abs().sum() / 2) < 3e-3
 
 
@@ -74,7 +74,7 @@ def test_one_draw_says_nothing_about_the_next(device: str) -> None:
         among = pairs[likely][:, likely].flatten()
         expected = (exact[likely].unsqueeze(1) * exact[likely]).flatten()
         assert len(among) >= 25
-        assert chance(among, expected * (among.sum() / expected.sum())) > 1e-3
+        assert p_value(among, expected * (among.sum() / expected.sum())) > 1e-3
 
 
 @on_each_device

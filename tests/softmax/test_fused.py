@@ -121,31 +121,31 @@ def test_kernels_interpreted(part: str) -> None:
 
 @needs_triton
 def test_a_row_of_more_pieces_than_can_run_at_the_same_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuguide.softmax.fused import Cut
+    from gpuguide.softmax.fused import RowSplit
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=20))
     device = torch.device("cuda")
-    Cut.of(20 * 16384, 2).check_room(device)
+    RowSplit.from_size(20 * 16384, 2).check_occupancy(device)
     with pytest.raises(ValueError, match=r"A row of 21 pieces .* this GPU has fewer: use torch\.softmax"):
-        Cut.of(20 * 16384 + 1, 2).check_room(device)
+        RowSplit.from_size(20 * 16384 + 1, 2).check_occupancy(device)
 
 
 @needs_triton
 def test_pieces_cover_a_row_and_begin_where_wide_loads_may() -> None:
     """Without a launch: the kernels' grid is arithmetic."""
-    from gpuguide.softmax.fused import Cut
+    from gpuguide.softmax.fused import RowSplit
 
     for columns in (1, 63, 64, 65, 1000, 8192, 8193, 50257, 128256, 262144):
         for element_size in (2, 4):
             for piece_bytes in (128, 16384, 32768):
-                cut = Cut.of(columns, element_size, piece_bytes)
-                assert (cut.pieces - 1) * cut.length < columns <= cut.pieces * cut.length
-                assert cut.length % 64 == 0
-                assert cut.length <= cut.block
-                assert cut.block & (cut.block - 1) == 0
-                assert cut.slots == 1 if cut.pieces == 1 else cut.slots >= cut.pieces
-                assert cut.slots & (cut.slots - 1) == 0
-                assert 1 <= cut.warps <= 32
+                split = RowSplit.from_size(columns, element_size, piece_bytes)
+                assert (split.pieces - 1) * split.length < columns <= split.pieces * split.length
+                assert split.length % 64 == 0
+                assert split.length <= split.block
+                assert split.block & (split.block - 1) == 0
+                assert split.slots == 1 if split.pieces == 1 else split.slots >= split.pieces
+                assert split.slots & (split.slots - 1) == 0
+                assert 1 <= split.warps <= 32
 
 
 # --- on a GPU ----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Attention: as it is defined, a tile at a time, and for use.
+"""Attention: reference, tiled version, and kernels.
 
-:func:`attention` is for use. It takes what is given, chooses who computes it, and :func:`choose` says why.
-:mod:`~gpuguide.attention.reference` explains what is computed, :mod:`~gpuguide.attention.tiled` how it is done without
-storing the scores, and :mod:`~gpuguide.attention.cost` predicts what both cost.
+:func:`attention` chooses the fastest backend for its arguments, and :func:`choose` returns that backend with the
+reason. :mod:`~gpuguide.attention.reference` defines attention, :mod:`~gpuguide.attention.tiled` computes it without
+storing the scores, and :mod:`~gpuguide.attention.cost` predicts the time and memory of both.
 
 Queries are ``(batch, heads, queries, head_dim)``, keys and values ``(batch, kv_heads, keys, head_dim)``. Causal means
 that the last query sees all keys, and each one before it one key less.
@@ -14,10 +14,10 @@ import torch
 
 from gpuguide.attention import flash, sdpa
 from gpuguide.attention.checks import check
-from gpuguide.attention.choice import BACKENDS, OURS, Choice, check_backend, choose, decide, in_autocast_type
+from gpuguide.attention.choice import BACKENDS, OURS, BackendChoice, cast_for_autocast, check_backend, choose, decide
 from gpuguide.attention.reference import scale_or_default
 
-__all__ = ["BACKENDS", "Choice", "attention", "choose"]
+__all__ = ["BACKENDS", "BackendChoice", "attention", "choose"]
 
 
 def attention(
@@ -30,7 +30,7 @@ def attention(
     scale: float | None = None,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """Return attention, by the fastest that takes the inputs: our kernels or one of PyTorch's. It has gradients.
+    """Return attention by the fastest backend for the inputs: our kernels or one of PyTorch's. It has gradients.
 
     It can be compiled (``torch.compile(fullgraph=True)``), mapped (:func:`torch.vmap`) and transformed
     (:func:`torch.func.grad`). For windows, soft caps and other functions of single scores there is
@@ -47,39 +47,39 @@ def attention(
     q : torch.Tensor
         ``(batch, heads, queries, head_dim)``, in bf16, fp16, fp32 or float64. Under autocast all three are cast.
     k, v : torch.Tensor
-        ``(batch, kv_heads, keys, head_dim)``, of the same format and on the same device. ``heads`` is a multiple of
+        ``(batch, kv_heads, keys, head_dim)``, of the same dtype and on the same device. ``heads`` is a multiple of
         ``kv_heads``; neighbouring heads of queries share one.
     causal : bool
         Hide from each query the keys after its own position: query ``i`` sees key ``j`` if
         ``j <= i + keys - queries``. This is not PyTorch's ``is_causal`` if the lengths differ.
     mask : torch.Tensor, optional
-        Of a shape that broadcasts to ``(batch, heads, queries, keys)``. Boolean: true where a query sees a key.
-        In the format of ``q``: added to the scores.
+        Mask that broadcasts to ``(batch, heads, queries, keys)``. Boolean: true where a query sees a key.
+        In the dtype of ``q``: added to the scores.
     scale : float, optional
-        What scores are multiplied by; ``1 / sqrt(head_dim)`` by default.
+        Factor of the scores; ``1 / sqrt(head_dim)`` by default.
     backend : str, optional
-        One of :data:`~gpuguide.attention.choice.BACKENDS`; by default what :func:`choose` says.
+        One of :data:`~gpuguide.attention.choice.BACKENDS`; by default the one that :func:`choose` returns.
 
     Returns
     -------
     torch.Tensor
-        ``(batch, heads, queries, head_dim)``, in the format of ``q``. Zeros for a query that sees no key.
+        ``(batch, heads, queries, head_dim)``, in the dtype of ``q``. Zeros for a query that sees no key.
 
     Raises
     ------
     ValueError
-        If shapes, formats or devices do not fit, a mask comes together with ``causal``, or one of our kernels was asked
-        for and cannot do it.
+        If shapes, dtypes or devices do not fit, a mask is passed together with ``causal``, or ``backend`` names one of
+        our kernels that does not support the call.
     RuntimeError
-        If one of PyTorch's kernels was asked for and cannot do it.
+        If ``backend`` names one of PyTorch's kernels that does not support the call.
     """
-    q, k, v = (in_autocast_type(tensor) for tensor in (q, k, v))
-    mask = None if mask is None else in_autocast_type(mask)
+    q, k, v = (cast_for_autocast(tensor) for tensor in (q, k, v))
+    mask = None if mask is None else cast_for_autocast(mask)
     check(q, k, v, causal, mask)
     if backend is not None:
         check_backend(backend, q, k, v, mask)
-    computing = backend or decide(q, k, v, causal, mask)[0]
+    kernel = backend or decide(q, k, v, causal, mask)[0]
     factor = scale_or_default(scale, q.shape[-1])
-    if computing in OURS:
-        return flash.flash_attention(q, k, v, causal=causal, scale=factor, by_hand=computing == "gluon")
-    return sdpa.attention(q, k, v, causal=causal, mask=mask, scale=factor, kernel=computing, alone=computing == backend)
+    if kernel in OURS:
+        return flash.flash_attention(q, k, v, causal=causal, scale=factor, backend=kernel)
+    return sdpa.attention(q, k, v, causal=causal, mask=mask, scale=factor, kernel=kernel, exclusive=kernel == backend)

@@ -1,23 +1,23 @@
-"""What is refused: shapes, formats, devices and masks that do not fit each other."""
+"""Checks of the arguments of attention: shapes, dtypes, devices and masks."""
 
 from __future__ import annotations
 
 import torch
 
-FORMATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, mask: torch.Tensor | None) -> None:
-    """Raise ``ValueError``, which says what was expected and what was given."""
-    given = f"given {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
+    """Raise ``ValueError`` with the expected and the actual value if the arguments do not fit each other."""
+    shapes = f"given {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
     if not q.ndim == k.ndim == v.ndim == 4:
-        raise ValueError(f"q, k and v must be (batch, heads, length, head_dim); {given}")
+        raise ValueError(f"q, k and v must be (batch, heads, length, head_dim); {shapes}")
     if k.shape != v.shape:
         raise ValueError(f"k and v must have the same shape; given {tuple(k.shape)} and {tuple(v.shape)}.")
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"q, k and v must agree in batch and head_dim; {given}")
+        raise ValueError(f"q, k and v must agree in batch and head_dim; {shapes}")
     if q.shape[3] == 0:
-        raise ValueError(f"head_dim must be at least 1; {given}")
+        raise ValueError(f"head_dim must be at least 1; {shapes}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(
             f"The heads of q must be a multiple of those of k and v, which they share; "
@@ -26,11 +26,11 @@ def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, mask:
     if not q.device == k.device == v.device:
         raise ValueError(f"q, k and v must be on one device; given {q.device}, {k.device} and {v.device}.")
     if not q.dtype == k.dtype == v.dtype:
-        names = f"{name_of(q.dtype)}, {name_of(k.dtype)} and {name_of(v.dtype)}"
-        raise ValueError(f"q, k and v must have one format; given {names}.")
-    if q.dtype not in FORMATS:
-        known = ", ".join(name_of(dtype) for dtype in FORMATS)
-        raise ValueError(f"q, k and v are {name_of(q.dtype)}; convert them to one of {known}.")
+        names = f"{dtype_name(q.dtype)}, {dtype_name(k.dtype)} and {dtype_name(v.dtype)}"
+        raise ValueError(f"q, k and v must have one dtype; given {names}.")
+    if q.dtype not in DTYPES:
+        known = ", ".join(dtype_name(dtype) for dtype in DTYPES)
+        raise ValueError(f"q, k and v are {dtype_name(q.dtype)}; convert them to one of {known}.")
     if mask is not None:
         check_mask(mask, q, k, causal)
 
@@ -46,22 +46,22 @@ def check_mask(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor, causal: boo
         raise ValueError(f"The mask must be on the device of q; given {mask.device} and {q.device}.")
     if mask.dtype not in (torch.bool, q.dtype):
         raise ValueError(
-            f"The mask must be boolean, true where a query sees a key, or {name_of(q.dtype)} like q; "
-            f"given {name_of(mask.dtype)}."
+            f"The mask must be boolean, true where a query sees a key, or {dtype_name(q.dtype)} like q; "
+            f"given {dtype_name(mask.dtype)}."
         )
-    wanted = (*q.shape[:3], k.shape[2])
+    full_shape = (*q.shape[:3], k.shape[2])
     if mask.ndim > 4 or any(
-        size not in (1, whole) for size, whole in zip(mask.shape[::-1], wanted[::-1], strict=False)
+        size not in (1, full_size) for size, full_size in zip(mask.shape[::-1], full_shape[::-1], strict=False)
     ):
         raise ValueError(
-            f"The mask must broadcast to (batch, heads, queries, keys), here {wanted}; given {tuple(mask.shape)}."
+            f"The mask must broadcast to (batch, heads, queries, keys), here {full_shape}; given {tuple(mask.shape)}."
         )
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """Return the name of a format as one writes it.
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without its module.
 
-    >>> name_of(torch.bfloat16)
+    >>> dtype_name(torch.bfloat16)
     'bfloat16'
     """
     return str(dtype).removeprefix("torch.")

@@ -1,15 +1,15 @@
-"""Flash attention for use: our kernels as operators of PyTorch, with gradients.
+"""FlashAttention as operators of PyTorch, with gradients.
 
-An operator is what the rest of PyTorch knows a kernel by. ``torch.compile`` puts it into its graph without looking
-inside, a fake tensor gets the shapes of its results, ``torch.vmap`` makes a mapped dimension part of the batch, and
-autograd asks for its gradients. There is one for each launch:
+PyTorch knows a kernel by its operator. ``torch.compile`` puts the operator into its graph without looking inside, a
+fake tensor gets the shapes of its results, ``torch.vmap`` makes a mapped dimension part of the batch, and autograd asks
+for its gradients. There is one operator for each launch:
 
-- ``gpuguide::flash_attention`` gives the output and the log-sum-exp of every query's scores;
-- ``gpuguide::flash_delta`` what softmax subtracts from the gradient of its weights, one number for each query;
-- ``gpuguide::flash_queries`` the gradient of the queries, ``gpuguide::flash_keys`` those of keys and values.
+- ``gpuguide::flash_attention`` returns the output and the log-sum-exp of every query's scores;
+- ``gpuguide::flash_delta`` returns what softmax subtracts from the gradient of its weights, one number for each query;
+- ``gpuguide::flash_dq`` returns the gradient of the queries, ``gpuguide::flash_dkdv`` those of keys and values.
 
-The last two are separate, so that a gradient nobody asks for costs nothing. On a CPU they compute the same with all
-scores in memory, unless Triton interprets its kernels (``TRITON_INTERPRET=1``): there they are for tests.
+The last two are separate, so that an unneeded gradient is not computed. On a CPU, which only tests use, the operators
+compute the same with all scores in memory, unless Triton interprets its kernels (``TRITON_INTERPRET=1``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch
 from torch.autograd import forward_ad
 
 from gpuguide.attention import reference
-from gpuguide.attention.faults import gradients_asked
-from gpuguide.attention.layout import room_like
+from gpuguide.attention.known_bugs import requires_gradients
+from gpuguide.attention.layout import empty_addressable_like
 from gpuguide.kernels import forward_mode
 from gpuguide.kernels.context import device_of
 from gpuguide.logits import at_least_fp32
@@ -39,9 +39,9 @@ def flash_attention(
     *,
     causal: bool = False,
     scale: float | None = None,
-    by_hand: bool = False,
+    backend: str = "triton",
 ) -> torch.Tensor:
-    """Return attention by our kernels. See :func:`gpuguide.attention.attention`, which checks and chooses.
+    """Return attention by the library's own kernels, without the checks of :func:`gpuguide.attention.attention`.
 
     Parameters
     ----------
@@ -52,16 +52,17 @@ def flash_attention(
     causal : bool
         Whether query ``i`` sees only the keys ``j <= i + keys - queries``.
     scale : float, optional
-        What scores are multiplied by; ``1 / sqrt(head_dim)`` by default.
-    by_hand : bool
-        Whether the forward pass is that of :mod:`gpuguide.attention.gluon_flash`.
+        Factor of the scores; ``1 / sqrt(head_dim)`` by default.
+    backend : {"triton", "gluon"}
+        Kernel of the forward pass: :mod:`gpuguide.attention.triton_flash` for all GPUs, or the warp-specialised
+        :mod:`gpuguide.attention.gluon_flash` for Hopper.
 
     Returns
     -------
     torch.Tensor
-        As ``q``. Zeros for a query that sees no key. It can be differentiated once.
+        Shape and dtype of ``q``. Zeros for a query that sees no key. It can be differentiated once.
     """
-    return flash_attention_with_log_sum_exp(q, k, v, causal=causal, scale=scale, by_hand=by_hand)[0]
+    return flash_attention_with_log_sum_exp(q, k, v, causal=causal, scale=scale, backend=backend)[0]
 
 
 def flash_attention_with_log_sum_exp(
@@ -71,11 +72,11 @@ def flash_attention_with_log_sum_exp(
     *,
     causal: bool = False,
     scale: float | None = None,
-    by_hand: bool = False,
+    backend: str = "triton",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention and the log-sum-exp of each query's scores. Parameters as :func:`flash_attention`.
 
-    With it, attention over parts of the keys can be joined: each part counts by the exponential of its own.
+    The log-sum-exp joins attention over parts of the keys: each part is weighted by the exponential of its own.
 
     Returns
     -------
@@ -86,19 +87,19 @@ def flash_attention_with_log_sum_exp(
     if factor <= 0:  # the kernels take the highest score before they scale it, and hide keys by -inf
         q, factor = (-q, -factor) if factor else (q * 0, 1.0)
     forward_mode.refuse_compiled()
-    called = FlashAttention.apply if is_transformed(q, k, v) else forward
-    result: tuple[torch.Tensor, torch.Tensor] = called(q, k, v, causal, factor, by_hand)
+    function = FlashAttention.apply if is_transformed(q, k, v) else forward
+    result: tuple[torch.Tensor, torch.Tensor] = function(q, k, v, causal, factor, backend)
     return result
 
 
 def is_transformed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Return whether anybody may want more than the result: derivatives, a transform or a graph.
+    """Return whether the call is differentiated, transformed or compiled.
 
-    Without, the operator is called by itself, which costs the host less than an autograd function.
+    Otherwise the operator is called directly, which takes the host less time than an autograd function.
     """
     return (
         torch.compiler.is_compiling()
-        or gradients_asked(q, k, v)
+        or requires_gradients(q, k, v)
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
@@ -110,32 +111,32 @@ LIBRARY = torch.library.Library("gpuguide", "FRAGMENT")
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make an operator of a function that computes on a CPU and on a GPU, and return it in the function's place.
+    """Register a function that computes on a CPU and on a GPU as an operator, and return the operator.
 
     :func:`torch.library.custom_op` does the same and checks more, and each call takes the host several times as long.
     """
 
-    def made(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         schema = torch.library.infer_schema(function, mutates_args=())
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         for device in ("CPU", "CUDA"):
             LIBRARY.impl(name, function, device)
-        found: Callable[..., Any] = getattr(torch.ops.gpuguide, name).default
-        return found
+        overload: Callable[..., Any] = getattr(torch.ops.gpuguide, name).default
+        return overload
 
-    return made
+    return register
 
 
 @operator("flash_attention")
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, backend: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output and the log-sum-exp."""
-    if not kernels_run(q):
+    if not runs_kernels(q):
         out, lse = reference.attention_with_log_sum_exp(q, k, v, causal=causal, scale=scale)
-        return room_like(q).copy_(out), lse
+        return empty_addressable_like(q).copy_(out), lse
     with device_of(q):
-        if by_hand:
+        if backend == "gluon":
             from gpuguide.attention import gluon_flash
 
             return gluon_flash.forward(q, k, v, causal, scale)
@@ -145,18 +146,18 @@ def forward(
 
 
 @operator("flash_delta")
-def delta_of(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
+def compute_delta(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
     """Return the sum of output times its gradient, for each query."""
-    if not kernels_run(out):
+    if not runs_kernels(out):
         return (at_least_fp32(out) * d_out).sum(-1)
     from gpuguide.attention import triton_flash
 
     with device_of(out):
-        return triton_flash.delta_of(out, d_out)
+        return triton_flash.compute_delta(out, d_out)
 
 
-@operator("flash_queries")
-def gradient_of_queries(
+@operator("flash_dq")
+def compute_dq(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -167,17 +168,17 @@ def gradient_of_queries(
     scale: float,
 ) -> torch.Tensor:
     """Return dQ."""
-    if not kernels_run(q):
-        _, d_scores = recomputed(q, k, v, d_out, lse, delta, causal, scale)
-        return room_like(q).copy_(scale * d_scores @ reference.for_each_head(k, q.shape[1]).to(d_scores.dtype))
+    if not runs_kernels(q):
+        _, ds = recompute_weights(q, k, v, d_out, lse, delta, causal, scale)
+        return empty_addressable_like(q).copy_(scale * ds @ reference.repeat_heads(k, q.shape[1]).to(ds.dtype))
     from gpuguide.attention import triton_flash
 
     with device_of(q):
-        return triton_flash.gradient_of_queries(q, k, v, d_out, lse, delta, causal, scale)
+        return triton_flash.compute_dq(q, k, v, d_out, lse, delta, causal, scale)
 
 
-@operator("flash_keys")
-def gradients_of_keys(
+@operator("flash_dkdv")
+def compute_dkdv(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -187,24 +188,24 @@ def gradients_of_keys(
     causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return dK and dV, which one kernel makes."""
-    if not kernels_run(q):
-        weights, d_scores = recomputed(q, k, v, d_out, lse, delta, causal, scale)
-        d_k = reference.of_shared_heads(scale * d_scores.mT @ q.to(d_scores.dtype), k.shape[1])
-        d_v = reference.of_shared_heads(weights.mT @ d_out.to(weights.dtype), k.shape[1])
-        return room_like(k).copy_(d_k), room_like(v).copy_(d_v)
+    """Return dK and dV, which one kernel computes."""
+    if not runs_kernels(q):
+        weights, ds = recompute_weights(q, k, v, d_out, lse, delta, causal, scale)
+        dk = reference.sum_shared_heads(scale * ds.mT @ q.to(ds.dtype), k.shape[1])
+        dv = reference.sum_shared_heads(weights.mT @ d_out.to(weights.dtype), k.shape[1])
+        return empty_addressable_like(k).copy_(dk), empty_addressable_like(v).copy_(dv)
     from gpuguide.attention import triton_flash
 
     with device_of(q):
-        return triton_flash.gradients_of_keys(q, k, v, d_out, lse, delta, causal, scale)
+        return triton_flash.compute_dkdv(q, k, v, d_out, lse, delta, causal, scale)
 
 
-def kernels_run(tensor: torch.Tensor) -> bool:
-    """Return whether the kernels run where a tensor is: on a GPU, or interpreted."""
+def runs_kernels(tensor: torch.Tensor) -> bool:
+    """Return whether the kernels can run on a tensor's device: on a GPU, or interpreted."""
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def recomputed(
+def recompute_weights(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -214,10 +215,10 @@ def recomputed(
     causal: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weights, made again from the log-sum-exp, and the gradient of the scores."""
-    weights = reference.probabilities(reference.masked(reference.scaled_scores(q, k, scale), causal=causal), lse)
-    d_weights = d_out.to(weights.dtype) @ reference.for_each_head(v, q.shape[1]).to(weights.dtype).mT
-    return weights, weights * (d_weights - delta.unsqueeze(-1))
+    """Return the weights, recomputed from the log-sum-exp, and the gradient of the scores."""
+    weights = reference.probabilities(reference.apply_masks(reference.compute_scores(q, k, scale), causal=causal), lse)
+    dp = d_out.to(weights.dtype) @ reference.repeat_heads(v, q.shape[1]).to(weights.dtype).mT
+    return weights, weights * (dp - delta.unsqueeze(-1))
 
 
 # --- shapes, for fake tensors ----------------------------------------------------------------------------
@@ -225,76 +226,76 @@ def recomputed(
 
 @torch.library.register_fake("gpuguide::flash_attention")
 def _forward_shapes(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, backend: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return room_like(q), one_for_each_query(q)
+    return empty_addressable_like(q), empty_row_sums(q)
 
 
 @torch.library.register_fake("gpuguide::flash_delta")
 def _delta_shape(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
-    return one_for_each_query(out)
+    return empty_row_sums(out)
 
 
-def one_for_each_query(q: torch.Tensor) -> torch.Tensor:
-    """Return room for a sum of each query."""
+def empty_row_sums(q: torch.Tensor) -> torch.Tensor:
+    """Return an uninitialised tensor for one number of each query."""
     return q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
-@torch.library.register_fake("gpuguide::flash_queries")
+@torch.library.register_fake("gpuguide::flash_dq")
 def _queries_shape(q: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return room_like(q)
+    return empty_addressable_like(q)
 
 
-@torch.library.register_fake("gpuguide::flash_keys")
+@torch.library.register_fake("gpuguide::flash_dkdv")
 def _keys_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return room_like(k), room_like(v)
+    return empty_addressable_like(k), empty_addressable_like(v)
 
 
 # --- gradients -------------------------------------------------------------------------------------------
 
 
 class FlashAttention(torch.autograd.Function):
-    """The operator with its gradients, for transforms such as :func:`torch.func.grad` too."""
+    """Autograd function of the operator, which also supports transforms such as :func:`torch.func.grad`."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, by_hand: bool
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, backend: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return forward(q, k, v, causal, scale, by_hand)
+        return forward(q, k, v, causal, scale, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Keep the inputs, the output and the log-sum-exp."""
+        """Save the inputs, the output and the log-sum-exp."""
         q, k, v, ctx.causal, ctx.scale, _ = inputs
         ctx.save_for_backward(q, k, v, *output)
-        ctx.set_materialize_grads(False)  # nobody may ask for the gradient of one of the two
+        ctx.set_materialize_grads(False)  # one of the two gradients may be missing
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        of_queries, of_keys, of_values = ctx.needs_input_grad[:3]
-        given = (*ctx.saved_tensors, *upstream, ctx.causal, ctx.scale, of_queries, of_keys or of_values)
-        found = Gradients.apply(*given) if torch.is_grad_enabled() else gradients(*given)
-        return (*found, None, None, None)
+        needs_dq, needs_dk, needs_dv = ctx.needs_input_grad[:3]
+        inputs = (*ctx.saved_tensors, *upstream, ctx.causal, ctx.scale, needs_dq, needs_dk or needs_dv)
+        grads = FlashAttentionBackward.apply(*inputs) if torch.is_grad_enabled() else compute_gradients(*inputs)
+        return (*grads, None, None, None)
 
 
-# PyTorch binds the arguments of every call to the signature, and finds one that is written down several times as fast.
+# PyTorch binds the arguments of every call to the signature. A stored signature is several times as fast to look up.
 FlashAttention.forward.__signature__ = inspect.signature(FlashAttention.forward)  # type: ignore[attr-defined]
 
 
-class Gradients(torch.autograd.Function):
-    """The gradients, where somebody might want to differentiate them."""
+class FlashAttentionBackward(torch.autograd.Function):
+    """Backward pass as an autograd function, which refuses second derivatives with an error."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*given: Any) -> tuple[torch.Tensor | None, ...]:
-        return gradients(*given)
+    def forward(*inputs: Any) -> tuple[torch.Tensor | None, ...]:
+        return compute_gradients(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep nothing."""
+        """Save nothing."""
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> Any:
@@ -304,7 +305,7 @@ class Gradients(torch.autograd.Function):
         )
 
 
-def gradients(
+def compute_gradients(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -314,20 +315,19 @@ def gradients(
     d_lse: torch.Tensor | None,
     causal: bool,
     scale: float,
-    of_queries: bool,
-    of_keys: bool,
+    needs_dq: bool,
+    needs_dkdv: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Return those gradients that are asked for, and None for others.
+    """Return the needed gradients of q, k and v, and None for the others.
 
-    The log-sum-exp sends its gradient through the weights alone, which are its derivatives: a row's is subtracted from
-    its delta.
+    The derivatives of the log-sum-exp are the weights, so its gradient is subtracted from the delta of its row.
     """
     d_out = torch.zeros_like(out) if d_out is None else d_out
-    delta = delta_of(out, d_out)
+    delta = compute_delta(out, d_out)
     delta = delta if d_lse is None else delta - d_lse
-    d_q = gradient_of_queries(q, k, v, d_out, lse, delta, causal, scale) if of_queries else None
-    d_k, d_v = gradients_of_keys(q, k, v, d_out, lse, delta, causal, scale) if of_keys else (None, None)
-    return d_q, d_k, d_v
+    dq = compute_dq(q, k, v, d_out, lse, delta, causal, scale) if needs_dq else None
+    dk, dv = compute_dkdv(q, k, v, d_out, lse, delta, causal, scale) if needs_dkdv else (None, None)
+    return dq, dk, dv
 
 
 torch.library.register_autograd(
@@ -338,37 +338,37 @@ torch.library.register_autograd(
 # --- torch.vmap ------------------------------------------------------------------------------------------
 
 
-def over_batches(called: Callable[..., Any]) -> Callable[..., Any]:
-    """Return how an operator is mapped over one more dimension: as a part of the batch.
+def batching_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that maps an operator over one more dimension by making it a part of the batch.
 
     A tensor without that dimension is repeated.
     """
 
-    def mapped(info: Any, in_dims: Sequence[int | None], *given: Any) -> tuple[Any, Any]:
-        folded = [
-            into_batch(each, dim, info.batch_size) if isinstance(each, torch.Tensor) else each
-            for each, dim in zip(given, in_dims, strict=True)
+    def apply_to_batch(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        merged = [
+            merge_into_batch(arg, dim, info.batch_size) if isinstance(arg, torch.Tensor) else arg
+            for arg, dim in zip(args, in_dims, strict=True)
         ]
-        found = called(*folded)
-        if isinstance(found, torch.Tensor):
-            return out_of_batch(found, info.batch_size), 0
-        return tuple(out_of_batch(each, info.batch_size) for each in found), tuple(0 for _ in found)
+        results = operator(*merged)
+        if isinstance(results, torch.Tensor):
+            return split_from_batch(results, info.batch_size), 0
+        return tuple(split_from_batch(result, info.batch_size) for result in results), tuple(0 for _ in results)
 
-    return mapped
+    return apply_to_batch
 
 
-def into_batch(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
-    """Return a tensor whose batch holds the mapped dimension."""
+def merge_into_batch(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    """Return a tensor whose batch includes the mapped dimension."""
     first = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
     return first.flatten(0, 1)
 
 
-def out_of_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
+def split_from_batch(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """Return a tensor with the mapped dimension in front."""
     return tensor.unflatten(0, (size, tensor.shape[0] // size))
 
 
-torch.library.register_vmap("gpuguide::flash_attention", over_batches(forward))
-torch.library.register_vmap("gpuguide::flash_delta", over_batches(delta_of))
-torch.library.register_vmap("gpuguide::flash_queries", over_batches(gradient_of_queries))
-torch.library.register_vmap("gpuguide::flash_keys", over_batches(gradients_of_keys))
+torch.library.register_vmap("gpuguide::flash_attention", batching_rule(forward))
+torch.library.register_vmap("gpuguide::flash_delta", batching_rule(compute_delta))
+torch.library.register_vmap("gpuguide::flash_dq", batching_rule(compute_dq))
+torch.library.register_vmap("gpuguide::flash_dkdv", batching_rule(compute_dkdv))

@@ -1,4 +1,4 @@
-"""What the choice of a backend depends on beside the tensors: the GPU, what is installed, and what was measured."""
+"""Facts that the choice of a backend depends on: the GPU, the installed software, and published measurements."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ TABLE = Path(__file__).with_name("choices.json")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A case of the table."""
+class MeasuredCase:
+    """Measured case of a table."""
 
-    what: str
-    """The case in words"""
+    description: str
+    """Description of the case"""
     gradients: bool
     causal: bool
     shares_heads: bool
     head_dim: int
     keys: int
     order: tuple[str, ...]
-    """The backends that did it, from the fastest to the slowest"""
+    """Backends that were measured, from the fastest to the slowest"""
 
 
 @dataclass(frozen=True)
 class GPU:
-    """What the choice depends on beside the tensors."""
+    """GPU, installed software and measurements that the choice depends on."""
 
     name: str
     capability: tuple[int, int]
     cudnn: int
-    """The version, as 91900 for 9.19.0; zero without"""
+    """Version of cuDNN, as 91900 for 9.19.0; zero without"""
     has_triton: bool
     has_gluon: bool
     measured_on: str | None
-    """The GPU whose measurements count: this kind, or another of its generation"""
-    cases: Sequence[Measured]
-    """From few keys to many; no two are asked for in the same words"""
+    """Name of the GPU that was measured: this model, or another of its generation"""
+    cases: Sequence[MeasuredCase]
+    """Measured cases by increasing number of keys, no two alike"""
 
 
 @torch.compiler.assume_constant_result
-def gpu_of(index: int) -> GPU:
-    """Return what is known of a GPU."""
-    return _gpu_of(index)
+def describe_gpu(index: int) -> GPU:
+    """Return the facts about a GPU that the choice depends on."""
+    return _describe_gpu(index)
 
 
 @functools.cache
-def _gpu_of(index: int) -> GPU:
+def _describe_gpu(index: int) -> GPU:
     name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-    measured_on, table = measured(name, capability)
+    measured_on, table = load_measurements(name, capability)
     return GPU(
         name,
         capability,
@@ -63,7 +63,7 @@ def _gpu_of(index: int) -> GPU:
         importlib.util.find_spec("triton") is not None,
         _has_gluon(),
         measured_on,
-        by_keys(table),
+        sort_by_keys(table),
     )
 
 
@@ -73,20 +73,20 @@ def _has_gluon() -> bool:
     return importlib.util.find_spec("triton.experimental.gluon") is not None
 
 
-def measured(name: str, capability: tuple[int, int]) -> tuple[str | None, Sequence[Mapping[str, Any]]]:
-    """Return the table of a kind of GPU, or that of another of its generation, and of which kind it is."""
-    kinds = json.loads(TABLE.read_text(encoding="utf-8"))["devices"]
-    alike = [kind for kind, table in kinds.items() if table["capability"][0] == capability[0]]
-    found = name if name in kinds else next(iter(alike), None)
-    return found, kinds[found]["cases"] if found else ()
+def load_measurements(name: str, capability: tuple[int, int]) -> tuple[str | None, Sequence[Mapping[str, Any]]]:
+    """Return the measured cases of a GPU model, or of another of its generation, after the name of that model."""
+    models = json.loads(TABLE.read_text(encoding="utf-8"))["devices"]
+    same_generation = [model for model, table in models.items() if table["capability"][0] == capability[0]]
+    model = name if name in models else next(iter(same_generation), None)
+    return model, models[model]["cases"] if model else ()
 
 
-def by_keys(table: Sequence[Mapping[str, Any]]) -> Sequence[Measured]:
-    """Return the cases of a table, from few keys to many. Of two that are asked for alike the first counts."""
-    found: dict[tuple[object, ...], Measured] = {}
+def sort_by_keys(table: Sequence[Mapping[str, Any]]) -> Sequence[MeasuredCase]:
+    """Return the cases of a table by increasing number of keys. Of two with the same keys, the first is kept."""
+    unique: dict[tuple[object, ...], MeasuredCase] = {}
     for case in table:
         size, length, mask = case["head_dim"], case["seq_len"], "causal" if case["causal"] else "no mask"
-        what = f"{case['pass']}, heads of {size}, {length} keys, {mask}"
-        asked = case["pass"] != "forward", case["causal"], case["heads"] != case["kv_heads"], size, length
-        found.setdefault(asked, Measured(what, *asked, tuple(case["order"])))
-    return sorted(found.values(), key=lambda case: case.keys)
+        description = f"{case['pass']}, heads of {size}, {length} keys, {mask}"
+        keys = case["pass"] != "forward", case["causal"], case["heads"] != case["kv_heads"], size, length
+        unique.setdefault(keys, MeasuredCase(description, *keys, tuple(case["order"])))
+    return sorted(unique.values(), key=lambda case: case.keys)

@@ -13,7 +13,7 @@ Conventions, here and in the whole package. Queries are ``(batch, heads, queries
 ``(batch, kv_heads, keys, head_dim)``. With fewer heads of keys than of queries, ``heads / kv_heads`` neighbouring heads
 of queries share one. Causal means that the last query sees all keys, and each one before it one key less: query ``i``
 sees key ``j`` if ``j <= i + keys - queries``. A query that sees no key has an output of zeros and a log-sum-exp of
-``-inf``. Arithmetic is in fp32, or in float64 if that is the format of the inputs.
+``-inf``. Arithmetic is in fp32, or in float64 if that is the dtype of the inputs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import torch
 from gpuguide.logits import at_least_fp32
 
 
-class Result(NamedTuple):
-    """What the forward pass leaves: with the inputs, all that the backward pass needs."""
+class AttentionResult(NamedTuple):
+    """Results of the forward pass: with the inputs, all that the backward pass needs."""
 
     output: torch.Tensor
-    """``(batch, heads, queries, head_dim)``, in the format of the queries"""
+    """Output, ``(batch, heads, queries, head_dim)``, in the dtype of the queries"""
     log_sum_exp: torch.Tensor
-    """``(batch, heads, queries)``, of each row of scores, in fp32 or wider. ``-inf`` for a query that sees no key."""
+    """Log-sum-exp of each row of scores, ``(batch, heads, queries)``, in fp32 or wider; ``-inf`` if no key is seen"""
 
 
-class Gradients(NamedTuple):
-    """The derivatives of a loss, each of the shape and format of what it belongs to."""
+class AttentionGradients(NamedTuple):
+    """Gradients of a loss, each with the shape and dtype of its tensor."""
 
     queries: torch.Tensor
     keys: torch.Tensor
@@ -46,12 +46,12 @@ class Gradients(NamedTuple):
 def naive_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
 ) -> torch.Tensor:
-    """Return attention as one writes it first: each line an operation, each result a tensor in memory.
+    """Return attention with all scores in memory: one operation a line, one tensor an operation.
 
-    It computes in the format of its inputs, and gives NaN for a query that sees no key. It is there to be counted
-    (:func:`gpuguide.attention.cost.naive_forward`) and measured. Parameters as :func:`attention`.
+    It computes in the dtype of its inputs, and returns NaN for a query that sees no key. Its cost is modelled by
+    :func:`gpuguide.attention.cost.naive_forward`. Parameters as :func:`attention`.
     """
-    k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = q @ k.mT
     scores = scores * scale_or_default(scale, q.shape[-1])
     if causal:
@@ -78,17 +78,17 @@ def attention(
     k, v : torch.Tensor
         ``(batch, kv_heads, keys, head_dim)``. ``heads`` is a multiple of ``kv_heads``.
     causal : bool
-        Hide from each query the keys after its own position; the last query stands at the last key.
+        Hide from each query the keys after its own position; the last query has the position of the last key.
     mask : torch.Tensor, optional
-        Of a shape that broadcasts to ``(batch, heads, queries, keys)``. Boolean: true where a query sees a key.
+        Mask that broadcasts to ``(batch, heads, queries, keys)``. Boolean: true where a query sees a key.
         Floating point: added to the scores.
     scale : float, optional
-        What scores are multiplied by; ``1 / sqrt(head_dim)`` by default.
+        Factor of the scores; ``1 / sqrt(head_dim)`` by default.
 
     Returns
     -------
     torch.Tensor
-        ``(batch, heads, queries, head_dim)``, in the format of ``q``.
+        ``(batch, heads, queries, head_dim)``, in the dtype of ``q``.
     """
     return attention_with_log_sum_exp(q, k, v, causal=causal, mask=mask, scale=scale).output
 
@@ -101,12 +101,12 @@ def attention_with_log_sum_exp(
     causal: bool = False,
     mask: torch.Tensor | None = None,
     scale: float | None = None,
-) -> Result:
+) -> AttentionResult:
     """Return attention and the log-sum-exp of each row of scores. Parameters as :func:`attention`."""
-    scores = masked(scaled_scores(q, k, scale), causal=causal, mask=mask)
+    scores = apply_masks(compute_scores(q, k, scale), causal=causal, mask=mask)
     log_sum_exp = torch.logsumexp(scores, dim=-1)
-    output = probabilities(scores, log_sum_exp) @ for_each_head(at_least_fp32(v), q.shape[1])
-    return Result(output.to(q.dtype), log_sum_exp)
+    output = probabilities(scores, log_sum_exp) @ repeat_heads(at_least_fp32(v), q.shape[1])
+    return AttentionResult(output.to(q.dtype), log_sum_exp)
 
 
 def gradients(
@@ -118,8 +118,8 @@ def gradients(
     causal: bool = False,
     mask: torch.Tensor | None = None,
     scale: float | None = None,
-) -> Gradients:
-    """Return the gradients, by the formulas that the faster versions use a tile at a time.
+) -> AttentionGradients:
+    """Return the gradients of q, k and v, with the formulas that the faster versions apply to each tile.
 
     With ``dX`` for the derivative of the loss by ``X``::
 
@@ -129,7 +129,7 @@ def gradients(
         dQ = scale * dS @ K
         dK = scale * dS.T @ Q
 
-    ``delta`` is what the softmax's own normalisation sends back, the sum of ``P * dP`` over a row. As ``O`` is
+    ``delta`` is the contribution of the softmax's normalisation, the sum of ``P * dP`` over a row. As ``O`` is
     ``P @ V``, it equals the sum of ``dO * O``, for which no row of ``P`` is needed.
 
     Parameters
@@ -146,38 +146,38 @@ def gradients(
     heads, kv_heads = q.shape[1], k.shape[1]
     factor = scale_or_default(scale, q.shape[-1])
     wide_q, d_out = at_least_fp32(q), at_least_fp32(d_output)
-    wide_k, wide_v = for_each_head(at_least_fp32(k), heads), for_each_head(at_least_fp32(v), heads)
+    wide_k, wide_v = repeat_heads(at_least_fp32(k), heads), repeat_heads(at_least_fp32(v), heads)
 
-    scores = masked(scaled_scores(q, k, scale), causal=causal, mask=mask)
+    scores = apply_masks(compute_scores(q, k, scale), causal=causal, mask=mask)
     p = probabilities(scores, torch.logsumexp(scores, dim=-1))
     delta = (d_out * (p @ wide_v)).sum(dim=-1, keepdim=True)
 
-    d_v = p.mT @ d_out
-    d_p = d_out @ wide_v.mT
-    d_s = p * (d_p - delta)
-    d_q = factor * d_s @ wide_k
-    d_k = factor * d_s.mT @ wide_q
-    return Gradients(
-        d_q.to(q.dtype), of_shared_heads(d_k, kv_heads).to(k.dtype), of_shared_heads(d_v, kv_heads).to(v.dtype)
+    dv = p.mT @ d_out
+    dp = d_out @ wide_v.mT
+    ds = p * (dp - delta)
+    dq = factor * ds @ wide_k
+    dk = factor * ds.mT @ wide_q
+    return AttentionGradients(
+        dq.to(q.dtype), sum_shared_heads(dk, kv_heads).to(k.dtype), sum_shared_heads(dv, kv_heads).to(v.dtype)
     )
 
 
 # --- the steps -------------------------------------------------------------------------------------------
 
 
-def scaled_scores(q: torch.Tensor, k: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+def compute_scores(q: torch.Tensor, k: torch.Tensor, scale: float | None = None) -> torch.Tensor:
     """Return ``scale * Q @ K.T``, shape ``(batch, heads, queries, keys)``, in fp32 or wider."""
-    wide_k = for_each_head(at_least_fp32(k), q.shape[1])
+    wide_k = repeat_heads(at_least_fp32(k), q.shape[1])
     return scale_or_default(scale, q.shape[-1]) * (at_least_fp32(q) @ wide_k.mT)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device | str | None = None) -> torch.Tensor:
-    """Return which key each query sees, ``(queries, keys)``, boolean. The last query sees all of them."""
+    """Return a boolean mask, ``(queries, keys)``, true where a query sees a key. The last query sees all keys."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def masked(scores: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Return scores with ``-inf`` where a query must not see a key: no probability is left for it."""
+def apply_masks(scores: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the scores with ``-inf`` where a query must not see a key, which makes its probability zero."""
     if causal:
         queries, keys = scores.shape[-2:]
         scores = scores.masked_fill(~causal_mask(queries, keys, scores.device), -torch.inf)
@@ -189,24 +189,24 @@ def masked(scores: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | N
 def probabilities(scores: torch.Tensor, log_sum_exp: torch.Tensor) -> torch.Tensor:
     """Return the softmax of scores from their log-sum-exp: ``exp(scores - log_sum_exp)``.
 
-    No sum is taken, so any part of a row can be computed by itself. A row that is nothing but ``-inf`` gives zeros:
-    from it zero is subtracted, for ``-inf - -inf`` would be NaN.
+    It needs no sum, so any part of a row can be computed alone. A row of ``-inf`` alone becomes zeros: zero is
+    subtracted from it, because ``-inf - -inf`` would be NaN.
     """
-    return torch.exp(scores - finite(log_sum_exp).unsqueeze(-1))
+    return torch.exp(scores - replace_minus_infinity(log_sum_exp).unsqueeze(-1))
 
 
-def finite(values: torch.Tensor) -> torch.Tensor:
-    """Return values with zero in the place of ``-inf``."""
+def replace_minus_infinity(values: torch.Tensor) -> torch.Tensor:
+    """Return the values with zero instead of ``-inf``."""
     return values.masked_fill(values == -torch.inf, 0.0)
 
 
-def for_each_head(shared: torch.Tensor, heads: int) -> torch.Tensor:
-    """Repeat heads of keys or values, ``(batch, kv_heads, …)``, so that every head of queries has its own."""
+def repeat_heads(shared: torch.Tensor, heads: int) -> torch.Tensor:
+    """Repeat the heads of keys or values, ``(batch, kv_heads, …)``, so that every query head has its own."""
     return shared if shared.shape[1] == heads else shared.repeat_interleave(heads // shared.shape[1], dim=1)
 
 
-def of_shared_heads(gradient: torch.Tensor, kv_heads: int) -> torch.Tensor:
-    """Add up the gradients of heads that share keys and values: ``(batch, heads, …)`` to ``(batch, kv_heads, …)``."""
+def sum_shared_heads(gradient: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """Sum the gradients of heads that share keys and values: ``(batch, heads, …)`` to ``(batch, kv_heads, …)``."""
     return gradient.unflatten(1, (kv_heads, -1)).sum(dim=2)
 
 

@@ -64,7 +64,7 @@ def eager_log_sum_exp(values: torch.Tensor) -> torch.Tensor:
     return torch.logsumexp(values.float(), dim=-1)
 
 
-def compiled(function: OfRows, device: Device) -> OfRows:
+def compile_function(function: OfRows, device: Device) -> OfRows:
     """Return a function of PyTorch's, to be compiled for the one shape that it is called with next."""
     if device.backend == "fake":
         return function
@@ -142,7 +142,9 @@ SOFTMAX = Benchmark(
     contenders={
         "gpuguide": Contender(lambda device, keys: softmax_work(softmax.softmax, device, keys)),
         "torch-eager": Contender(lambda device, keys: softmax_work(eager_softmax, device, keys)),
-        "torch-compile": Contender(lambda device, keys: softmax_work(compiled(eager_softmax, device), device, keys)),
+        "torch-compile": Contender(
+            lambda device, keys: softmax_work(compile_function(eager_softmax, device), device, keys)
+        ),
         "quack": Contender(
             lambda device, keys: softmax_work(quack_softmax(device), device, keys),
             frozenset({"gpu"}),
@@ -162,7 +164,7 @@ LOG_SUM_EXP = Benchmark(
         "gpuguide": Contender(lambda device, keys: log_sum_exp_work(softmax.log_sum_exp, device, keys)),
         "torch-eager": Contender(lambda device, keys: log_sum_exp_work(eager_log_sum_exp, device, keys)),
         "torch-compile": Contender(
-            lambda device, keys: log_sum_exp_work(compiled(eager_log_sum_exp, device), device, keys)
+            lambda device, keys: log_sum_exp_work(compile_function(eager_log_sum_exp, device), device, keys)
         ),
     },
     cases=softmax_cases,

@@ -14,43 +14,43 @@ from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 from gpuguide.sampling import sample_bytes, sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 BATCHES = (1, 8, 64, 256)
 VOCABULARIES = (50304, 128256, 262144)
 DEVIATION = {"flat": 1.0, "peaked": 5.0}
 """Standard deviation of the logits. With five, one token often has most of the probability."""
-USUAL = Settings(temperature=0.8, top_k=50, top_p=0.9)
+USUAL = SamplingSettings(temperature=0.8, top_k=50, top_p=0.9)
 SETTINGS = {
     "top-k-top-p": USUAL,
-    "top-p": Settings(temperature=0.8, top_p=0.9),
-    "plain": Settings(temperature=0.8),
-    "min-p": Settings(temperature=0.8, min_p=0.05),
+    "top-p": SamplingSettings(temperature=0.8, top_p=0.9),
+    "plain": SamplingSettings(temperature=0.8),
+    "min-p": SamplingSettings(temperature=0.8, min_p=0.05),
 }
-"""With top-k few tokens have to be looked at twice; without, the cut is sought among all of them, or there is none."""
+"""Settings: with top-k few tokens are read twice; without, the search for the cut reads all of them, if there is one"""
 ELEMENT_SIZE = 4
 """Bytes of an fp32 logit"""
 CHECKED_DRAWS = 64
 ACCEPTED_SUM = 1e-5
-"""What a sum of a whole vocabulary's probabilities in fp32 may be wrong by, where top-p cuts"""
+"""Accepted error of an fp32 sum over the vocabulary's probabilities, where top-p cuts"""
 
 Sample = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes logits ``(batch, vocab)`` and a step, one int64 on the same device; returns tokens, ``(batch,)``"""
-Preparation = Callable[[Device, int, Settings], Sample]
-"""Makes a sampler for a device, a batch and settings"""
+"""Function of logits ``(batch, vocab)`` and a step, one int64 on the same device; returns tokens, ``(batch,)``"""
+Preparation = Callable[[Device, int, SamplingSettings], Sample]
+"""Function that returns a sampler for a device, a batch and settings"""
 
 
 # --- contenders ------------------------------------------------------------------------------------------
 
 
-def ours(device: Device, batch: int, settings: Settings) -> Sample:
+def ours(device: Device, batch: int, settings: SamplingSettings) -> Sample:
     """Return the fused sampler, with a seed for each row."""
     seeds = torch.arange(batch, device=device.torch_device)
     given: dict[str, Any] = asdict(settings)
     return lambda logits, step: sample_token(logits, seeds, step=step, **given)
 
 
-def with_transformers(device: Device, batch: int, settings: Settings) -> Sample:
+def with_transformers(device: Device, batch: int, settings: SamplingSettings) -> Sample:
     """Return the sampling of ``generate``: the library's processors one after the other, softmax, and multinomial."""
     from transformers.generation import logits_process
 
@@ -64,7 +64,7 @@ def with_transformers(device: Device, batch: int, settings: Settings) -> Sample:
     return lambda logits, step: torch.multinomial(torch.softmax(warpers(None, logits), dim=-1), 1).squeeze(1)
 
 
-def with_torch(device: Device, batch: int, settings: Settings) -> Sample:
+def with_torch(device: Device, batch: int, settings: SamplingSettings) -> Sample:
     """Return a sampler in plain PyTorch, the short way: what follows top-k looks at the few logits that it leaves."""
 
     def sample(logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ def work(prepare: Preparation, device: Device, keys: Keys, *, graph: bool) -> Wo
     return Work(calls, lambda: check(sample, values[0], settings), rates, "wall", moved, replay)
 
 
-def check(sample: Sample, logits: torch.Tensor, settings: Settings) -> None:
+def check(sample: Sample, logits: torch.Tensor, settings: SamplingSettings) -> None:
     """Check over many steps that every token drawn is one that a sort in float64 keeps."""
     ordered = (logits.double() / settings.temperature).sort(dim=-1, descending=True).values
     ordered = ordered[:, : settings.top_k or None]
@@ -165,7 +165,7 @@ SAMPLE_TOKEN = Benchmark(
 CASES_OF_SETTINGS: list[Keys] = [
     {"batch": batch, "vocab": 128256, "settings": settings} for batch in (1, 64, 256) for settings in SETTINGS
 ]
-"""The logits are flat, so that top-p alone keeps much of the vocabulary and all of that has to race."""
+"""The logits are flat, so that top-p alone keeps much of the vocabulary, from all of which the draw is made."""
 
 
 def cases_of_settings(device: Device) -> Sequence[Keys]:

@@ -1,7 +1,7 @@
 """Cross-entropy: the loss of language models, as it is defined, as it is computed, and without its logits.
 
-All losses are in nats. :mod:`~gpuguide.cross_entropy.reference` explains; :func:`linear_cross_entropy` is for use, in
-the place of a head and a loss; :mod:`~gpuguide.cross_entropy.cost` predicts what both cost.
+All losses are in nats. :mod:`~gpuguide.cross_entropy.reference` explains; :func:`linear_cross_entropy` replaces
+a head and a loss; :mod:`~gpuguide.cross_entropy.cost` predicts what both cost.
 """
 
 from gpuguide.cross_entropy.chunked import linear_cross_entropy

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
-from gpuguide.cross_entropy.reference import IGNORED, check_targets
+from gpuguide.cross_entropy.reference import IGNORE_INDEX, check_targets
 
 COLDEST, HOTTEST = 0.01, 100.0
 """Between these a temperature is sought"""
 MOST_STEPS = 100
-"""Of the search, which needs about six"""
+"""Most steps of the search, which needs about six"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Reliability:
 
 
 def reliability(
-    probabilities: torch.Tensor, targets: torch.Tensor, *, groups: int = 10, ignore_index: int = IGNORED
+    probabilities: torch.Tensor, targets: torch.Tensor, *, groups: int = 10, ignore_index: int = IGNORE_INDEX
 ) -> Reliability:
     """Return how often predictions are right, by how sure they are.
 
@@ -63,11 +63,11 @@ def reliability(
     """
     if groups < 1:
         raise ValueError(f"There are {groups} groups; at least 1 is needed.")
-    counted = _counted(probabilities, targets, ignore_index)
-    confidence, predicted = probabilities[counted].double().max(dim=-1)
+    is_counted = _select_counted(probabilities, targets, ignore_index)
+    confidence, predicted = probabilities[is_counted].double().max(dim=-1)
     if not bool(((confidence >= 0) & (confidence <= 1 + 1e-3)).all()):
         raise ValueError("The largest value of a row is no probability; give probabilities, not logits.")
-    right = (predicted == targets[counted]).double()
+    right = (predicted == targets[is_counted]).double()
     group = (confidence * groups).ceil().long().clamp(1, groups) - 1
     count = torch.bincount(group, minlength=groups)
     filled = count > 0
@@ -76,7 +76,7 @@ def reliability(
     return Reliability(confidences, rights, count[filled])
 
 
-def fit_temperature(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int = IGNORED) -> float:
+def fit_temperature(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int = IGNORE_INDEX) -> float:
     """Return the temperature at which logits have the lowest loss. It changes no token's rank.
 
     The loss is convex in the inverse of the temperature: its slope there is what the model expects of a logit, less the
@@ -97,16 +97,16 @@ def fit_temperature(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index
         If shapes or types do not fit, no position counts, or the loss has no minimum between the temperatures 0.01
         and 100, for example because every target is the most likely token.
     """
-    counted = _counted(logits, targets, ignore_index)
-    rows = logits[counted].float()
-    of_target = rows.gather(-1, targets[counted].unsqueeze(-1)).mean(dtype=torch.float64)
+    is_counted = _select_counted(logits, targets, ignore_index)
+    rows = logits[is_counted].float()
+    target_mean = rows.gather(-1, targets[is_counted].unsqueeze(-1)).mean(dtype=torch.float64)
 
     def slope(inverse: float) -> tuple[float, float]:
         """Return the first and the second derivative of the mean loss by the inverse temperature."""
         chances = torch.softmax(rows * inverse, dim=-1)
         expected = (chances * rows).sum(dim=-1)
         variance = (chances * rows.square()).sum(dim=-1) - expected.square()
-        return float(expected.mean(dtype=torch.float64) - of_target), float(variance.mean(dtype=torch.float64))
+        return float(expected.mean(dtype=torch.float64) - target_mean), float(variance.mean(dtype=torch.float64))
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     if not slope(low)[0] < 0 < slope(high)[0]:
@@ -126,10 +126,10 @@ def fit_temperature(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index
     return 1 / inverse
 
 
-def _counted(rows: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
+def _select_counted(rows: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
     """Return which positions count, after a look at shapes, types and range."""
     check_targets(targets, rows.shape[:-1], rows.shape[-1], ignore_index)
-    counted = targets != ignore_index
-    if not bool(counted.any()):
+    is_counted = targets != ignore_index
+    if not bool(is_counted.any()):
         raise ValueError("No position counts: every target is ignored, or there is none.")
-    return counted
+    return is_counted

@@ -7,7 +7,7 @@ So positions are taken a chunk at a time, and the forward pass does for each chu
 
     logits   = hidden @ head.T           # (chunk, vocab)
     loss     += sum(lse - logits[target])
-    logits   = softmax - onehot          # the gradient, in the place of the logits
+    logits   = softmax - onehot          # the gradient, which overwrites the logits
     d_hidden = logits @ head
     d_head  += logits.T @ hidden
 
@@ -25,12 +25,12 @@ from dataclasses import astuple
 import torch
 
 from gpuguide.cross_entropy import loop, operators
-from gpuguide.cross_entropy.reference import IGNORED, check_settings, check_shape_of_targets
+from gpuguide.cross_entropy.reference import IGNORE_INDEX, check_settings, check_shape_of_targets
 
 CHUNK_BYTES = 832 * 2**20
-"""The logits of a chunk take about as much, unless that would leave it fewer than ``FEWEST_TOKENS``"""
+"""Approximate size of the logits of a chunk, unless it would have fewer positions than ``FEWEST_TOKENS``"""
 FEWEST_TOKENS = 2048
-"""With fewer at a time, reading the head and adding to its gradient again and again costs more than the arithmetic"""
+"""Fewest positions in a chunk: with fewer, reading the head and its gradient takes longer than the arithmetic"""
 
 
 def linear_cross_entropy(
@@ -39,7 +39,7 @@ def linear_cross_entropy(
     targets: torch.Tensor,
     *,
     vocab_size: int | None = None,
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
@@ -48,9 +48,9 @@ def linear_cross_entropy(
     chunk: int | None = None,
     gradient_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return the loss of ``hidden @ head.T`` against targets, and compute its gradient on the way.
+    """Return the loss of ``hidden @ head.T`` against targets, and compute its gradient in the same pass.
 
-    It stands in the place of ``cross_entropy(linear(hidden, head), targets)``.
+    It replaces ``cross_entropy(linear(hidden, head), targets)``.
 
     Parameters
     ----------
@@ -86,25 +86,27 @@ def linear_cross_entropy(
     RuntimeError
         From the backward pass, if a second derivative is asked for, or it is run a second time.
     """
-    hidden, head = _in_autocast_type(hidden), _in_autocast_type(head)
+    hidden, head = _cast_for_autocast(hidden), _cast_for_autocast(head)
     check_settings(label_smoothing, z_loss, softcap, reduction, "mean, sum")
     _check_operands(hidden, head)
-    vocab_size = _checked_vocab_size(vocab_size, head)
+    vocab_size = _check_vocab_size(vocab_size, head)
     check_shape_of_targets(targets, hidden.shape[:-1])
     if chunk is not None and chunk < 1:
         raise ValueError(f"The chunk is {chunk} positions; it must be at least 1.")
     chunk = chunk or default_chunk(head.shape[0], hidden.element_size())
     scale = None
     if reduction == "sum" or count is not None:
-        scale = loop.one_over_count(targets, ignore_index, hidden, reduction, count)
-    gradient_dtype = _checked_gradient_dtype(gradient_dtype, hidden.dtype)
+        scale = loop.inverse_count(targets, ignore_index, hidden, reduction, count)
+    gradient_dtype = _check_gradient_dtype(gradient_dtype, hidden.dtype)
     wanted = [operand.requires_grad and torch.is_grad_enabled() for operand in (hidden, head)]
-    settings = loop.Settings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
-    return operators.differentiable(hidden, head, targets, scale, *astuple(settings), gradient_dtype, *wanted)
+    settings = loop.LossSettings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
+    return operators.linear_cross_entropy_with_gradient(
+        hidden, head, targets, scale, *astuple(settings), gradient_dtype, *wanted
+    )
 
 
 def default_chunk(rows: int, element_size: int) -> int:
-    """Return how many positions are taken at a time: a power of two, for a head of ``rows`` rows."""
+    """Return the positions in a chunk, a power of two, for a head of ``rows`` rows."""
     fitting = CHUNK_BYTES // (rows * element_size)
     return max(FEWEST_TOKENS, 1 << max(fitting.bit_length() - 1, 0))
 
@@ -112,7 +114,7 @@ def default_chunk(rows: int, element_size: int) -> int:
 # --- checks ----------------------------------------------------------------------------------------------
 
 
-def _in_autocast_type(tensor: torch.Tensor) -> torch.Tensor:
+def _cast_for_autocast(tensor: torch.Tensor) -> torch.Tensor:
     kind = tensor.device.type
     if torch.is_autocast_enabled(kind) and tensor.is_floating_point():
         return tensor.to(torch.get_autocast_dtype(kind))
@@ -133,7 +135,7 @@ def _check_operands(hidden: torch.Tensor, head: torch.Tensor) -> None:
         raise ValueError(f"Hidden states and head must be on one device; given {hidden.device} and {head.device}.")
 
 
-def _checked_gradient_dtype(wanted: torch.dtype | None, given: torch.dtype) -> torch.dtype:
+def _check_gradient_dtype(wanted: torch.dtype | None, given: torch.dtype) -> torch.dtype:
     """Return the type in which gradients of inputs of a type are added up."""
     fitting = {torch.float16: [torch.float32], torch.bfloat16: [torch.bfloat16, torch.float32]}.get(given, [given])
     if wanted is not None and wanted not in fitting:
@@ -143,7 +145,7 @@ def _checked_gradient_dtype(wanted: torch.dtype | None, given: torch.dtype) -> t
     return wanted or fitting[0]
 
 
-def _checked_vocab_size(vocab_size: int | None, head: torch.Tensor) -> int:
+def _check_vocab_size(vocab_size: int | None, head: torch.Tensor) -> int:
     if vocab_size is None:
         return head.shape[0]
     if not 1 <= vocab_size <= head.shape[0]:

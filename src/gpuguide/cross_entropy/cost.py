@@ -1,4 +1,4 @@
-"""What the loss costs: arithmetic, bytes and memory, in the ordinary way and a chunk at a time."""
+"""Cost model of the loss: arithmetic, bytes and memory, for all logits at once and a chunk at a time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from gpuguide.costs import roofline
 
 
 def linear_cross_entropy_flops(tokens: int, hidden: int, vocab: int) -> int:
-    """Return the operations of head and loss, forward and backward: three products of the same size.
+    """Return the operations of head and loss, forward and backward: three matmuls of the same size.
 
-    Logits, gradient of the hidden states, gradient of the head. The loss itself is left out: it does a handful of
-    operations for a logit, where the products do ``6 * hidden``.
+    Logits, gradient of the hidden states, gradient of the head. The loss itself is not counted: it does a handful of
+    operations for a logit, where the matmuls do ``6 * hidden``.
     """
     return 3 * roofline.matmul_flops(tokens, hidden, vocab)
 
@@ -20,16 +20,16 @@ def loss_pass_bytes(tokens: int, vocab: int, element_size: float) -> float:
 
 
 def whole_extra_memory(tokens: int, vocab: int) -> int:
-    """Return the bytes that the ordinary way takes at its highest, beside inputs and their gradients.
+    """Return the peak memory in bytes of PyTorch's loss, in addition to inputs and their gradients.
 
-    That is in the backward pass: the log-probabilities that were kept for it, their gradient, and the gradient of the
-    logits, all in fp32, whatever the format of the model.
+    The peak is in the backward pass: the saved log-probabilities, their gradient, and the gradient of the logits, all
+    in fp32, whatever the dtype of the model.
     """
     return tokens * vocab * 3 * 4
 
 
 def chunked_extra_memory(chunk: int, vocab: int, element_size: int) -> int:
-    """Return the bytes that a chunk at a time takes beside inputs and their gradients: the logits of one chunk."""
+    """Return the memory in bytes in addition to inputs and their gradients: the logits of one chunk."""
     return chunk * vocab * element_size
 
 
@@ -38,16 +38,16 @@ def chunked_time_floor(
 ) -> float:
     """Return the shortest time in seconds of head and loss, forward and backward, when the loss is a pass of its own.
 
-    The products run at the peak and the loss at the bandwidth, one after the other, since the loss needs whole rows.
+    The matmuls run at the peak and the loss at the bandwidth, one after the other, since the loss needs whole rows.
 
     Parameters
     ----------
     tokens, hidden, vocab : int
-        Sizes.
+        Problem sizes.
     element_size : float
-        Bytes an element of the logits.
+        Bytes per element of the logits.
     peak, bandwidth : float
-        FLOP/s and B/s.
+        Peak rate in FLOP/s and bandwidth in B/s.
     """
     flops = linear_cross_entropy_flops(tokens, hidden, vocab)
     return flops / peak + loss_pass_bytes(tokens, vocab, element_size) / bandwidth

@@ -13,36 +13,36 @@ import triton
 import triton.language as tl
 
 from gpuguide.softmax.fused import (
-    Cut,
-    at_most,
-    converted_anew,
-    exchanged,
-    highest_and_sum,
-    in_one_word,
+    RowSplit,
+    exchange_words,
+    exp_shifted,
+    max_and_sum,
     next_piece,
-    out_of_words,
-    power,
-    shared_with_row,
+    pack_word,
+    reconvert_to_fp32,
+    reduce_over_row,
+    register_limit,
+    unpack_words,
 )
 
 PIECE_BYTES = 16384
-"""Of a row that one program takes: less than a softmax's, since a program does more with it and needs registers"""
+"""Bytes of a row that one program processes: fewer than in a softmax, because a program needs more registers"""
 WARP_BYTES = 4096
-"""Of a piece for each warp, for the same reason"""
+"""Bytes of a piece for each warp, for the same reason"""
 REGISTERS = 64
-"""Of a thread, so that a multiprocessor has room for eight programs. Smoothing and a cap of logits need more."""
+"""Registers of a thread, so that eight programs fit a multiprocessor. Smoothing and a softcap need more."""
 LARGEST_INT64 = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
-def capped(x, softcap):
+def apply_softcap(x, softcap):
     """Return ``softcap * tanh(x / softcap)`` in fp32."""
     return softcap * (2 * tl.sigmoid(2 * x.to(tl.float32) / softcap) - 1)
 
 
 @triton.jit
-def derivative_of_capped(x, softcap):
-    """Return the derivative of :func:`capped` from what it returned."""
+def softcap_derivative(x, softcap):
+    """Return the derivative of :func:`apply_softcap` from its result."""
     return 1 - (x / softcap) * (x / softcap)
 
 
@@ -51,7 +51,7 @@ def loss_then_gradient_kernel(
     logits,  # (rows, padded), overwritten
     targets,  # (rows,)
     losses,  # (rows,), fp32, zeros: written where the target counts
-    scale,  # one number: what gradients are multiplied by
+    scale,  # one number: factor of the gradients
     words,  # (1 + rows * pieces,), int64, zero: programs so far, then highest and sum of each piece
     sums,  # (rows, pieces), int64, zero: a word of each piece with the sum of the logits themselves, for smoothing
     row_stride,
@@ -69,7 +69,7 @@ def loss_then_gradient_kernel(
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
-    """Take one piece of one row: its share of the loss, and its gradient in the place of its logits."""
+    """Process one piece of one row: compute its part of the loss, and overwrite its logits with their gradient."""
     row, piece = next_piece(words, pieces, SLOTS)
     first = piece * length
     logits += row * row_stride + first
@@ -84,40 +84,42 @@ def loss_then_gradient_kernel(
     counts = (target != ignore_index) & (target >= 0) & (target < vocab_size)  # one outside is refused when noticed
     target -= first
     has_target = counts & (target >= 0) & (target < length)
-    of_target = tl.load(logits + target, mask=has_target, other=0.0).to(tl.float32)  # before it is overwritten
+    target_logit = tl.load(logits + target, mask=has_target, other=0.0).to(tl.float32)  # before it is overwritten
     if CAPPED:
-        x = tl.where(inside, capped(x, softcap), -float("inf"))
-        of_target = capped(of_target, softcap)
-    highest, total = highest_and_sum(x)
+        x = tl.where(inside, apply_softcap(x, softcap), -float("inf"))
+        target_logit = apply_softcap(target_logit, softcap)
+    highest, total = max_and_sum(x)
     if SMOOTHED:
-        of_row = tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0)
+        row_total = tl.sum(tl.where(inside, x.to(tl.float32), 0.0), 0)
         if SLOTS > 1:
-            found = exchanged(in_one_word(1.0, of_row), sums + row * pieces, piece, pieces, SLOTS)
-            _, parts = out_of_words(found)
-            of_row = tl.sum(tl.where(tl.arange(0, SLOTS) < pieces, parts, 0.0), 0)
-    highest, total = shared_with_row(highest, total, words, row, piece, pieces, SLOTS)
+            gathered = exchange_words(pack_word(1.0, row_total), sums + row * pieces, piece, pieces, SLOTS)
+            _, parts = unpack_words(gathered)
+            row_total = tl.sum(tl.where(tl.arange(0, SLOTS) < pieces, parts, 0.0), 0)
+    highest, total = reduce_over_row(highest, total, words, row, piece, pieces, SLOTS)
     lse = highest + tl.log(total)
-    of_powers = factor * (1 + 2 * z_loss * lse) / total
-    gradient = power(converted_anew(x), highest) * of_powers
+    p_factor = factor * (1 + 2 * z_loss * lse) / total
+    gradient = exp_shifted(reconvert_to_fp32(x), highest) * p_factor
     if SMOOTHED:
         gradient -= factor * label_smoothing / vocab_size
     if CAPPED:
-        gradient *= derivative_of_capped(x, softcap)
+        gradient *= softcap_derivative(x, softcap)
     if SMOOTHED or CAPPED:
         gradient = tl.where(inside, gradient, 0.0)
     tl.store(logits + lane, tl.where(counts, gradient, 0.0), mask=stored)
 
     if has_target:
         tl.debug_barrier()  # the gradient of the target comes last
-        loss = highest - of_target + tl.log(total)  # lse - of_target has few digits where logits are far from zero
-        at_target = power(of_target, highest) * of_powers - factor
+        loss = (
+            highest - target_logit + tl.log(total)
+        )  # lse - target_logit has few digits where logits are far from zero
+        target_gradient = exp_shifted(target_logit, highest) * p_factor - factor
         if SMOOTHED:
-            at_target += factor * label_smoothing * (1 - 1 / vocab_size)
+            target_gradient += factor * label_smoothing * (1 - 1 / vocab_size)
         if CAPPED:
-            at_target *= derivative_of_capped(of_target, softcap)
-        tl.store(logits + target, at_target)
+            target_gradient *= softcap_derivative(target_logit, softcap)
+        tl.store(logits + target, target_gradient)
         if SMOOTHED:
-            loss = (1 - label_smoothing) * loss + label_smoothing * (lse - of_row / vocab_size)
+            loss = (1 - label_smoothing) * loss + label_smoothing * (lse - row_total / vocab_size)
         tl.store(losses + row, loss + z_loss * lse * lse)
 
 
@@ -125,29 +127,29 @@ def loss_then_gradient_kernel(
 def check_targets_kernel(
     targets,  # (tokens,)
     scale,  # one fp32, written: one over the targets that count
-    first_outside,  # one int64, written: where the first target outside the vocabulary stands
+    first_outside,  # one int64, written: where the first target outside the vocabulary is
     tokens,
     vocab_size,
     ignore_index,
     BLOCK: tl.constexpr,
 ):
-    """Look at all targets. One program does it, right after the first product."""
-    counted = tl.zeros([BLOCK], tl.int64)
+    """Count the targets and find the first out of range. One program does it, right after the first matmul."""
+    total_count = tl.zeros([BLOCK], tl.int64)
     outside = tl.full([BLOCK], LARGEST_INT64, tl.int64)
     for start in range(0, tokens, BLOCK):
         here = start + tl.arange(0, BLOCK)
         target = tl.load(targets + here, mask=here < tokens, other=ignore_index)
         counts = target != ignore_index
-        counted += counts.to(tl.int64)
+        total_count += counts.to(tl.int64)
         is_outside = counts & ((target < 0) | (target >= vocab_size))
         outside = tl.minimum(outside, tl.where(is_outside, here.to(tl.int64), LARGEST_INT64))
-    tl.store(scale, 1 / tl.maximum(tl.sum(counted, 0), 1).to(tl.float32))
+    tl.store(scale, 1 / tl.maximum(tl.sum(total_count, 0), 1).to(tl.float32))
     tl.store(first_outside, tl.min(outside, 0))
 
 
 @triton.jit
 def multiply_kernel(values, factor, count, BLOCK: tl.constexpr):
-    """Multiply in place. A factor of one, the usual case, is noticed on the device and costs no pass over memory."""
+    """Multiply in place. A factor of one, the usual case, is detected on the device and takes no pass over memory."""
     by = tl.load(factor).to(tl.float32)
     if by != 1.0:
         start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -170,7 +172,7 @@ def loss_then_gradient_(
     softcap: float = 0.0,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
-    """Write the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
+    """Write the losses of a chunk, and overwrite its logits with their gradients times ``scale``.
 
     Parameters
     ----------
@@ -185,17 +187,17 @@ def loss_then_gradient_(
     vocab_size, ignore_index, label_smoothing, z_loss, softcap
         As in :func:`gpuguide.cross_entropy.linear_cross_entropy`.
     piece_bytes : int
-        Of a row that a program takes.
+        Bytes of a row that a program processes.
     """
     rows, padded = logits.shape
-    cut = Cut.of(padded, logits.element_size(), piece_bytes, WARP_BYTES)
-    cut.check_room(logits.device)
+    split = RowSplit.from_size(padded, logits.element_size(), piece_bytes, WARP_BYTES)
+    split.check_occupancy(logits.device)
     smoothed = label_smoothing > 0
     plain = not (smoothed or softcap)
-    if plain:  # no power and no gradient, so the kernel can do without a mask, with which it reads number by number
+    if plain:  # exp and gradient are zero, so the kernel needs no mask, which would make its loads narrow
         logits[:, vocab_size:] = -float("inf")
-    words = cut.words(rows, logits.device)
-    loss_then_gradient_kernel[(rows * cut.pieces,)](
+    words = split.allocate_words(rows, logits.device)
+    loss_then_gradient_kernel[(rows * split.pieces,)](
         logits,
         targets,
         losses,
@@ -212,15 +214,15 @@ def loss_then_gradient_(
         PADDED=padded != vocab_size and not plain,
         SMOOTHED=smoothed,
         CAPPED=softcap > 0,
-        **cut.arguments(),
-        **(at_most(REGISTERS) if plain else {}),
+        **split.kernel_arguments(),
+        **(register_limit(REGISTERS) if plain else {}),
     )
 
 
-def look_at_targets(targets: torch.Tensor, vocab_size: int, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return one over the targets that count (fp32), and where the first one outside the vocabulary stands (int64).
+def scan_targets(targets: torch.Tensor, vocab_size: int, ignore_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one over the number of counted targets (fp32), and the position of the first out of range (int64).
 
-    The second is larger than any position if there is none. Nothing waits.
+    The position is larger than any other if no target is out of range. Nothing waits.
     """
     scale = torch.empty((), dtype=torch.float32, device=targets.device)
     first_outside = torch.empty((), dtype=torch.int64, device=targets.device)

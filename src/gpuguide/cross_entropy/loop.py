@@ -1,7 +1,7 @@
-"""The loop over chunks: losses, and on the way the gradients of both operands.
+"""Loop over chunks of positions: losses and, in the same pass, the gradients of both operands.
 
-:mod:`gpuguide.cross_entropy.chunked` says why. Here nothing is known of autograd:
-:mod:`gpuguide.cross_entropy.operators` makes an operator with a gradient of it.
+:mod:`gpuguide.cross_entropy.chunked` gives the reason. The loop is independent of autograd, for which
+:mod:`gpuguide.cross_entropy.operators` makes it an operator with a gradient.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gpuguide.cross_entropy.reference import (
     check_targets,
     divisor,
     logits_gradient,
-    outside_the_vocabulary,
+    target_error,
     token_losses,
 )
 
 FP16_FACTOR = 256.0
-"""What the gradient of the logits is multiplied by in fp16, whose smallest normal number is 6e-5 and largest 65504"""
+"""Factor of the gradient of the logits in fp16, whose smallest normal number is 6e-5 and largest 65504"""
 ROWS_AT_ONCE = 64
-"""Rows of logits that are turned into gradients together. They are computed with in fp32, so few rows save memory."""
+"""Rows of logits whose gradients are computed at a time. The arithmetic is in fp32, so few rows save memory."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What decides the loss, apart from the tensors."""
+class LossSettings:
+    """Settings of the loss."""
 
     vocab_size: int
     ignore_index: int
@@ -39,145 +39,144 @@ class Settings:
     chunk: int
 
 
-def losses_alone(
-    hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor | None, settings: Settings
+def compute_losses(
+    hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, scale: torch.Tensor | None, settings: LossSettings
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sum of the losses times the scale, and the scale, a chunk at a time and without gradients."""
     check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)
-    scale = one_over_count(targets, settings.ignore_index, hidden) if scale is None else scale.clone()
+    scale = inverse_count(targets, settings.ignore_index, hidden) if scale is None else scale.clone()
     hidden, targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
-    total = torch.zeros((), dtype=wide(hidden.dtype), device=hidden.device)
-    for part, wanted in zip(hidden.split(settings.chunk), targets.split(settings.chunk), strict=True):
+    total = torch.zeros((), dtype=accumulation_dtype(hidden.dtype), device=hidden.device)
+    for part, chunk_targets in zip(hidden.split(settings.chunk), targets.split(settings.chunk), strict=True):
         logits = (part @ head.t())[:, : settings.vocab_size]
-        for rows, some in zip(logits.split(ROWS_AT_ONCE), wanted.split(ROWS_AT_ONCE), strict=True):
-            total += token_losses(rows, some, **_of_the_loss(settings)).sum()
+        for rows, row_targets in zip(logits.split(ROWS_AT_ONCE), chunk_targets.split(ROWS_AT_ONCE), strict=True):
+            total += token_losses(rows, row_targets, **_loss_arguments(settings)).sum()
     return total * scale, scale
 
 
-def losses_and_gradients(
+def compute_losses_and_gradients(
     hidden: torch.Tensor,
     head: torch.Tensor,
     targets: torch.Tensor,
     scale: torch.Tensor | None,
-    settings: Settings,
+    settings: LossSettings,
     d_hidden: torch.Tensor | None,
     d_head: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sum of the losses times the scale, and the scale; write the gradients that are wanted.
+    """Return the sum of the losses times the scale, and the scale; write the needed gradients.
 
     Parameters
     ----------
     hidden, head, targets
         As in :func:`gpuguide.cross_entropy.linear_cross_entropy`.
     scale : torch.Tensor, optional
-        What the sum of the losses is multiplied by: one over the positions that count, if not given.
-    settings : Settings
-        Everything else.
+        Factor of the sum of the losses; one over the number of counted positions by default.
+    settings : LossSettings
+        Settings of the loss.
     d_hidden, d_head : torch.Tensor, optional
-        Room for the gradients, of the shape of their operands. In fp16 they lack a factor of
+        Output buffers for the gradients, of the shape of their operands. In fp16 the results lack a factor of
         ``scale / FP16_FACTOR``.
     """
     d_hidden = None if d_hidden is None else d_hidden.view(-1, hidden.shape[-1])
     hidden = hidden.reshape(-1, hidden.shape[-1])
     logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
-    torch.mm(hidden[: len(logits)], head.t(), out=logits)  # a GPU has this to do while the host prepares the rest
-    of_mean, refuse_targets_outside = look_at_targets(targets, settings, hidden)
-    scale = of_mean if scale is None else scale.clone()
-    early = torch.full_like(scale, FP16_FACTOR) if hidden.dtype == torch.float16 else scale
+    torch.mm(hidden[: len(logits)], head.t(), out=logits)  # the GPU computes this while the host prepares the rest
+    mean_scale, raise_if_outside = start_target_check(targets, settings, hidden)
+    scale = mean_scale if scale is None else scale.clone()
+    early_scale = torch.full_like(scale, FP16_FACTOR) if hidden.dtype == torch.float16 else scale
     targets = targets.reshape(-1)
-    losses = torch.zeros(len(hidden), dtype=wide(hidden.dtype), device=hidden.device)
+    losses = torch.zeros(len(hidden), dtype=accumulation_dtype(hidden.dtype), device=hidden.device)
     for start in range(0, len(hidden), settings.chunk):
-        here = slice(start, start + settings.chunk)
-        logits = logits[: len(hidden[here])]
+        chunk = slice(start, start + settings.chunk)
+        logits = logits[: len(hidden[chunk])]
         if start:
-            torch.mm(hidden[here], head.t(), out=logits)
-        loss_then_gradient_(logits, targets[here], losses[here], early, settings)
+            torch.mm(hidden[chunk], head.t(), out=logits)
+        loss_then_gradient_(logits, targets[chunk], losses[chunk], early_scale, settings)
         if d_hidden is not None:
-            _store_product(d_hidden[here], logits, head)
+            _store_matmul(d_hidden[chunk], logits, head)
         if d_head is not None:
-            (_add_product if start else _store_product)(d_head, logits.t(), hidden[here])
+            (_add_matmul if start else _store_matmul)(d_head, logits.t(), hidden[chunk])
     if d_head is not None and not len(hidden):
         d_head.zero_()
-    refuse_targets_outside()
+    raise_if_outside()
     return losses.sum() * scale, scale
 
 
-def look_at_targets(
-    targets: torch.Tensor, settings: Settings, hidden: torch.Tensor
+def start_target_check(
+    targets: torch.Tensor, settings: LossSettings, hidden: torch.Tensor
 ) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Return one over the positions that count, and a function that refuses targets outside the vocabulary.
+    """Return one over the number of counted positions, and a function that raises if a target is out of range.
 
-    On a GPU that function is called when all work has been launched. It waits only until the targets were looked at,
-    which the GPU does right after the first product. Asked before, the host would wait, and the GPU then have nothing
-    to do.
+    On a GPU the function should be called when all work has been launched. It waits only for the check of the targets,
+    which runs right after the first matmul. An earlier call would leave the GPU idle while the host waits.
     """
-    if not kernels.take(hidden):
+    if not kernels.supports_triton(hidden):
         check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)
-        return one_over_count(targets, settings.ignore_index, hidden), lambda: None
+        return inverse_count(targets, settings.ignore_index, hidden), lambda: None
     from gpuguide.cross_entropy import fused
 
     flat = targets.reshape(-1)
-    scale, first_outside = fused.look_at_targets(flat, settings.vocab_size, settings.ignore_index)
+    scale, first_outside = fused.scan_targets(flat, settings.vocab_size, settings.ignore_index)
     if torch.cuda.is_current_stream_capturing():
         return scale, lambda: None
-    found = torch.empty((), dtype=torch.int64, pin_memory=True)
-    found.copy_(first_outside, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
+    position = torch.empty((), dtype=torch.int64, pin_memory=True)
+    position.copy_(first_outside, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
 
-    def refuse_targets_outside() -> None:
-        arrived.synchronize()
-        if int(found) < len(flat):
-            raise outside_the_vocabulary(targets, int(found), settings.vocab_size, settings.ignore_index)
+    def raise_if_outside() -> None:
+        copied.synchronize()
+        if int(position) < len(flat):
+            raise target_error(targets, int(position), settings.vocab_size, settings.ignore_index)
 
-    return scale, refuse_targets_outside
+    return scale, raise_if_outside
 
 
-def one_over_count(
+def inverse_count(
     targets: torch.Tensor,
     ignore_index: int,
     hidden: torch.Tensor,
     reduction: str = "mean",
     count: int | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return what the sum of the losses is multiplied by."""
-    counted = divisor(targets, ignore_index, reduction, count)
-    return torch.as_tensor(counted, device=hidden.device).to(wide(hidden.dtype)).reciprocal()
+    """Return the factor of the sum of the losses: one over the count, or one."""
+    denominator = divisor(targets, ignore_index, reduction, count)
+    return torch.as_tensor(denominator, device=hidden.device).to(accumulation_dtype(hidden.dtype)).reciprocal()
 
 
 def loss_then_gradient_(
-    logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, scale: torch.Tensor, settings: Settings
+    logits: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor, scale: torch.Tensor, settings: LossSettings
 ) -> None:
-    """Write the losses of a chunk, and put their gradients times ``scale`` in the place of its logits.
+    """Write the losses of a chunk, and overwrite its logits with their gradients times ``scale``.
 
     On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
     """
-    if kernels.take(logits):
+    if kernels.supports_triton(logits):
         from gpuguide.cross_entropy import fused
 
         fused.loss_then_gradient_(
-            logits, targets, losses, scale, vocab_size=settings.vocab_size, **_of_the_loss(settings)
+            logits, targets, losses, scale, vocab_size=settings.vocab_size, **_loss_arguments(settings)
         )
         return
-    logits[:, settings.vocab_size :] = 0  # what stands for no token has no gradient
-    real = logits[:, : settings.vocab_size]
-    parts = (part.split(ROWS_AT_ONCE) for part in (real, targets, losses))
-    for rows, some, of_rows in zip(*parts, strict=True):
-        of_rows.copy_(token_losses(rows, some, **_of_the_loss(settings)))
-        rows.copy_(logits_gradient(rows, some, **_of_the_loss(settings)).mul_(scale))
+    logits[:, settings.vocab_size :] = 0  # padded columns have no gradient
+    vocab_logits = logits[:, : settings.vocab_size]
+    parts = (part.split(ROWS_AT_ONCE) for part in (vocab_logits, targets, losses))
+    for rows, row_targets, row_losses in zip(*parts, strict=True):
+        row_losses.copy_(token_losses(rows, row_targets, **_loss_arguments(settings)))
+        rows.copy_(logits_gradient(rows, row_targets, **_loss_arguments(settings)).mul_(scale))
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which losses are computed."""
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which losses are computed."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _of_the_loss(settings: Settings) -> dict[str, Any]:
+def _loss_arguments(settings: LossSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in ("ignore_index", "label_smoothing", "z_loss", "softcap")}
 
 
-def _store_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Set ``out`` to a product, in its own type."""
+def _store_matmul(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Store a matmul in ``out``, in the dtype of ``out``."""
     if out.dtype == left.dtype:
         torch.mm(left, right, out=out)
     elif out.is_cuda:
@@ -186,8 +185,8 @@ def _store_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
         torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add a product to ``total``, in the type of ``total``."""
+def _add_matmul(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add a matmul to ``total``, in the dtype of ``total``."""
     if total.dtype == left.dtype:
         torch.addmm(total, left, right, out=total)
     elif total.is_cuda:

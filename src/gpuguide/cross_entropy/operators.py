@@ -1,10 +1,9 @@
 """The loss a chunk at a time as an operator of PyTorch, ``gpuguide::linear_cross_entropy``, with its gradient.
 
-An operator is what the rest of PyTorch knows a computation by. ``torch.compile`` puts it into its graph without looking
+PyTorch knows a computation by its operator. ``torch.compile`` puts it into its graph without looking
 inside, and a fake tensor gets the shapes of its results. It returns the loss together with the gradients of both
-operands, as far as they are wanted, and autograd holds these until the backward pass. There they are multiplied by the
-gradient that arrives from above: in place, where nobody else can ask for them, because a copy of the head's would take
-as much memory as the head.
+operands, as far as they are needed, and autograd holds these until the backward pass. There they are multiplied by the
+upstream gradient: in place where possible, because a copy of the head's would take as much memory as the head.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpuguide.cross_entropy import loop
 from gpuguide.kernels import forward_mode
 
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""The loss, the gradients of hidden states and head (empty where not wanted), and what the sum was multiplied by"""
+"""The loss, the gradients of hidden states and head (empty where not needed), and the factor of the sum"""
 
 
 @torch.library.custom_op("gpuguide::linear_cross_entropy", mutates_args=())
@@ -36,24 +35,24 @@ def linear_cross_entropy(
     softcap: float,
     chunk: int,
     gradient_dtype: torch.dtype,
-    wants_hidden: bool,
-    wants_head: bool,
+    needs_hidden: bool,
+    needs_head: bool,
 ) -> Results:
-    """Return the loss, and those gradients that are wanted. See :mod:`gpuguide.cross_entropy.loop`."""
-    settings = loop.Settings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
-    d_hidden = room_for_gradient(hidden, gradient_dtype, wants_hidden)
-    d_head = room_for_gradient(head, gradient_dtype, wants_head)
+    """Return the loss and the needed gradients. See :mod:`gpuguide.cross_entropy.loop`."""
+    settings = loop.LossSettings(vocab_size, ignore_index, label_smoothing, z_loss, softcap, chunk)
+    d_hidden = empty_gradient(hidden, gradient_dtype, needs_hidden)
+    d_head = empty_gradient(head, gradient_dtype, needs_head)
     with torch.cuda.device_of(hidden):
-        if not (wants_hidden or wants_head):
-            loss, used = loop.losses_alone(hidden, head, targets, scale, settings)
+        if not (needs_hidden or needs_head):
+            loss, used = loop.compute_losses(hidden, head, targets, scale, settings)
         else:
-            rooms = d_hidden if wants_hidden else None, d_head if wants_head else None
-            loss, used = loop.losses_and_gradients(hidden, head, targets, scale, settings, *rooms)
+            outputs = d_hidden if needs_hidden else None, d_head if needs_head else None
+            loss, used = loop.compute_losses_and_gradients(hidden, head, targets, scale, settings, *outputs)
     return loss, d_hidden, d_head, used
 
 
-def room_for_gradient(operand: torch.Tensor, dtype: torch.dtype, wanted: bool) -> torch.Tensor:
-    """Return room for an operand's gradient, empty where nobody wants it: an operator returns tensors alone."""
+def empty_gradient(operand: torch.Tensor, dtype: torch.dtype, wanted: bool) -> torch.Tensor:
+    """Return an uninitialised gradient, or an empty tensor if it is not needed: an operator can only return tensors."""
     return torch.empty(operand.shape if wanted else 0, dtype=dtype, device=operand.device)
 
 
@@ -70,12 +69,12 @@ def _shapes(
     softcap: float,
     chunk: int,
     gradient_dtype: torch.dtype,
-    wants_hidden: bool,
-    wants_head: bool,
+    needs_hidden: bool,
+    needs_head: bool,
 ) -> Results:
-    d_hidden = room_for_gradient(hidden, gradient_dtype, wants_hidden)
-    d_head = room_for_gradient(head, gradient_dtype, wants_head)
-    loss, used = (hidden.new_empty((), dtype=loop.wide(hidden.dtype)) for _ in range(2))
+    d_hidden = empty_gradient(hidden, gradient_dtype, needs_hidden)
+    d_head = empty_gradient(head, gradient_dtype, needs_head)
+    loss, used = (hidden.new_empty((), dtype=loop.accumulation_dtype(hidden.dtype)) for _ in range(2))
     return loss, d_hidden, d_head, used
 
 
@@ -84,13 +83,13 @@ def _flops(
     hidden: torch.Size, head: torch.Size, targets: torch.Size, scale: Any, *settings: Any, out_shape: Any = None
 ) -> int:
     """Count the products, for PyTorch's ``FlopCounterMode``: it does not look inside an operator."""
-    *_, wants_hidden, wants_head = settings
+    *_, needs_hidden, needs_head = settings
     tokens = hidden.numel() // hidden[-1]
-    return (1 + wants_hidden + wants_head) * roofline.matmul_flops(tokens, hidden[-1], head[0])
+    return (1 + needs_hidden + needs_head) * roofline.matmul_flops(tokens, hidden[-1], head[0])
 
 
 @linear_cross_entropy.register_vmap
-def _mapped(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Results, tuple[int, int, int, int]]:
+def _vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Results, tuple[int, int, int, int]]:
     """Compute one loss after the other."""
     each = [
         linear_cross_entropy(
@@ -106,7 +105,7 @@ def _mapped(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Re
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The operator with its gradient, for all who ask but ``torch.compile``: that takes the operator itself."""
+    """Autograd function of the operator, for all but ``torch.compile``, which uses the operator itself."""
 
     generate_vmap_rule = True
 
@@ -121,38 +120,38 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(loss, d_hidden, d_head, scale)
         ctx.dtype = inputs[0].dtype
-        ctx.handed_out = False
+        ctx.gradients_released = False
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor | None, *of_the_rest: None) -> tuple[torch.Tensor | None, ...]:
-        if ctx.handed_out:
+    def backward(ctx: Any, upstream: torch.Tensor | None, *other_gradients: None) -> tuple[torch.Tensor | None, ...]:
+        if ctx.gradients_released:
             raise RuntimeError(
-                "The gradient of this linear_cross_entropy was handed out already. Compute the loss again before a "
-                "second backward pass."
+                "The gradient of this linear_cross_entropy was overwritten by the first backward pass. "
+                "Compute the loss again before a second backward pass."
             )
         loss, d_hidden, d_head, scale = ctx.saved_tensors
-        unwanted = (None,) * (len(ctx.needs_input_grad) - 2)
+        no_gradients = (None,) * (len(ctx.needs_input_grad) - 2)
         if upstream is None:
-            return (None, None, *unwanted)
+            return (None, None, *no_gradients)
         factor = upstream * (scale / loop.FP16_FACTOR) if ctx.dtype == torch.float16 else upstream
-        in_place = ctx.handed_out = can_overwrite(d_hidden)
+        in_place = ctx.gradients_released = can_overwrite(d_hidden)
 
-        def multiplied(gradient: torch.Tensor, wanted: bool) -> torch.Tensor | None:
+        def multiply(gradient: torch.Tensor, wanted: bool) -> torch.Tensor | None:
             if not wanted:
                 return None
-            if in_place:  # autograd takes a tensor as it is, if nobody else has it: so hand out one of its own
+            if in_place:  # autograd does not copy a tensor that has no other owner
                 return multiply_(gradient, factor).detach().to(ctx.dtype)
-            return _Multiplied.apply(gradient, factor, loss).to(ctx.dtype)
+            return _MultipliedGradient.apply(gradient, factor, loss).to(ctx.dtype)
 
         return (
-            multiplied(d_hidden, ctx.needs_input_grad[0]),
-            multiplied(d_head, ctx.needs_input_grad[1]),
-            *unwanted,
+            multiply(d_hidden, ctx.needs_input_grad[0]),
+            multiply(d_head, ctx.needs_input_grad[1]),
+            *no_gradients,
         )
 
 
-class _Multiplied(torch.autograd.Function):
-    """A gradient times the one from above, which says so where it is differentiated itself."""
+class _MultipliedGradient(torch.autograd.Function):
+    """Product of a gradient and the upstream gradient, which refuses second derivatives with an error."""
 
     generate_vmap_rule = True
 
@@ -162,7 +161,7 @@ class _Multiplied(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        """Keep nothing. The loss is among the inputs so that the result is known to depend on the operands."""
+        """Save nothing. The loss is an input so that the result depends on the operands."""
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> Any:
@@ -175,8 +174,8 @@ class _Multiplied(torch.autograd.Function):
 linear_cross_entropy.register_autograd(_LinearCrossEntropy.backward, setup_context=_LinearCrossEntropy.setup_context)
 
 
-def differentiable(*inputs: Any) -> torch.Tensor:
-    """Return the loss, in the form that whoever asks can differentiate."""
+def linear_cross_entropy_with_gradient(*inputs: Any) -> torch.Tensor:
+    """Return the loss with its gradient, in eager mode and under ``torch.compile``."""
     if torch.compiler.is_compiling():
         forward_mode.refuse_compiled()
         return linear_cross_entropy(*inputs)[0]
@@ -185,13 +184,13 @@ def differentiable(*inputs: Any) -> torch.Tensor:
 
 
 def can_overwrite(gradient: torch.Tensor) -> bool:
-    """Return whether nobody will ask for a gradient again: none differentiates what is done with it, or traces it."""
+    """Return whether a gradient may be overwritten in place: grad mode is off and it is not a traced tensor."""
     return not torch.is_grad_enabled() and type(gradient) is torch.Tensor
 
 
 def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Multiply in place by one number, and return the result. On a GPU a factor of one costs nothing."""
-    if kernels.take(values):
+    """Multiply in place by one number, and return the result. On a GPU a factor of one takes no pass over memory."""
+    if kernels.supports_triton(values):
         from gpuguide.cross_entropy import fused
 
         with torch.cuda.device_of(values):

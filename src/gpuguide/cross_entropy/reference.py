@@ -1,4 +1,4 @@
-"""The loss from logits: the plain version of everything that the faster ones do.
+"""Reference implementation of the loss from logits, with all options of the faster versions.
 
 A target's loss is its *surprise*, the negative logarithm of its probability. With logits ``x``, the target ``t`` and
 ``lse = log(sum(exp(x)))`` that is ``lse - x[t]``: the probability itself is never computed, so none can underflow.
@@ -12,12 +12,12 @@ import torch
 
 from gpuguide import logits as distributions
 
-IGNORED = -100
-"""The target of a position that does not count, as in PyTorch"""
+IGNORE_INDEX = -100
+"""Target of a position that does not count, as in PyTorch"""
 
 
 def cross_entropy_naive(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss as the definition is written: minus the logarithm of the target's probability.
+    """Return the mean loss by its definition: minus the logarithm of the target's probability.
 
     A probability below the smallest number of the format gives an infinite loss. Targets must all count.
     """
@@ -29,7 +29,7 @@ def cross_entropy(
     logits: torch.Tensor,
     targets: torch.Tensor,
     *,
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
@@ -56,8 +56,8 @@ def cross_entropy(
     reduction : str
         ``mean`` over the positions that count, ``sum``, or ``none``: one loss a position, zero where it does not count.
     count : int or torch.Tensor, optional
-        What ``mean`` divides by instead of the positions that count here: the number of those in all micro-batches,
-        when gradients are accumulated. A tensor holds this one number.
+        Divisor of ``mean`` instead of the number of counted positions here: with gradient accumulation, the number of
+        counted positions in all micro-batches. A tensor must hold this one number.
 
     Returns
     -------
@@ -78,8 +78,8 @@ def cross_entropy(
     """
     check_settings(label_smoothing, z_loss, softcap, reduction)
     check_targets(targets, logits.shape[:-1], logits.shape[-1], ignore_index)
-    of_the_loss = {"label_smoothing": label_smoothing, "z_loss": z_loss, "softcap": softcap}
-    losses = token_losses(logits, targets, ignore_index=ignore_index, **of_the_loss)
+    settings = {"label_smoothing": label_smoothing, "z_loss": z_loss, "softcap": softcap}
+    losses = token_losses(logits, targets, ignore_index=ignore_index, **settings)
     if reduction == "none":
         return losses
     return losses.sum() / divisor(targets, ignore_index, reduction, count)
@@ -89,29 +89,29 @@ def token_losses(
     logits: torch.Tensor,
     targets: torch.Tensor,
     *,
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ) -> torch.Tensor:
     """Return the loss at each position, zero where the target is ignored. Parameters as :func:`cross_entropy`."""
-    wide = capped(distributions.at_least_fp32(logits), softcap)
+    wide = apply_softcap(distributions.at_least_fp32(logits), softcap)
     lse = distributions.log_sum_exp(wide)
-    counted = targets != ignore_index
-    of_target = wide.gather(-1, targets.where(counted, 0).unsqueeze(-1)).squeeze(-1)
-    losses = lse - of_target
+    is_counted = targets != ignore_index
+    target_logit = wide.gather(-1, targets.where(is_counted, 0).unsqueeze(-1)).squeeze(-1)
+    losses = lse - target_logit
     if label_smoothing:
         losses = (1 - label_smoothing) * losses + label_smoothing * (lse - wide.mean(dim=-1))
     if z_loss:
         losses = losses + z_loss * lse.square()
-    return losses.where(counted, 0.0)
+    return losses.where(is_counted, 0.0)
 
 
 def logits_gradient(
     logits: torch.Tensor,
     targets: torch.Tensor,
     *,
-    ignore_index: int = IGNORED,
+    ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
@@ -122,22 +122,22 @@ def logits_gradient(
     multiplies by its own derivative, ``1 - tanh²``.
     Parameters as :func:`cross_entropy`.
     """
-    wide = capped(distributions.at_least_fp32(logits), softcap)
-    counted = targets != ignore_index
+    wide = apply_softcap(distributions.at_least_fp32(logits), softcap)
+    is_counted = targets != ignore_index
     gradient = distributions.softmax(wide)
     if z_loss:
         gradient = gradient * (1 + 2 * z_loss * distributions.log_sum_exp(wide)).unsqueeze(-1)
     if label_smoothing:
         gradient = gradient - label_smoothing / logits.shape[-1]
     weight = torch.full_like(gradient[..., :1], 1 - label_smoothing)
-    gradient = gradient.scatter_add(-1, targets.where(counted, 0).unsqueeze(-1), -weight)
+    gradient = gradient.scatter_add(-1, targets.where(is_counted, 0).unsqueeze(-1), -weight)
     if softcap:
         gradient = gradient * (1 - (wide / softcap).square())
-    return gradient.where(counted.unsqueeze(-1), 0.0)
+    return gradient.where(is_counted.unsqueeze(-1), 0.0)
 
 
-def capped(logits: torch.Tensor, softcap: float) -> torch.Tensor:
-    """Return logits bent so that none exceeds a bound, or as they are if it is zero."""
+def apply_softcap(logits: torch.Tensor, softcap: float) -> torch.Tensor:
+    """Return soft-capped logits, none of which exceeds the cap, or the logits unchanged if the cap is zero."""
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
@@ -165,7 +165,7 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 def divisor(
     targets: torch.Tensor, ignore_index: int, reduction: str, count: int | torch.Tensor | None
 ) -> torch.Tensor | int:
-    """Return what the sum of the losses is divided by, at least one.
+    """Return the divisor of the sum of the losses, at least one.
 
     Raises a :class:`ValueError` if the count is a tensor of any but one number.
     """
@@ -216,10 +216,10 @@ def check_targets(targets: torch.Tensor, shape: torch.Size, vocab_size: int, ign
         return
     outside = (targets != ignore_index) & ((targets < 0) | (targets >= vocab_size))
     if bool(outside.any()):
-        raise outside_the_vocabulary(targets, int(outside.flatten().nonzero()[0]), vocab_size, ignore_index)
+        raise target_error(targets, int(outside.flatten().nonzero()[0]), vocab_size, ignore_index)
 
 
-def outside_the_vocabulary(targets: torch.Tensor, position: int, vocab_size: int, ignore_index: int) -> ValueError:
+def target_error(targets: torch.Tensor, position: int, vocab_size: int, ignore_index: int) -> ValueError:
     """Return the error that a target is outside the vocabulary. The position counts through all targets."""
     where = tuple(int(index) for index in torch.unravel_index(torch.tensor(position), targets.shape))
     return ValueError(

@@ -280,7 +280,7 @@ def kernel(name: str, keys: torch.dtype, values: torch.dtype, is_filtered: bool)
     GpuguideError
         If this PyTorch cannot compile CUDA C, or finds no CUDA toolkit.
     """
-    compiled = cuda_c.compiled(
+    compiled = cuda_c.compile_kernel(
         source_of(keys, values, is_filtered),
         name,
         "The group-by's kernel is CUDA C, and PyTorch finds no CUDA toolkit to compile it; install one, set "

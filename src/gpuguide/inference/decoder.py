@@ -107,7 +107,7 @@ class Decoder:
 
         Its kernels compute in fp32 at most, and their heads have a power of two numbers.
         """
-        return kernels.take(self.token_embedding) and self.shape.head_dim.bit_count() == 1
+        return kernels.supports_triton(self.token_embedding) and self.shape.head_dim.bit_count() == 1
 
 
 def prepare(

@@ -19,9 +19,9 @@ from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.prefill import Prefill
 from gpuguide.sampling import NO_TOKEN, sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
-GREEDY = Settings(temperature=0.0)
+GREEDY = SamplingSettings(temperature=0.0)
 """Always the most likely token"""
 LONGEST_TEXT = 2**20
 """Draws for which a row's seeds stay apart from those of the next seed"""
@@ -40,7 +40,7 @@ class Engine:
         Texts at a time.
     capacity : int
         Tokens that a text can have, prompt included.
-    settings : Settings
+    settings : SamplingSettings
         How tokens are drawn, for all rows; by default the most likely one is taken.
     cache : Cache, optional
         By default a static one.
@@ -52,7 +52,12 @@ class Engine:
     """
 
     def __init__(
-        self, decoder: Decoder, rows: int, capacity: int, settings: Settings = GREEDY, cache: Cache | None = None
+        self,
+        decoder: Decoder,
+        rows: int,
+        capacity: int,
+        settings: SamplingSettings = GREEDY,
+        cache: Cache | None = None,
     ) -> None:
         if capacity > decoder.shape.context:
             raise GpuguideError(

@@ -27,10 +27,10 @@ from gpuguide.inference.serving.requests import Request, check_fits
 from gpuguide.inference.serving.transfer import Clock, Delivery
 from gpuguide.logits import check_settings
 from gpuguide.models.tokenizer import Tokenizer
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 
-def settings(temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Settings:
+def settings(temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> SamplingSettings:
     """Return how tokens are to be drawn, by default the most likely one each time.
 
     Parameters
@@ -47,10 +47,10 @@ def settings(temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p
         check_settings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     except ValueError as error:
         raise GpuguideError(str(error)) from error
-    return Settings(temperature, top_k, top_p, min_p)
+    return SamplingSettings(temperature, top_k, top_p, min_p)
 
 
-def engine_for(decoder: Decoder, prompt: int, new_tokens: int, settings: Settings = GREEDY) -> Engine:
+def engine_for(decoder: Decoder, prompt: int, new_tokens: int, settings: SamplingSettings = GREEDY) -> Engine:
     """Return an engine with room for one text.
 
     Parameters
@@ -59,7 +59,7 @@ def engine_for(decoder: Decoder, prompt: int, new_tokens: int, settings: Setting
         From :func:`gpuguide.inference.prepare`.
     prompt, new_tokens : int
         Tokens of the prompt, and how many to write at most.
-    settings : Settings
+    settings : SamplingSettings
         How tokens are drawn; by default the most likely one is taken.
 
     Raises

@@ -1,7 +1,7 @@
-"""Where kernels written in Triton stand in for plain PyTorch.
+"""Support for kernels in Triton and CUDA C, which the topics share.
 
-A topic has a plain version that explains, and may have kernels that are faster. Its public functions ask here which of
-the two a tensor is for.
+A topic has a reference implementation and may have faster kernels. Its public functions ask :func:`supports_triton`
+which of the two to use for a tensor.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import importlib.util
 
 import torch
 
-__all__ = ["take"]
+__all__ = ["supports_triton"]
 
 
-def take(tensor: torch.Tensor) -> bool:
-    """Return whether our kernels take a tensor.
+def supports_triton(tensor: torch.Tensor) -> bool:
+    """Return whether the Triton kernels support this tensor: on a GPU, non-empty, not float64.
 
-    It must be on a GPU and hold something, and Triton must be installed. The kernels compute in fp32, so float64 stays
-    with PyTorch.
+    Triton must be installed. The kernels compute in fp32, so PyTorch computes float64.
     """
     return tensor.is_cuda and tensor.dtype != torch.float64 and tensor.numel() > 0 and _has_triton()
 

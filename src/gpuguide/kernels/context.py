@@ -1,8 +1,8 @@
-"""The CUDA context of a thread, which descriptors of tensors need before a kernel is launched.
+"""CUDA context of a thread, which tensor descriptors need before a kernel is launched.
 
 A new thread has no context until its first call of CUDA's runtime. PyTorch's guards make none where the device is the
 current one already, its allocator makes none for memory that it holds, and Triton encodes descriptors before its
-launcher looks for a context. So where one of our kernels is the first that a thread does, be it autograd's thread for
+launcher looks for a context. So where one of our kernels is a thread's first work on a GPU, be it autograd's thread for
 a device or one of a server, encoding fails with "invalid device context".
 
 Source: https://github.com/pytorch/pytorch/issues/195256.
@@ -18,11 +18,11 @@ __all__ = ["device_of"]
 
 
 class _Thread(threading.local):
-    """What is known of the thread that asks."""
+    """State of the current thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
-        """Those whose context it has had"""
+        """Devices whose context the thread has had"""
 
 
 _THREAD = _Thread()
@@ -37,10 +37,10 @@ def device_of(tensor: torch.Tensor) -> torch.cuda.device_of:
 
 
 def bind(device: int) -> None:
-    """Give this thread the context of a device, by the cheapest calls of the runtime that need one.
+    """Create the context of a device in this thread, by the cheapest runtime calls that need one.
 
-    While a graph is captured that is the question whether one is, which is always allowed. Otherwise a further call
-    names the device.
+    While a graph is captured, that is the query of the capture status, which is always allowed. Otherwise a further
+    call names the device.
     """
     if not torch.cuda.is_current_stream_capturing():
         torch.cuda.mem_get_info(device)

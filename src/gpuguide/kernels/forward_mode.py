@@ -1,4 +1,4 @@
-"""What an operator says where ``torch.compile`` traces a forward mode, which operators cannot have."""
+"""Error of operators where ``torch.compile`` traces forward-mode differentiation, which operators cannot support."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ __all__ = ["refuse_compiled"]
 
 
 def refuse_compiled() -> None:
-    """Raise a :class:`NotImplementedError` where ``torch.compile`` traces a forward mode.
+    """Raise a :class:`NotImplementedError` where ``torch.compile`` traces forward-mode differentiation.
 
-    It would take an operator for a constant and its derivative for zero. Without ``fullgraph`` it then leaves the
-    function uncompiled, which is right.
+    It would treat an operator as a constant with a derivative of zero. Without ``fullgraph`` the error makes it run the
+    function uncompiled, which is correct.
     """
     if torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        raise NotImplementedError("Operators have no forward mode under torch.compile: call this one outside of it.")
+        raise NotImplementedError(
+            "This operator has no forward-mode derivative under torch.compile; call it outside the compiled function."
+        )

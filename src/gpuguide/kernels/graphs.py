@@ -12,7 +12,7 @@ import torch
 def workspace_of_its_own() -> Iterator[None]:
     """Have the workspace of cuBLAS reserved within a capture, in memory that lives as long as the graph.
 
-    PyTorch keeps a workspace for each stream, and the next capture takes it up even if it lies in the memory of a graph
+    PyTorch keeps a workspace for each stream, and the next capture takes it up even if it is in the memory of a graph
     that is gone. Once somebody asks for workspaces back, as ``torch.compile`` does before its own captures, that memory
     is given to the driver, and a replay fails with "unspecified launch failure".
     """

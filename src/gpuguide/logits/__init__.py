@@ -5,8 +5,8 @@ probabilities, changes of the distribution, the choice of a token, the head that
 
 Sampling changes logits in a fixed order, that of ``transformers``: temperature, then top-k, then top-p on what top-k
 left (with its probabilities adding up to one again), then min-p. :func:`adjust` does all four. A token that is
-excluded has the logit ``-inf``, hence the probability zero. What is kept depends on the values alone and never on
-where they stand: tokens that tie with the last one kept are kept too.
+excluded has the logit ``-inf``, hence the probability zero. The kept tokens depend on the values alone and never on
+their positions: tokens that tie with the last one kept are kept too.
 
 Functions that change or sample logits refuse rows that are no distribution (NaN, ``+inf``, or nothing but ``-inf``)
 with a :class:`ValueError`. To know, they wait for the device that holds the logits.

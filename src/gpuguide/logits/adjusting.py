@@ -26,7 +26,7 @@ def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format.
+        Same shape and dtype.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format, ``-inf`` where a token is excluded.
+        Same shape and dtype, ``-inf`` where a token is excluded.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format, ``-inf`` where a token is excluded.
+        Same shape and dtype, ``-inf`` where a token is excluded.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def keep_min_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format, ``-inf`` where a token is excluded.
+        Same shape and dtype, ``-inf`` where a token is excluded.
 
     Raises
     ------
@@ -146,24 +146,24 @@ def keep_min_p(logits: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def with_repetition_penalty(logits: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
-    """Make tokens that were written already less likely: divide their logits by a penalty, or multiply negative ones.
+    """Make tokens that were generated already less likely: divide their logits by a penalty, or multiply negative ones.
 
-    It works on logits before :func:`adjust`, and is the one change here that depends on where zero lies: adding a
-    constant to all logits, which changes no probability, changes what the penalty does.
+    It works on logits before :func:`adjust`, and is the one change here that depends on the position of zero: adding
+    a constant to all logits, which changes no probability, changes the effect of the penalty.
 
     Parameters
     ----------
     logits : torch.Tensor
         ``(..., vocab_size)``, floating point.
     seen : torch.Tensor
-        ``(..., count)``, int64: the tokens of each row so far. A token that stands there twice is punished once.
+        ``(..., count)``, int64: the tokens of each row so far. A token that occurs twice is penalised once.
     penalty : float
         Above zero. One changes nothing; below one rewards repetition.
 
     Returns
     -------
     torch.Tensor
-        Same shape and format as the logits.
+        Same shape and dtype as the logits.
 
     Raises
     ------
@@ -188,8 +188,8 @@ def with_repetition_penalty(logits: torch.Tensor, seen: torch.Tensor, penalty: f
         )
     if bool(((seen < 0) | (seen >= logits.shape[-1])).any()):
         raise ValueError(f"A token that was seen is outside the vocabulary of {logits.shape[-1]}.")
-    of_seen = logits.gather(-1, seen)
-    return logits.scatter(-1, seen, torch.where(of_seen < 0, of_seen * penalty, of_seen / penalty))
+    seen_logits = logits.gather(-1, seen)
+    return logits.scatter(-1, seen, torch.where(seen_logits < 0, seen_logits * penalty, seen_logits / penalty))
 
 
 def adjust(
@@ -207,7 +207,7 @@ def adjust(
     Returns
     -------
     torch.Tensor
-        Same shape and format, ``-inf`` where a token is excluded.
+        Same shape and dtype, ``-inf`` where a token is excluded.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What logits and settings must be: each check raises a ``ValueError`` that names what is wrong."""
+"""Checks of logits and settings, which raise a ``ValueError`` that names the wrong value."""
 
 from __future__ import annotations
 

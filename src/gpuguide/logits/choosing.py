@@ -23,14 +23,14 @@ def greedy(logits: torch.Tensor) -> torch.Tensor:
 def sample(logits: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
     """Draw one token from each row's distribution.
 
-    :func:`torch.multinomial` takes one or two dimensions only, so the leading ones are folded into one and put back.
+    :func:`torch.multinomial` takes one or two dimensions only, so the leading ones are flattened and restored.
 
     Parameters
     ----------
     logits : torch.Tensor
         ``(..., vocab_size)``, floating point, often from :func:`adjust`. A vocabulary has at most 2²⁴ tokens.
     generator : torch.Generator, optional
-        The source of randomness, on the device of the logits. PyTorch's own by default.
+        Generator on the device of the logits; PyTorch's default one by default.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The cost model: what a softmax and the language-model head compute and move at least."""
+"""Cost model: the fewest operations and bytes of a softmax and of the language-model head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From scores to probabilities: softmax, its logarithm, and entropy."""
+"""Probabilities of logits: softmax, its logarithm, and entropy."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class WithoutHead(nn.Module):
     """A model that gives hidden states in place of logits, and their loss.
 
     It is for the training step of the library too:
-    ``train_step(Training(headless, ...), batches, headless.loss_sum)``.
+    ``train_step(TrainingSetup(headless, ...), batches, headless.loss_sum)``.
 
     Parameters
     ----------

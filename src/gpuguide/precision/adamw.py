@@ -137,9 +137,9 @@ class AdamW(torch.optim.Optimizer):
         weight = state["master"] if "master" in state else parameter.float()  # of fp32 that is the parameter itself
         _adamw(weight, parameter.grad.float(), state, group)  # type: ignore[union-attr]
         if weight is not parameter:
-            parameter.copy_(self._rounded(weight, parameter.dtype))
+            parameter.copy_(self._round(weight, parameter.dtype))
 
-    def _rounded(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _round(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self.storing == "stochastic" and dtype == torch.bfloat16:
             return to_bf16_stochastically(weight, self._generator(weight.device))
         return weight.to(dtype)

@@ -4,7 +4,7 @@ A format of 4 bits holds 15 numbers from -6 to 6. So neighbouring values share a
 of the format in units of it. The two ways differ in what a scale may be:
 
 * Microscaling (MX), blocks of 32: a power of two, stored as its exponent in 8 bits (e8m0). Scaling then rounds nothing,
-  but the largest value of a block lies anywhere in the upper half of the format's range, or beyond it and is cut off.
+  but the largest value of a block can be anywhere in the upper half of the format's range, or beyond it and is cut off.
 * NVFP4, blocks of 16: a number in e4m3, so that the largest value of a block comes to lie near 6, and one fp32 scale
   for the whole tensor, which brings the scales of the blocks into e4m3's range.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpuguide.precision.formats import E2M1, E4M3, E5M2, Format
+from gpuguide.precision.formats import E2M1, E4M3, E5M2, FloatFormat
 from gpuguide.precision.rounding import decode, encode, round_to
 
 SMALLEST_POWER, LARGEST_POWER = -127, 127
@@ -32,11 +32,11 @@ class BlockFormat:
     """A format whose values share a scale in blocks."""
 
     name: str
-    element: Format
+    element: FloatFormat
     block: int
     """Neighbouring values, along the last axis, that share a scale"""
     powers_of_two: bool
-    """Whether scales are powers of two (e8m0), or numbers in e4m3 beside a scale of the tensor"""
+    """Whether scales are powers of two (e8m0), or numbers in e4m3 with another scale for the tensor"""
 
     @property
     def bits_per_value(self) -> float:
@@ -62,7 +62,7 @@ class Blocks:
     scales: torch.Tensor
     """``(..., n / block)``, fp32: the scales of the blocks, each a number that 8 bits hold"""
     tensor_scale: float
-    """What all scales are multiplied by; 1 in the MX formats"""
+    """Factor of all scales; 1 in the MX formats"""
 
     def dequantize(self) -> torch.Tensor:
         """Return the values that are stored, ``(..., n)``, fp32."""
@@ -110,14 +110,14 @@ def quantize_blocks(x: torch.Tensor, format: str | BlockFormat) -> Blocks:
     return Blocks(wanted, codes.to(torch.uint8).flatten(-2), scales.float(), tensor_scale)
 
 
-def _power_of_two_scales(largest: torch.Tensor, element: Format) -> torch.Tensor:
+def _power_of_two_scales(largest: torch.Tensor, element: FloatFormat) -> torch.Tensor:
     """Return powers of two that bring the largest value's exponent to the largest that the element has."""
     exponent = torch.frexp(largest).exponent - 1 - element.largest_exponent
     exponent = torch.where(largest > 0, exponent, SMALLEST_POWER).clamp(SMALLEST_POWER, LARGEST_POWER)
     return torch.ldexp(torch.ones_like(largest), exponent.double())
 
 
-def _two_level_scales(largest: torch.Tensor, element: Format) -> tuple[torch.Tensor, float]:
+def _two_level_scales(largest: torch.Tensor, element: FloatFormat) -> tuple[torch.Tensor, float]:
     """Return scales in e4m3 that bring the largest value to the element's largest, and the scale of the tensor.
 
     The block with the tensor's largest value gets 448, the largest scale. A block whose scale is rounded to zero reads

@@ -1,4 +1,4 @@
-"""What a training step takes in memory, by the format that it computes in.
+"""Memory of a training step, by the format that it computes in.
 
 :mod:`gpuguide.costs.memory` knows what a model keeps. Here is what is different in
 :func:`gpuguide.precision.training_step.train_step`: its loss is computed in fp32 whatever the logits are in, and layers
@@ -13,13 +13,13 @@ from gpuguide.costs import memory
 from gpuguide.costs.memory import Setup, Shape
 
 SETUPS = {"fp32": "fp32", "tf32": "fp32", "fp16": "mixed", "bf16": "mixed", "pure-bf16": "bf16", "fp8": "mixed"}
-"""What the cost model of memory calls each precision. TF32 is a way of computing, and its numbers are stored in fp32;
+"""Name of each precision in the memory model. TF32 is a compute mode whose numbers are stored in fp32;
 layers in fp8 stand in a model that computes in bf16 otherwise."""
 HELD_AT_THE_LOSS = ("train_weights", "train_states", "train_workspace", "copies_of_held", "inputs", "activations",
                     "final_norm")  # fmt: skip
 LOSS_BYTES = 12
-"""For each logit, when the gradient of the loss is computed: its logarithm of a probability, the gradient of that, and
-its own gradient, in fp32"""
+"""Bytes for each logit when the gradient of the loss is computed: its log-probability, the gradient of that, and its
+own gradient, in fp32"""
 
 
 def step_memory(shape: Shape, precision: str, batch: int, seq_len: int) -> float:
@@ -48,16 +48,16 @@ def step_memory(shape: Shape, precision: str, batch: int, seq_len: int) -> float
     found = memory.values(shape, setup)
     at_the_loss = sum(float(found[name]) for name in HELD_AT_THE_LOSS) + LOSS_BYTES * float(found["logits"])
     later = [moment.total for moment in memory.predict(shape, setup).moments if not moment.name.startswith("loss")]
-    saved = saved_by_fp8(shape, batch * seq_len) if precision == "fp8" else 0.0
+    saved = fp8_saved_memory(shape, batch * seq_len) if precision == "fp8" else 0.0
     return max(at_the_loss, *later) - saved
 
 
-def saved_by_fp8(shape: Shape, tokens: int) -> float:
-    """Return the bytes that a model in bf16 by autocast keeps for its backward pass, and one with layers in fp8 not.
+def fp8_saved_memory(shape: Shape, tokens: int) -> float:
+    """Return the bytes by which fp8 layers reduce what a bf16 model saves for its backward pass.
 
-    Of each matrix a copy in one byte a number waits for the backward pass, not in two. So do the inputs of queries and
-    of the feed-forward part, and what goes into the second half of that. What goes from attention into its last matrix
-    attention keeps in bf16 for itself, so there the copy comes on top.
+    The saved copy of each matrix takes one byte per element instead of two. So do the inputs of the queries, keys and
+    values and of both feed-forward matrices. Attention saves its own output in bf16, so the fp8 copy of the input of
+    its last matrix is additional.
     """
     values = memory.values(shape, Setup(precision="mixed", seq_len=1))
     matrices = float(values["matrices"])

@@ -22,7 +22,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Format:
+class FloatFormat:
     """A floating-point format with a sign.
 
     Parameters
@@ -67,12 +67,12 @@ class Format:
 
     @property
     def smallest_exponent(self) -> int:
-        """Of the normal numbers, as a power of two; subnormal numbers have it too."""
+        """Smallest exponent of the normal numbers, as a power of two; subnormal numbers have it too."""
         return 1 - self.bias
 
     @property
     def largest_exponent(self) -> int:
-        """Of the finite numbers, as a power of two."""
+        """Largest exponent of the finite numbers, as a power of two."""
         return 2**self.exponent_bits - (2 if self.specials == "ieee" else 1) - self.bias
 
     @cached_property
@@ -151,14 +151,14 @@ Kind = Literal["zero", "subnormal", "normal", "infinity", "nan"]
 class Parts:
     """The three fields of a number, as they are stored."""
 
-    format: Format
+    format: FloatFormat
     sign: int
     exponent: int
     mantissa: int
 
     @property
     def kind(self) -> Kind:
-        """What the fields are: a zero, a subnormal or normal number, an infinity or a NaN."""
+        """Kind of the number: a zero, a subnormal or normal number, an infinity or a NaN."""
         full_exponent = self.exponent == 2**self.format.exponent_bits - 1
         full_mantissa = self.mantissa == 2**self.format.mantissa_bits - 1
         if full_exponent and self.format.specials == "ieee":
@@ -189,31 +189,31 @@ class Parts:
         )
 
 
-FP32 = Format("fp32", 8, 23, 127, "ieee", 32, torch.float32)
-TF32 = Format("tf32", 8, 10, 127, "ieee", 32)
-"""What tensor cores read of an fp32 number: it takes 32 bits in memory, of which 19 count"""
-FP16 = Format("fp16", 5, 10, 15, "ieee", 16, torch.float16)
-BF16 = Format("bf16", 8, 7, 127, "ieee", 16, torch.bfloat16)
-E4M3 = Format("e4m3", 4, 3, 7, "nan", 8, torch.float8_e4m3fn)
+FP32 = FloatFormat("fp32", 8, 23, 127, "ieee", 32, torch.float32)
+TF32 = FloatFormat("tf32", 8, 10, 127, "ieee", 32)
+"""Format in which tensor cores read fp32 numbers: 32 bits in memory, of which they use 19"""
+FP16 = FloatFormat("fp16", 5, 10, 15, "ieee", 16, torch.float16)
+BF16 = FloatFormat("bf16", 8, 7, 127, "ieee", 16, torch.bfloat16)
+E4M3 = FloatFormat("e4m3", 4, 3, 7, "nan", 8, torch.float8_e4m3fn)
 """fp8 for weights and activations; PyTorch's ``float8_e4m3fn``: finite, so no infinities"""
-E5M2 = Format("e5m2", 5, 2, 15, "ieee", 8, torch.float8_e5m2)
+E5M2 = FloatFormat("e5m2", 5, 2, 15, "ieee", 8, torch.float8_e5m2)
 """fp8 for gradients, which need the range"""
-E2M1 = Format("e2m1", 2, 1, 1, "none", 4)
+E2M1 = FloatFormat("e2m1", 2, 1, 1, "none", 4)
 """fp4: 0, 0.5, 1, 1.5, 2, 3, 4 and 6, with a sign; used in blocks that share a scale"""
 
 FORMATS = {each.name: each for each in (FP32, TF32, FP16, BF16, E4M3, E5M2, E2M1)}
 """All formats by name, the widest first"""
 
 
-def named(name: str | Format | torch.dtype) -> Format:
-    """Return the format that a name or a type of PyTorch stands for; a format stands for itself.
+def format_by_name(name: str | FloatFormat | torch.dtype) -> FloatFormat:
+    """Return the format with a name or a PyTorch dtype; a format is returned unchanged.
 
     Raises
     ------
     ValueError
         If there is none.
     """
-    if isinstance(name, Format):
+    if isinstance(name, FloatFormat):
         return name
     for each in FORMATS.values():
         if name == each.name or (each.dtype is not None and name == each.dtype):

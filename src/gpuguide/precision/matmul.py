@@ -1,11 +1,11 @@
-"""A matrix product in Triton, for bf16, fp16 and fp8: tiles that the copy engine brings, summed in fp32.
+"""A matmul in Triton, for bf16, fp16 and fp8: tiles that the copy engine brings, summed in fp32.
 
 As many programs run as the GPU has multiprocessors, and each takes one tile of the result after another. So the tiles
 that the next one needs are on their way while the last one is still being written (*persistent* programs). Tiles are
 taken in groups of some rows: the programs that run at the same time read few rows and few columns, which stay in the
 L2 cache.
 
-Nothing here is tried out at run time. :func:`choose` takes a :class:`Tiling` by the size of the result;
+There is no autotuning at run time. :func:`choose` selects a :class:`MatmulTiling` by the size of the result;
 :data:`TILINGS` names others, to be measured against each other.
 
 References
@@ -32,50 +32,51 @@ ALIGNED = 16
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """How the work is cut."""
+class MatmulTiling:
+    """Tile sizes and schedule of the matmul kernel."""
 
     rows: int = 128
     columns: int = 256
-    """Of the result, in a tile"""
+    """Columns of the result in a tile"""
     inner: int = 128
     """Bytes of each row that are summed over at a time; 128 is what the copy engine can place without bank conflicts"""
     stages: int = 3
-    """Tiles of both matrices that have room in shared memory at a time"""
+    """Tiles of both matrices in shared memory at a time"""
     warps: int = 8
     group: int = 8
-    """Tiles below each other that are taken before the next column"""
+    """Rows of tiles in a group, which are computed before the next column of tiles"""
     halves: bool = False
-    """Whether a result is written in two halves, which need half the room"""
+    """Whether a tile is written in two halves, which need half the shared memory"""
     persistent: bool = True
-    """Whether a program takes several tiles, or one"""
+    """Whether a program computes several tiles, or one"""
 
 
 TILINGS = {
-    "wide": Tiling(),
-    "wide, four stages": Tiling(stages=4, halves=True),
-    "square": Tiling(columns=128, stages=4),
-    "square, four warps": Tiling(columns=128, stages=4, warps=4),
-    "tall": Tiling(rows=256, columns=128),
-    "small": Tiling(rows=64, columns=128, stages=4, warps=4),
-    "one tile a program": Tiling(persistent=False),
+    "wide": MatmulTiling(),
+    "wide, four stages": MatmulTiling(stages=4, halves=True),
+    "square": MatmulTiling(columns=128, stages=4),
+    "square, four warps": MatmulTiling(columns=128, stages=4, warps=4),
+    "tall": MatmulTiling(rows=256, columns=128),
+    "small": MatmulTiling(rows=64, columns=128, stages=4, warps=4),
+    "one tile a program": MatmulTiling(persistent=False),
 }
-"""Named choices for a sweep"""
+"""Named tilings for a sweep"""
 SLOWNESS = {"wide": 1.0, "square": 1.1, "small": 1.4}
-"""Time for a number of the result, with all multiprocessors at work: a smaller tile reads more for each number"""
+"""Relative time per element of the result on a full GPU: a smaller tile reads more for each element"""
 
 
-def choose(rows: int, columns: int, multiprocessors: int, *, fast: bool = True) -> Tiling:
-    """Return the tiling that is done first: large tiles are faster, but must not leave multiprocessors idle.
+def choose(rows: int, columns: int, multiprocessors: int, *, fast: bool = True) -> MatmulTiling:
+    """Return the tiling with the shortest estimated time: large tiles are faster unless multiprocessors stay idle.
 
     Parameters
     ----------
     rows, columns : int
-        Of the result.
+        Size of the result.
     multiprocessors : int
-        That compute a tile each at a time.
+        Multiprocessors, each of which computes a tile at a time.
     fast : bool
-        False where sums are added up beside those of the tensor cores: then a large tile does not fit the registers.
+        False if fp32 sums are kept in addition to those of the tensor cores: then a large tile does not fit the
+        registers.
     """
 
     def time(name: str) -> float:
@@ -87,8 +88,8 @@ def choose(rows: int, columns: int, multiprocessors: int, *, fast: bool = True) 
 
 
 @triton.jit
-def place_of(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
-    """Return row and column of a tile: groups of rows from the top, in each from left to right."""
+def tile_position(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
+    """Return row and column of a tile; tiles are ordered in groups of rows, and within a group from left to right."""
     in_group = GROUP * tiles_across
     first = tile // in_group * GROUP
     height = min(tiles_down - first, GROUP)
@@ -97,16 +98,28 @@ def place_of(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
 
 @triton.jit
 def matmul_kernel(
-    left, right, out,  # descriptors: (rows, inner), (columns, inner) or (inner, columns), (rows, columns)
-    left_scale, right_scale,  # fp32, one number each
-    rows, columns, inner, programs,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr, INNER_LAST: tl.constexpr,
-    SCALED: tl.constexpr, HALVES: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
+    left,  # descriptor of (rows, inner)
+    right,  # descriptor of (columns, inner) with INNER_LAST, else (inner, columns)
+    out,  # descriptor of (rows, columns), written
+    left_scale,  # one fp32, read with SCALED
+    right_scale,  # one fp32, read with SCALED
+    rows,
+    columns,
+    inner,
+    programs,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+    GROUP: tl.constexpr,  # rows of tiles in a group
+    INNER_LAST: tl.constexpr,
+    SCALED: tl.constexpr,
+    HALVES: tl.constexpr,  # whether a tile is written in two halves
+    FAST: tl.constexpr,  # whether fp8 sums stay in the tensor cores
+):
     """Compute every ``programs``-th tile of the result."""
     tiles_down, tiles_across = tl.cdiv(rows, ROWS), tl.cdiv(columns, COLUMNS)
     for tile in tl.range(tl.program_id(0), tiles_down * tiles_across, programs, flatten=True):
-        down, across = place_of(tile, tiles_down, tiles_across, GROUP)
+        down, across = tile_position(tile, tiles_down, tiles_across, GROUP)
         row, column = down * ROWS, across * COLUMNS
         total = tl.zeros((ROWS, COLUMNS), tl.float32)
         for at in range(0, inner, INNER):  # beyond the ends of a matrix the copy engine brings zeros
@@ -117,7 +130,7 @@ def matmul_kernel(
                 b = right.load([at, column])
             if FAST:
                 total = tl.dot(a, b, total)
-            else:  # of fp8, after each tile the sums of the tensor cores are added up in fp32
+            else:  # for fp8, accumulate the tensor cores' sums in fp32 after each tile
                 total = tl.dot(a, b, total, max_num_imprecise_acc=INNER)
         if SCALED:
             total *= tl.load(left_scale) * tl.load(right_scale)
@@ -135,7 +148,7 @@ def matmul(
     *,
     scales: tuple[torch.Tensor, torch.Tensor] | None = None,
     dtype: torch.dtype | None = None,
-    tiling: Tiling | None = None,
+    tiling: MatmulTiling | None = None,
     fast: bool = True,
 ) -> torch.Tensor:
     """Return ``left @ right``, summed in fp32.
@@ -148,13 +161,13 @@ def matmul(
         ``(inner, columns)``, contiguous or the transpose of a contiguous tensor; in fp8 the latter, which is the one
         that tensor cores read. Of the type of ``left``, or both in fp8.
     scales : (torch.Tensor, torch.Tensor), optional
-        One fp32 number for each matrix, on their device, that the result is multiplied by.
+        Scale of each matrix, one fp32 number on their device, which the result is multiplied by.
     dtype : torch.dtype, optional
-        Of the result; by default that of the matrices, and bf16 of fp8.
-    tiling : Tiling, optional
-        How the work is cut; by default as :func:`choose` says.
+        Dtype of the result; by default that of the matrices, and bf16 for fp8.
+    tiling : MatmulTiling, optional
+        Tile sizes; by default those of :func:`choose`.
     fast : bool
-        For fp8 on Hopper: whether tensor cores may keep sums to themselves, with fewer bits than fp32 has.
+        For fp8 on Hopper: whether sums may stay in the tensor cores, which keep fewer bits than fp32 has.
 
     Returns
     -------
@@ -164,54 +177,69 @@ def matmul(
     Raises
     ------
     TypeError
-        If the matrices are in other formats, or in two that do not go together.
+        If a dtype is not supported, or the two dtypes do not fit together.
     ValueError
-        If shapes do not fit, a matrix is empty, or does not lie in memory as described.
+        If shapes do not fit, a matrix is empty, or its layout in memory is not supported.
     """
-    turned = _check(left, right)
+    transposed = _check(left, right)
     eight = left.dtype in EIGHT_BITS
     dtype = dtype or (torch.bfloat16 if eight else left.dtype)
     (rows, inner), columns = left.shape, right.shape[1]
     tiling = tiling or choose(rows, columns, _multiprocessors(left), fast=fast or not eight)
-    at_a_time = tiling.inner // left.element_size()
-    out = torch.empty(rows, _padded(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
+    inner_block = tiling.inner // left.element_size()
+    out = torch.empty(rows, _padded_columns(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
     tiles = triton.cdiv(rows, tiling.rows) * triton.cdiv(columns, tiling.columns)
     programs = min(tiles, _multiprocessors(left)) if tiling.persistent else tiles
     left_scale, right_scale = scales or (left, right)
     width = tiling.columns // (2 if tiling.halves else 1)
     with device_of(left):
         matmul_kernel[(programs,)](
-            _tiles(left, tiling.rows, at_a_time),
-            _tiles(right.t(), tiling.columns, at_a_time) if turned else _tiles(right, at_a_time, tiling.columns),
-            _tiles(out, tiling.rows, width), left_scale, right_scale, rows, columns, inner, programs,
-            ROWS=tiling.rows, COLUMNS=tiling.columns, INNER=at_a_time, GROUP=tiling.group, INNER_LAST=turned,
-            SCALED=scales is not None, HALVES=tiling.halves, FAST=fast,
-            num_warps=tiling.warps, num_stages=tiling.stages,
-        )  # fmt: skip
+            _tiles(left, tiling.rows, inner_block),
+            _tiles(right.t(), tiling.columns, inner_block)
+            if transposed
+            else _tiles(right, inner_block, tiling.columns),
+            _tiles(out, tiling.rows, width),
+            left_scale,
+            right_scale,
+            rows,
+            columns,
+            inner,
+            programs,
+            ROWS=tiling.rows,
+            COLUMNS=tiling.columns,
+            INNER=inner_block,
+            GROUP=tiling.group,
+            INNER_LAST=transposed,
+            SCALED=scales is not None,
+            HALVES=tiling.halves,
+            FAST=fast,
+            num_warps=tiling.warps,
+            num_stages=tiling.stages,
+        )
     return out
 
 
 def _check(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Raise if there is no product of the matrices; else return whether ``right`` is turned in memory."""
+    """Raise if the matrices cannot be multiplied; else return whether ``right`` is transposed in memory."""
     eight = left.dtype in EIGHT_BITS and right.dtype in EIGHT_BITS
     if left.dtype not in TYPES or right.dtype not in TYPES or (left.dtype != right.dtype and not eight):
         raise TypeError(f"Both matrices are bf16, both fp16 or both fp8; given {left.dtype} and {right.dtype}.")
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0] or not left.numel() * right.numel():
         raise ValueError(
-            f"A product takes (rows, inner) and (inner, columns), none of them 0; "
+            f"A matmul takes (rows, inner) and (inner, columns), none of them 0; "
             f"given {tuple(left.shape)} and {tuple(right.shape)}."
         )
-    turned = right.stride(0) == 1 and (right.stride(1) != 1 or eight)
-    rows_of_both = (left, right.t() if turned else right)
-    if any(_does_not_lie_well(matrix) for matrix in rows_of_both) or (eight and not turned):
+    transposed = right.stride(0) == 1 and (right.stride(1) != 1 or eight)
+    rows_of_both = (left, right.t() if transposed else right)
+    if any(_is_misaligned(matrix) for matrix in rows_of_both) or (eight and not transposed):
         raise ValueError(
             f"Rows must be contiguous and begin at multiples of {ALIGNED} bytes, and in fp8 the second matrix is the "
             f"transpose of such a one; given strides {left.stride()} and {right.stride()} in {left.dtype}."
         )
-    return turned
+    return transposed
 
 
-def _does_not_lie_well(matrix: torch.Tensor) -> bool:
+def _is_misaligned(matrix: torch.Tensor) -> bool:
     return bool(
         matrix.stride(1) != 1 or matrix.stride(0) * matrix.element_size() % ALIGNED or matrix.data_ptr() % ALIGNED
     )
@@ -221,8 +249,8 @@ def _tiles(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
 
 
-def _padded(columns: int, dtype: torch.dtype) -> int:
-    """Return the length of rows that begin at multiples of 16 bytes."""
+def _padded_columns(columns: int, dtype: torch.dtype) -> int:
+    """Return the length of padded rows, which begin at multiples of 16 bytes."""
     return triton.cdiv(columns * dtype.itemsize, ALIGNED) * ALIGNED // dtype.itemsize
 
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import torch
 
-from gpuguide.precision.formats import Format, named
+from gpuguide.precision.formats import FloatFormat, format_by_name
 
 
-def round_to(x: torch.Tensor | float, format: str | Format | torch.dtype, *, saturate: bool = False) -> torch.Tensor:
+def round_to(
+    x: torch.Tensor | float, format: str | FloatFormat | torch.dtype, *, saturate: bool = False
+) -> torch.Tensor:
     """Round to the nearest number of a format, and half-way cases to the one with an even mantissa.
 
     Parameters
     ----------
     x : torch.Tensor or float
         Of any shape. A tensor of integers is taken as the numbers it holds.
-    format : str, Format or torch.dtype
+    format : str, FloatFormat or torch.dtype
         For example ``"fp16"``, ``"tf32"`` or ``torch.float8_e4m3fn``.
     saturate : bool
         Whether numbers beyond the largest one, infinities among them, become the largest. Otherwise they become
@@ -37,17 +39,17 @@ def round_to(x: torch.Tensor | float, format: str | Format | torch.dtype, *, sat
     ValueError
         If there is no such format, or a NaN is to be rounded to one that has none.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     wide, result_type = _wide(x)
     _refuse_nan(wide, wanted)
     step = spacing(wide, wanted)
     rounded = (wide / step).round() * step
     rounded = torch.where(wide.isfinite(), rounded, wide)
-    return _within(rounded, wanted, saturate).to(result_type)
+    return _limit_range(rounded, wanted, saturate).to(result_type)
 
 
 def round_stochastically(
-    x: torch.Tensor | float, format: str | Format | torch.dtype, generator: torch.Generator | None = None
+    x: torch.Tensor | float, format: str | FloatFormat | torch.dtype, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Round up or down at random, the more probably the nearer: a quarter of a step goes up once in four times.
 
@@ -58,7 +60,7 @@ def round_stochastically(
     ----------
     x : torch.Tensor or float
         Of any shape.
-    format : str, Format or torch.dtype
+    format : str, FloatFormat or torch.dtype
         What to round to.
     generator : torch.Generator, optional
         Where the random numbers come from, on the device of ``x``.
@@ -73,7 +75,7 @@ def round_stochastically(
     ValueError
         If there is no such format, or a NaN is to be rounded to one that has none.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     wide, result_type = _wide(x)
     _refuse_nan(wide, wanted)
     step = spacing(wide, wanted)
@@ -83,12 +85,12 @@ def round_stochastically(
     return torch.where(wide.isfinite(), rounded.clamp(-wanted.largest, wanted.largest), wide).to(result_type)
 
 
-def spacing(x: torch.Tensor | float, format: str | Format | torch.dtype) -> torch.Tensor:
+def spacing(x: torch.Tensor | float, format: str | FloatFormat | torch.dtype) -> torch.Tensor:
     """Return how far apart the numbers of a format lie around each ``x``, away from zero; float64.
 
     Beyond the largest number, and for infinities and NaN, it is what it is at the largest.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     wide, _ = _wide(x)
     exponent = torch.frexp(torch.where(wide.isfinite(), wide, wanted.largest)).exponent.long() - 1
     exponent = torch.where(wide == 0, wanted.smallest_exponent, exponent)
@@ -96,7 +98,7 @@ def spacing(x: torch.Tensor | float, format: str | Format | torch.dtype) -> torc
     return _power_of_two(exponent - wanted.mantissa_bits)
 
 
-def encode(x: torch.Tensor | float, format: str | Format | torch.dtype, *, saturate: bool = False) -> torch.Tensor:
+def encode(x: torch.Tensor | float, format: str | FloatFormat | torch.dtype, *, saturate: bool = False) -> torch.Tensor:
     """Return the codes of numbers: sign, exponent and mantissa as one whole number, after :func:`round_to`.
 
     NaN becomes the code with all bits of exponent and mantissa set, whatever bits it had.
@@ -106,7 +108,7 @@ def encode(x: torch.Tensor | float, format: str | Format | torch.dtype, *, satur
     torch.Tensor
         The shape of ``x``, int64.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     rounded = round_to(x, wanted, saturate=saturate).double()
     exponent = torch.log2(spacing(rounded, wanted)).round().long() - wanted.smallest_exponent + wanted.mantissa_bits
     steps = (rounded.abs() / spacing(rounded, wanted)).nan_to_num(0, 0, 0).long()
@@ -117,14 +119,14 @@ def encode(x: torch.Tensor | float, format: str | Format | torch.dtype, *, satur
     return magnitude + (rounded.signbit().long() << (wanted.bits - 1))
 
 
-def decode(codes: torch.Tensor, format: str | Format | torch.dtype) -> torch.Tensor:
+def decode(codes: torch.Tensor, format: str | FloatFormat | torch.dtype) -> torch.Tensor:
     """Return the numbers that codes stand for.
 
     Parameters
     ----------
     codes : torch.Tensor
         Whole numbers from 0 to ``2**bits - 1``.
-    format : str, Format or torch.dtype
+    format : str, FloatFormat or torch.dtype
         Whose codes they are.
 
     Returns
@@ -139,7 +141,7 @@ def decode(codes: torch.Tensor, format: str | Format | torch.dtype) -> torch.Ten
     ValueError
         If one has more bits than the format.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
         raise TypeError(f"Codes must be integers, not {codes.dtype}.")
     codes = codes.long()
@@ -160,7 +162,9 @@ def decode(codes: torch.Tensor, format: str | Format | torch.dtype) -> torch.Ten
     return torch.where(codes >> (wanted.bits - 1) > 0, -value, value)
 
 
-def numbers(format: str | Format | torch.dtype, low: float | None = None, high: float | None = None) -> torch.Tensor:
+def numbers(
+    format: str | FloatFormat | torch.dtype, low: float | None = None, high: float | None = None
+) -> torch.Tensor:
     """Return all finite numbers of a format of up to 16 bits, or those from ``low`` to ``high``, in order; float64.
 
     Zero is there once.
@@ -168,9 +172,9 @@ def numbers(format: str | Format | torch.dtype, low: float | None = None, high: 
     Raises
     ------
     ValueError
-        If the format has more than 16 bits: nobody wants all those.
+        If the format has more than 16 bits, and so too many numbers.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     if wanted.bits > 16:
         raise ValueError(f"{wanted.name} has 2^{wanted.bits} codes; all numbers are listed for 16 bits or fewer.")
     every = decode(torch.arange(2**wanted.bits), wanted)
@@ -186,13 +190,13 @@ def _wide(x: torch.Tensor | float) -> tuple[torch.Tensor, torch.dtype]:
     return x.detach().double(), torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _refuse_nan(wide: torch.Tensor, format: Format) -> None:
+def _refuse_nan(wide: torch.Tensor, format: FloatFormat) -> None:
     if format.specials == "none" and bool(wide.isnan().any()):
         raise ValueError(f"{format.name} has no NaN, and {int(wide.isnan().sum())} of {wide.numel()} numbers are NaN.")
 
 
-def _within(rounded: torch.Tensor, format: Format, saturate: bool) -> torch.Tensor:
-    """Replace what lies beyond the largest number."""
+def _limit_range(rounded: torch.Tensor, format: FloatFormat, saturate: bool) -> torch.Tensor:
+    """Replace numbers beyond the largest one."""
     if saturate or format.specials == "none":
         return rounded.clamp(-format.largest, format.largest)
     beyond = torch.full_like(rounded, torch.inf if format.specials == "ieee" else torch.nan).copysign(rounded)

@@ -28,7 +28,7 @@ class LossScaler:
     In a training step its methods are called in this order: :meth:`scale` the loss of each micro-batch and go backward,
     :meth:`unscale_` once, clip, :meth:`step`, :meth:`update` once. All numbers are those of ``torch.amp.GradScaler``,
     and so is the content of :meth:`state_dict`. Two things differ. :meth:`step` returns whether a step was taken. And a
-    scale that falls to zero is an error, while PyTorch goes on and makes the weights NaN.
+    scale that falls to zero is an error, while PyTorch continues and makes the weights NaN.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class LossScaler:
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Take the optimizer's step, unless one of its gradients is infinite or NaN.
 
-        Unscales first if nobody did.
+        Unscales the gradients first if they are not unscaled yet.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Which formats a device multiplies in: asked before a run, so that it does not stop in the middle.
+"""Formats in which a device multiplies, to be checked before a run.
 
 Sources: NVIDIA, "CUDA C++ Programming Guide", tables of features by compute capability, and "Parallel Thread Execution
 ISA", section on ``mma`` instructions, for the first compute capability with each format.
@@ -12,25 +12,25 @@ from collections.abc import Iterator
 import torch
 import torch.compiler.config
 
-from gpuguide.precision.formats import Format, named
+from gpuguide.precision.formats import FloatFormat, format_by_name
 
 SINCE = {"tf32": (8, 0), "fp16": (7, 0), "bf16": (8, 0), "e4m3": (8, 9), "e5m2": (8, 9), "e2m1": (10, 0)}
-"""The first compute capability whose tensor cores take a format"""
+"""First compute capability whose tensor cores support a format"""
 AUTOCAST = ("fp16", "bf16")
 """Formats that autocast computes in, on a GPU and on the CPU"""
 
 
-def supported(device: torch.device | str, capability: tuple[int, int] | None = None) -> tuple[str, ...]:
-    """Return the names of the formats that a device multiplies in, the widest first.
+def supported_formats(device: torch.device | str, capability: tuple[int, int] | None = None) -> tuple[str, ...]:
+    """Return the names of the formats in which a device multiplies, the widest first.
 
-    A CPU takes fp32 and, through autocast, fp16 and bf16: whether they are faster there is another question.
+    A CPU supports fp32 and, through autocast, fp16 and bf16, which need not be faster there.
 
     Parameters
     ----------
     device : torch.device or str
         A CUDA GPU or the CPU.
     capability : (int, int), optional
-        Compute capability, if it is not to be asked of the GPU.
+        Compute capability; by default that of the GPU.
     """
     if torch.device(device).type != "cuda":
         return ("fp32", *AUTOCAST)
@@ -39,16 +39,17 @@ def supported(device: torch.device | str, capability: tuple[int, int] | None = N
 
 
 def require(
-    format: str | Format | torch.dtype, device: torch.device | str, capability: tuple[int, int] | None = None
-) -> Format:
-    """Return a format, if the device multiplies in it.
+    format: str | FloatFormat | torch.dtype, device: torch.device | str, capability: tuple[int, int] | None = None
+) -> FloatFormat:
+    """Return a format, or raise if the device does not multiply in it.
 
     Raises
     ------
     ValueError
-        If it does not; the message says in which it does. Also if there is no such format.
+        If the device does not multiply in the format; the message names those that it supports. Also if there is no
+        such format.
     """
-    wanted, has = named(format), supported(device, capability)
+    wanted, has = format_by_name(format), supported_formats(device, capability)
     if wanted.name not in has:
         place = torch.device(device)
         what = torch.cuda.get_device_name(place) if place.type == "cuda" and capability is None else str(place)
@@ -56,7 +57,9 @@ def require(
     return wanted
 
 
-def autocast(format: str | Format | torch.dtype, device: torch.device | str) -> contextlib.AbstractContextManager[None]:
+def autocast(
+    format: str | FloatFormat | torch.dtype, device: torch.device | str
+) -> contextlib.AbstractContextManager[None]:
     """Return the context in which a model's forward pass computes in a format: autocast, or nothing for fp32.
 
     PyTorch's own autocast is given the type of a device. With ``"cuda"`` on a machine without a GPU it warns and does
@@ -69,7 +72,7 @@ def autocast(format: str | Format | torch.dtype, device: torch.device | str) -> 
 
     Parameters
     ----------
-    format : str, Format or torch.dtype
+    format : str, FloatFormat or torch.dtype
         ``"fp16"``, ``"bf16"`` or ``"fp32"``.
     device : torch.device or str
         Where the model is.
@@ -85,11 +88,11 @@ def autocast(format: str | Format | torch.dtype, device: torch.device | str) -> 
     if wanted.name not in AUTOCAST or wanted.dtype is None:
         raise ValueError(f"Autocast computes in {' and '.join(AUTOCAST)}, not in {wanted.name}.")
     entered = torch.autocast(torch.device(device).type, wanted.dtype)
-    return entered if torch.compiler.is_compiling() else _cached_apart(entered, wanted.name)
+    return entered if torch.compiler.is_compiling() else _tag_compile_cache(entered, wanted.name)
 
 
 @contextlib.contextmanager
-def _cached_apart(entered: torch.autocast, name: str) -> Iterator[None]:
+def _tag_compile_cache(entered: torch.autocast, name: str) -> Iterator[None]:
     """Enter autocast, with the name of its format in the keys of all that ``torch.compile`` caches."""
     others = torch.compiler.config.cache_key_tag
     with torch.compiler.config.patch(cache_key_tag=f"{others} autocast {name}"), entered:  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Which operation made the first infinity or NaN, and which operations ran in which format: read from a traced run.
+"""Traces of a run: the operation that made the first infinity or NaN, and the dtype of every operation.
 
 PyTorch hands every operation to a *dispatch mode* before it computes it, after autograd and autocast have done their
 part. So a mode sees what really runs, forward and backward: the casts that autocast inserts, and the results. Hooks on
@@ -30,11 +30,11 @@ MOVES = (
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Where an infinity or a NaN came from."""
+    """Origin of an infinity or a NaN."""
 
     kind: Literal["infinity", "NaN"]
     operation: str
-    """As PyTorch calls it, ``"aten.exp.default"``; ``"given"`` if it was there before anything ran"""
+    """Name of the operation in PyTorch, ``"aten.exp.default"``; ``"given"`` if it was there before anything ran"""
     module: str
     """Path of the module that ran it, ``"blocks.3.mlp"``; of what was given, the name of the parameter or buffer; empty
     outside of the model"""
@@ -94,7 +94,7 @@ class Ran:
     module: str
     backward: bool
     inputs: tuple[torch.dtype, ...]
-    """Of the floating-point tensors that it was given"""
+    """Dtypes of its floating-point inputs"""
     outputs: tuple[torch.dtype, ...]
     times: int
 
@@ -146,7 +146,7 @@ class _FindNonFinite(_Traced):
         """Run an operation and look at what it was given and what it made."""
         given = _floats((args, kwargs))
         before = {_kind(each) for each in given} | {_kind_of_number(each) for each in tree_leaves((args, kwargs))}
-        largest = [_largest(each) for each in given]  # now, for an operation may write over what it was given
+        largest = [_block_amax(each) for each in given]  # now, for an operation may write over what it was given
         result = func(*args, **(kwargs or {}))
         made = [] if str(func).startswith(UNFILLED) else _floats(result)
         kinds = {_kind(each) for each in made}
@@ -212,6 +212,6 @@ def _kind_of_number(leaf: Any) -> Literal["infinity", "NaN"] | None:
     return "NaN" if math.isnan(leaf) else "infinity"
 
 
-def _largest(tensor: torch.Tensor) -> float:
+def _block_amax(tensor: torch.Tensor) -> float:
     finite = tensor.detach()[tensor.isfinite()].abs()
     return float(finite.max()) if finite.numel() else 0.0

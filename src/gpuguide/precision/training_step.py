@@ -1,15 +1,15 @@
-"""A training step in mixed precision: scaling, accumulation, clipping and schedule, in the order that is right.
+"""A training step in mixed precision: scaling, accumulation, clipping and schedule, in the correct order.
 
-What depends on what:
+Dependencies between the parts:
 
 * The loss is scaled before the backward pass, because that is where fp16 underflows.
 * Each micro-batch adds its gradients to those before it, so all have to have the same scale: it is updated once, after
   the last. The losses are sums over tokens, divided by the tokens of all micro-batches together, so that a long
   micro-batch counts for more than a short one.
 * Clipping compares the norm of the gradients with a number, so they are unscaled before.
-* A step with an infinite gradient is not taken. Then the schedule does not advance either.
+* A step with an infinite gradient is skipped, and then the schedule does not advance either.
 
-What happens in another order, :mod:`gpuguide.precision.wrong_steps` shows.
+:mod:`gpuguide.precision.wrong_steps` shows the effect of other orders.
 """
 
 from __future__ import annotations
@@ -21,43 +21,44 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpuguide.precision.formats import Format
+from gpuguide.precision.formats import FloatFormat
 from gpuguide.precision.scaler import LossScaler
 from gpuguide.precision.support import autocast
 
-IGNORED = -100
-"""The target of a position that does not count, as in PyTorch's losses"""
+IGNORE_INDEX = -100
+"""Target of a position that does not count, as in PyTorch's losses"""
 MicroBatches = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Inputs and targets; together they are the batch of one step"""
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From what the model gives and the targets to the sum of the losses of all targets"""
+"""Function of the model's output and the targets that returns the sum of the losses of all targets"""
 
 
 @dataclass
-class Training:
-    """What a training step changes."""
+class TrainingSetup:
+    """Model, optimizer, loss scaler and schedule, which a training step updates."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: LossScaler
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
-    format: str | Format = "fp16"
-    """What autocast computes in: ``"fp16"``, ``"bf16"`` or ``"fp32"``"""
+    format: str | FloatFormat = "fp16"
+    """Format that autocast computes in: ``"fp16"``, ``"bf16"`` or ``"fp32"``"""
     clip: float = 1.0
     """Largest norm of all gradients together"""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a step."""
+class StepResult:
+    """Results of a training step."""
 
     loss: float
     """Mean over the targets of all micro-batches"""
     norm: float
-    """Of all gradients together, before they were clipped; infinite or NaN where the step was skipped"""
+    """Norm of all gradients together, before clipping; infinite or NaN where the step was skipped"""
     stepped: bool
+    """Whether the optimizer took the step"""
     scale: float
-    """That the losses of this step were multiplied by"""
+    """Loss scale of the step"""
 
 
 def cross_entropy_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -71,16 +72,16 @@ def cross_entropy_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tens
         ``(...)``, int64; -100 where a position does not count.
     """
     return functional.cross_entropy(
-        logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
 
 
-def train_step(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def train_step(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Take one step of training with the gradients of all micro-batches.
 
     Parameters
     ----------
-    training : Training
+    training : TrainingSetup
         Model, optimizer, scaler and schedule, which are changed.
     batches : sequence of (torch.Tensor, torch.Tensor)
         Inputs and targets, on the model's device.
@@ -89,7 +90,7 @@ def train_step(training: Training, batches: MicroBatches, loss_sum: LossSum = cr
 
     Returns
     -------
-    Outcome
+    StepResult
         The loss, the norm of the gradients, and whether the step was taken.
 
     Raises
@@ -98,11 +99,11 @@ def train_step(training: Training, batches: MicroBatches, loss_sum: LossSum = cr
         If no target counts, or the model's device does not multiply in the format.
     """
     model, optimizer, scaler = training.model, training.optimizer, training.scaler
-    targets, scale, total = count_targets(batches), scaler.current, torch.zeros(())
+    count, scale, total = count_targets(batches), scaler.current, torch.zeros(())
     optimizer.zero_grad(set_to_none=True)
-    for inputs, wanted in batches:
-        with autocast(training.format, wanted.device):
-            loss = loss_sum(model(inputs), wanted) / targets
+    for inputs, batch_targets in batches:
+        with autocast(training.format, batch_targets.device):
+            loss = loss_sum(model(inputs), batch_targets) / count
         scaler.scale(loss).backward()
         total = total + loss.detach()  # not .item(), which would wait for the device
     scaler.unscale_(optimizer)
@@ -111,20 +112,20 @@ def train_step(training: Training, batches: MicroBatches, loss_sum: LossSum = cr
     scaler.update()
     if stepped and training.schedule is not None:
         training.schedule.step()
-    return Outcome(float(total), float(norm), stepped, scale)
+    return StepResult(float(total), float(norm), stepped, scale)
 
 
 def count_targets(batches: MicroBatches) -> int:
-    """Return how many targets count.
+    """Return the number of targets that count.
 
     Raises
     ------
     ValueError
-        If none does: there is no mean of nothing.
+        If none does, so that there is no mean.
     """
-    count = sum(int((targets != IGNORED).sum()) for _, targets in batches)
+    count = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in batches)
     if not count:
         raise ValueError(
-            f"{len(batches)} micro-batches hold no target that counts; all are {IGNORED} or none are there."
+            f"{len(batches)} micro-batches hold no target that counts; all are {IGNORE_INDEX} or none are there."
         )
     return count

@@ -1,4 +1,4 @@
-"""What a format does to the gradients and weights of a run: what becomes zero, what overflows, what moves no weight.
+"""Effects of a format on the gradients and weights of a run: underflow, overflow, and updates that change no weight.
 
 All functions take tensors or several of them, for example ``gradients(model)``, and count over all together.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gpuguide.precision.formats import Format, named
+from gpuguide.precision.formats import FloatFormat, format_by_name
 from gpuguide.precision.rounding import round_to
 
 Tensors = torch.Tensor | Iterable[torch.Tensor]
@@ -19,7 +19,7 @@ Tensors = torch.Tensor | Iterable[torch.Tensor]
 
 @dataclass(frozen=True)
 class Shares:
-    """Where values end up in a format, as shares of all of them; they add up to 1."""
+    """Shares of values that become zero, subnormal, normal or infinite in a format; they add up to 1."""
 
     count: int
     """Values"""
@@ -39,10 +39,10 @@ class Shares:
 
 @dataclass(frozen=True)
 class Exponents:
-    """How many values have which power of two: a value of 0.3 lies from 2^-2 to 2^-1 and has the exponent -2."""
+    """Histogram of values by their power of two: a value of 0.3 lies from 2^-2 to 2^-1 and has the exponent -2."""
 
     exponents: list[int]
-    """From the smallest that occurs to the largest, none left out"""
+    """Exponents from the smallest that occurs to the largest, without gaps"""
     counts: list[int]
     """Values with each"""
     zeros: int
@@ -61,14 +61,14 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def shares(values: Tensors, format: str | Format | torch.dtype, scale: float = 1.0) -> Shares:
+def shares(values: Tensors, format: str | FloatFormat | torch.dtype, scale: float = 1.0) -> Shares:
     """Return where values end up if they are multiplied by a scale and rounded to a format.
 
     Parameters
     ----------
     values : torch.Tensor or iterable of them
         For example ``gradients(model).values()``, as they are in fp32.
-    format : str, Format or torch.dtype
+    format : str, FloatFormat or torch.dtype
         ``"fp16"``, for example.
     scale : float
         As a loss scaler would multiply by.
@@ -78,7 +78,7 @@ def shares(values: Tensors, format: str | Format | torch.dtype, scale: float = 1
     ValueError
         If there is no such format, no value, or the scale is not positive.
     """
-    wanted = named(format)
+    wanted = format_by_name(format)
     if not scale > 0:
         raise ValueError(f"The scale is {scale!r}; it must be a positive number.")
     count = zero = under = subnormal = over = infinite = 0
@@ -100,21 +100,25 @@ def shares(values: Tensors, format: str | Format | torch.dtype, scale: float = 1
 
 
 @torch.no_grad()
-def unmoved(
-    weights: Tensors, updates: Tensors, format: str | Format | torch.dtype | None = None, *, share_of_zero: bool = False
+def unmoved_share(
+    weights: Tensors,
+    updates: Tensors,
+    format: str | FloatFormat | torch.dtype | None = None,
+    *,
+    share_of_zero: bool = False,
 ) -> float:
-    """Return the share of updates that move no weight: less than half the distance to the weight's neighbour.
+    """Return the share of updates that change no weight: less than half the distance to the weight's neighbour.
 
     Parameters
     ----------
     weights : torch.Tensor or iterable of them
-        As they are stored.
+        Weights as they are stored.
     updates : torch.Tensor or iterable of them
-        What is added to them, of the same shapes: the learning rate times the step, with its sign.
-    format : str, Format or torch.dtype, optional
-        That the weights are stored in; by default their type.
+        Updates of the same shapes, which are added: the learning rate times the step, with its sign.
+    format : str, FloatFormat or torch.dtype, optional
+        Format in which the weights are stored; by default their dtype.
     share_of_zero : bool
-        Whether updates of zero count as updates. They move nothing in any format.
+        Whether updates of zero count as updates, although they change nothing in any format.
 
     Raises
     ------

@@ -11,12 +11,21 @@ import torch
 from torch import nn
 
 from gpuguide.precision.support import autocast
-from gpuguide.precision.training_step import LossSum, MicroBatches, Outcome, Training, count_targets, cross_entropy_sum
+from gpuguide.precision.training_step import (
+    LossSum,
+    MicroBatches,
+    StepResult,
+    TrainingSetup,
+    count_targets,
+    cross_entropy_sum,
+)
 
-Step = Callable[[Training, MicroBatches, LossSum], Outcome]
+Step = Callable[[TrainingSetup, MicroBatches, LossSum], StepResult]
 
 
-def clip_before_unscale(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def clip_before_unscale(
+    training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum
+) -> StepResult:
     """Clip gradients that are still scaled: their norm is 65536 times too large, and so the step is tiny."""
     total, scale = _accumulate(training, batches, loss_sum), training.scaler.current
     norm = _clip(training)  # wrong: before unscale_
@@ -24,17 +33,19 @@ def clip_before_unscale(training: Training, batches: MicroBatches, loss_sum: Los
     return _finish(training, total, norm, scale)
 
 
-def never_unscale(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def never_unscale(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Step with the optimizer and not with the scaler: gradients are 65536 times too large, infinite ones too."""
     total, scale = _accumulate(training, batches, loss_sum), training.scaler.current
     norm = _norm(training)
     training.optimizer.step()  # wrong: not scaler.step
     if training.schedule is not None:
         training.schedule.step()
-    return Outcome(total, norm, True, scale)
+    return StepResult(total, norm, True, scale)
 
 
-def schedule_skipped_steps(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def schedule_skipped_steps(
+    training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum
+) -> StepResult:
     """Advance the schedule after a skipped step too: the warm-up passes while the scale is searched for."""
     total, scale = _accumulate(training, batches, loss_sum), training.scaler.current
     training.scaler.unscale_(training.optimizer)
@@ -43,16 +54,16 @@ def schedule_skipped_steps(training: Training, batches: MicroBatches, loss_sum: 
     training.scaler.update()
     if training.schedule is not None:
         training.schedule.step()  # wrong: without asking whether a step was taken
-    return Outcome(total, norm, stepped, scale)
+    return StepResult(total, norm, stepped, scale)
 
 
-def unscale_each(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def unscale_each(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Unscale after each micro-batch: the scaler refuses, as PyTorch's does."""
     total, scale = _accumulate(training, batches, loss_sum, _unscale), training.scaler.current  # wrong: not once
     return _finish(training, total, _clip(training), scale)
 
 
-def update_each(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def update_each(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Unscale and update after each micro-batch: the earlier ones are divided by the scale again and again."""
     scale = training.scaler.current
     total = _accumulate(training, batches, loss_sum, _unscale_and_update)  # wrong: not once
@@ -60,24 +71,24 @@ def update_each(training: Training, batches: MicroBatches, loss_sum: LossSum = c
     training.optimizer.step()
     if training.schedule is not None:
         training.schedule.step()
-    return Outcome(total, norm, True, scale)
+    return StepResult(total, norm, True, scale)
 
 
-def mean_of_means(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def mean_of_means(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Divide each loss by its own targets and by the number of micro-batches: short ones count as much as long ones."""
     total, scale = _accumulate(training, batches, loss_sum, share=_own_share), training.scaler.current  # wrong
     training.scaler.unscale_(training.optimizer)
     return _finish(training, total, _clip(training), scale)
 
 
-def sum_of_means(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def sum_of_means(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Do not divide by the number of micro-batches: with four of them gradients are four times too large."""
     total, scale = _accumulate(training, batches, loss_sum, share=_no_share), training.scaler.current  # wrong
     training.scaler.unscale_(training.optimizer)
     return _finish(training, total, _clip(training), scale)
 
 
-def zero_each(training: Training, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> Outcome:
+def zero_each(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
     """Set gradients to zero before each micro-batch: only the last one counts."""
     targets, scale, total = count_targets(batches), training.scaler.current, 0.0
     for inputs, wanted in batches:
@@ -116,24 +127,24 @@ def _no_share(batches: MicroBatches, number: int) -> int:
     return count_targets(batches[number : number + 1])
 
 
-def _nothing(training: Training) -> None:
+def _do_nothing(training: TrainingSetup) -> None:
     pass
 
 
-def _unscale(training: Training) -> None:
+def _unscale(training: TrainingSetup) -> None:
     training.scaler.unscale_(training.optimizer)
 
 
-def _unscale_and_update(training: Training) -> None:
+def _unscale_and_update(training: TrainingSetup) -> None:
     training.scaler.unscale_(training.optimizer)
     training.scaler.update()
 
 
 def _accumulate(
-    training: Training,
+    training: TrainingSetup,
     batches: MicroBatches,
     loss_sum: LossSum,
-    after_each: Callable[[Training], None] = _nothing,
+    after_each: Callable[[TrainingSetup], None] = _do_nothing,
     share: Callable[[MicroBatches, int], int] = _share,
 ) -> float:
     """Add the gradients of all micro-batches, and return the loss."""
@@ -148,19 +159,19 @@ def _accumulate(
     return total
 
 
-def _clip(training: Training) -> float:
+def _clip(training: TrainingSetup) -> float:
     return float(nn.utils.clip_grad_norm_(training.model.parameters(), training.clip))
 
 
-def _norm(training: Training) -> float:
+def _norm(training: TrainingSetup) -> float:
     gradients = [each.grad for each in training.model.parameters() if each.grad is not None]
     return float(torch.nn.utils.get_total_norm(gradients))
 
 
-def _finish(training: Training, total: float, norm: float, scale: float) -> Outcome:
+def _finish(training: TrainingSetup, total: float, norm: float, scale: float) -> StepResult:
     """Step, update and advance the schedule, as is right."""
     stepped = training.scaler.step(training.optimizer)
     training.scaler.update()
     if stepped and training.schedule is not None:
         training.schedule.step()
-    return Outcome(total, norm, stepped, scale)
+    return StepResult(total, norm, stepped, scale)

@@ -1,9 +1,9 @@
-"""Drawing the next token: temperature, top-k, top-p, min-p and the draw, without a sort and without waiting.
+"""Sampling of the next token: temperature, top-k, top-p, min-p and the draw, without a sort or synchronisation.
 
-:mod:`gpuguide.logits` has each step as a function of its own. :func:`sample_token` does all of them for many rows at
-once, each with a seed of its own: the same seed and step draw the same token, alone or in a batch, and on any device
-but for about one draw in a million, where two tokens run so close that the rounding decides.
-:mod:`~gpuguide.sampling.reference` explains, :mod:`~gpuguide.sampling.fused` has the kernels for a GPU.
+:mod:`gpuguide.logits` has each step as a function. :func:`sample_token` applies all of them to many rows at once, each
+with its own seed: the same seed and step draw the same token, alone or in a batch, and on any device, except for about
+one draw in a million, in which two perturbed logits are so close that rounding decides.
+:mod:`~gpuguide.sampling.reference` is the reference sampler, :mod:`~gpuguide.sampling.fused` has the GPU kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from gpuguide.sampling import operators, reference
-from gpuguide.sampling.reference import NO_TOKEN, Settings
+from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 
 __all__ = ["NO_TOKEN", "sample_bytes", "sample_token"]
 
@@ -39,11 +39,11 @@ def sample_token(
         ``(...)``, int64, on the device of the logits: one for each sequence. A row's token depends on its logits, its
         seed and the step, and on nothing else in the batch.
     step : int or torch.Tensor
-        Which draw of the sequence this is, from zero on. In a captured graph give an int64 tensor with one element
-        and add one to it: the number itself would be captured.
+        Index of the draw in the sequence, from zero. In a captured graph pass an int64 tensor with one element and
+        increment it: an integer would be captured as a constant.
     temperature, top_k, top_p, min_p
         As in :func:`gpuguide.logits.adjust`. Tokens that tie with the last one kept are kept too. A temperature of
-        zero takes the most likely token, the first of equals.
+        zero selects the most likely token, the first of equals.
 
     Returns
     -------
@@ -55,13 +55,13 @@ def sample_token(
     ValueError
         If a setting is out of its range, or shapes, types or devices do not fit.
     """
-    reference.check(logits, seeds, Settings(temperature, top_k, top_p, min_p))
+    reference.check(logits, seeds, SamplingSettings(temperature, top_k, top_p, min_p))
     tokens: torch.Tensor = operators.sample_token(
-        logits, seeds, reference.checked_step(step), temperature, top_k, top_p, min_p
+        logits, seeds, reference.check_step(step), temperature, top_k, top_p, min_p
     )
     return tokens
 
 
 def sample_bytes(rows: int, vocab: int, element_size: float) -> float:
-    """Return the fewest bytes a sampler must move: every logit is read once. What it writes is a number a row."""
+    """Return the fewest bytes that a sampler must move: one read of every logit. It writes only one number a row."""
     return rows * vocab * element_size

@@ -1,6 +1,6 @@
 """The draw as an operator of PyTorch, ``gpuguide::sample_token``: for ``torch.compile``, fake tensors, ``torch.vmap``.
 
-It is registered by hand, without :func:`torch.library.custom_op`, which adds to each call some ten microseconds of the
+It is registered without :func:`torch.library.custom_op`, which adds to each call some ten microseconds of the
 host for gradients. A draw has none, and a short batch takes the GPU about as long.
 """
 
@@ -12,10 +12,10 @@ import torch
 
 from gpuguide import kernels
 from gpuguide.sampling import reference
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 NAME = "gpuguide::sample_token"
-EVERYWHERE = ("cpu", "cuda")
+DEVICES = ("cpu", "cuda")
 
 torch.library.define(
     NAME,
@@ -25,7 +25,7 @@ torch.library.define(
 sample_token = torch.ops.gpuguide.sample_token
 
 
-@torch.library.impl(NAME, EVERYWHERE)
+@torch.library.impl(NAME, DEVICES)
 def _draw(
     logits: torch.Tensor,
     seeds: torch.Tensor,
@@ -36,9 +36,9 @@ def _draw(
     min_p: float,
 ) -> torch.Tensor:
     if temperature == 0:
-        return reference.most_likely(logits)
-    settings = Settings(temperature, top_k, top_p, min_p)
-    if not kernels.take(logits):
+        return reference.greedy_tokens(logits)
+    settings = SamplingSettings(temperature, top_k, top_p, min_p)
+    if not kernels.supports_triton(logits):
         return reference.sample_token(logits, seeds, step, settings)
     from gpuguide.sampling import fused
 
@@ -54,7 +54,7 @@ def _shape(logits: torch.Tensor, seeds: torch.Tensor, *settings: Any) -> torch.T
 
 
 @torch.library.register_vmap(NAME)
-def _mapped(
+def _vmap(
     info: Any,
     in_dims: tuple[int | None, ...],
     logits: torch.Tensor,

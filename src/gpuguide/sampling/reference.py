@@ -1,12 +1,12 @@
-"""The plain sampler: keep what the settings keep, then let the tokens race.
+"""Reference sampler: apply temperature, top-k, top-p and min-p, then draw with the Gumbel-max trick.
 
-Give every token a random time to wait, exponentially distributed with the token's probability as its rate. Then a
-token is the first of all with exactly its probability. So a draw needs no running sum over the vocabulary: divide
-exponential random numbers by the probabilities, or subtract their logarithms from the logits, and take the best. (This
-is also known as the Gumbel-max trick: minus the logarithm of an exponential number is a Gumbel one.)
+Give every token an exponentially distributed random time with the token's probability as its rate (an *exponential
+race*). Then each token is the first with exactly its probability, so a draw needs no running sum over the vocabulary:
+subtract the logarithm of an exponential random number from each logit, and take the token with the largest *perturbed
+logit*. Minus the logarithm of an exponential number is a Gumbel number, hence the name Gumbel-max.
 
-The random numbers are a function of seed, step and token, not of a state that moves on. Any processor can compute any
-of them at any time, so the outcome depends neither on the order of the work nor on what else is in the batch.
+The random numbers are a function of seed, step and token (a counter-based generator), without a state. Any processor
+can compute any of them at any time, so a result depends neither on the order of the work nor on the rest of the batch.
 
 Source of the random numbers: J. K. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011, section 4.3
 (Philox-4x32 with ten rounds), https://doi.org/10.1145/2063384.2063405.
@@ -21,16 +21,16 @@ import torch
 from gpuguide import logits as distributions
 
 NO_TOKEN = -1
-"""Drawn from a row that is no distribution"""
+"""Token of a row that is not a distribution"""
 ROUNDS = 10
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+KEY_INCREMENTS = 0x9E3779B9, 0xBB67AE85
 LOW_BITS = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is kept of a distribution; see :func:`gpuguide.sampling.sample_token`."""
+class SamplingSettings:
+    """Sampling settings; see :func:`gpuguide.sampling.sample_token`."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -38,18 +38,20 @@ class Settings:
     min_p: float = 0.0
 
 
-def sample_token(logits: torch.Tensor, seeds: torch.Tensor, step: torch.Tensor, settings: Settings) -> torch.Tensor:
+def sample_token(
+    logits: torch.Tensor, seeds: torch.Tensor, step: torch.Tensor, settings: SamplingSettings
+) -> torch.Tensor:
     """Draw one token from each row. Parameters as :func:`gpuguide.sampling.sample_token`; a temperature above zero."""
     usable = is_distribution(logits)
     rows = torch.where(usable.unsqueeze(-1), logits, 0).double()
     kept = distributions.adjust(rows, **asdict(settings))
     tokens = torch.arange(logits.shape[-1], device=logits.device)
-    waiting = waiting_times(random_words(seeds.unsqueeze(-1), tokens, step.to(logits.device)))
-    return (kept - waiting.log()).argmax(dim=-1).where(usable, NO_TOKEN)
+    variates = exponential_variates(random_words(seeds.unsqueeze(-1), tokens, step.to(logits.device)))
+    return (kept - variates.log()).argmax(dim=-1).where(usable, NO_TOKEN)
 
 
-def most_likely(logits: torch.Tensor) -> torch.Tensor:
-    """Return the token with the largest logit, of equal ones the first, and ``NO_TOKEN`` for no distribution."""
+def greedy_tokens(logits: torch.Tensor) -> torch.Tensor:
+    """Return the token with the largest logit, the first of equals; ``NO_TOKEN`` if a row is not a distribution."""
     return logits.argmax(dim=-1).where(is_distribution(logits), NO_TOKEN)
 
 
@@ -58,11 +60,11 @@ def is_distribution(logits: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(logits.amax(dim=-1))
 
 
-def waiting_times(words: torch.Tensor) -> torch.Tensor:
-    """Turn random words in [0, 2³²) into exponentially distributed times of mean one, in float64.
+def exponential_variates(words: torch.Tensor) -> torch.Tensor:
+    """Map random words in [0, 2³²) to exponentially distributed numbers of mean one, in float64.
 
-    The middle of each word's interval is taken, so that no time is zero or infinite. Short times win, so they are
-    those that need digits: near zero ``log1p`` keeps all of them.
+    Each word stands for the middle of its interval, so that no number is zero or infinite. Small numbers win, so they
+    need the most digits: near zero ``log1p`` keeps all of them.
     """
     return -torch.log1p(-(words.double() + 0.5) * 2.0**-32)
 
@@ -81,21 +83,21 @@ def random_words(seeds: torch.Tensor, tokens: torch.Tensor, step: torch.Tensor) 
     for _ in range(ROUNDS):
         high, low = zip(*(_product(word, by) for word, by in zip(counter[::2], MULTIPLIERS, strict=True)), strict=True)
         counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]]
-        key = [word + step_of & LOW_BITS for word, step_of in zip(key, KEY_STEPS, strict=True)]
+        key = [word + increment & LOW_BITS for word, increment in zip(key, KEY_INCREMENTS, strict=True)]
     return counter[0]
 
 
 def _product(word: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the upper and the lower 32 bits of a product of two words."""
-    product = word * by  # int64 wraps around, which leaves all 64 bits as they should be
+    """Return the upper and the lower 32 bits of the product of two words."""
+    product = word * by  # int64 wraps around, which leaves all 64 bits correct
     return product >> 32 & LOW_BITS, product & LOW_BITS
 
 
 # --- checks ----------------------------------------------------------------------------------------------
 
 
-def check(logits: torch.Tensor, seeds: torch.Tensor, settings: Settings) -> None:
-    """Raise a :class:`ValueError` if a setting is out of its range, or tensors do not fit. It looks at no value."""
+def check(logits: torch.Tensor, seeds: torch.Tensor, settings: SamplingSettings) -> None:
+    """Raise a :class:`ValueError` if a setting is out of its range, or tensors do not fit. It reads no values."""
     distributions.check_shape(logits)
     if seeds.dtype != torch.int64 or seeds.shape != logits.shape[:-1] or seeds.device != logits.device:
         raise ValueError(
@@ -105,7 +107,7 @@ def check(logits: torch.Tensor, seeds: torch.Tensor, settings: Settings) -> None
     distributions.check_settings(**asdict(settings))
 
 
-def checked_step(step: int | torch.Tensor) -> torch.Tensor:
+def check_step(step: int | torch.Tensor) -> torch.Tensor:
     """Return the step as an int64 of no dimensions, or raise a :class:`ValueError` if it is not one integer."""
     if isinstance(step, int) and not isinstance(step, bool):
         return torch.tensor(step)

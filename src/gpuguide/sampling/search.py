@@ -1,8 +1,8 @@
-"""Finding what top-k and top-p keep, without a sort: the parts of the sampler's kernels that search a row.
+"""Search for the tokens that top-k and top-p keep, without a sort: device functions of the sampler's kernels.
 
-To Triton a larger float is only a larger whole number (:func:`order_of`), so a search can halve the floats between
-two bounds. Candidates are found through the largest logit of each group; where there are too many of them, a pivot
-closes in on the smallest logit kept.
+The bits of floats can be mapped to integers of the same order (:func:`float_order`), so a search can bisect the floats
+between two bounds. Candidates are found by the largest logit of each group; where there are too many of them, a pivot
+converges to the smallest logit kept.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
-def order_of(x):
+def float_order(x):
     """Return an int32 for a float32, such that larger floats have larger ones; both zeros have zero."""
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
 
 @triton.jit
-def float_at(order):
+def float_from_order(order):
     """Return the float32 of an order."""
     magnitude = tl.abs(order).to(tl.float32, bitcast=True)
     return tl.where(order < 0, -magnitude, magnitude)
 
 
 @triton.jit
-def middle_of(low, high):
-    """Return the whole number in the middle, rounded down, where a sum could overflow."""
+def midpoint(low, high):
+    """Return the midpoint of two integers, rounded down, without overflow."""
     return (low >> 1) + (high >> 1) + (low & high & 1)
 
 
@@ -49,11 +49,11 @@ def group_maxima_kernel(
     vocab_size,
     groups,
     GROUP: tl.constexpr,
-    GROUPS_AT_ONCE: tl.constexpr,
+    GROUPS_PER_PROGRAM: tl.constexpr,
 ):
     """Store the largest logit of each group of a piece of a row, ``+inf`` if there is a NaN among them."""
     row = tl.program_id(0).to(tl.int64)  # an offset may exceed 32 bits
-    group = tl.program_id(1) * GROUPS_AT_ONCE + tl.arange(0, GROUPS_AT_ONCE)
+    group = tl.program_id(1) * GROUPS_PER_PROGRAM + tl.arange(0, GROUPS_PER_PROGRAM)
     column = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(logits + row * row_stride + column, mask=column < vocab_size, other=-INFINITY).to(tl.float32)
     x = tl.where(x == x, x, INFINITY)
@@ -64,60 +64,70 @@ def group_maxima_kernel(
 
 
 @triton.jit
-def bound_below_top_k(maxima, highest, k, MOST: tl.constexpr):
-    """Return a number that the k largest logits reach, and how many groups have one that does.
+def find_top_k_bound(maxima, highest, k, MOST: tl.constexpr):
+    """Return a lower bound of the k largest logits, and the number of groups whose maximum reaches it.
 
-    These are at most MOST, unless maxima tie. With fewer groups than k the number is the lowest there is.
+    These are at most MOST, unless maxima tie. With fewer groups than k the bound is the lowest number.
     """
     reached = tl.sum((maxima > -INFINITY).to(tl.int32), 0)
     smallest = tl.min(tl.where(maxima > -INFINITY, maxima, highest), 0)
-    low = order_of(tl.where(reached >= k, smallest, LOWEST))
-    high = order_of(highest) + 1
+    low = float_order(tl.where(reached >= k, smallest, LOWEST))
+    high = float_order(highest) + 1
     while (reached > MOST) & (low + 1 < high):
-        middle = middle_of(low, high)
-        reach_it = tl.sum((maxima >= float_at(middle)).to(tl.int32), 0)
-        if reach_it >= k:
+        middle = midpoint(low, high)
+        count_at_middle = tl.sum((maxima >= float_from_order(middle)).to(tl.int32), 0)
+        if count_at_middle >= k:
             low = middle
-            reached = reach_it
+            reached = count_at_middle
         else:
             high = middle
-    return float_at(low), reached
+    return float_from_order(low), reached
 
 
 @triton.jit
-def gather_candidates(logits, vocab_size, chosen, candidates, maxima, bound, reached, GROUP: tl.constexpr,
-                      GROUPS: tl.constexpr, CAPACITY: tl.constexpr):  # fmt: skip
-    """Write the columns of the logits that reach the bound, as far as there is room, and return how many do."""
+def gather_candidates(
+    logits,  # (vocab,), of one row
+    vocab_size,
+    chosen,  # (MOST,), int32, written: groups whose maximum reaches the bound
+    candidates,  # (CAPACITY,), int32, written: columns of the candidates
+    maxima,  # (GROUPS,)
+    bound,
+    reached,  # number of groups whose maximum reaches the bound
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    CAPACITY: tl.constexpr,
+):
+    """Write the columns of the logits that reach the bound, at most CAPACITY, and return how many do."""
     is_chosen = maxima >= bound
     tl.store(chosen + tl.cumsum(is_chosen.to(tl.int32), 0) - 1, tl.arange(0, GROUPS), mask=is_chosen)
     tl.debug_barrier()  # what one thread wrote is read by others
-    AT_ONCE: tl.constexpr = 8192
+    CHUNK: tl.constexpr = 8192
     found = tl.full((), 0, tl.int32)
-    for start in range(0, reached * GROUP, AT_ONCE):
-        number = start + tl.arange(0, AT_ONCE)
+    for start in range(0, reached * GROUP, CHUNK):
+        number = start + tl.arange(0, CHUNK)
         inside = number < reached * GROUP
         column = tl.load(chosen + number // GROUP, mask=inside, other=0) * GROUP + number % GROUP
         x = tl.load(logits + column, mask=inside & (column < vocab_size), other=-INFINITY).to(tl.float32)
         reaches = x >= bound
-        place = found + tl.cumsum(reaches.to(tl.int32), 0) - 1
-        tl.store(candidates + place, column, mask=reaches & (place < CAPACITY))
+        position = found + tl.cumsum(reaches.to(tl.int32), 0) - 1
+        tl.store(candidates + position, column, mask=reaches & (position < CAPACITY))
         found += tl.sum(reaches.to(tl.int32), 0)
     tl.debug_barrier()
     return found
 
 
 @triton.jit
-def keep_of_candidates(values, weights, inside, others, found, k, p, CAPACITY: tl.constexpr):
-    """Return which candidates top-k and top-p keep. ``others`` is room for their values and weights in memory."""
+def mask_candidates(values, weights, inside, others, found, k, p, CAPACITY: tl.constexpr):
+    """Return which candidates top-k and top-p keep. ``others`` is a workspace for their values and weights."""
     here = tl.arange(0, CAPACITY)
     tl.store(others + here, values, mask=inside)
     tl.store(others + CAPACITY + here, weights, mask=inside)
     tl.debug_barrier()
     larger = tl.zeros([CAPACITY], tl.int32)
     before = tl.zeros([CAPACITY], tl.float64)
-    AT_ONCE: tl.constexpr = 16
-    for start in range(0, found, AT_ONCE):
-        other = start + tl.arange(0, AT_ONCE)
+    CHUNK: tl.constexpr = 16
+    for start in range(0, found, CHUNK):
+        other = start + tl.arange(0, CHUNK)
         value = tl.load(others + other, mask=other < found, other=-INFINITY)
         weight = tl.load(others + CAPACITY + other, mask=other < found, other=0.0)
         is_larger = value[None, :] > values[:, None]
@@ -128,12 +138,14 @@ def keep_of_candidates(values, weights, inside, others, found, k, p, CAPACITY: t
     return kept & (before < tl.where(p == 1, INFINITY, limit))  # a weight can vanish in the sum
 
 
-# --- the long way ----------------------------------------------------------------------------------------
+# --- repeated passes over a row -------------------------------------------------------------------------
 
 
 @triton.jit
-def above(logits, vocab_size, highest, scale, pivot, COUNTED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """Read a row. Return what lies above a pivot, counted or weighed, and the logits next to it on either side."""
+def measure_above(
+    logits, vocab_size, highest, scale, pivot, COUNT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):
+    """Return the count or the weight of a row's logits above a pivot, and the next logits above and below it."""
     measure = tl.zeros([BLOCK], tl.float32)
     over = tl.full([BLOCK], INFINITY, tl.float32)
     under = tl.full([BLOCK], -INFINITY, tl.float32)
@@ -141,7 +153,7 @@ def above(logits, vocab_size, highest, scale, pivot, COUNTED: tl.constexpr, BLOC
         column = start + tl.arange(0, BLOCK)
         x = tl.load(logits + column, mask=column < vocab_size, other=-INFINITY).to(tl.float32)
         is_over = x > pivot
-        if COUNTED:
+        if COUNT:
             measure += is_over.to(tl.float32)
         else:
             measure += tl.where(is_over, tl.exp2((x - highest) * scale), 0.0)
@@ -151,38 +163,40 @@ def above(logits, vocab_size, highest, scale, pivot, COUNTED: tl.constexpr, BLOC
 
 
 @triton.jit
-def smallest_kept(
-    logits, vocab_size, highest, scale, floor, limit, COUNTED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+def find_threshold(
+    logits, vocab_size, highest, scale, floor, limit, COUNT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
-    """Return the smallest logit, not below ``floor``, with less than ``limit`` above it: so many, or so much weight.
+    """Return the smallest logit, not below ``floor``, with less than ``limit`` above it, in count or weight.
 
     ``floor`` and the highest logit are logits of the row. ``low`` is the order of a number that is too small, ``high``
     that of a logit that is kept. The pivot halves the distance between the two; where this takes too long, because
     logits are spread very unevenly, it halves the number of floats between them instead.
     """
-    low = order_of(floor) - 1
-    high = order_of(highest)
+    low = float_order(floor) - 1
+    high = float_order(highest)
     rounds = 0
     while low + 1 < high:
-        middle = order_of(float_at(low) * 0.5 + float_at(high) * 0.5)
+        middle = float_order(float_from_order(low) * 0.5 + float_from_order(high) * 0.5)
         if (middle <= low) | (middle >= high) | (rounds >= HALVINGS):
-            middle = middle_of(low, high)
+            middle = midpoint(low, high)
         rounds += 1
-        measure, over, under = above(logits, vocab_size, highest, scale, float_at(middle), COUNTED, BLOCK, STAGES)
+        measure, over, under = measure_above(
+            logits, vocab_size, highest, scale, float_from_order(middle), COUNT, BLOCK, STAGES
+        )
         if measure >= limit:
             low = middle
-            if over == float_at(high):  # nothing lies between
+            if over == float_from_order(high):  # no logit between
                 low = high - 1
         elif under >= floor:
-            high = order_of(under)
+            high = float_order(under)
         else:  # there is no logit from the floor to the pivot
-            high = order_of(over)
+            high = float_order(over)
             low = high - 1
-    return float_at(high)
+    return float_from_order(high)
 
 
 @triton.jit
 def next_float_at_least(number):
     """Return the smallest float32 that is not below a float64."""
     rounded = number.to(tl.float32)
-    return tl.where(rounded.to(tl.float64) < number, float_at(order_of(rounded) + 1), rounded)
+    return tl.where(rounded.to(tl.float64) < number, float_from_order(float_order(rounded) + 1), rounded)

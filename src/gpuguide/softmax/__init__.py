@@ -1,8 +1,8 @@
 """Softmax and log-sum-exp of long rows at the speed of a copy.
 
-:mod:`gpuguide.logits` has the plain versions, which explain. These two are for use: on a GPU each is one kernel
+:mod:`gpuguide.logits` has the plain versions, which explain. These two are fast: on a GPU each is one kernel
 (:mod:`gpuguide.softmax.fused`) that reads every logit once, elsewhere they are the plain versions. They are operators
-of PyTorch (:mod:`gpuguide.softmax.operators`), with gradients, and ``torch.compile`` and ``torch.func`` take them.
+of PyTorch (:mod:`gpuguide.softmax.operators`), with gradients, and work with ``torch.compile`` and ``torch.func``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        Same shape and format, contiguous. A row that is no distribution gives NaN.
+        Same shape and dtype, contiguous. A row that is no distribution gives NaN.
 
     Raises
     ------
@@ -49,5 +49,5 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 
 
 def log_sum_exp_bytes(rows: int, vocab: int, element_size: float) -> float:
-    """Return the fewest bytes a log-sum-exp must move: each logit is read once, and one number a row is written."""
+    """Return the fewest bytes that a log-sum-exp must move: one read of each logit, and one write of a number a row."""
     return rows * (vocab * element_size + 4)

@@ -1,11 +1,11 @@
 """Softmax and log-sum-exp as operators of PyTorch: ``gpuguide::softmax`` and ``gpuguide::log_sum_exp``.
 
-An operator is what the rest of PyTorch knows a kernel by. ``torch.compile`` puts it into its graph without looking
-inside, a fake tensor gets the shape of its result, and ``torch.vmap`` makes a mapped dimension one more that leads.
-Autograd functions around the operators give them derivatives, in both modes and for ``torch.func``.
+PyTorch knows a kernel by its operator. ``torch.compile`` puts it into its graph without looking inside, a fake tensor
+gets the shape of its result, and ``torch.vmap`` adds a mapped dimension to the leading ones. Autograd functions
+around the operators give them derivatives, in both modes and for ``torch.func``.
 
-They are registered by hand, without :func:`torch.library.custom_op`, which costs the host some thirty microseconds a
-call, as much as a short softmax takes the GPU.
+They are registered without :func:`torch.library.custom_op`, which takes the host some thirty microseconds a call, as
+much as a short softmax takes the GPU.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gpuguide import kernels
 from gpuguide import logits as plain
 from gpuguide.kernels import forward_mode
 
-EVERYWHERE = ("cpu", "cuda")
+DEVICES = ("cpu", "cuda")
 
 for _name in ("softmax", "log_sum_exp"):
     torch.library.define(f"gpuguide::{_name}", "(Tensor logits) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
-@torch.library.impl("gpuguide::softmax", EVERYWHERE)
+@torch.library.impl("gpuguide::softmax", DEVICES)
 def _softmax(logits: torch.Tensor) -> torch.Tensor:
-    if not kernels.take(logits):
+    if not kernels.supports_triton(logits):
         return plain.softmax(logits).contiguous()
     from gpuguide.softmax import fused
 
@@ -35,9 +35,9 @@ def _softmax(logits: torch.Tensor) -> torch.Tensor:
         return fused.softmax(logits)
 
 
-@torch.library.impl("gpuguide::log_sum_exp", EVERYWHERE)
+@torch.library.impl("gpuguide::log_sum_exp", DEVICES)
 def _log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
-    if not kernels.take(logits):
+    if not kernels.supports_triton(logits):
         return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
     from gpuguide.softmax import fused
 
@@ -62,12 +62,12 @@ def _log_sum_exp_shape(logits: torch.Tensor) -> torch.Tensor:
 
 
 @torch.library.register_vmap("gpuguide::softmax")
-def _softmax_mapped(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _softmax_vmap(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
     return torch.ops.gpuguide.softmax(logits.movedim(in_dims[0], 0)), 0
 
 
 @torch.library.register_vmap("gpuguide::log_sum_exp")
-def _log_sum_exp_mapped(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _log_sum_exp_vmap(info: Any, in_dims: tuple[int], logits: torch.Tensor) -> tuple[torch.Tensor, int]:
     return torch.ops.gpuguide.log_sum_exp(logits.movedim(in_dims[0], 0)), 0
 
 
@@ -89,12 +89,12 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
         (probabilities,) = ctx.saved_tensors
-        return times_derivatives(probabilities, upstream)
+        return multiply_jacobian(probabilities, upstream)
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
         (probabilities,) = ctx.saved_tensors
-        return times_derivatives(probabilities, tangent)
+        return multiply_jacobian(probabilities, tangent)
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -124,8 +124,8 @@ for _name, _function in (("softmax", _Softmax), ("log_sum_exp", _LogSumExp)):  #
     torch.library.register_autograd(f"gpuguide::{_name}", _function.backward, setup_context=_function.setup_context)
 
 
-def times_derivatives(probabilities: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return ``p * (v - sum(p * v))``, by the kernel that PyTorch has for its own softmax.
+def multiply_jacobian(probabilities: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return ``p * (v - sum(p * v))``, by the kernel of PyTorch's own softmax.
 
     The derivatives of a softmax are a symmetric matrix, so this serves both modes.
     """
@@ -134,7 +134,7 @@ def times_derivatives(probabilities: torch.Tensor, values: torch.Tensor) -> torc
 
 
 def softmax(logits: torch.Tensor) -> torch.Tensor:
-    """Return the probabilities of each row, in the form that whoever asks can differentiate."""
+    """Return the probabilities of each row, with derivatives if any are needed."""
     if not is_differentiated(logits):
         result: torch.Tensor = torch.ops.gpuguide.softmax(logits)
     else:
@@ -143,7 +143,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
-    """Return the log-sum-exp of each row, in the form that whoever asks can differentiate."""
+    """Return the log-sum-exp of each row, with derivatives if any are needed."""
     if not is_differentiated(logits):
         result: torch.Tensor = torch.ops.gpuguide.log_sum_exp(logits)
     else:
@@ -152,10 +152,10 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 
 
 def is_differentiated(tensor: torch.Tensor) -> bool:
-    """Return whether anybody wants derivatives of an autograd function by a tensor, in either mode."""
+    """Return whether derivatives with respect to a tensor are needed, in reverse or forward mode."""
     if torch.compiler.is_compiling():
         forward_mode.refuse_compiled()
-        return False  # it asks the operator itself
+        return False  # the compiler uses the derivatives of the operator
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     return forward_ad.unpack_dual(tensor).tangent is not None

@@ -79,7 +79,7 @@ def kernel(loads: int) -> Any:
     GpuguideError
         If this PyTorch cannot compile CUDA C, or finds no CUDA toolkit.
     """
-    return cuda_c.compiled(
+    return cuda_c.compile_kernel(
         source_of(loads),
         "read_scattered",
         "The kernel that reads with a known number of bytes under way is CUDA C, and PyTorch finds no CUDA toolkit to "

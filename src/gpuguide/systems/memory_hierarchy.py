@@ -122,7 +122,7 @@ def kernel(name: str, memory: str) -> Any:
     GpuguideError
         If this PyTorch cannot compile CUDA C, or finds no CUDA toolkit.
     """
-    compiled = cuda_c.compiled(
+    compiled = cuda_c.compile_kernel(
         source_of(memory),
         name,
         "The kernels that read a GPU's memories are CUDA C, and PyTorch finds no CUDA toolkit to compile them; "

@@ -160,7 +160,7 @@ def test_not_a_number_is_an_error_of_its_own() -> None:
 
 @pytest.mark.parametrize("positions_first", [False, True])
 def test_tensors_lie_as_a_contender_wants_them(positions_first: bool) -> None:
-    problem = problems.Problem.of(GROUPED, "cpu", positions_first=positions_first)
+    problem = problems.AttentionTensors.draw(GROUPED, "cpu", positions_first=positions_first)
     for tensor, heads in ((problem.q, 4), (problem.k, 2), (problem.v, 2), (problem.d_out, 4)):
         assert tensor.shape == (2, heads, 50, 16)
         assert (tensor.transpose(1, 2) if positions_first else tensor).is_contiguous()
@@ -198,15 +198,15 @@ def in_float64(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
 @pytest.mark.parametrize("keys", [SMALL, GROUPED], ids=["own keys", "grouped"])
 def test_the_reference_agrees_with_autograd_in_float64(keys: Keys, causal: bool) -> None:
     torch.manual_seed(0)
-    problem = problems.Problem.of({**keys, "causal": causal}, "cpu")
+    problem = problems.AttentionTensors.draw({**keys, "causal": causal}, "cpu")
     wanted = problem.with_gradients(lambda q, k, v: in_float64(q, k, v, causal))
     group = problem.q.shape[1] // problem.k.shape[1]
     batch, kv_head = 1, problem.k.shape[1] - 1
     heads = slice(kv_head * group, (kv_head + 1) * group)
-    for found, right, place in zip(
+    for found, exact_squares, place in zip(
         problems.exact(problem, batch, kv_head), wanted, (heads, heads, kv_head, kv_head), strict=True
     ):
-        torch.testing.assert_close(found.double(), right[batch, place].double(), rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(found.double(), exact_squares[batch, place].double(), rtol=1e-2, atol=1e-2)
 
 
 def exactly(causal: bool) -> problems.Attend:
@@ -216,7 +216,7 @@ def exactly(causal: bool) -> problems.Attend:
 @pytest.mark.parametrize("keys", [SMALL, GROUPED], ids=["own keys", "grouped"])
 def test_the_error_of_what_is_only_rounded_is_that_of_the_format(keys: Keys) -> None:
     torch.manual_seed(0)
-    problem = problems.Problem.of(keys, "cpu")
+    problem = problems.AttentionTensors.draw(keys, "cpu")
     for results in (problem.forward(exactly(True)), problem.with_gradients(exactly(True))):
         assert all(1e-4 < error < 2**-8 for error in problems.relative_errors(problem, results))
     assert [len(problem.forward(exactly(True))), len(problem.with_gradients(exactly(True)))] == [1, 4]
@@ -235,7 +235,7 @@ WRONG: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tens
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_found(what: str) -> None:
     torch.manual_seed(0)
-    problem = problems.Problem.of(SMALL, "cpu")
+    problem = problems.AttentionTensors.draw(SMALL, "cpu")
     errors = problems.relative_errors(problem, problem.with_gradients(WRONG[what]))
     with pytest.raises(AssertionError, match=r"the relative error is .*, and at most 3e-02 is accepted"):
         problems.check_errors(errors, SMALL)
@@ -266,7 +266,7 @@ def test_inference_keeps_nothing_for_gradients() -> None:
         seen.append(torch.is_grad_enabled() and q.requires_grad)
         return exactly(True)(q, k, v)
 
-    problem = problems.Problem.of(SMALL, "cpu")
+    problem = problems.AttentionTensors.draw(SMALL, "cpu")
     problem.forward(attend)
     problem.with_gradients(attend)
     assert seen == [False, True]
@@ -292,10 +292,10 @@ def test_the_pass_and_the_shape_of_a_case_follow_from_its_keys(kernel: str, name
 
 def test_the_schedule_by_hand_is_for_one_generation() -> None:
     other = replace(on(80), capability=(8, 0))
-    assert len(left_out(other)["gpuguide-gluon", contenders.hopper_only(other, SMALL) or ""]) == len(
+    assert len(left_out(other)["gpuguide-gluon", contenders.require_hopper(other, SMALL) or ""]) == len(
         ATTENTION.cases(other)
     )
-    assert contenders.hopper_only(on(80), SMALL) is None
+    assert contenders.require_hopper(on(80), SMALL) is None
     assert {keys["kernel"] for keys in TILES.cases(other)} == {"forward", "keys", "queries"}
 
 
@@ -307,7 +307,7 @@ def test_every_change_is_one_of_the_launch_or_the_schedule() -> None:
         for changes in variants.values():
             for head_dim in (64, 128):
                 by_hand = name == "forward-by-hand"
-                replace(gluon_flash.AS_SHIPPED if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
+                replace(gluon_flash.DEFAULT_SCHEDULE if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

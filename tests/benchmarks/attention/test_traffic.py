@@ -62,13 +62,13 @@ def test_calls_are_told_apart_and_their_times_handed_out(monkeypatch: pytest.Mon
 def test_kernels_that_are_not_the_same_for_each_call_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "count", lambda program: KERNELS[:7])
     with pytest.raises(AssertionError, match="5 calls had 7 kernels"):
-        traffic.counted("naive", KEYS)
+        traffic.count_kernels("naive", KEYS)
 
 
 def test_without_the_profiler_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "profiler", lambda: None)
     device = replace(devices.fake("h100-sxm"), backend="cuda")
-    assert traffic.no_counters(device, KEYS) == (
+    assert traffic.require_counters(device, KEYS) == (
         "Nsight Compute (ncu), which reads the GPU's counters, is not installed"
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuguide.benchmarks.cross_entropy import profile
-from gpuguide.benchmarks.cross_entropy.profile import Kernel
+from gpuguide.benchmarks.cross_entropy.profile import ProfiledKernel
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
@@ -13,7 +13,7 @@ from gpuguide.measure import records, runner
 PROFILE = declarations.get("linear-cross-entropy-profile")
 
 
-def step(chunks: int, gap: float = 0.0) -> list[Kernel]:
+def step(chunks: int, gap: float = 0.0) -> list[ProfiledKernel]:
     """Return the kernels of a step: a fill, then for each chunk its logits, the loss, and both gradients."""
     times = [("Memset (Device)", 1.0)]
     times += [
@@ -24,13 +24,13 @@ def step(chunks: int, gap: float = 0.0) -> list[Kernel]:
     ] * chunks
     found, now = [], 10.0
     for name, seconds in times:
-        found.append(Kernel(name, now, seconds))
+        found.append(ProfiledKernel(name, now, seconds))
         now += seconds + gap
     return found
 
 
 def test_products_are_told_apart_by_their_order() -> None:
-    assert profile.kind_of_each(step(2)) == ["other", *["logits", "loss", "d_hidden", "d_head"] * 2]
+    assert profile.classify_kernels(step(2)) == ["other", *["logits", "loss", "d_hidden", "d_head"] * 2]
 
 
 @pytest.mark.parametrize(("chunks", "gap"), [(1, 0.0), (3, 0.5)])
@@ -49,7 +49,7 @@ def test_the_times_of_all_kinds_and_of_waiting_are_the_whole_step(chunks: int, g
 
 
 def test_kernels_that_cannot_be_told_apart_are_refused() -> None:
-    for wrong in (step(2)[:-1], step(0), [*step(1), Kernel("gemm", 99.0, 1.0)]):
+    for wrong in (step(2)[:-1], step(0), [*step(1), ProfiledKernel("gemm", 99.0, 1.0)]):
         with pytest.raises(ValueError, match="three to one were expected"):
             profile.seconds_by_kind(wrong)
 

@@ -59,7 +59,7 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, benchmark: declaration
 @pytest.mark.parametrize("loss", [losses.whole, linear_cross_entropy], ids=["whole", "chunked"])
 def test_a_right_loss_passes_the_check(loss: losses.Loss) -> None:
     torch.manual_seed(0)
-    speed.refuse(speed.errors_of(speed.Problem.of(SMALL, "cpu"), loss))
+    speed.check_errors(speed.measure_errors(speed.LossProblem.draw(SMALL, "cpu"), loss))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_right_loss_passes_the_check(loss: losses.Loss) -> None:
 def test_a_wrong_loss_is_found(wrong: losses.Loss, what: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=f"the relative error of the {what} is"):
-        speed.refuse(speed.errors_of(speed.Problem.of(SMALL, "cpu"), wrong))
+        speed.check_errors(speed.measure_errors(speed.LossProblem.draw(SMALL, "cpu"), wrong))
 
 
 def test_what_this_torch_lacks_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,13 +89,13 @@ def test_what_this_torch_lacks_is_left_out_with_a_reason(monkeypatch: pytest.Mon
     assert reasons["torch-linear-cross-entropy"] == f"PyTorch {torch.__version__} has no linear_cross_entropy; 2.13 has"
 
 
-@pytest.mark.parametrize("prepare", [losses.compiled_in_chunks, losses.torchs_own])
+@pytest.mark.parametrize("prepare", [losses.compile_in_chunks, losses.torchs_own])
 def test_what_this_torch_has_computes_the_same_in_fp32(prepare: losses.Preparation) -> None:
-    reasons = {losses.compiled_in_chunks: losses.no_chunker, losses.torchs_own: losses.no_loss_of_torchs_own}
+    reasons = {losses.compile_in_chunks: losses.no_chunker, losses.torchs_own: losses.no_loss_of_torchs_own}
     if reason := reasons[prepare](devices.cpu(), SMALL):
         pytest.skip(reason)
     torch.manual_seed(0)
-    problem = speed.Problem.of(SMALL, "cpu")
+    problem = speed.LossProblem.draw(SMALL, "cpu")
     single = [each.detach().float().requires_grad_() for each in (problem.hidden, problem.head)]
     found, exact = (
         torch.autograd.grad(loss(*single, problem.targets), single)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpuguide.benchmarks.precision import linear
-from gpuguide.benchmarks.precision.linear import Layer, Make, Problem
+from gpuguide.benchmarks.precision.linear import Layer, LinearProblem, Make
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -59,7 +59,7 @@ def test_without_torchao_its_layer_is_skipped_with_the_way_to_get_it(monkeypatch
     assert skipped(FP8_LINEAR, "torchao", SMALL, device) == "torchao is away"
 
 
-@pytest.mark.parametrize(("make", "format"), [(linear.ours, "fp8"), (linear.around, "bf16")])
+@pytest.mark.parametrize(("make", "format"), [(linear.ours, "fp8"), (linear.wrap_weight, "bf16")])
 def test_a_small_layer_is_right_and_says_its_error(make: Make, format: str) -> None:
     torch.manual_seed(0)
     work = linear.work(make, format, devices.cpu(), SMALL)
@@ -79,9 +79,9 @@ def test_the_smallest_case_does_not_fit_a_cache() -> None:
 def test_ours_computes_in_fp8_and_the_compiled_one_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     torch.manual_seed(0)
-    problem = Problem.of(SMALL, "cpu")
-    ours = linear.errors_of(problem, linear.ours(problem.weight))
-    theirs = linear.errors_of(problem, linear.bf16_compiled(problem.weight))
+    problem = LinearProblem.draw(SMALL, "cpu")
+    ours = linear.measure_errors(problem, linear.ours(problem.weight))
+    theirs = linear.measure_errors(problem, linear.compile_bf16(problem.weight))
     assert all(ours[name] > 5 * theirs[name] for name in ours)
 
 
@@ -115,8 +115,8 @@ def test_a_wrong_layer_is_found(what: str) -> None:
 
 def test_each_step_forgets_the_gradients_of_the_last() -> None:
     torch.manual_seed(0)
-    problem = Problem.of(SMALL, "cpu")
-    layer = linear.around(problem.weight)
+    problem = LinearProblem.draw(SMALL, "cpu")
+    layer = linear.wrap_weight(problem.weight)
     problem.step(layer)
     assert problem.weight.grad is not None
     first = problem.weight.grad.clone()

@@ -30,7 +30,7 @@ def keys_of(format: str, rows: int = 48, inner: int = 256, columns: int = 80) ->
 def test_the_cases_are_squares_and_the_products_of_the_model_in_every_format() -> None:
     cases = MATMUL.cases(on(80))
     assert {str(keys["format"]) for keys in cases} == {"fp32", "tf32", "fp16", "bf16", "fp8"}
-    shapes = list(dict.fromkeys(products.shape_of(keys) for keys in cases))
+    shapes = list(dict.fromkeys(products.matmul_shape(keys) for keys in cases))
     assert len(cases) == 5 * len(shapes)
     assert shapes[:5] == [(size, size, size) for size in (1024, 2048, 4096, 8192, 16384)]
     assert shapes[5:] == [
@@ -77,7 +77,7 @@ def test_a_format_that_a_gpu_lacks_is_named(gpu: str, format: str, contender: st
 def test_a_small_product_is_right_and_its_error_is_that_of_the_format(format: str) -> None:
     torch.manual_seed(0)
     device = devices.cpu()
-    work = products.work(products.torchs, device, keys_of(format))
+    work = products.work(products.multiply_torch, device, keys_of(format))
     assert work.check is not None
     work.check()
     (error,) = work.further()["error"].samples
@@ -94,7 +94,7 @@ def test_a_small_product_is_right_and_its_error_is_that_of_the_format(format: st
 @pytest.mark.parametrize("wrong", ["one row", "not finite", "scaled"])
 def test_a_wrong_product_is_found(format: str, wrong: str) -> None:
     def multiply(operands: Operands) -> torch.Tensor:
-        result = products.torchs(operands).float()
+        result = products.multiply_torch(operands).float()
         if wrong == "one row":
             result[0] = 0
         elif wrong == "not finite":
@@ -112,10 +112,10 @@ def test_a_wrong_product_is_found(format: str, wrong: str) -> None:
 
 def test_small_matrices_come_in_so_many_sets_that_none_stays_in_the_cache() -> None:
     device = replace(devices.cpu(), l2=2**20)
-    work = products.work(products.torchs, device, keys_of("fp32", 128, 128, 128))
+    work = products.work(products.multiply_torch, device, keys_of("fp32", 128, 128, 128))
     assert work.footprint == 3 * 4 * 128**2
     assert len(work.calls) * work.footprint > 2 * device.l2
-    assert len(products.work(products.torchs, device, keys_of("fp32", 1024, 1024, 1024)).calls) == 1
+    assert len(products.work(products.multiply_torch, device, keys_of("fp32", 1024, 1024, 1024)).calls) == 1
 
 
 @pytest.mark.gpu

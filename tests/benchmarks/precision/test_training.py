@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from gpuguide.benchmarks.precision import preparing, training
-from gpuguide.benchmarks.precision.preparing import WAYS
-from gpuguide.benchmarks.precision.training import Run
+from gpuguide.benchmarks.precision.preparing import METHODS
+from gpuguide.benchmarks.precision.training import TrainingRun
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -23,7 +23,7 @@ from gpuguide.models.gpt2 import Config
 from gpuguide.precision.fp8 import Fp8Linear
 
 TRAINING = declarations.get("train-step-precision")
-every_way = pytest.mark.parametrize("precision", WAYS)
+every_way = pytest.mark.parametrize("precision", METHODS)
 
 
 def on(gigabytes: int) -> Device:
@@ -48,8 +48,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.compiler.reset()
 
 
-def run_of(precision: str) -> Run:
-    return Run(preparing.prepared, keys_of(precision), "cpu")
+def run_of(precision: str) -> TrainingRun:
+    return TrainingRun(preparing.prepare_fp8, keys_of(precision), "cpu")
 
 
 def test_the_cases_are_six_precisions_at_one_batch() -> None:
@@ -83,7 +83,7 @@ def test_everything_runs_on_a_fake_device_or_says_why_not(tmp_path: Path) -> Non
 )
 def test_a_precision_that_a_gpu_lacks_is_skipped(gpu: str, lacking: set[str]) -> None:
     device = replace(devices.fake(gpu), memory=80 * 10**9)
-    found = {precision for precision in WAYS if skipped(TRAINING, "eager", keys_of(precision), device)}
+    found = {precision for precision in METHODS if skipped(TRAINING, "eager", keys_of(precision), device)}
     assert found == lacking
 
 
@@ -134,8 +134,8 @@ def test_a_step_that_is_not_taken_is_counted_and_the_check_waits_for_one_that_is
     assert not run.outcomes[0].stepped
     assert run.further()["skipped_steps"].samples[0] >= 1
     other = run_of("fp16")
-    other.way = replace(other.way, scaled=True)
-    assert other.error_of_gradients() < 5e-3
+    other.method = replace(other.method, scaled=True)
+    assert other.gradient_error() < 5e-3
 
 
 @every_way
@@ -143,7 +143,7 @@ def test_the_check_changes_nothing(precision: str, small: None) -> None:
     torch.manual_seed(3)
     run = run_of(precision)
     before = [weight.detach().clone() for weight in run.model.parameters()]
-    assert 0 < run.error_of_gradients() < run.way.accepted
+    assert 0 < run.gradient_error() < run.method.accepted
     assert all(torch.equal(old, new) for old, new in zip(before, run.model.parameters(), strict=True))
     assert not run.training.optimizer.state
     assert run.training.optimizer.param_groups[0]["lr"] == pytest.approx(training.LEARNING_RATE / 4)
@@ -173,12 +173,12 @@ def test_each_precision_is_what_it_says(small: None, monkeypatch: pytest.MonkeyP
             lambda module, inputs, output: seen.update({precision: output.dtype})
         )
         run.step()
-        assert run.way.products == ("high" if precision == "tf32" else "highest")
+        assert run.method.products == ("high" if precision == "tf32" else "highest")
         assert run.training.scaler.enabled == (precision == "fp16")
         layers = [type(each) for each in run.model.modules() if isinstance(each, nn.Linear)]
         assert (layers.count(Fp8Linear), layers.count(nn.Linear)) == ((8, 1) if precision == "fp8" else (0, 9))
 
-    for precision in WAYS:
+    for precision in METHODS:
         look(precision)
     assert seen == {
         "fp32": torch.float32,
@@ -220,9 +220,9 @@ def test_blocks_are_compiled_once_for_all_layers_and_train_alike(small: None, mo
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compile_block(self, backend=count, **options))
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     losses = []
-    for prepare in (preparing.compiled, preparing.prepared):
+    for prepare in (preparing.compile_blocks, preparing.prepare_fp8):
         torch.manual_seed(0)
-        run = Run(prepare, keys_of("bf16"), "cpu")
+        run = TrainingRun(prepare, keys_of("bf16"), "cpu")
         run.check()
         losses.append(run.further()["loss"].samples[0])
     assert len(graphs) == 1
@@ -230,7 +230,7 @@ def test_blocks_are_compiled_once_for_all_layers_and_train_alike(small: None, mo
 
 
 def test_the_learning_rate_rises_and_falls(small: None) -> None:
-    shares = [training.share_of_learning_rate(step) for step in range(13)]
+    shares = [training.lr_multiplier(step) for step in range(13)]
     assert shares[:4] == [0.25, 0.5, 0.75, 1.0]
     assert shares[3:] == sorted(shares[3:], reverse=True)
     assert shares[12] == pytest.approx(0.1)
@@ -239,7 +239,7 @@ def test_the_learning_rate_rises_and_falls(small: None) -> None:
 def test_the_text_is_the_library_of_this_python_and_no_window_is_in_both_parts() -> None:
     training_text, validation_text = training.tokens()
     assert len(training_text) > 10 * len(validation_text) > 500_000
-    steps, held_out = training.batches_of(keys_of("fp32", 4, 100), "cpu")
+    steps, held_out = training.draw_batches(keys_of("fp32", 4, 100), "cpu")
     assert steps.shape == (200, 4, 101)
     assert held_out.shape == (64, 101)
     assert torch.equal(held_out[0], validation_text[:101])
@@ -273,9 +273,9 @@ def test_captured_blocks_train_as_compiled_ones(precision: str, small: None, mon
     monkeypatch.setattr(training, "tokens", lambda: (text, text[:500]))
     monkeypatch.setattr(training, "STEPS", 60)
     losses, moved = [], []
-    for prepare in (preparing.compiled, preparing.captured):
+    for prepare in (preparing.compile_blocks, preparing.capture_blocks):
         torch.manual_seed(0)
-        run = Run(prepare, keys_of(precision), "cuda")
+        run = TrainingRun(prepare, keys_of(precision), "cuda")
         begun = [weight.detach().clone() for weight in run.model.blocks.parameters()]
         run.further()
         pairs = zip(run.model.blocks.parameters(), begun, strict=True)

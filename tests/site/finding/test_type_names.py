@@ -8,19 +8,19 @@ from sphinx import addnodes
 
 from gpuguide.site.finding.type_names import class_seen_from, name_in_full
 
-SETTINGS = "gpuguide.sampling.reference.Settings"
+SETTINGS = "gpuguide.sampling.reference.SamplingSettings"
 
 
 @pytest.mark.parametrize(
     ("described", "name", "full"),
     [
-        ("gpuguide.inference.engine.Engine", "Settings", SETTINGS),
+        ("gpuguide.inference.engine.Engine", "SamplingSettings", SETTINGS),
         ("gpuguide.inference.engine.Engine.step", "Engine", "gpuguide.inference.engine.Engine"),
-        ("gpuguide.cross_entropy.loop.Settings", "Settings", "gpuguide.cross_entropy.loop.Settings"),
+        ("gpuguide.cross_entropy.loop.LossSettings", "LossSettings", "gpuguide.cross_entropy.loop.LossSettings"),
         ("gpuguide.inference.cost.decode_time", "Shape", "gpuguide.costs.memory.shape.Shape"),
         ("gpuguide.inference.plain.feed_forward", "Shape", "gpuguide.costs.memory.shape.Shape"),
-        ("gpuguide.attention.tiled.row_sums", "Tiling", "gpuguide.attention.tiled.Tiling"),
-        ("gpuguide.precision.matmul.matmul", "Tiling", "gpuguide.precision.matmul.Tiling"),
+        ("gpuguide.attention.tiled.compute_delta", "AttentionTiling", "gpuguide.attention.tiled.AttentionTiling"),
+        ("gpuguide.precision.matmul.matmul", "MatmulTiling", "gpuguide.precision.matmul.MatmulTiling"),
         ("gpuguide.inference.engine.Engine", "GREEDY", None),
         ("gpuguide.inference.engine.Engine", "Elephant", None),
         ("torch.nn.Linear", "Engine", None),
@@ -35,17 +35,15 @@ def reference(target: str, domain: str = "py", kind: str = "class") -> addnodes.
 
 
 def test_only_short_names_within_a_description_change() -> None:
-    short, inside, long, term, outside = (
-        reference("Settings"), reference("Settings"), reference("torch.Tensor"), reference("Settings", "std"),
-        reference("Settings"),
-    )  # fmt: skip
+    short, inside, outside = (reference("SamplingSettings") for _ in range(3))
+    long, term = reference("torch.Tensor"), reference("SamplingSettings", "std")
     signature = addnodes.desc_signature("", "", inside, module="gpuguide.inference.engine", fullname="Engine")
     content = addnodes.desc_content("", nodes.paragraph("", "", short, long, term))
     document = nodes.document(None, None)  # type: ignore[arg-type]
     document += [addnodes.desc("", signature, content), nodes.paragraph("", "", outside)]
     name_in_full(None, document)  # type: ignore[arg-type]
     found = [node["reftarget"] for node in (short, inside, long, term, outside)]
-    assert found == [SETTINGS, SETTINGS, "torch.Tensor", "Settings", "Settings"]
+    assert found == [SETTINGS, SETTINGS, "torch.Tensor", "SamplingSettings", "SamplingSettings"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,7 @@ def test_only_short_names_within_a_description_change() -> None:
         ("bytes", "class", "builtins.bytes"),  # a type, though classes of the library have an attribute of that name
         ("bytes", "attr", "bytes"),
         ("sum", "class", "sum"),  # no type
-        ("Settings", "class", SETTINGS),
+        ("SamplingSettings", "class", SETTINGS),
     ],
 )
 def test_a_type_of_pythons_own_is_no_member_of_the_library(target: str, kind: str, full: str) -> None:

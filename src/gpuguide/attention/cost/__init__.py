@@ -1,4 +1,4 @@
-"""What attention costs: arithmetic, exponentials, bytes and memory, stored whole and a tile at a time.
+"""Cost model of attention: arithmetic, exponentials, bytes and memory, with scores in memory and in tiles.
 
 The time of attention on a GPU has three floors: the products at the rate of the tensor cores, the exponentials at the
 rate of the units for special functions, and the bytes at the bandwidth of the memory. Which is highest depends on the
@@ -17,8 +17,8 @@ from gpuguide.attention.cost.floors import (
     naive_floor,
 )
 from gpuguide.attention.cost.naive import (
-    Pass,
-    moved,
+    NaiveOperation,
+    bytes_moved,
     naive_backward,
     naive_forward,
     naive_kept_bytes,
@@ -31,10 +31,10 @@ from gpuguide.attention.cost.operations import (
     intensity,
 )
 from gpuguide.attention.cost.sizes import (
-    Problem,
+    AttentionProblem,
     pairs,
     problem,
-    problem_of,
+    problem_from_tensors,
 )
 from gpuguide.attention.cost.tiles import (
     compulsory_backward_bytes,
@@ -50,19 +50,19 @@ from gpuguide.attention.cost.tiles import (
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "EXPONENTIALS_PER_CLOCK",
-    "Problem",
+    "AttentionProblem",
     "problem",
-    "problem_of",
+    "problem_from_tensors",
     "pairs",
     "forward_flops",
     "backward_flops",
     "exponentials",
     "intensity",
-    "Pass",
+    "NaiveOperation",
     "naive_forward",
     "naive_backward",
     "score_passes",
-    "moved",
+    "bytes_moved",
     "compulsory_bytes",
     "compulsory_backward_bytes",
     "tiled_forward",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuguide.attention.cost.naive import Pass
+from gpuguide.attention.cost.naive import NaiveOperation
 from gpuguide.attention.cost.operations import backward_flops, exponentials, forward_flops
-from gpuguide.attention.cost.sizes import Problem
+from gpuguide.attention.cost.sizes import AttentionProblem
 from gpuguide.attention.cost.tiles import compulsory_backward_bytes, compulsory_bytes
 from gpuguide.costs import roofline
 
 EXPONENTIALS_PER_CLOCK = 16
-"""That a multiprocessor of an H100 begins in one clock.
+"""Exponentials that a multiprocessor of an H100 starts in one clock.
 
 J. Shah et al., "FlashAttention-3", 2024, section 3.1, in a footnote that quotes the CUDA programming guide.
 https://arxiv.org/abs/2407.08608
@@ -35,7 +35,7 @@ class Floor:
 
     @property
     def bound(self) -> str:
-        """What takes longest: ``products``, ``exponentials`` or ``memory``."""
+        """Name of the longest: ``products``, ``exponentials`` or ``memory``."""
         return max(vars(self), key=lambda name: vars(self)[name])
 
 
@@ -44,12 +44,12 @@ def exponential_rate(sms: int, clock: float, per_clock: int = EXPONENTIALS_PER_C
     return sms * clock * per_clock
 
 
-def forward_floor(p: Problem, peak: float, bandwidth: float, exponential_rate: float) -> Floor:
+def forward_floor(p: AttentionProblem, peak: float, bandwidth: float, exponential_rate: float) -> Floor:
     """Return the floors of the forward pass when nothing moves but inputs and results.
 
     Parameters
     ----------
-    p : Problem
+    p : AttentionProblem
         The sizes.
     peak, bandwidth : float
         FLOP/s of products and B/s of memory.
@@ -63,7 +63,9 @@ def forward_floor(p: Problem, peak: float, bandwidth: float, exponential_rate: f
     )
 
 
-def backward_floor(p: Problem, peak: float, bandwidth: float, exponential_rate: float, products: int = 5) -> Floor:
+def backward_floor(
+    p: AttentionProblem, peak: float, bandwidth: float, exponential_rate: float, products: int = 5
+) -> Floor:
     """Return the floors of the backward pass. Parameters as :func:`forward_floor` and :func:`backward_flops`."""
     return Floor(
         backward_flops(p, products) / peak,
@@ -72,13 +74,13 @@ def backward_floor(p: Problem, peak: float, bandwidth: float, exponential_rate: 
     )
 
 
-def naive_floor(passes: Sequence[Pass], peak: float, bandwidth: float) -> float:
+def naive_floor(passes: Sequence[NaiveOperation], peak: float, bandwidth: float) -> float:
     """Return the shortest time in seconds of the operations of a naive pass, one after the other.
 
     The softmax is taken to be limited by its bytes, as it is on GPUs with 16-bit scores. ``peak`` and ``bandwidth`` as
     in :func:`forward_floor`.
     """
-    return sum(roofline.time_floor(each.flops, each.read + each.written, peak, bandwidth) for each in passes)
+    return sum(roofline.time_floor(p.flops, p.read + p.written, peak, bandwidth) for p in passes)
 
 
 def balanced_head_dim(peak: float, exponential_rate: float) -> float:

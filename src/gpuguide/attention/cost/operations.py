@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpuguide.attention.cost.sizes import Problem
+from gpuguide.attention.cost.sizes import AttentionProblem
 from gpuguide.costs import roofline
 
 
-def forward_flops(p: Problem) -> int:
+def forward_flops(p: AttentionProblem) -> int:
     """Return the operations of the forward pass: two products, each of ``2 * head_dim`` for a pair.
 
     Hidden pairs are not counted, even where a kernel computes them for the sake of whole tiles. The softmax is left
@@ -15,7 +15,7 @@ def forward_flops(p: Problem) -> int:
     return 4 * p.head_dim * p.pairs
 
 
-def backward_flops(p: Problem, products: int = 5) -> int:
+def backward_flops(p: AttentionProblem, products: int = 5) -> int:
     """Return the operations of the backward pass: five products, one of which makes the scores again.
 
     A version with a second loop for the gradient of the queries, as :func:`gpuguide.attention.tiled.backward`, does
@@ -24,7 +24,7 @@ def backward_flops(p: Problem, products: int = 5) -> int:
     return products * 2 * p.head_dim * p.pairs
 
 
-def exponentials(p: Problem) -> int:
+def exponentials(p: AttentionProblem) -> int:
     """Return the exponentials of the forward pass, one a pair, and of the backward pass, which makes them again.
 
     Those that correct the sums are left out: one a row and block of keys.
@@ -32,6 +32,6 @@ def exponentials(p: Problem) -> int:
     return p.pairs
 
 
-def intensity(p: Problem, moved: float) -> float:
+def intensity(p: AttentionProblem, moved: float) -> float:
     """Return the arithmetic intensity of the forward pass in FLOP/B, if it moves so many bytes."""
     return roofline.arithmetic_intensity(forward_flops(p), moved)

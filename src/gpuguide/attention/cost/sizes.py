@@ -1,4 +1,4 @@
-"""The sizes of an attention, and what follows from them alone: rows, pairs of a query and a key, bytes of a tensor."""
+"""Sizes of an attention problem, with the rows, pairs of a query and a key, and bytes that follow from them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The sizes of an attention, whatever computes it."""
+class AttentionProblem:
+    """Sizes of an attention problem."""
 
     batch: int
     heads: int
@@ -67,17 +67,17 @@ def problem(
     kv_heads: int | None = None,
     causal: bool = False,
     element_size: int = 2,
-) -> Problem:
+) -> AttentionProblem:
     """Return the sizes of an attention.
 
     Parameters
     ----------
     batch, heads, seq_len, head_dim : int
-        Of the queries.
+        Sizes of the queries.
     keys, kv_heads : int, optional
-        Of keys and values; as many as there are of the queries by default.
+        Sizes of keys and values; by default those of the queries.
     causal : bool
-        Whether a query sees no key after its own position; the last one stands at the last key.
+        Whether a query sees no key after its own position; the last query has the position of the last key.
     element_size : int
         Bytes a number of inputs and output.
 
@@ -86,7 +86,7 @@ def problem(
     ValueError
         If a size is below 1, or the heads are no multiple of ``kv_heads``.
     """
-    found = Problem(
+    result = AttentionProblem(
         batch,
         heads,
         seq_len,
@@ -96,15 +96,15 @@ def problem(
         causal,
         element_size,
     )
-    for name, size in vars(found).items():
+    for name, size in vars(result).items():
         if name != "causal" and size < 1:
             raise ValueError(f"{'seq_len' if name == 'queries' else name} is {size}; it must be at least 1.")
-    if found.heads % found.kv_heads:
-        raise ValueError(f"There are {found.heads} heads, which is no multiple of the {found.kv_heads} kv_heads.")
-    return found
+    if result.heads % result.kv_heads:
+        raise ValueError(f"There are {result.heads} heads, which is no multiple of the {result.kv_heads} kv_heads.")
+    return result
 
 
-def problem_of(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> Problem:
+def problem_from_tensors(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> AttentionProblem:
     """Return the sizes of the attention of two tensors, ``(batch, heads, length, head_dim)``."""
     batch, heads, queries, head_dim = q.shape
     sizes = {"keys": k.shape[2], "kv_heads": k.shape[1], "element_size": q.element_size()}
@@ -112,7 +112,7 @@ def problem_of(q: torch.Tensor, k: torch.Tensor, *, causal: bool = False) -> Pro
 
 
 def pairs(queries: int, keys: int, causal: bool = False) -> int:
-    """Return how many pairs of a query and a key that it sees there are in one head."""
+    """Return the number of pairs of a query and a key that it sees, in one head."""
     if not causal:
         return queries * keys
     seeing = min(queries, keys)  # the queries before these see nothing

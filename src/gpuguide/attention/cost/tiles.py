@@ -1,4 +1,4 @@
-"""What attention moves, and keeps, a tile at a time.
+"""Bytes that attention in tiles moves, and saves for its backward pass.
 
 Source of the bound on bytes: T. Dao et al., "FlashAttention", 2022, theorem 2, https://arxiv.org/abs/2205.14135.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpuguide.attention.cost.sizes import Problem
-from gpuguide.attention.tiled import Traffic
+from gpuguide.attention.cost.sizes import AttentionProblem
+from gpuguide.attention.tiled import TileTraffic
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class _Tiles:
     """Keys, counted once for each tile"""
 
 
-def _tiles(p: Problem, block_q: int, block_k: int) -> _Tiles:
+def _tiles(p: AttentionProblem, block_q: int, block_k: int) -> _Tiles:
     area = rows = columns = 0
     for start in range(0, p.queries, block_q):
         stop = min(start + block_q, p.queries)
@@ -37,17 +37,17 @@ def _tiles(p: Problem, block_q: int, block_k: int) -> _Tiles:
     return _Tiles(area, rows, columns)
 
 
-def compulsory_bytes(p: Problem) -> int:
+def compulsory_bytes(p: AttentionProblem) -> int:
     """Return the bytes that any forward pass must move: inputs read once, output and log-sum-exp written once."""
     return 2 * p.query_bytes + 2 * p.key_bytes + p.statistic_bytes
 
 
-def compulsory_backward_bytes(p: Problem) -> int:
+def compulsory_backward_bytes(p: AttentionProblem) -> int:
     """Return the bytes that any backward pass must move: inputs, output, its gradient, log-sum-exp; three gradients."""
     return 4 * p.query_bytes + 4 * p.key_bytes + p.statistic_bytes
 
 
-def tiled_forward(p: Problem, block_q: int, block_k: int) -> Traffic:
+def tiled_forward(p: AttentionProblem, block_q: int, block_k: int) -> TileTraffic:
     """Return the bytes that :func:`gpuguide.attention.tiled.forward` moves.
 
     Queries are read and the output is written once. Keys and values are read once for each block of queries, so
@@ -57,14 +57,14 @@ def tiled_forward(p: Problem, block_q: int, block_k: int) -> Traffic:
     row, column = p.head_dim * t.rows, p.head_dim * t.columns
     scores = (row + column) * e + t.area * w
     output = (t.area + column) * e + row * w
-    return Traffic(
+    return TileTraffic(
         read=p.query_bytes + heads * 2 * column * e,
         written=p.query_bytes + p.statistic_bytes,
         on_chip=heads * (scores + output),
     )
 
 
-def tiled_backward(p: Problem, block_q: int, block_k: int) -> Traffic:
+def tiled_backward(p: AttentionProblem, block_q: int, block_k: int) -> TileTraffic:
     """Return the bytes that :func:`gpuguide.attention.tiled.backward` moves, in its three loops."""
     t, e, w, heads = _tiles(p, block_q, block_k), p.element_size, p.statistic_size, p.batch * p.heads
     row, column = p.head_dim * t.rows, p.head_dim * t.columns
@@ -73,7 +73,7 @@ def tiled_backward(p: Problem, block_q: int, block_k: int) -> Traffic:
     for_queries = 2 * p.query_bytes + 2 * p.statistic_bytes + heads * 2 * column * e
     scores = (row + column) * e + t.area * w
     to_keys, to_queries = (t.area + row) * e + column * w, (t.area + column) * e + row * w
-    return Traffic(
+    return TileTraffic(
         read=delta + for_keys + for_queries,
         written=p.statistic_bytes + 2 * p.key_bytes + p.query_bytes,
         on_chip=heads * (4 * scores + 2 * to_keys + to_queries),
@@ -106,22 +106,22 @@ def largest_block(sram: int, head_dim: int, element_size: int = 2) -> int:
     return block
 
 
-def tiled_forward_for_sram(p: Problem, sram: int) -> Traffic:
+def tiled_forward_for_sram(p: AttentionProblem, sram: int) -> TileTraffic:
     """Return the bytes that move when tiles are as large as ``sram`` bytes of the chip allow."""
     block = largest_block(sram, p.head_dim, p.element_size)
     return tiled_forward(p, block, block)
 
 
-def io_bound(p: Problem, sram: int) -> float:
+def io_bound(p: AttentionProblem, sram: int) -> float:
     """Return the paper's ``N² d² / M`` in bytes, for ``sram`` bytes of the chip, without its constant.
 
-    It holds while ``M``, which counts numbers, lies between ``d`` and ``N d``. Numbers of this formula mean
-    something only beside one another: how bytes grow with the length and fall with the size of the chip.
+    It holds while ``M``, which counts numbers, lies between ``d`` and ``N d``. Numbers of this formula can
+    only be compared with one another: how bytes grow with the length and fall with the size of the chip.
     """
     numbers = sram / p.element_size
     return p.pairs * p.head_dim**2 / numbers * p.element_size
 
 
-def tiled_kept_bytes(p: Problem) -> int:
-    """Return what FlashAttention keeps for its backward pass, beside its inputs: output and log-sum-exp."""
+def tiled_kept_bytes(p: AttentionProblem) -> int:
+    """Return the bytes that FlashAttention saves for its backward pass in addition to its inputs: output and lse."""
     return p.query_bytes + p.statistic_bytes

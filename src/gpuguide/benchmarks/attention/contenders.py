@@ -1,4 +1,4 @@
-"""Who computes attention, and which cases each leaves out."""
+"""Contenders of attention, with the reasons to skip cases."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ COMPILED_SEQ_LENS = {"forward": (1024, 8192), "forward-backward": (1024,)}
 ANEW = "is compiled anew for each shape"
 
 
-def ours(device: Device, keys: Keys) -> Attend:
-    """Return our kernels."""
+def ours_triton(device: Device, keys: Keys) -> Attend:
+    """Return the library's Triton kernels."""
     from gpuguide.attention import flash
 
     return functools.partial(flash.flash_attention, causal=bool(keys["causal"]))
 
 
-def ours_by_hand(device: Device, keys: Keys) -> Attend:
-    """Return the same with the forward pass whose schedule is written by hand."""
+def ours_gluon(device: Device, keys: Keys) -> Attend:
+    """Return the same with the warp-specialised forward pass, in Gluon."""
     from gpuguide.attention import flash
 
-    return functools.partial(flash.flash_attention, causal=bool(keys["causal"]), by_hand=True)
+    return functools.partial(flash.flash_attention, causal=bool(keys["causal"]), backend="gluon")
 
 
 def library(backend: str) -> Callable[[Device, Keys], Attend]:
@@ -51,7 +51,7 @@ def library(backend: str) -> Callable[[Device, Keys], Attend]:
 
 
 def fa4(device: Device, keys: Keys) -> Attend:
-    """Return FlashAttention-4, whose tensors have the heads of a position side by side: what is turned here is a view.
+    """Return FlashAttention-4, whose tensors are (batch, length, heads, head_dim): the transposes here are views.
 
     Source: https://github.com/Dao-AILab/flash-attention, ``flash_attn/cute``.
     """
@@ -91,7 +91,7 @@ def naive_compiled(device: Device, keys: Keys) -> Attend:
     return torch.compile(naive(device, keys), dynamic=False)
 
 
-# --- what is left out ------------------------------------------------------------------------------------
+# --- reasons to skip ------------------------------------------------------------------------------------
 
 
 def is_grouped(keys: Keys) -> bool:
@@ -105,48 +105,48 @@ def is_of_a_model(keys: Keys) -> bool:
     return heads * head_dim != WIDTH or is_grouped(keys)
 
 
-def hopper_only(device: Device, keys: Keys) -> str | None:
-    """Say no to other generations of GPUs."""
+def require_hopper(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip other generations of GPUs, or None."""
     if device.capability and device.capability[0] == 9:
         return None
     return "this schedule is written in instructions that only GPUs of compute capability 9 have"
 
 
-def efficient_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to heads that share keys, and to most lengths: it is there for what the other backends do not take."""
+def restrict_efficient(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip shared heads and most lengths, or None: it is a fallback."""
     if is_grouped(keys):
         return "this backend has no grouped-query attention"
-    return only_at(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
+    return reason_unless_seq_len(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
 
 
-def fa4_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to older generations of GPUs."""
+def restrict_fa4(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip older generations of GPUs, or None."""
     if device.capability and device.capability >= (9, 0):
         return None
     return "this library has kernels for compute capability 9.0 and newer"
 
 
-def flex_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to most shapes, because each is compiled anew."""
-    return only_at(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
+def restrict_flex(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip most shapes, or None: each is compiled anew."""
+    return reason_unless_seq_len(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
-def compiled_cases_only(device: Device, keys: Keys) -> str | None:
-    """Say no to most shapes, because each is compiled anew."""
-    return only_at(COMPILED_SEQ_LENS[str(keys["pass"])], keys, ANEW)
+def restrict_compiled(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip most shapes, or None: each is compiled anew."""
+    return reason_unless_seq_len(COMPILED_SEQ_LENS[str(keys["pass"])], keys, ANEW)
 
 
-def only_at(lengths: Sequence[int], keys: Keys, because: str) -> str | None:
-    """Say no to all but causal attention at some lengths, and to models' shapes."""
+def reason_unless_seq_len(lengths: Sequence[int], keys: Keys, because: str) -> str | None:
+    """Return the reason to skip all but causal attention at some lengths, or None."""
     if keys["causal"] and keys["seq_len"] in lengths and not is_of_a_model(keys):
         return None
-    return f"{because}, and is measured with a causal mask at {listed(lengths)} tokens only"
+    return f"{because}, and is measured with a causal mask at {join_numbers(lengths)} tokens only"
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Return numbers as a sentence lists them.
+def join_numbers(numbers: Sequence[int]) -> str:
+    """Join numbers as in a sentence.
 
-    >>> listed((512, 2048, 8192))
+    >>> join_numbers((512, 2048, 8192))
     '512, 2048 and 8192'
     """
     *most, last = map(str, numbers)

@@ -11,7 +11,7 @@ from gpuguide.attention import cost
 from gpuguide.measure.benchmark import Keys
 
 TOKENS = 16384
-"""In all sequences of a batch together"""
+"""Tokens in all sequences of a batch together"""
 WIDTH = 2048
 """Heads times their size"""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -24,7 +24,7 @@ FLOPS = {"forward": 1.0, "backward": 2.5, "forward-backward": 3.5}
 """Operations for one of the forward pass: it has two products of matrices, and the backward pass has five"""
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes q ``(batch, heads, seq_len, head_dim)`` and k and v with ``kv_heads``, and returns what q has the shape of"""
+"""Function of q ``(batch, heads, seq_len, head_dim)``, k and v (with ``kv_heads``); returns a tensor like q"""
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -41,7 +41,7 @@ def attention_flops(keys: Keys) -> float:
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttentionTensors:
     """Queries, keys, values and the gradient of the output, all N(0, 1)."""
 
     q: torch.Tensor
@@ -51,17 +51,19 @@ class Problem:
     causal: bool
 
     @classmethod
-    def of(cls, keys: Keys, device: str, *, positions_first: bool = False) -> Problem:
-        """Draw one, which lies in memory as its shape says, or with the heads of a position side by side."""
+    def draw(cls, keys: Keys, device: str, *, positions_first: bool = False) -> AttentionTensors:
+        """Draw tensors, contiguous or, with ``positions_first``, transposed from (batch, seq_len, heads, head_dim)."""
         batch, heads, kv_heads = shape(keys, "batch", "heads", "kv_heads")
         seq_len, head_dim = shape(keys, "seq_len", "head_dim")
 
-        def draw(count: int) -> torch.Tensor:
+        def draw_heads(count: int) -> torch.Tensor:
             order = (batch, seq_len, count, head_dim) if positions_first else (batch, count, seq_len, head_dim)
             drawn = torch.randn(order, dtype=DTYPES[str(keys["dtype"])], device=device)
             return drawn.transpose(1, 2) if positions_first else drawn
 
-        return cls(draw(heads), draw(kv_heads), draw(kv_heads), draw(heads), bool(keys["causal"]))
+        return cls(
+            draw_heads(heads), draw_heads(kv_heads), draw_heads(kv_heads), draw_heads(heads), bool(keys["causal"])
+        )
 
     def forward(self, attend: Attend) -> Tensors:
         """Return the output alone, as in inference: nothing is kept for gradients."""
@@ -75,7 +77,7 @@ class Problem:
         return (out.detach(), *torch.autograd.grad(out, inputs, self.d_out))
 
 
-def exact(problem: Problem, batch: int, kv_head: int) -> Tensors:
+def exact(problem: AttentionTensors, batch: int, kv_head: int) -> Tensors:
     """Return output and gradients in fp32, of one head of keys and the heads of queries that share it.
 
     Returns
@@ -107,21 +109,21 @@ def exact(problem: Problem, batch: int, kv_head: int) -> Tensors:
     return torch.cat(out).view(whole), torch.cat(d_q).view(whole), d_k, d_v
 
 
-def relative_errors(problem: Problem, results: Tensors) -> list[float]:
+def relative_errors(problem: AttentionTensors, results: Tensors) -> list[float]:
     """Return the error of each tensor that was returned against fp32, as a ratio of norms, on the first and last heads.
 
     In their order: of the output, and of the gradients of q, k and v if there are any.
     """
     batches, kv_heads = problem.k.shape[:2]
     group = problem.q.shape[1] // kv_heads
-    wrong, right = torch.zeros(len(results)), torch.zeros(len(results))
+    error_squares, exact_squares = torch.zeros(len(results)), torch.zeros(len(results))
     for batch, kv_head in {(0, 0), (batches - 1, kv_heads - 1)}:
         heads = slice(kv_head * group, (kv_head + 1) * group)
         places = (heads, heads, kv_head, kv_head)
         for index, (found, wanted) in enumerate(zip(results, exact(problem, batch, kv_head), strict=False)):
-            wrong[index] += (found[batch, places[index]].float() - wanted).square().sum().cpu()
-            right[index] += wanted.square().sum().cpu()
-    return [float(error) for error in (wrong / right).sqrt()]
+            error_squares[index] += (found[batch, places[index]].float() - wanted).square().sum().cpu()
+            exact_squares[index] += wanted.square().sum().cpu()
+    return [float(error) for error in (error_squares / exact_squares).sqrt()]
 
 
 def check_errors(errors: Sequence[float], keys: Keys) -> None:

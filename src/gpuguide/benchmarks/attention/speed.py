@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from gpuguide.benchmarks.attention.contenders import (
-    compiled_cases_only,
-    efficient_cases_only,
     fa4,
-    fa4_cases_only,
     flex,
-    flex_cases_only,
-    hopper_only,
     is_of_a_model,
     library,
     naive,
     naive_compiled,
-    ours,
-    ours_by_hand,
+    ours_gluon,
+    ours_triton,
+    require_hopper,
+    restrict_compiled,
+    restrict_efficient,
+    restrict_fa4,
+    restrict_flex,
 )
 from gpuguide.benchmarks.attention.problem import (
     CHECKED_ROWS_AT_ONCE,
@@ -32,7 +32,7 @@ from gpuguide.benchmarks.attention.problem import (
     TOKENS,
     WIDTH,
     Attend,
-    Problem,
+    AttentionTensors,
     Tensors,
     attention_flops,
     check_errors,
@@ -45,17 +45,20 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, beyond_
 from gpuguide.measure.records import Metric, Rate
 
 SEQ_LENS = {True: powers_of_two(512, 16384), False: (512, 8192)}
-"""By whether there is a causal mask: without one there is less to see"""
+"""Sequence lengths with a causal mask (True) and without"""
 PASSES = ("forward", "forward-backward")
 NAIVE_MATRICES = {"forward": 3, "forward-backward": 6}
-"""How many matrices of the scores' size the naive formula holds at its highest"""
+"""Matrices of the scores' size that the naive formula holds at its peak"""
 
 
 def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, positions_first: bool = False) -> Work:
     """Attend, and take the gradients if the case asks for them."""
     if device.backend == "fake":
         return Work(calls=[lambda: None])
-    problem, attend = Problem.of(keys, device.torch_device, positions_first=positions_first), make(device, keys)
+    problem, attend = (
+        AttentionTensors.draw(keys, device.torch_device, positions_first=positions_first),
+        make(device, keys),
+    )
     run = problem.forward if keys["pass"] == "forward" else problem.with_gradients
 
     def call() -> Tensors:
@@ -63,7 +66,7 @@ def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, 
 
     call()  # compiles
     errors = relative_errors(problem, call())
-    found = {name: records.metric("1", [error]) for name, error in named(errors).items()}
+    found = {name: records.metric("1", [error]) for name, error in name_errors(errors).items()}
     if device.backend == "cuda":
         found["peak_memory"] = records.metric("B", [extra_memory(call)])
 
@@ -80,7 +83,7 @@ def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, 
     )
 
 
-def named(errors: Sequence[float]) -> dict[str, float]:
+def name_errors(errors: Sequence[float]) -> dict[str, float]:
     """Return the largest error, and with gradients also those of the output and of each gradient."""
     names = ("output_error", "dq_error", "dk_error", "dv_error")
     each = dict(zip(names, errors, strict=True)) if len(errors) > 1 else {}
@@ -88,7 +91,7 @@ def named(errors: Sequence[float]) -> dict[str, float]:
 
 
 def extra_memory(call: Callable[[], Tensors]) -> int:
-    """Return the bytes that a call takes at its highest, beside its inputs and what it returns."""
+    """Return the peak memory of a call in bytes, without its inputs and results."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -108,8 +111,8 @@ def bytes_needed(keys: Keys) -> float:
     return (len(ATTENTION.contenders) - 1) * (4 + 8) * one + checking
 
 
-def naive_cases_only(device: Device, keys: Keys, among: int = 1) -> str | None:
-    """Say no where the mask would change nothing, and where the scores of ``among`` contenders do not fit."""
+def restrict_naive(device: Device, keys: Keys, among: int = 1) -> str | None:
+    """Return the reason to skip a case of the naive formula, or None: the scores of ``among`` contenders must fit."""
     if is_of_a_model(keys):
         return "the naive formula is measured with the heads that all lengths are measured with"
     if not keys["causal"]:
@@ -167,23 +170,23 @@ ATTENTION = Benchmark(
     title="Attention, forward and backward",
     question="How fast is attention by tiles, and what does the formula as it reads cost in time and memory?",
     contenders={
-        "gpuguide-triton": contender(ours, TENSOR_CORES),
-        "gpuguide-gluon": contender(ours_by_hand, TENSOR_CORES, hopper_only),
+        "gpuguide-triton": contender(ours_triton, TENSOR_CORES),
+        "gpuguide-gluon": contender(ours_gluon, TENSOR_CORES, require_hopper),
         "sdpa-flash": contender(library("FLASH_ATTENTION"), AMPERE),
         "sdpa-cudnn": contender(library("CUDNN_ATTENTION"), AMPERE, libraries=("cudnn",)),
-        "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, efficient_cases_only),
+        "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, restrict_efficient),
         "fa4": Contender(
             lambda device, keys: work(fa4, device, keys, positions_first=True),
             TENSOR_CORES,
-            fa4_cases_only,
+            restrict_fa4,
             ("flash-attn-4", "nvidia-cutlass-dsl"),
         ),
-        "flex": contender(flex, TENSOR_CORES, flex_cases_only),
-        "naive": contender(naive, ON_GPU, naive_cases_only, libraries=("cublas",)),
+        "flex": contender(flex, TENSOR_CORES, restrict_flex),
+        "naive": contender(naive, ON_GPU, restrict_naive, libraries=("cublas",)),
         "naive-compile": contender(
             naive_compiled,
             TENSOR_CORES,
-            lambda device, keys: compiled_cases_only(device, keys) or naive_cases_only(device, keys, among=2),
+            lambda device, keys: restrict_compiled(device, keys) or restrict_naive(device, keys, among=2),
             libraries=("cublas",),
         ),
     },

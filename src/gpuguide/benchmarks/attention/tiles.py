@@ -1,4 +1,4 @@
-"""What each choice in the attention kernels is worth: they run as they are shipped, and with one change at a time."""
+"""Ablations of the attention kernels: they run with their default configuration, and with one change at a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuguide.benchmarks.attention.contenders import hopper_only
+from gpuguide.benchmarks.attention.contenders import require_hopper
 from gpuguide.benchmarks.attention.problem import (
     TOKENS,
     WIDTH,
-    Problem,
+    AttentionTensors,
     Tensors,
     attention_flops,
     check_errors,
@@ -22,29 +22,29 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
 Changes = Mapping[str, Any]
-"""Fields of a kernel's launch or schedule and their values, where they differ from those as shipped"""
+"""Fields of a kernel's launch configuration or schedule and their values, where they differ from those as shipped"""
 TILES: Mapping[str, Changes] = {
-    "64x64": {"rows": 64, "columns": 64, "warps": 4},
-    "64x128": {"rows": 64, "columns": 128, "warps": 4},
-    "128x64": {"rows": 128, "columns": 64, "warps": 8},
-    "128x128": {"rows": 128, "columns": 128, "warps": 8},
+    "64x64": {"block_m": 64, "block_n": 64, "num_warps": 4},
+    "64x128": {"block_m": 64, "block_n": 128, "num_warps": 4},
+    "128x64": {"block_m": 128, "block_n": 64, "num_warps": 8},
+    "128x128": {"block_m": 128, "block_n": 128, "num_warps": 8},
 }
-STAGES: Mapping[str, Changes] = {f"stages-{count}": {"stages": count} for count in (1, 2, 3)}
+STAGES: Mapping[str, Changes] = {f"stages-{count}": {"num_stages": count} for count in (1, 2, 3)}
 VARIANTS: Mapping[str, Mapping[str, Changes]] = {
     "forward": {"as-shipped": {}, "one-loop": {"split": False}, "powers-of-e": {"exp2": False}, **TILES, **STAGES},
     "keys": {"as-shipped": {}, **TILES, **STAGES},
     "queries": {"as-shipped": {}, **TILES, **STAGES},
     "forward-by-hand": {
         "as-shipped": {},
-        "weights-after-products": {"beside": False},
-        "without-turns": {"turns": False},
-        "neither": {"beside": False, "turns": False},
-        "columns-64": {"columns": 64},
-        "stages-1": {"stages": 1},
-        "stages-3": {"stages": 3},
+        "weights-after-products": {"overlap_softmax": False},
+        "without-turns": {"ping_pong": False},
+        "neither": {"overlap_softmax": False, "ping_pong": False},
+        "columns-64": {"block_n": 64},
+        "stages-1": {"num_stages": 1},
+        "stages-3": {"num_stages": 3},
     },
 }
-"""For each kernel the changes that are tried, one at a time but for one"""
+"""Changes of each kernel that are measured, one at a time except for ``neither``"""
 TILES_SEQ_LEN = 8192
 
 
@@ -55,27 +55,27 @@ def tiles_work(device: Device, keys: Keys) -> Work:
     from gpuguide.attention import triton_flash
 
     kernel, changes = str(keys["kernel"]), VARIANTS[str(keys["kernel"])][str(keys["variant"])]
-    problem = Problem.of(with_shape(keys), device.torch_device)
+    problem = AttentionTensors.draw(with_shape(keys), device.torch_device)
     inputs, causal, scale = (problem.q, problem.k, problem.v), problem.causal, problem.q.shape[-1] ** -0.5
     if kernel == "forward-by-hand":
         from gpuguide.attention import gluon_flash
 
-        schedule = replace(gluon_flash.AS_SHIPPED, **changes)
-        return finished(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
-    launch = replace(triton_flash.launch_of(kernel, problem.q), **changes)
+        schedule = replace(gluon_flash.DEFAULT_SCHEDULE, **changes)
+        return measure_checked(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
+    config = replace(triton_flash.default_config(kernel, problem.q), **changes)
     if kernel == "forward":
-        return finished(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, launch)[:1])
+        return measure_checked(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, config)[:1])
     out, lse = triton_flash.forward(*inputs, causal, scale)
 
     def call() -> Tensors:
-        for_keys, for_queries = (launch if kernel == name else None for name in ("keys", "queries"))
-        given = (*inputs, out, lse, problem.d_out, causal, scale)
-        return (out, *triton_flash.backward(*given, for_keys, for_queries))
+        dkdv_config, dq_config = (config if kernel == name else None for name in ("keys", "queries"))
+        forward_pass = (*inputs, out, lse, problem.d_out, causal, scale)
+        return (out, *triton_flash.backward(*forward_pass, dkdv_config, dq_config))
 
-    return finished(keys, problem, call)
+    return measure_checked(keys, problem, call)
 
 
-def finished(keys: Keys, problem: Problem, call: Callable[[], Tensors]) -> Work:
+def measure_checked(keys: Keys, problem: AttentionTensors, call: Callable[[], Tensors]) -> Work:
     """Return a call with its rate, and with the check of what it returns."""
     errors = relative_errors(problem, call())
     rates = {"throughput": Rate("FLOP/s", attention_flops(with_shape(keys)))}
@@ -90,7 +90,7 @@ def with_shape(keys: Keys) -> Keys:
 
 
 def tiles_cases(device: Device) -> Sequence[Keys]:
-    """Return every change at each size of a head; on a CPU none. The schedule by hand is tried without a mask."""
+    """Return every change at each size of a head; on a CPU none. The Gluon kernel is measured without a mask."""
     if not device.is_gpu:
         return []
     dtype = "bf16" if "bf16" in device.supports else "fp16"
@@ -100,7 +100,7 @@ def tiles_cases(device: Device) -> Sequence[Keys]:
         for kernel, variants in VARIANTS.items()
         for head_dim in (64, 128)
         for variant in variants
-        if kernel != "forward-by-hand" or hopper_only(device, {}) is None
+        if kernel != "forward-by-hand" or require_hopper(device, {}) is None
     ]
 
 

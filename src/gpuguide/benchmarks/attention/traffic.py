@@ -1,4 +1,4 @@
-"""What attention moves through a GPU's memory, as the GPU's own counters say.
+"""Memory traffic of attention, by the GPU's own counters.
 
 Each contender runs in a process of its own under Nsight Compute, several times. The L2 cache is overwritten before each
 call. The time is that of the kernels, under the profiler.
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from gpuguide.benchmarks.attention import contenders, speed
-from gpuguide.benchmarks.attention.problem import TOKENS, WIDTH, Problem, check_errors, relative_errors
+from gpuguide.benchmarks.attention.problem import TOKENS, WIDTH, AttentionTensors, check_errors, relative_errors
 from gpuguide.benchmarks.attention.speed import AMPERE, ON_GPU, TENSOR_CORES
 from gpuguide.hardware import counters
 from gpuguide.hardware import device as devices
@@ -28,7 +28,7 @@ SHORT, LONG = 1024, 8192
 """The first for the formula alone, whose scores the L2 cache may hold a part of"""
 MAKERS = {
     "naive": contenders.naive,
-    "gpuguide-triton": contenders.ours,
+    "gpuguide-triton": contenders.ours_triton,
     "sdpa-flash": contenders.library("FLASH_ATTENTION"),
     "sdpa-cudnn": contenders.library("CUDNN_ATTENTION"),
 }
@@ -38,7 +38,7 @@ NEEDS = {"naive": ON_GPU, "gpuguide-triton": TENSOR_CORES, "sdpa-flash": AMPERE,
 def run_under_profiler(contender: str, keys: Keys) -> None:
     """Check the contender's result, then let the profiler see some calls."""
     device = devices.current()
-    problem, attend = Problem.of(keys, device.torch_device), MAKERS[contender](device, keys)
+    problem, attend = AttentionTensors.draw(keys, device.torch_device), MAKERS[contender](device, keys)
     check_errors(relative_errors(problem, problem.forward(attend)), keys)
     flush = timing.cache_flusher(device.torch_device)
     for _ in range(CALLS):
@@ -50,7 +50,7 @@ def run_under_profiler(contender: str, keys: Keys) -> None:
         torch.cuda.profiler.stop()
 
 
-def counted(contender: str, keys: Keys) -> list[list[Kernel]]:
+def count_kernels(contender: str, keys: Keys) -> list[list[Kernel]]:
     """Return what the counters say of each kernel of each call."""
     here = (
         f"import json, sys; from {__name__} import run_under_profiler as run; run(sys.argv[1], json.loads(sys.argv[2]))"
@@ -77,27 +77,27 @@ def work(contender: str, device: Device, keys: Keys) -> Work:
     calls: list[list[Kernel]] = []
 
     def times() -> Iterator[float]:
-        calls.extend(counted(contender, keys))
+        calls.extend(count_kernels(contender, keys))
         yield from (sum(kernel[DURATION] for kernel in call) for call in calls)
 
     left = times()
     return Work([], sample=lambda: next(left), further=lambda: traffic(calls))
 
 
-def no_counters(device: Device, keys: Keys) -> str | None:
-    """Say no where nothing reads the counters."""
+def require_counters(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip machines without a tool that reads the counters, or None."""
     if device.backend == "fake" or counters.profiler():
         return None
     return "Nsight Compute (ncu), which reads the GPU's counters, is not installed"
 
 
 def contender(name: str) -> Contender:
-    """Return a way of computing attention as a contender."""
+    """Return an implementation of attention as a contender."""
 
     def leaves_out(device: Device, keys: Keys) -> str | None:
         if name != "naive" and keys["seq_len"] != LONG:
             return f"what moves no scores is watched at {LONG} tokens only"
-        return no_counters(device, keys)
+        return require_counters(device, keys)
 
     return Contender(lambda device, keys: work(name, device, keys), NEEDS[name], leaves_out)
 

@@ -15,9 +15,9 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Takes hidden states ``(tokens, hidden)``, a head ``(vocab, hidden)`` and targets ``(tokens,)``; returns their mean"""
+"""Function of hidden states ``(tokens, hidden)``, head ``(vocab, hidden)``, targets ``(tokens,)``; returns the loss"""
 Preparation = Callable[[Device, Keys], Loss]
-"""Makes a loss for a case; what it calls is installed, and the device is not a fake one"""
+"""Function that returns the loss of a case; its libraries are installed, and the device is not a fake one"""
 
 
 def whole(hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -35,13 +35,13 @@ def eager(device: Device, keys: Keys) -> Loss:
     return whole
 
 
-def compiled(device: Device, keys: Keys) -> Loss:
+def compile_loss(device: Device, keys: Keys) -> Loss:
     """Return the same, to be compiled for the one shape that it is called with next."""
     torch.compiler.reset()
     return torch.compile(whole, dynamic=False)
 
 
-def compiled_in_chunks(device: Device, keys: Keys) -> Loss:
+def compile_in_chunks(device: Device, keys: Keys) -> Loss:
     """Return the same, with the pass of the compiler that cuts such a product and what follows into chunks.
 
     By itself it cuts only products that are more than eight times what they read, and into eight parts. Here it cuts

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: which kernels the GPU is busy with, and how long it waits for the host."""
+"""Profile of a step: the time of each kind of kernel, and the time that the GPU waits for the host."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PROFILED = {
 STEPS = 5
 LOSS_KERNELS = ("liger_cross_entropy_kernel", "loss_then_gradient_kernel")
 PRODUCTS = ("logits", "d_hidden", "d_head")
-"""What the three products of a chunk compute, in the order in which both libraries launch them"""
+"""Results of the three matmuls of a chunk, in the order in which both libraries launch them"""
 NAMES_OF_PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma")
 """Parts of the names of cuBLAS's kernels"""
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ProfiledKernel:
     """One kernel that ran: its name, and its time in seconds."""
 
     name: str
@@ -38,7 +38,7 @@ class Kernel:
     seconds: float
 
 
-def kernels_of(problem: speed.Problem, loss: Loss) -> list[Kernel]:
+def profile_kernels(problem: speed.LossProblem, loss: Loss) -> list[ProfiledKernel]:
     """Return the kernels of one step, copies and fills among them, in the order in which they ran."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     torch.cuda.synchronize()
@@ -47,12 +47,13 @@ def kernels_of(problem: speed.Problem, loss: Loss) -> list[Kernel]:
         torch.cuda.synchronize()
     on_gpu = [event for event in profile.events() if event.device_type.name == "CUDA"]
     found = [
-        Kernel(event.name, event.time_range.start * 1e-6, event.time_range.elapsed_us() * 1e-6) for event in on_gpu
+        ProfiledKernel(event.name, event.time_range.start * 1e-6, event.time_range.elapsed_us() * 1e-6)
+        for event in on_gpu
     ]
     return sorted((kernel for kernel in found if kernel.seconds > 0), key=lambda kernel: kernel.start)
 
 
-def kind_of_each(kernels: Sequence[Kernel]) -> list[str]:
+def classify_kernels(kernels: Sequence[ProfiledKernel]) -> list[str]:
     """Return what each kernel is for: one of the three products, the loss between them, or something else.
 
     A product does not say what it computes. Of those of a chunk, the logits come before the loss, and the two gradients
@@ -71,15 +72,15 @@ def kind_of_each(kernels: Sequence[Kernel]) -> list[str]:
     return kinds
 
 
-def seconds_by_kind(kernels: Sequence[Kernel]) -> dict[str, float]:
+def seconds_by_kind(kernels: Sequence[ProfiledKernel]) -> dict[str, float]:
     """Return how long the GPU was busy with each kind, and how long it waited between the first kernel and the last.
 
     Raises
     ------
     ValueError
-        If the products are not three for each kernel of the loss, so that nobody can say which is which.
+        If the products are not three for each kernel of the loss, so that they cannot be told apart.
     """
-    kinds = kind_of_each(kernels)
+    kinds = classify_kernels(kernels)
     of_loss, of_products = kinds.count("loss"), sum(kind in PRODUCTS for kind in kinds)
     if not of_loss or of_products != 3 * of_loss:
         raise ValueError(f"{of_products} products and {of_loss} kernels of the loss ran; three to one were expected.")
@@ -88,9 +89,9 @@ def seconds_by_kind(kernels: Sequence[Kernel]) -> dict[str, float]:
     return found | {"waiting": max(0.0, span - sum(found.values()))}
 
 
-def further(problem: speed.Problem, loss: Loss) -> Mapping[str, Metric]:
+def further(problem: speed.LossProblem, loss: Loss) -> Mapping[str, Metric]:
     """Return the seconds of each kind in several steps, and the number of kernels in one."""
-    steps = [kernels_of(problem, loss) for _ in range(STEPS + 1)][1:]  # the first profile starts the profiler
+    steps = [profile_kernels(problem, loss) for _ in range(STEPS + 1)][1:]  # the first profile starts the profiler
     found = [seconds_by_kind(kernels) for kernels in steps]
     kinds = (*PRODUCTS, "loss", "other", "waiting")
     times = {f"{kind}_time": records.metric("s", [each.get(kind, 0.0) for each in found]) for kind in kinds}
@@ -105,12 +106,12 @@ def work(prepare: Preparation, device: Device, keys: Keys) -> Work:
     """
     if device.backend == "fake":
         return Work(calls=[lambda: None])
-    loss, problem = prepare(device, keys), speed.Problem.of(keys, device.torch_device)
+    loss, problem = prepare(device, keys), speed.LossProblem.draw(keys, device.torch_device)
     step = functools.partial(problem.step, loss)
     step()
 
     def check() -> None:
-        speed.refuse(speed.errors_of(problem, loss))
+        speed.check_errors(speed.measure_errors(problem, loss))
 
     footprint = 2 * int(keys["tokens"]) * int(keys["vocab"])
     return Work([step], check, footprint=footprint, further=lambda: further(problem, loss))

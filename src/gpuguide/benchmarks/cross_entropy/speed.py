@@ -1,4 +1,4 @@
-"""How long head and loss take, forward and backward, and in how much memory."""
+"""Time and memory of head and loss, forward and backward."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CHUNKED = (SHAPES[1], SHAPES[2], SHAPES[3])
 ACCEPTED_ERROR = {"loss": 1e-3, "gradient": 2e-2}
 """Largest accepted relative error against fp32. Gradients are rounded to bf16, some of them on the way too."""
 ACCEPTED_OF_AN_APPROXIMATION = {"loss": 1e-3, "gradient": 4e-2}
-"""The same of a loss that leaves small gradients out on purpose: its error stands beside its time"""
+"""Largest accepted error of a loss that drops small gradients on purpose; it is published with its time"""
 ROWS_CHECKED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Problem:
+class LossProblem:
     """Hidden states, a head and targets, both tensors with their gradients."""
 
     hidden: torch.Tensor
@@ -45,7 +45,7 @@ class Problem:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, keys: Keys, device: str) -> Problem:
+    def draw(cls, keys: Keys, device: str) -> LossProblem:
         """Draw one. The head is scaled so that logits are N(0, 1)."""
         tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
         states = torch.randn(tokens, hidden, dtype=torch.bfloat16, device=device)
@@ -53,13 +53,13 @@ class Problem:
         targets = torch.randint(vocab, (tokens,), device=device)
         return cls(states.requires_grad_(), head.requires_grad_(), targets)
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         """Drop the gradients."""
         self.hidden.grad = self.head.grad = None
 
     def step(self, loss: Loss) -> torch.Tensor:
         """Compute the loss and both gradients, anew."""
-        self.forget()
+        self.clear_gradients()
         result = loss(self.hidden, self.head, self.targets)
         result.backward()
         return result.detach()
@@ -74,7 +74,7 @@ def work(prepare: Preparation, device: Device, keys: Keys, accepted: Mapping[str
     if device.backend == "fake":
         return Work(calls=[lambda: None])
     loss = prepare(device, keys)
-    problem = Problem.of(keys, device.torch_device)
+    problem = LossProblem.draw(keys, device.torch_device)
     rates = {"throughput": Rate("FLOP/s", cost.linear_cross_entropy_flops(tokens, hidden, vocab))}
     errors: dict[str, float] = {}
 
@@ -82,8 +82,8 @@ def work(prepare: Preparation, device: Device, keys: Keys, accepted: Mapping[str
         problem.step(loss)
 
     def check() -> None:
-        errors.update(errors_of(problem, loss))
-        refuse(errors, accepted)
+        errors.update(measure_errors(problem, loss))
+        check_errors(errors, accepted)
 
     def further() -> Mapping[str, Metric]:
         memory = records.metric("B", [extra_memory(problem, loss)])
@@ -93,9 +93,9 @@ def work(prepare: Preparation, device: Device, keys: Keys, accepted: Mapping[str
     return Work([call], check, rates, footprint=2 * tokens * vocab, further=further)
 
 
-def extra_memory(problem: Problem, loss: Loss) -> int:
-    """Return the bytes that a step takes at its highest, beside the inputs and their gradients."""
-    problem.forget()
+def extra_memory(problem: LossProblem, loss: Loss) -> int:
+    """Return the peak memory of a step in bytes, without the inputs and their gradients."""
+    problem.clear_gradients()
     gc.collect()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -104,7 +104,7 @@ def extra_memory(problem: Problem, loss: Loss) -> int:
     return torch.cuda.max_memory_allocated() - before - gradients
 
 
-def errors_of(problem: Problem, loss: Loss) -> dict[str, float]:
+def measure_errors(problem: LossProblem, loss: Loss) -> dict[str, float]:
     """Return the relative errors of the loss and of the worse gradient against fp32, computed a few rows at a time."""
     found = float(problem.step(loss))
     hidden, head, targets = problem.hidden.detach().float(), problem.head.detach().float(), problem.targets
@@ -130,11 +130,11 @@ def errors_of(problem: Problem, loss: Loss) -> dict[str, float]:
             float(torch.linalg.vector_norm(problem.head.grad.float() - d_head) / torch.linalg.vector_norm(d_head)),
         ),
     }
-    problem.forget()
+    problem.clear_gradients()
     return errors
 
 
-def refuse(errors: Mapping[str, float], accepted: Mapping[str, float] = ACCEPTED_ERROR) -> None:
+def check_errors(errors: Mapping[str, float], accepted: Mapping[str, float] = ACCEPTED_ERROR) -> None:
     """Raise an :class:`AssertionError` if an error is larger than accepted."""
     for name, largest in accepted.items():
         error = errors[name]
@@ -171,8 +171,8 @@ LINEAR_CROSS_ENTROPY = Benchmark(
     contenders={
         "gpuguide": contender(losses.ours),
         "torch-eager": contender(losses.eager),
-        "torch-compile": contender(losses.compiled),
-        "torch-compile-chunked": contender(losses.compiled_in_chunks, leaves_out=losses.no_chunker),
+        "torch-compile": contender(losses.compile_loss),
+        "torch-compile-chunked": contender(losses.compile_in_chunks, leaves_out=losses.no_chunker),
         "torch-linear-cross-entropy": contender(losses.torchs_own, leaves_out=losses.no_loss_of_torchs_own),
         "liger": contender(losses.liger, "liger-kernel"),
         "cut-cross-entropy": contender(losses.cut, "cut-cross-entropy", accepted=ACCEPTED_OF_AN_APPROXIMATION),

@@ -28,7 +28,7 @@ from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.models.corpus import held_out
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 TEXTS = 4
 PROMPT, NEW_TOKENS = 128, 128
@@ -88,9 +88,9 @@ def capacity(keys: Keys) -> int:
     return number(keys, "prompt") + number(keys, "new_tokens")
 
 
-def settings(keys: Keys) -> Settings:
+def settings(keys: Keys) -> SamplingSettings:
     """Return how tokens are drawn."""
-    return Settings(temperature=float(keys["temperature"]))
+    return SamplingSettings(temperature=float(keys["temperature"]))
 
 
 def plain(target: Decoder, device: Device, keys: Keys) -> Write:

@@ -29,12 +29,12 @@ ACCEPTED = {
 matrices of the result, 4 and 3 in those of a gradient."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Make = Callable[[nn.Parameter], Layer]
-"""Makes a layer without a bias around a weight, ``(columns, inner)``"""
+"""Function that returns a layer without a bias for a weight, ``(columns, inner)``"""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What a layer is given, and the gradient that comes back."""
+class LinearProblem:
+    """Inputs and weight of a layer, and the gradient of its result."""
 
     inputs: torch.Tensor
     """``(rows, inner)``"""
@@ -44,9 +44,9 @@ class Problem:
     """``(rows, columns)``"""
 
     @classmethod
-    def of(cls, keys: Keys, device: str) -> Problem:
-        """Draw one in bf16; results are N(0, 1)."""
-        rows, inner, columns = shape_of(keys)
+    def draw(cls, keys: Keys, device: str) -> LinearProblem:
+        """Draw a problem in bf16; results are N(0, 1)."""
+        rows, inner, columns = matmul_shape(keys)
         inputs, weight, gradient = (
             torch.randn(*shape, dtype=torch.bfloat16, device=device)
             for shape in ((rows, inner), (columns, inner), (rows, columns))
@@ -61,13 +61,13 @@ class Problem:
         return result.detach()
 
 
-def shape_of(keys: Keys) -> tuple[int, int, int]:
+def matmul_shape(keys: Keys) -> tuple[int, int, int]:
     """Return rows, inner size and columns of a case."""
     return int(keys["rows"]), int(keys["inner"]), int(keys["columns"])
 
 
-def around(weight: nn.Parameter) -> nn.Linear:
-    """Return PyTorch's layer with a weight that is there."""
+def wrap_weight(weight: nn.Parameter) -> nn.Linear:
+    """Return PyTorch's layer with an existing weight."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = weight
     return layer
@@ -82,31 +82,31 @@ def ours(weight: nn.Parameter) -> Layer:
     return layer
 
 
-def bf16_compiled(weight: nn.Parameter) -> Layer:
+def compile_bf16(weight: nn.Parameter) -> Layer:
     """Return PyTorch's layer, compiled for the one shape that it is called with next."""
     torch.compiler.reset()
-    return torch.compile(around(weight), dynamic=False)
+    return torch.compile(wrap_weight(weight), dynamic=False)
 
 
-def torchaos(weight: nn.Parameter) -> Layer:
+def convert_torchao(weight: nn.Parameter) -> Layer:
     """Return torchao's layer in fp8 with one scale a tensor, compiled, which it needs to be fast.
 
     Nothing is forgotten before, which would be the other compiled layer of the case.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    model = nn.Sequential(around(weight))
+    model = nn.Sequential(wrap_weight(weight))
     convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name("tensorwise"))
     return torch.compile(model, dynamic=False)
 
 
 def work(make: Make, format: str, device: Device, keys: Keys) -> Work:
     """Compute the result of a layer and both gradients."""
-    shape = shape_of(keys)
+    shape = matmul_shape(keys)
     rates = {"throughput": Rate("FLOP/s", 3 * roofline.matmul_flops(*shape))}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    problem = Problem.of(keys, device.torch_device)
+    problem = LinearProblem.draw(keys, device.torch_device)
     layer = make(problem.weight)
     errors: dict[str, float] = {}
 
@@ -114,8 +114,8 @@ def work(make: Make, format: str, device: Device, keys: Keys) -> Work:
         problem.step(layer)
 
     def check() -> None:
-        errors.update(errors_of(problem, layer))
-        refuse(errors, ACCEPTED[format])
+        errors.update(measure_errors(problem, layer))
+        check_errors(errors, ACCEPTED[format])
 
     def further() -> Mapping[str, Metric]:
         return {"error": records.metric("1", [max(errors.values())])}
@@ -125,7 +125,7 @@ def work(make: Make, format: str, device: Device, keys: Keys) -> Work:
     return Work([call], check, rates, footprint=footprint, further=further)
 
 
-def errors_of(problem: Problem, layer: Layer) -> dict[str, float]:
+def measure_errors(problem: LinearProblem, layer: Layer) -> dict[str, float]:
     """Return the errors of the result and of both gradients against float64, each on some of its rows.
 
     All are NaN if a number is not finite.
@@ -139,10 +139,10 @@ def errors_of(problem: Problem, layer: Layer) -> dict[str, float]:
         "of inputs": (problem.inputs.grad, gradient, weight),
         "of weights": (problem.weight.grad, gradient.t(), inputs),
     }
-    return {name: error_of(*part) for name, part in parts.items()}
+    return {name: measure_error(*part) for name, part in parts.items()}
 
 
-def error_of(found: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> float:
+def measure_error(found: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> float:
     """Return the error of some rows of a product against float64, as a ratio of norms; NaN if one is not finite."""
     if not bool(found.isfinite().all()):
         return float("nan")
@@ -151,7 +151,7 @@ def error_of(found: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> fl
     return float(torch.linalg.matrix_norm(found[rows].double() - exact) / torch.linalg.matrix_norm(exact))
 
 
-def refuse(errors: Mapping[str, float], accepted: Mapping[str, float]) -> None:
+def check_errors(errors: Mapping[str, float], accepted: Mapping[str, float]) -> None:
     """Raise an :class:`AssertionError` if an error is larger than accepted."""
     for name, largest in accepted.items():
         what = name if name == "result" else f"gradient {name}"
@@ -169,7 +169,7 @@ def cases(device: Device) -> Sequence[Keys]:
 
 def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes: three contenders' matrices and gradients, fp8 twice of each, one in float64."""
-    rows, inner, columns = shape_of(keys)
+    rows, inner, columns = matmul_shape(keys)
     numbers = rows * inner + inner * columns + rows * columns
     return 3 * 4 * numbers + 4 * numbers + 8 * max(inner * columns, rows * inner) + 2**29
 
@@ -186,8 +186,8 @@ FP8_LINEAR = Benchmark(
     question="From which size on does a linear layer gain from fp8, rounding included?",
     contenders={
         "gpuguide": contender(ours, "fp8"),
-        "bf16-compile": contender(bf16_compiled, "bf16"),
-        "torchao": contender(torchaos, "fp8", "torchao"),
+        "bf16-compile": contender(compile_bf16, "bf16"),
+        "torchao": contender(convert_torchao, "fp8", "torchao"),
     },
     cases=cases,
     memory=bytes_needed,

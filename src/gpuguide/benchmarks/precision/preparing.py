@@ -1,4 +1,4 @@
-"""What each precision means in a training step, and how a model is prepared for one: compiled, captured, in fp8."""
+"""Settings of each precision in a training step, and the preparation of a model: compiled, captured, in fp8."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from gpuguide.precision import autocast, to_fp8
 
 HEAD = "head"
 Prepare = Callable[[GPT2, Keys], GPT2]
-"""Makes what is called in a step of a case, around a model"""
+"""Function that prepares a model for the steps of a case"""
 
 
 @dataclass(frozen=True)
-class Way:
-    """What a precision means."""
+class PrecisionMethod:
+    """Settings of a precision."""
 
     autocast: str = "fp32"
     weights: torch.dtype = torch.float32
-    """Of the optimizer's states, too"""
+    """Dtype of the weights, and of the optimizer's states"""
     products: str = "highest"
-    """How products in fp32 are computed, as ``torch.set_float32_matmul_precision`` calls it"""
+    """Precision of fp32 matmuls, as in ``torch.set_float32_matmul_precision``"""
     scaled: bool = False
     needs: frozenset[str] = frozenset()
     accepted: float = 5e-5
     """Largest accepted error of all gradients together against float64, as a ratio of norms"""
 
 
-WAYS = {
-    "fp32": Way(),
-    "tf32": Way(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
-    "fp16": Way("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
-    "bf16": Way("bf16", needs=frozenset({"bf16"}), accepted=1e-2),
-    "pure-bf16": Way(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
-    "fp8": Way("bf16", needs=frozenset({"bf16", "fp8"}), accepted=2e-1),
+METHODS = {
+    "fp32": PrecisionMethod(),
+    "tf32": PrecisionMethod(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
+    "fp16": PrecisionMethod("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
+    "bf16": PrecisionMethod("bf16", needs=frozenset({"bf16"}), accepted=1e-2),
+    "pure-bf16": PrecisionMethod(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
+    "fp8": PrecisionMethod("bf16", needs=frozenset({"bf16", "fp8"}), accepted=2e-1),
 }
 
 
-def prepared(model: GPT2, keys: Keys) -> GPT2:
+def prepare_fp8(model: GPT2, keys: Keys) -> GPT2:
     """Return a model whose layers multiply in fp8, where that is the precision."""
     if keys["precision"] == "fp8":
         to_fp8(model, keep=[HEAD])
     return model
 
 
-def compiled(model: GPT2, keys: Keys) -> GPT2:
+def compile_blocks(model: GPT2, keys: Keys) -> GPT2:
     """Return the same with its blocks compiled, anew for this case: one block is compiled, and serves for all.
 
     The contenders after this one forget nothing, which would be the compiled model of this one.
     """
     torch.compiler.reset()
-    return with_compiled_blocks(prepared(model, keys))
+    return with_compiled_blocks(prepare_fp8(model, keys))
 
 
-def captured(model: GPT2, keys: Keys) -> GPT2:
+def capture_blocks(model: GPT2, keys: Keys) -> GPT2:
     """Return a model with compiled blocks that are captured in CUDA graphs."""
-    return with_captured_blocks(with_compiled_blocks(prepared(model, keys)), keys)
+    return with_captured_blocks(with_compiled_blocks(prepare_fp8(model, keys)), keys)
 
 
-def torchaos(model: GPT2, keys: Keys) -> GPT2:
+def convert_torchao(model: GPT2, keys: Keys) -> GPT2:
     """Return a model with layers of torchao in fp8, one scale a tensor, and compiled blocks."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
@@ -73,12 +73,12 @@ def torchaos(model: GPT2, keys: Keys) -> GPT2:
     return with_compiled_blocks(model)
 
 
-def captured_torchaos(model: GPT2, keys: Keys) -> GPT2:
+def capture_torchao(model: GPT2, keys: Keys) -> GPT2:
     """Return the same, captured in CUDA graphs."""
-    return with_captured_blocks(torchaos(model, keys), keys)
+    return with_captured_blocks(convert_torchao(model, keys), keys)
 
 
-CAPTURED = (captured, captured_torchaos)
+CAPTURED = (capture_blocks, capture_torchao)
 
 
 def with_compiled_blocks(model: GPT2) -> GPT2:
@@ -95,17 +95,17 @@ def with_captured_blocks(model: GPT2, keys: Keys) -> GPT2:
     micro-batch. Source: https://github.com/pytorch/pytorch/issues/181723. The shape of the input, autocast's format and
     how products in fp32 are computed are those of the capture, whatever surrounds a later call.
     """
-    way, weight, blocks = WAYS[str(keys["precision"])], model.token_embedding.weight, nn.Sequential(*model.blocks)
+    method, weight, blocks = METHODS[str(keys["precision"])], model.token_embedding.weight, nn.Sequential(*model.blocks)
     shape = (int(keys["batch"]), int(keys["seq_len"]), model.config.hidden)
-    example = torch.zeros(shape, dtype=way.weights, device=weight.device, requires_grad=True)
-    with fp32_products(way.products), autocast(way.autocast, weight.device), no_kept_copies():
+    example = torch.zeros(shape, dtype=method.weights, device=weight.device, requires_grad=True)
+    with fp32_products(method.products), autocast(method.autocast, weight.device), disable_autocast_cache():
         torch.cuda.make_graphed_callables(blocks, (example,))
     model.blocks = nn.ModuleList([blocks])
     return model
 
 
 @contextmanager
-def no_kept_copies() -> Iterator[None]:
+def disable_autocast_cache() -> Iterator[None]:
     """Let autocast keep no copies of weights inside the block: a graph would read those of its first step for ever."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)

@@ -24,7 +24,7 @@ from gpuguide.systems import ceilings
 
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 OURS = ("fp16", "bf16", "fp8")
-"""Those that our product takes"""
+"""Formats that our matmul supports"""
 SQUARES = powers_of_two(1024, 16384)
 TOKENS = 8192
 MODEL = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304))
@@ -58,33 +58,33 @@ class Reference:
     """``(ROWS_CHECKED, columns)``, float64"""
 
 
-def shape_of(keys: Keys) -> tuple[int, int, int]:
+def matmul_shape(keys: Keys) -> tuple[int, int, int]:
     """Return rows, inner size and columns of a case."""
     return int(keys["rows"]), int(keys["inner"]), int(keys["columns"])
 
 
 def draw(keys: Keys, device: str) -> tuple[Operands, Reference]:
     """Return matrices of N(0, 1) values in the format of a case, and some rows of their product in float64."""
-    rows, inner, columns = shape_of(keys)
+    rows, inner, columns = matmul_shape(keys)
     left, right = torch.randn(rows, inner, device=device), torch.randn(columns, inner, device=device)
     chosen = torch.linspace(0, rows - 1, min(ROWS_CHECKED, rows), device=device).long()
-    exact = product_in_float64(left[chosen], right.t())
-    return stored(left, right, str(keys["format"])), Reference(chosen, exact)
+    exact = matmul_in_float64(left[chosen], right.t())
+    return store_operands(left, right, str(keys["format"])), Reference(chosen, exact)
 
 
-def stored(left: torch.Tensor, right: torch.Tensor, format: str) -> Operands:
+def store_operands(left: torch.Tensor, right: torch.Tensor, format: str) -> Operands:
     """Return matrices in a format; those of tf32 are stored in fp32, and rounded by the product."""
     dtype = torch.float8_e4m3fn if format == "fp8" else ceilings.STORAGE[format]
     return Operands(left.to(dtype), right.to(dtype).t(), format, torch.ones((), device=left.device))
 
 
-def product_in_float64(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def matmul_in_float64(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return a product in float64, a part of the columns at a time."""
     wide = left.double()
     return torch.cat([wide @ part.double() for part in right.split(COLUMNS_CHECKED_AT_ONCE, dim=1)], dim=1)
 
 
-def torchs(operands: Operands) -> torch.Tensor:
+def multiply_torch(operands: Operands) -> torch.Tensor:
     """Multiply as PyTorch does."""
     if operands.format == "fp8":
         one = operands.scale
@@ -103,7 +103,7 @@ def ours(operands: Operands) -> torch.Tensor:
 
 def work(multiply: Multiply, device: Device, keys: Keys) -> Work:
     """Multiply, each time matrices that are not in the cache."""
-    shape, format = shape_of(keys), str(keys["format"])
+    shape, format = matmul_shape(keys), str(keys["format"])
     rates = {"throughput": Rate("FLOP/s", roofline.matmul_flops(*shape))}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
@@ -113,8 +113,8 @@ def work(multiply: Multiply, device: Device, keys: Keys) -> Work:
     errors: dict[str, float] = {}
 
     def check() -> None:
-        errors.update(errors_of(multiply(first), first, reference))
-        refuse(errors, format)
+        errors.update(measure_errors(multiply(first), first, reference))
+        check_errors(errors, format)
 
     def further() -> Mapping[str, Metric]:
         return {"error": records.metric("1", [errors["whole"]])}
@@ -128,7 +128,7 @@ def call_on(multiply: Multiply, operands: Operands) -> Callable[[], torch.Tensor
     return lambda: multiply(operands)
 
 
-def errors_of(result: torch.Tensor, operands: Operands, reference: Reference) -> dict[str, float]:
+def measure_errors(result: torch.Tensor, operands: Operands, reference: Reference) -> dict[str, float]:
     """Return the errors of some rows, as ratios of norms: against the matrices as stored, and as they were before.
 
     Both are NaN if any number of the whole result is not finite.
@@ -136,7 +136,7 @@ def errors_of(result: torch.Tensor, operands: Operands, reference: Reference) ->
     if not bool(result.isfinite().all()):
         return {"product": float("nan"), "whole": float("nan")}
     found = result[reference.rows].double()
-    as_stored = product_in_float64(operands.left[reference.rows], operands.right)
+    as_stored = matmul_in_float64(operands.left[reference.rows], operands.right)
     return {"product": relative(found, as_stored), "whole": relative(found, reference.exact)}
 
 
@@ -145,7 +145,7 @@ def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float(torch.linalg.matrix_norm(found - exact) / torch.linalg.matrix_norm(exact))
 
 
-def refuse(errors: Mapping[str, float], format: str) -> None:
+def check_errors(errors: Mapping[str, float], format: str) -> None:
     """Raise an :class:`AssertionError` if a product adds more to the rounding of its matrices than it may."""
     error, accepted = errors["product"], ceilings.RELATIVE_ERROR[format]
     assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
@@ -178,7 +178,7 @@ def cases(device: Device) -> Sequence[Keys]:
 
 def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes: both contenders' matrices, one drawn in fp32, and some rows in float64."""
-    rows, inner, columns = shape_of(keys)
+    rows, inner, columns = matmul_shape(keys)
     element = ceilings.ELEMENT_SIZE[str(keys["format"])]
     drawn = 4 * (rows * inner + inner * columns)
     checked = 8 * (4 * ROWS_CHECKED * columns + COLUMNS_CHECKED_AT_ONCE * inner) + 8 * rows * columns
@@ -191,7 +191,7 @@ MATMUL_PRECISION = Benchmark(
     title="Matrix products, by format",
     question="How fast is a matrix product in each format, and how far from right?",
     contenders={
-        "torch": Contender(lambda device, keys: work(torchs, device, keys), GPU, lacks_format, ("cublas",)),
+        "torch": Contender(lambda device, keys: work(multiply_torch, device, keys), GPU, lacks_format, ("cublas",)),
         "gpuguide": Contender(lambda device, keys: work(ours, device, keys), GPU, not_ours),
     },
     cases=cases,

@@ -33,7 +33,7 @@ from torch import nn
 
 import gpuguide.models
 from gpuguide.benchmarks.precision import preparing
-from gpuguide.benchmarks.precision.preparing import WAYS, Prepare, fp32_products
+from gpuguide.benchmarks.precision.preparing import METHODS, Prepare, fp32_products
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking
@@ -41,7 +41,7 @@ from gpuguide.measure.records import Metric
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.models.tokenizer import Tokenizer
-from gpuguide.precision import LossScaler, Outcome, Training, autocast, cross_entropy_sum, train_step
+from gpuguide.precision import LossScaler, StepResult, TrainingSetup, autocast, cross_entropy_sum, train_step
 
 SHAPE = Config(vocab_size=50304)
 """GPT-2 small, its vocabulary padded to a multiple of 64"""
@@ -49,10 +49,10 @@ BATCH, SEQ_LEN = 8, 1024
 STEPS = 200
 WARM_UP = 10
 """The first steps, which are not timed"""
-LEARNING_RATE, RISING = 1.5e-4, 40
-"""At its highest, after so many steps; from there it falls to a tenth along half a cosine. With 6e-4 a run is at the
-edge of what is stable, and what rounding changes in one step, later ones make larger: two compilations of one precision
-then differ by as much as two precisions do."""
+LEARNING_RATE, WARMUP_STEPS = 1.5e-4, 40
+"""Peak of the learning rate, and steps of its warm-up; after it, the rate falls to a tenth along half a cosine. With
+6e-4 a run is at the edge of stability, and later steps amplify the rounding of one step: two compilations of one
+precision then differ as much as two precisions do."""
 WINDOWS = 64
 """Sequences that the loss is measured on in the end; none of their files is trained on"""
 
@@ -80,7 +80,7 @@ def windows(stream: torch.Tensor, starts: torch.Tensor, seq_len: int) -> torch.T
     return stream[starts.unsqueeze(1) + torch.arange(seq_len + 1)]
 
 
-def batches_of(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_batches(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sequences of all steps, ``(STEPS, batch, seq_len + 1)``, and those that the loss is measured on."""
     batch, seq_len = int(keys["batch"]), int(keys["seq_len"])
     training, validation = tokens()
@@ -93,32 +93,32 @@ def batches_of(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
 # --- a run -----------------------------------------------------------------------------------------------
 
 
-class Run:
+class TrainingRun:
     """A training of 200 steps, as far as it has come."""
 
     def __init__(self, prepare: Prepare, keys: Keys, device: str) -> None:
-        self.device, self.batch, self.way = device, int(keys["batch"]), WAYS[str(keys["precision"])]
-        self.steps, self.held_out = batches_of(keys, device)
-        self.before = None if prepare in preparing.CAPTURED else settled_memory(device)
+        self.device, self.batch, self.method = device, int(keys["batch"]), METHODS[str(keys["precision"])]
+        self.steps, self.held_out = draw_batches(keys, device)
+        self.before = None if prepare in preparing.CAPTURED else measure_settled_memory(device)
         with torch.device(device):
-            model = GPT2(SHAPE).to(self.way.weights)
+            model = GPT2(SHAPE).to(self.method.weights)
         self.model = prepare(model, keys)
         self.loss_sum = (
-            cross_entropy_sum if prepare is preparing.prepared else torch.compile(cross_entropy_sum, dynamic=False)
+            cross_entropy_sum if prepare is preparing.prepare_fp8 else torch.compile(cross_entropy_sum, dynamic=False)
         )
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_learning_rate)
-        scaler = LossScaler(enabled=self.way.scaled)
-        self.training = Training(self.model, optimizer, scaler, schedule, self.way.autocast)
-        self.outcomes: list[Outcome] = []
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_multiplier)
+        scaler = LossScaler(enabled=self.method.scaled)
+        self.training = TrainingSetup(self.model, optimizer, scaler, schedule, self.method.autocast)
+        self.outcomes: list[StepResult] = []
         self.peak: int | None = None
 
     def step(self) -> None:
         """Take the next step."""
         batch = self.steps[len(self.outcomes)]
-        with fp32_products(self.way.products):
+        with fp32_products(self.method.products):
             self.outcomes.append(train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum))
 
     def warm_up(self) -> None:
@@ -160,25 +160,25 @@ class Run:
         is captured is replayed, and computes as it does in training; so ``batch`` divides ``WINDOWS``.
         """
         total = torch.zeros((), device=self.device)
-        with fp32_products(self.way.products), torch.compiler.set_stance("force_eager"):
+        with fp32_products(self.method.products), torch.compiler.set_stance("force_eager"):
             for part in self.held_out.split(self.batch):
-                with autocast(self.way.autocast, self.device):
+                with autocast(self.method.autocast, self.device):
                     total += cross_entropy_sum(self.model(part[:, :-1]), part[:, 1:])
         return float(total) / self.held_out[:, 1:].numel()
 
     def check(self) -> None:
         """Check the gradients of the first step against float64, and take the first steps."""
-        error = self.error_of_gradients()
-        accepted = self.way.accepted
+        error = self.gradient_error()
+        accepted = self.method.accepted
         assert error <= accepted, (
             f"the relative error of the gradients is {error:.1e}, and at most {accepted:.0e} is accepted"
         )
         self.warm_up()
 
-    def error_of_gradients(self) -> float:
+    def gradient_error(self) -> float:
         """Return the error of all gradients of the first step against float64, as a ratio of norms."""
         batch = self.steps[0]
-        with self.without_learning():
+        with self.disable_learning():
             outcome = train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum)
             while not outcome.stepped:  # the loss scaler looks for its scale
                 outcome = train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum)
@@ -191,16 +191,16 @@ class Run:
         return math.sqrt(wrong / right)
 
     @contextmanager
-    def without_learning(self) -> Iterator[None]:
+    def disable_learning(self) -> Iterator[None]:
         """Let steps compute gradients, whole and unclipped, and change nothing that lasts."""
         usual = self.training
-        self.training = replace(usual, schedule=None, clip=math.inf, scaler=LossScaler(enabled=self.way.scaled))
+        self.training = replace(usual, schedule=None, clip=math.inf, scaler=LossScaler(enabled=self.method.scaled))
         groups = usual.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group in groups:
             group["lr"] = 0.0
         try:
-            with fp32_products(self.way.products):
+            with fp32_products(self.method.products):
                 yield
         finally:
             self.training = usual
@@ -209,7 +209,7 @@ class Run:
                 group["lr"] = rate
 
 
-def settled_memory(device: str) -> int | None:
+def measure_settled_memory(device: str) -> int | None:
     """Return the bytes in use on a GPU, with no workspace of cuBLAS, so that each contender's own count."""
     if device == "cpu":
         return None
@@ -218,11 +218,11 @@ def settled_memory(device: str) -> int | None:
     return torch.cuda.memory_allocated()
 
 
-def share_of_learning_rate(step: int) -> float:
+def lr_multiplier(step: int) -> float:
     """Return the learning rate of a step as a share of the highest: a line up, then half a cosine down to a tenth."""
-    if step < RISING:
-        return (step + 1) / RISING
-    return 0.55 + 0.45 * math.cos(math.pi * (step - RISING) / (STEPS - RISING))
+    if step < WARMUP_STEPS:
+        return (step + 1) / WARMUP_STEPS
+    return 0.55 + 0.45 * math.cos(math.pi * (step - WARMUP_STEPS) / (STEPS - WARMUP_STEPS))
 
 
 def gradients_in_float64(model: nn.Module, batch: torch.Tensor) -> list[torch.Tensor]:
@@ -246,13 +246,13 @@ def work(prepare: Prepare, device: Device, keys: Keys) -> Work:
     """Train, and time the steps."""
     if device.backend == "fake":
         return Work([lambda: None])
-    run = Run(prepare, keys, device.torch_device)
+    run = TrainingRun(prepare, keys, device.torch_device)
     return Work([], run.check, sample=run.sample, further=run.further)
 
 
 def lacks_format(device: Device, keys: Keys) -> str | None:
     """Say where a GPU has no tensor cores for the precision of a case."""
-    return lacking(Contender(lambda device, keys: Work([]), WAYS[str(keys["precision"])].needs), device)
+    return lacking(Contender(lambda device, keys: Work([]), METHODS[str(keys["precision"])].needs), device)
 
 
 def only_fp8(device: Device, keys: Keys) -> str | None:
@@ -264,7 +264,7 @@ def cases(device: Device) -> Sequence[Keys]:
     """Return the precisions at one batch; on a CPU none, which would take hours."""
     if not device.is_gpu:
         return []
-    return [{"precision": precision, "batch": BATCH, "seq_len": SEQ_LEN} for precision in WAYS]
+    return [{"precision": precision, "batch": BATCH, "seq_len": SEQ_LEN} for precision in METHODS]
 
 
 def bytes_needed(keys: Keys) -> float:
@@ -273,16 +273,16 @@ def bytes_needed(keys: Keys) -> float:
     parameters = SHAPE.vocab_size * SHAPE.hidden + SHAPE.layers * 12 * SHAPE.hidden**2
     residual, wide = SHAPE.layers * count * SHAPE.hidden, precision in ("fp32", "tf32")
     contenders, graphs = (5, 2) if precision == "fp8" else (3, 1)
-    captured = (40 if wide else 20) * residual
+    graph_bytes = (40 if wide else 20) * residual
     training = (48 if wide else 28) * residual + 14 * count * SHAPE.vocab_size
     checking = 8 * (4 * parameters + int(keys["seq_len"]) * (3 * SHAPE.vocab_size + 16 * SHAPE.hidden * SHAPE.layers))
-    return contenders * 16 * parameters + graphs * captured + max(training, checking) + 2**29
+    return contenders * 16 * parameters + graphs * graph_bytes + max(training, checking) + 2**29
 
 
 def contender(
     prepare: Prepare, leaves_out: Callable[[Device, Keys], str | None] = lacks_format, *libraries: str
 ) -> Contender:
-    """Return a way of training as a contender."""
+    """Return a training as a contender."""
     return Contender(
         lambda device, keys: work(prepare, device, keys), frozenset({"gpu"}), leaves_out, (*libraries, "cublas")
     )
@@ -293,11 +293,11 @@ TRAIN_STEP_PRECISION = Benchmark(
     title="Training GPT-2 small for 200 steps, by precision",
     question="What does each precision save in a training step, and what does it cost in the loss?",
     contenders={
-        "eager": contender(preparing.prepared),
-        "compile": contender(preparing.compiled),
-        "compile-graph": contender(preparing.captured),
-        "torchao": contender(preparing.torchaos, only_fp8, "torchao"),
-        "torchao-graph": contender(preparing.captured_torchaos, only_fp8, "torchao"),
+        "eager": contender(preparing.prepare_fp8),
+        "compile": contender(preparing.compile_blocks),
+        "compile-graph": contender(preparing.capture_blocks),
+        "torchao": contender(preparing.convert_torchao, only_fp8, "torchao"),
+        "torchao-graph": contender(preparing.capture_torchao, only_fp8, "torchao"),
     },
     cases=cases,
     memory=bytes_needed,

@@ -137,7 +137,7 @@ class Int4(_Quantized):
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the values that are stored, ``(out, in)``: products in fp32, rounded to ``dtype``."""
-        if kernels.take(self.weight):
+        if kernels.supports_triton(self.weight):
             from gpuguide.inference.quantize.unpacking import dequantized
 
             return dequantized(self.weight, self.scales, self.in_features, self.group, dtype)

@@ -16,9 +16,9 @@ from dataclasses import asdict
 
 import torch
 
-from gpuguide.kernels import take
+from gpuguide.kernels import supports_triton
 from gpuguide.logits import adjust, softmax
-from gpuguide.sampling.reference import Settings, is_distribution
+from gpuguide.sampling.reference import SamplingSettings, is_distribution
 
 
 def agree(chosen: torch.Tensor, drafted: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def accept_logits(
     draft_logits: torch.Tensor | None,
     drafted: torch.Tensor,
     uniforms: torch.Tensor,
-    settings: Settings,
+    settings: SamplingSettings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Accept drafted tokens by the logits of both models.
 
@@ -127,7 +127,7 @@ def accept_logits(
         ``(rows, k, vocab_size)``; ``None`` if the tokens were not drawn, but certain.
     drafted, uniforms
         As in :func:`accept`.
-    settings : Settings
+    settings : SamplingSettings
         By which the tokens were drawn, and are to be; with a temperature above zero.
 
     Returns
@@ -137,7 +137,7 @@ def accept_logits(
     tokens : torch.Tensor
         ``(rows, k + 1)``, int64: the accepted ones, the one after them, and then anything.
     """
-    if take(target_logits):
+    if supports_triton(target_logits):
         from gpuguide.inference.speculative import kernels
 
         return kernels.accept(target_logits, draft_logits, drafted, uniforms, settings)
@@ -152,7 +152,7 @@ def accept_logits(
     return count, tokens.scatter(1, count[:, None], following[:, None])
 
 
-def probabilities(logits: torch.Tensor, settings: Settings) -> torch.Tensor:
+def probabilities(logits: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
     """Return the probabilities that :func:`gpuguide.sampling.sample_token` draws by, in float64.
 
     Logits and probabilities have the shape ``(..., vocab_size)``. A row that is no distribution gives anything, for

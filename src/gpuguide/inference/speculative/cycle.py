@@ -32,9 +32,9 @@ from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.speculative.acceptance import accept_logits, agree
 from gpuguide.inference.speculative.drafting import Drafter, Forward, LookupDrafter, ModelDrafter, PromptLookup
-from gpuguide.kernels import take
+from gpuguide.kernels import supports_triton
 from gpuguide.logits import check_settings
-from gpuguide.sampling.reference import Settings, random_words
+from gpuguide.sampling.reference import SamplingSettings, random_words
 
 if TYPE_CHECKING:
     from gpuguide.inference.speculative.greedy import GreedyCycle
@@ -62,7 +62,7 @@ class Speculator:
         Tokens that a text can have, prompt included. Both models must know ``k`` positions more, for guesses.
     k : int
         Tokens that are drafted in a cycle.
-    settings : Settings
+    settings : SamplingSettings
         How tokens are drawn, for the target and for the draft; by default the most likely one is taken.
 
     Raises
@@ -81,7 +81,7 @@ class Speculator:
         rows: int,
         capacity: int,
         k: int = 4,
-        settings: Settings = GREEDY,
+        settings: SamplingSettings = GREEDY,
     ) -> None:
         _check_models(target, draft, capacity, k)
         check_settings(**asdict(settings))
@@ -201,7 +201,7 @@ class Speculator:
             count, tokens = accept_logits(logits, draft_logits, drafted, uniforms, self.settings)
         else:
             count, tokens = None, logits.argmax(dim=-1)
-        if take(self.texts):
+        if supports_triton(self.texts):
             from gpuguide.inference.speculative import kernels
 
             return kernels.advance(count, tokens, drafted, self.lengths, self.ends, self.texts,

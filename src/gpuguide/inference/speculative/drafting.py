@@ -21,7 +21,7 @@ from gpuguide.inference.cache import Cache
 from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import LONGEST_TEXT, Engine
 from gpuguide.sampling import sample_token
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 if TYPE_CHECKING:
     from gpuguide.inference.fused import Step
@@ -76,11 +76,11 @@ class ModelDrafter:
         Texts at a time, and positions of each, those of the proposals included.
     k : int
         Tokens to propose.
-    settings : Settings
+    settings : SamplingSettings
         How they are drawn.
     """
 
-    def __init__(self, decoder: Decoder, rows: int, capacity: int, k: int, settings: Settings) -> None:
+    def __init__(self, decoder: Decoder, rows: int, capacity: int, k: int, settings: SamplingSettings) -> None:
         self.k, self.settings = k, settings
         self.engine = Engine(decoder, rows, capacity, settings)
         self.read_two = Forward(decoder, self.engine.cache, rows, 2)

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 
 from gpuguide.inference.fused.parts import embed, let_successor_start, wait_for_predecessor
-from gpuguide.sampling.reference import Settings
+from gpuguide.sampling.reference import SamplingSettings
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 BLOCK = 4096
@@ -155,7 +155,7 @@ def accept(
     draft_logits: torch.Tensor | None,
     drafted: torch.Tensor,
     uniforms: torch.Tensor,
-    settings: Settings,
+    settings: SamplingSettings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Accept drafted tokens. As :func:`gpuguide.inference.speculative.acceptance.accept_logits`, on a GPU."""
     rows, k = drafted.shape
@@ -173,7 +173,7 @@ def accept(
 
 
 def weighed(
-    logits: torch.Tensor, settings: Settings, scale: float
+    logits: torch.Tensor, settings: SamplingSettings, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return logits in fp32 with what makes them probabilities: the lowest that is kept, the highest, the total."""
     from gpuguide.sampling import fused

@@ -18,7 +18,7 @@ from gpuguide.lora.files import write_whole
 from gpuguide.lora.finetuning.plan import Plan
 from gpuguide.lora.finetuning.processes import SummingScaler, rank, take_from_first
 from gpuguide.lora.layer import adapted_layers
-from gpuguide.precision import Training
+from gpuguide.precision import TrainingSetup
 
 SAMPLED = 64
 """Numbers of each frozen tensor by which the base of a run is known"""
@@ -38,7 +38,7 @@ class State:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, plan.share_at)
         scaler = SummingScaler(1.0, enabled=False)
         running = model if plan.backend is None else cast(nn.Module, torch.compile(model, backend=plan.backend))
-        self.run = Training(running, optimizer, scaler, schedule, plan.precision, plan.clip)
+        self.run = TrainingSetup(running, optimizer, scaler, schedule, plan.precision, plan.clip)
         shapes = {name: list(each.shape) for name, each in self.parameters.items()}
         settings = {
             f"{name}.{each}": asdict(layer.adapter(each).settings)

@@ -92,7 +92,7 @@ def is_thin(wide: torch.Tensor, thin: torch.Tensor) -> bool:
 @torch.library.custom_op("gpuguide::narrow", mutates_args=())
 def narrow_operator(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
     """Return ``scale * wide @ thin``, ``(rows, rank)``."""
-    if not kernels.take(wide):
+    if not kernels.supports_triton(wide):
         return plain_narrow(wide, thin, scale)
     from gpuguide.lora.product import thin_kernels
 
@@ -110,7 +110,7 @@ def gradients_operator(
     rows: torch.Tensor, hidden: torch.Tensor, read: torch.Tensor, through_up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``rows.t() @ hidden`` and ``through_up.t() @ read``."""
-    if not (kernels.take(rows) and kernels.take(read)):
+    if not (kernels.supports_triton(rows) and kernels.supports_triton(read)):
         return plain_gradients(rows, hidden, read, through_up)
     from gpuguide.lora.product import thin_kernels
 

@@ -1,8 +1,8 @@
-"""A linear layer whose three products run in fp8: weights and activations in e4m3, gradients in e5m2.
+"""A linear layer with three matmuls in fp8: weights and activations in e4m3, gradients in e5m2.
 
 Eight bits hold few numbers, so each tensor, or each block of one, is divided by a scale that brings its largest value
-to the largest number of the format; the product is multiplied by both scales. Products are added up in fp32, weights
-and their gradients stay in the format that the optimizer wants. Two recipes:
+to the largest number of the format; the result is multiplied by both scales. Matmuls accumulate in fp32, and weights
+and their gradients stay in the optimizer's dtype. Two recipes:
 
 * ``"tensor"``: one scale for a whole tensor, taken anew each time. One outlier makes all others small.
 * ``"block"``: a scale for 128 neighbouring values along the axis that is summed over, and for 128 x 128 weights.
@@ -17,7 +17,7 @@ P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022, https://arxiv.org
 """
 
 from gpuguide.precision.fp8.layer import Fp8Linear, Recipe, to_fp8
-from gpuguide.precision.fp8.matrix import Fp8, fp8_product, quantize_fp8, quantize_fp8_twice
+from gpuguide.precision.fp8.matrix import Fp8, fp8_matmul, quantize_fp8, quantize_fp8_with_transpose
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "Fp8Linear",
@@ -25,6 +25,6 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "Recipe",
     "Fp8",
     "quantize_fp8",
-    "quantize_fp8_twice",
-    "fp8_product",
+    "quantize_fp8_with_transpose",
+    "fp8_matmul",
 ]

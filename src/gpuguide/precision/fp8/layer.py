@@ -1,4 +1,4 @@
-"""The layer: three products in fp8, with weights and their gradients in the format that the optimizer wants."""
+"""Linear layer with three fp8 matmuls, whose weights and their gradients stay in the optimizer's dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpuguide.precision.formats import E4M3, E5M2
-from gpuguide.precision.fp8.matrix import MULTIPLE, Fp8, fp8_product, quantize_fp8, quantize_fp8_twice
+from gpuguide.precision.fp8.matrix import MULTIPLE, Fp8, fp8_matmul, quantize_fp8, quantize_fp8_with_transpose
 from gpuguide.precision.support import require
 
 Recipe = Literal["tensor", "block"]
@@ -18,21 +18,23 @@ BLOCK = 128
 
 
 class _Linear(torch.autograd.Function):
-    """``x @ weight.T`` and its gradients, each product in fp8."""
+    """``x @ weight.T`` and its gradients, each matmul in fp8."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, recipe: Recipe, dtype: torch.dtype) -> torch.Tensor:
-        """Multiply, and keep both matrices in fp8 and turned, as the backward pass reads them."""
+        """Multiply, and save both matrices in fp8 and transposed, as the backward pass reads them."""
         if recipe == "block":
             blocks = ((1, BLOCK), (BLOCK, BLOCK))
-            narrow_x, narrow_weight = quantize_fp8(x, E4M3, blocks[0]), quantize_fp8(weight, E4M3, blocks[1])
-            turned_x, turned_weight = quantize_fp8(x.t(), E4M3, blocks[0]), narrow_weight.transposed()
+            fp8_x, fp8_weight = quantize_fp8(x, E4M3, blocks[0]), quantize_fp8(weight, E4M3, blocks[1])
+            transposed_x, transposed_weight = quantize_fp8(x.t(), E4M3, blocks[0]), fp8_weight.transpose()
         else:
-            narrow_x, turned_x = quantize_fp8_twice(x)
-            narrow_weight, turned_weight = quantize_fp8_twice(weight)
-        ctx.save_for_backward(turned_x.values, turned_x.scales, turned_weight.values, turned_weight.scales)
-        ctx.blocks, ctx.types = (turned_x.block, turned_weight.block), (x.dtype, weight.dtype)
-        return fp8_product(narrow_x, narrow_weight, dtype, fast=True)
+            fp8_x, transposed_x = quantize_fp8_with_transpose(x)
+            fp8_weight, transposed_weight = quantize_fp8_with_transpose(weight)
+        ctx.save_for_backward(
+            transposed_x.values, transposed_x.scales, transposed_weight.values, transposed_weight.scales
+        )
+        ctx.blocks, ctx.types = (transposed_x.block, transposed_weight.block), (x.dtype, weight.dtype)
+        return fp8_matmul(fp8_x, fp8_weight, dtype, fast=True)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
@@ -40,19 +42,19 @@ class _Linear(torch.autograd.Function):
         x_values, x_scales, weight_values, weight_scales = ctx.saved_tensors
         rows, square = ctx.blocks
         if rows is None:
-            narrow, turned = quantize_fp8_twice(gradient, E5M2)
+            quantized, transposed = quantize_fp8_with_transpose(gradient, E5M2)
         else:
-            narrow, turned = quantize_fp8(gradient, E5M2, rows), quantize_fp8(gradient.t(), E5M2, rows)
-        of_x = of_weight = None
+            quantized, transposed = quantize_fp8(gradient, E5M2, rows), quantize_fp8(gradient.t(), E5M2, rows)
+        x_gradient = weight_gradient = None
         if ctx.needs_input_grad[0]:
-            of_x = fp8_product(narrow, Fp8(weight_values, weight_scales, square), ctx.types[0])
+            x_gradient = fp8_matmul(quantized, Fp8(weight_values, weight_scales, square), ctx.types[0])
         if ctx.needs_input_grad[1]:
-            of_weight = fp8_product(turned, Fp8(x_values, x_scales, rows), ctx.types[1])
-        return of_x, of_weight, None, None
+            weight_gradient = fp8_matmul(transposed, Fp8(x_values, x_scales, rows), ctx.types[1])
+        return x_gradient, weight_gradient, None, None
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer that multiplies in fp8, forward and backward; its weights stay what they are.
+    """A linear layer that multiplies in fp8, forward and backward; its weights keep their dtype.
 
     Parameters
     ----------
@@ -63,7 +65,7 @@ class Fp8Linear(nn.Linear):
     recipe : str
         ``"tensor"`` or ``"block"``.
     device, dtype
-        Of the weights, as ``torch.nn.Linear`` has them.
+        Device and dtype of the weights, as in ``torch.nn.Linear``.
 
     Raises
     ------
@@ -89,27 +91,27 @@ class Fp8Linear(nn.Linear):
         self.recipe: Recipe = recipe
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return the layer's result, ``(..., out_features)``, in autocast's format or that of the input."""
-        kind = input.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
+        """Return the layer's result, ``(..., out_features)``, in autocast's dtype or that of the input."""
+        device_type = input.device.type
+        dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else input.dtype
         product = _Linear.apply(input.reshape(-1, self.in_features), self.weight, self.recipe, dtype)
         result: torch.Tensor = product.reshape(*input.shape[:-1], self.out_features)
         return result if self.bias is None else result + self.bias.to(dtype)
 
     def extra_repr(self) -> str:
-        """Name the recipe beside the sizes."""
+        """Add the recipe to the sizes."""
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
 
 def to_fp8(model: nn.Module, recipe: Recipe = "tensor", *, keep: Collection[str] = ()) -> list[str]:
-    """Let the linear layers of a model multiply in fp8, in place; parameters stay the same objects.
+    """Make the linear layers of a model multiply in fp8, in place; parameters stay the same objects.
 
     Layers whose sizes are no multiples of 16 stay as they are, and so should the last one, which makes logits: name it.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Whose layers of the class ``torch.nn.Linear`` are replaced.
+        Model whose layers of the class ``torch.nn.Linear`` are replaced.
     recipe : str
         ``"tensor"`` or ``"block"``.
     keep : collection of str
@@ -123,7 +125,7 @@ def to_fp8(model: nn.Module, recipe: Recipe = "tensor", *, keep: Collection[str]
     Raises
     ------
     ValueError
-        If ``keep`` names what is no linear layer, or the GPU does not multiply in fp8.
+        If ``keep`` names something other than a linear layer, or the GPU does not multiply in fp8.
     """
     linear = {name: each for name, each in model.named_modules() if type(each) is nn.Linear}
     if missing := set(keep) - set(linear):

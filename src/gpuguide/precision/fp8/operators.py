@@ -1,7 +1,7 @@
-"""The rounding of a matrix to fp8 with one scale, as an operator of PyTorch: ``gpuguide::quantize_fp8``.
+"""Quantisation of a matrix to fp8 with one scale, as an operator of PyTorch: ``gpuguide::quantize_fp8``.
 
 On a GPU it runs the kernels, elsewhere the reference. ``torch.compile`` puts an operator into its graph without looking
-inside, and a fake tensor gets the shape of its result. It is registered by hand, without
+inside, and a fake tensor gets the shape of its result. It is registered without
 :func:`torch.library.custom_op`, which adds to each call some ten microseconds of the host for gradients that rounding
 has none of.
 """
@@ -16,40 +16,44 @@ NAME = "gpuguide::quantize_fp8"
 
 torch.library.define(
     NAME,
-    "(Tensor x, ScalarType dtype, float largest, float smallest_scale, bool turned) -> (Tensor, Tensor, Tensor)",
+    "(Tensor x, ScalarType dtype, float largest, float smallest_scale, bool transposed) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 quantize = torch.ops.gpuguide.quantize_fp8
-"""Takes a matrix, and returns it in fp8, the same turned if that is wanted, and the scale of both"""
+"""Operator that returns a matrix in fp8, its transpose in fp8 if ``transposed``, and the scale of both"""
 
 
-Rounded = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Fp8Result = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def reference(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, turned: bool) -> Rounded:
-    """Round in plain PyTorch."""
+def reference(
+    x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, transposed: bool
+) -> Fp8Result:
+    """Quantise in plain PyTorch."""
     x = x.float()
     most = x.abs().amax() if x.numel() else x.new_zeros(())
     scale = (most / largest).clamp(min=smallest_scale)
     shares = x * scale.reciprocal()  # divisions would take a GPU longer than its memory
     values = torch.where(shares.isfinite(), shares, torch.nan).to(dtype)
-    other = values.t().contiguous() if turned else values.new_empty(0, 0)
+    other = values.t().contiguous() if transposed else values.new_empty(0, 0)
     return values, other, scale
 
 
-def _quantize(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, turned: bool) -> Rounded:
-    if not kernels.take(x):
-        return reference(x, dtype, largest, smallest_scale, turned)
+def _quantize(
+    x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, transposed: bool
+) -> Fp8Result:
+    if not kernels.supports_triton(x):
+        return reference(x, dtype, largest, smallest_scale, transposed)
     from gpuguide.precision.fp8.kernels import quantize
 
     with torch.cuda.device_of(x):
-        return quantize(x.contiguous(), dtype, largest, smallest_scale, turned=turned)
+        return quantize(x.contiguous(), dtype, largest, smallest_scale, transposed=transposed)
 
 
 @torch.library.register_fake(NAME)
-def _shapes(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, turned: bool) -> Rounded:
+def _shapes(x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, transposed: bool) -> Fp8Result:
     rows, columns = x.shape
-    other = x.new_empty((columns, rows) if turned else (0, 0), dtype=dtype)
+    other = x.new_empty((columns, rows) if transposed else (0, 0), dtype=dtype)
     return x.new_empty((rows, columns), dtype=dtype), other, x.new_empty((), dtype=torch.float32)
 
 
