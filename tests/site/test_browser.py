@@ -1,8 +1,9 @@
 """The built site in a browser: both themes, wide and narrow, with every other host blocked.
 
-A page is opened twice, and all is asked of it then: bright and wide from a server, dark and narrow from a file. Each
-time the width is changed, so that all four combinations are looked at. A page with figures, formulas or folds is opened
-without scripts, too.
+A tutorial is opened twice, and all is asked of it then: bright and wide from a server, dark and narrow from a file.
+Each time the width is changed, so that all four combinations are looked at. If it has figures, formulas or folds, it is
+opened without scripts, too. So is a page of every other kind; pages that are made by the template of one of these are
+opened once, bright and at both widths, and in all modes by `make test-thoroughly`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,19 @@ PAGES = [
 if PAGES:
     PAGES += ["_modules/index.html", "_modules/gpuguide/costs/roofline.html"]  # the pages of source are made alike
 TUTORIALS = [name for name in PAGES if name.startswith("tutorials/")]
+SAMPLES = (
+    "docs/api/costs.html",
+    "docs/how-we-measure.html",
+    "docs/measurements.html",
+    "docs/will-it-fit.html",
+    "_modules/gpuguide/costs/roofline.html",
+)
+"""One page of each kind of which there are several: API reference, prose, records, calculators, source"""
+OF_A_KIND = re.compile(
+    r"docs/api/(?!index).*|_modules/.*|docs/(changes|measure-your-gpu|model-card|record-format|run-the-tutorials)\.html|"
+    r"docs/(how-long-to-move|what-is-the-limit)\.html"
+)
+"""The pages that are made as one of these"""
 PRINTED = ["index.html", *TUTORIALS, "docs/hardware.html", "docs/claims.html"]
 NOT_FOUND = "404.html"
 EXAMPLE = "tutorials/00-measure-a-gpu.html"
@@ -49,6 +63,11 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PAGES, reason="the site is not built; run `make site`, or `make test`, which does"),
 ]
+
+
+def in_all_modes(name: str) -> bool:
+    """Return whether a page is opened in all modes every time: it is one of a kind, or the sample of its kind."""
+    return name in SAMPLES or not OF_A_KIND.fullmatch(name)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -262,7 +281,7 @@ WITHOUT_SCRIPTS = f"""() => {{
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page(browser: Any, address: str, name: str) -> None:
+def test_page(browser: Any, address: str, name: str, request: pytest.FixtureRequest) -> None:
     """Opened from a server in the light scheme, with scripts and then without.
 
     Nothing from elsewhere, no complaint, no barrier, no sideways scrolling, little to transfer, nothing that jumps;
@@ -278,7 +297,7 @@ def test_page(browser: Any, address: str, name: str) -> None:
         looked_at(view, "light", WIDE)
         looked_at(view, "light", NARROW)
         moving = view.page.evaluate(MOVING)
-    if moving:
+    if moving and (in_all_modes(name) or request.config.getoption("thorough")):
         with View(browser, address, name, until="load", java_script_enabled=False) as view:
             assert view.complaints == []
             figures_are_seen(view, "light")
@@ -308,7 +327,9 @@ EMPTY = "[...document.images].filter(i => i.checkVisibility() && i.complete && !
 LOADED = "[...document.images].filter(i => i.complete && i.naturalWidth).map(i => i.className)"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [name if in_all_modes(name) else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
+)
 def test_page_from_a_file_in_the_dark(browser: Any, name: str) -> None:
     """Without a server, style sheets, scripts and images load, but no light figure; and then it prints."""
     with View(browser, SITE.as_uri(), name, width=NARROW, until="load", color_scheme="dark") as view:
