@@ -23,7 +23,7 @@ from gpuguide.site.finding import (
     source_pages,
     type_names,
 )
-from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
+from gpuguide.site.look import assets, attribute_texts, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
 from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
 from gpuguide.site.records import (
@@ -57,7 +57,6 @@ PARTS = (
     change_feed,
     claims_table,
     code_links,
-    code_spans,
     cost_card,
     descriptions,
     downloads,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -44,39 +43,14 @@ SURPRISING = ("false", "misleading", "outdated", "conditional", "true")
 SHOWN = 3
 """How many claims a tutorial shows"""
 CLAIMS_PAGE = "docs/claims"
-_WITHOUT_LOOK = re.compile(
-    r' docutils container(?=")| class="reference (?:internal|external)"|(?<=headerlink) reference internal(?=")'
-)
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("claims", Claims)
     app.add_directive("all-claims", AllClaims)
-    app.add_node(whole_code, html=(open_code, close_code))
     app.add_node(verdict_filter, html=(open_filter, close_filter))
     app.add_js_file("unfold.js", defer="defer")
-    app.connect("html-page-context", take_off)
-
-
-def take_off(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    """Take classes off the page of all claims that give no look to anything; with them it is a tenth longer."""
-    if pagename == CLAIMS_PAGE and "body" in context:
-        context["body"] = _WITHOUT_LOOK.sub("", context["body"])
-
-
-class whole_code(nodes.General, nodes.Inline, nodes.TextElement):
-    """Code in a sentence, written as one piece: Sphinx marks up every word, which is a quarter of the claims page."""
-
-
-def open_code(translator: Any, node: whole_code) -> None:
-    """Write the beginning of the code."""
-    translator.body.append("<code>")
-
-
-def close_code(translator: Any, node: whole_code) -> None:
-    """Write the end of the code."""
-    translator.body.append("</code>")
 
 
 class verdict_filter(nodes.General, nodes.Element):
@@ -255,8 +229,6 @@ class AllClaims(_Ledger):
         title = folds.fold_title("", "", *self.heard(claim))
         content += self.parse_text_to_nodes(worded(ledger.right, claim))
         content += nodes.container("", *self.known(claim), classes=["gg-how"])
-        for code in list(content.findall(nodes.literal)):
-            code.replace_self(whole_code("", code.astext()))
         if claim.taught and claim.taught != self.usual:
             settled: list[Node] = [nodes.Text("Settled in "), self.page(f"tutorials/{claim.taught}"), nodes.Text(". ")]
             content += nodes.paragraph("", "", *settled, address)

@@ -1,7 +1,7 @@
-"""The lint for pages: what CONTRIBUTING asks of a tutorial and of a page, as rules.
+"""The lint for pages: what a tutorial and a page must have, as rules.
 
 ``python -m gpuguide.site.checks.page_lint`` looks at all pages, and names file, line and remedy of each thing that it
-finds. ``--rules`` lists the rules.
+finds. ``--help`` lists the rules.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Rules for the form of a page: the answer first, a drawing, twenty-five minutes, and no fold beside a fold."""
+"""Rules for the form of a page: the answer first, a drawing, and twenty-five minutes."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
 
 from gpuguide.site.checks.page_lint.rules import Found, rule
 from gpuguide.site.checks.page_lint.source import Source
-from gpuguide.site.pages import markdown_source, reading
-from gpuguide.site.pages.page_source import CodeCell
+from gpuguide.site.pages import reading
 
-WORDS, MINUTES = 3000, 25
+MINUTES = 25
 APART = 600
 """Words that may stand between two things to look at"""
 NEAR_THE_TOP = 400
@@ -46,15 +43,6 @@ def in_short(source: Source) -> Found:
     for cell in snippets:
         if (count := len(cell.code.strip().splitlines())) > SNIPPET_LINES:
             yield cell.line, f"The snippet has {count} lines.", f"Shorten it to {SNIPPET_LINES}."
-
-
-@rule("visible-words", tutorials_only=True)
-def visible_words(source: Source) -> Found:
-    """A page has at most 3,000 words with its folds closed; code, tables and exercises are not counted."""
-    if source.reading.words > WORDS:
-        longest, words = max(source.reading.by_section().items(), key=lambda each: each[1])
-        problem = f"The page has {source.reading.words} words, {words} of them in {longest!r}."
-        yield _line_of(source, longest), problem, f"Cut or fold until it has {WORDS}, or make it two pages."
 
 
 @rule("reading-time", tutorials_only=True)
@@ -111,42 +99,6 @@ def takeaway(source: Source) -> Found:
             yield lines[0], f"The section {title!r} does not end in a takeaway.", remedy
 
 
-@rule("folds-apart", tutorials_only=True)
-def folds_apart(source: Source) -> Found:
-    """No fold stands beside a fold; neighbouring cells that are folded become one by themselves."""
-    for (before, closes, _), (line, _, opens) in itertools.pairwise(_blocks(source)):
-        if closes and opens and not (closes == opens == "cell"):
-            yield (
-                line,
-                f"A fold stands beside the one from line {before}.",
-                "Join them, or put what leads over between.",
-            )
-
-
-def _blocks(source: Source) -> Iterator[tuple[int, str, str]]:
-    """Yield what is seen at the top level: its line, and of what kind the folds are that it ends and begins with."""
-    cells = {cell.line: cell for cell in source.cells}
-    for line, token in source.tokens:
-        if token.level or token.meta.get(markdown_source.INSIDE) or not token.map or token.type.startswith("myst_"):
-            continue
-        name = markdown_source.directive(token.info) if token.type in ("fence", "colon_fence") else ""
-        if name == "code-cell" and line in cells:
-            if {"remove-cell"} & set(cells[line].tags):
-                continue
-            yield line, *_folds_of(cells[line])
-        else:
-            yield line, "fold" * (name in ("folded", "question")), "fold" * (name == "folded")
-
-
-def _folds_of(cell: CodeCell) -> tuple[str, str]:
-    """Return whether a cell ends in a fold, and whether it begins with one."""
-    tags = set(cell.tags)
-    whole = "hide-cell" in tags
-    silent = not re.search(r"^(?:print|.*\bshow|.*\bshow_table|plotting\.\w+)\(", cell.code, re.MULTILINE)
-    ends = whole or "hide-output" in tags or ("hide-input" in tags and silent)
-    return "cell" * ends, "cell" * (whole or "hide-input" in tags)
-
-
 @rule("numbers-in-a-paragraph", tutorials_only=True, warning=True)
 def numbers_in_a_paragraph(source: Source) -> Found:
     """A paragraph has at most three numbers that are measured or have a unit; more belong into a table."""
@@ -183,8 +135,3 @@ def three_claims(source: Source) -> Found:
 def _shown(options: str) -> list[str]:
     found = re.search(r"^[ \t]*:?show:[ \t]*(.*)$", options, re.MULTILINE)
     return found[1].split() if found else []
-
-
-def _line_of(source: Source, section: str) -> int:
-    lines = source.section(section) if section else None
-    return lines[0] if lines else 1

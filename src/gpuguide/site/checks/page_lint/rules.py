@@ -37,7 +37,7 @@ class Rule:
 
     name: str
     sentence: str
-    """What it asks for, as CONTRIBUTING lists it"""
+    """What it asks for, as ``--help`` lists it"""
     check: Check
     tutorials_only: bool = False
     warning: bool = False

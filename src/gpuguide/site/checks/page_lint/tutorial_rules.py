@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gpuguide.claims import topics as known_topics
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest, machines, store
-from gpuguide.site.checks.page_lint.rules import Found, rule
+from gpuguide.site.checks.page_lint.rules import RULES, Found, Rule, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
 from gpuguide.site.execution import declared_records
 from gpuguide.site.pages import reading
@@ -38,6 +40,57 @@ EXERCISES = 3
 _USES_CEILINGS = re.compile(r"\{ceiling\}`|\bmachines\.(?:reference|machine|quoted)\(")
 """What reads records as ceilings do, without naming one"""
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
+
+
+@dataclass(frozen=True)
+class RequiredDirective:
+    """A directive that a tutorial has at a certain place."""
+
+    sentence: str
+    """What the rule asks for"""
+    directive: str
+    section: str
+    """The section that it stands in: ``""`` for above the first, ``"*"`` for any"""
+    problem: str
+    remedy: str
+    is_needed: Callable[[Source], bool] = lambda source: True
+
+    def check(self, source: Source) -> Found:
+        """Yield a finding if the directive is needed and not in its place."""
+        first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines))
+        places = {"": (0, first), "*": (0, len(source.lines) + 1)}
+        lines = places.get(self.section) or source.section(self.section)
+        if lines is None or not self.is_needed(source):
+            return  # another rule says that the section is missing
+        if not any(found.name == self.directive and lines[0] < found.line < lines[1] for found in source.directives):
+            yield max(lines[0], 1), self.problem, self.remedy
+
+
+DIRECTIVES = {
+    "cost-card": RequiredDirective(
+        "A cost card, which becomes the line under the title, stands before the first section.",
+        "cost-card",
+        "",
+        "The page has no cost card.",
+        "Put ```{cost-card} and ``` below the first sentence.",
+    ),
+    "claims": RequiredDirective(
+        "Claims checked shows rows of the ledger.",
+        "claims",
+        "Claims checked",
+        "The section shows no claim.",
+        "Add ```{claims} TOPIC and ```.",
+    ),
+    "your-records": RequiredDirective(
+        "A tutorial with benchmarks has the place where a reader's own records are compared.",
+        "your-records",
+        "*",
+        "A reader's own records are compared nowhere.",
+        "Put ```{your-records} and ``` below the figures.",
+        lambda source: bool(source.page.benchmarks),
+    ),
+}
+RULES.update({name: Rule(name, each.sentence, each.check, tutorials_only=True) for name, each in DIRECTIVES.items()})
 
 
 @rule("file-name", tutorials_only=True)
@@ -120,14 +173,6 @@ def opening(source: Source) -> Found:
         yield line, "The title is not followed by one sentence.", "Say what the reader will do in one; the rest below."
 
 
-@rule("cost-card", tutorials_only=True)
-def cost_card(source: Source) -> Found:
-    """A cost card, which becomes the line under the title, stands before the first section."""
-    first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines))
-    if not any(found.name == "cost-card" and found.line < first for found in source.directives):
-        yield 1, "The page has no cost card.", "Put ```{cost-card} and ``` below the first sentence."
-
-
 @rule("skeleton", tutorials_only=True)
 def skeleton(source: Source) -> Found:
     """The sections are In short to Further reading, as the skeleton lists them; others may stand between them."""
@@ -155,21 +200,6 @@ def equality(source: Source) -> Found:
 def is_seen(cell: CodeCell) -> bool:
     """Return whether a reader sees a cell, folded or not."""
     return "remove-cell" not in cell.tags
-
-
-@rule("claims", tutorials_only=True)
-def claims(source: Source) -> Found:
-    """Claims checked shows rows of the ledger."""
-    lines = source.section("Claims checked")
-    if lines and not any(lines[0] < found.line < lines[1] and found.name == "claims" for found in source.directives):
-        yield lines[0], "The section shows no claim.", "Add ```{claims} TOPIC and ```."
-
-
-@rule("your-records", tutorials_only=True)
-def your_records(source: Source) -> Found:
-    """A tutorial with benchmarks has the place where a reader's own records are compared."""
-    if source.page.benchmarks and not any(found.name == "your-records" for found in source.directives):
-        yield 1, "A reader's own records are compared nowhere.", "Put ```{your-records} and ``` below the figures."
 
 
 @rule("exercises", tutorials_only=True)
