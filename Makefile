@@ -30,7 +30,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help site page serve test test-library test-site test-thoroughly lint release-check lighthouse measure browser clean distclean
+.PHONY: help site page serve test test-library test-site test-thoroughly lint release-check measure browser clean distclean
 
 help: ## List the targets
 	@echo "gpuguide: make TARGET"
@@ -74,10 +74,6 @@ lint: $(READY) ## Check style and types, and the pages' rules
 release-check: ## List what stands in the way of a release: stale records, claims that fail, pages and cells not run
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
 	@GPUGUIDE_RECORDS= $(BIN)/python -m gpuguide.site.checks.release _build/html
-
-lighthouse: ## Have Lighthouse look at the built site and keep what it says for the page Status; needs Node.js and Chromium
-	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
-	$(BIN)/python -m gpuguide.site.checks.lighthouse _build/html
 
 measure: $(READY) ## Measure this machine's GPU; stopped, it goes on where it was: make measure B="ceilings"
 	@$(BIN)/gpuguide doctor || true

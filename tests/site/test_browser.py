@@ -304,6 +304,15 @@ def test_page(browser: Any, address: str, name: str, request: pytest.FixtureRequ
             assert view.page.evaluate(WITHOUT_SCRIPTS) == {"formulas": 0, "stuck": []}
 
 
+@pytest.mark.parametrize("name", ["index.html", EXAMPLE, "docs/claims.html"])
+def test_the_first_view_on_a_phone_is_small_and_stands_still(browser: Any, address: str, name: str) -> None:
+    """On a wide screen, each page is asked the same when it is opened for all else."""
+    with View(browser, address, name, width=NARROW) as view:
+        assert view.transferred() <= FIRST_VIEW
+        assert len(view.responses) <= REQUESTS
+        assert view.page.evaluate("shifted") < SHIFT
+
+
 SEEN_EARLY = """performance.getEntriesByName("first-contentful-paint")[0].startTime
     < performance.getEntriesByType("navigation")[0].responseEnd"""
 """Whether something was drawn before all of the page was there"""
