@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest, machines, store
+from gpuguide.measure.digest import equivalent, remembered
 from gpuguide.site.execution import declared_records, installed, page_gpus
 from gpuguide.site.execution.faults import naming
 from gpuguide.site.pages import page_source
@@ -83,8 +84,15 @@ def page_digest(page: page_source.Page) -> str:
     for name in read_by(page):
         for path in store.record_files(name):
             mine = not path.is_relative_to(store.published_folder())
-            total.update(f"{path.parent.name} {'own' * mine} {store.load(path).stale}".encode() + path.read_bytes())
+            total.update(f"{path.parent.name} {'own' * mine} {is_stale(path)}".encode() + path.read_bytes())
     return total.hexdigest()[:16]
+
+
+def is_stale(path: Path) -> bool:
+    """Return whether a record is stale; remembered between builds, because to read all records takes seconds."""
+    judged_by = (path, digest.PACKAGE_FOLDER / "records" / equivalent.FILE)
+    states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in judged_by if file.exists()]
+    return bool(remembered.answer(f"stale {path} {states}", lambda: store.load(path).stale))
 
 
 def read_by(page: page_source.Page) -> list[str]:

@@ -32,6 +32,7 @@ def connect(app: Sphinx) -> None:
     app.connect("env-before-read-docs", note_reading)
     app.connect("env-get-updated", pages_that_show_others)
     app.connect("env-purge-doc", forget)
+    app.connect("build-finished", note_build, priority=999)
 
 
 def note_record(env: BuildEnvironment, record: Record) -> None:
@@ -102,6 +103,35 @@ def changed_pages(
 def note_reading(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
     """Remember whether any page is read in this build."""
     vars(app)["gpuguide_pages_read"] = bool(docnames)
+    if docnames:
+        note_of_build(app).unlink(missing_ok=True)
+
+
+def note_of_build(app: Sphinx) -> Path:
+    """Return where the pages and records of the last build are noted."""
+    return Path(app.doctreedir, "last-build.txt")
+
+
+def pages_and_records(app: Sphinx) -> str:
+    """Return a digest of which pages there are, and of the published records."""
+    pages = "\n".join(sorted(app.env.found_docs))
+    return hashlib.sha256(f"{pages}\n{content(store.published_folder())}".encode()).hexdigest()
+
+
+def is_nothing_new(app: Sphinx) -> bool:
+    """Return whether no page was read, and pages and records are those of the last build, which got to its end."""
+    note = note_of_build(app)
+    return (
+        not vars(app).get("gpuguide_pages_read", True)
+        and note.exists()
+        and note.read_text(encoding="utf-8") == pages_and_records(app)
+    )
+
+
+def note_build(app: Sphinx, exception: Exception | None) -> None:
+    """Note the pages and records of a build that got to its end."""
+    if exception is None:
+        note_of_build(app).write_text(pages_and_records(app), encoding="utf-8")
 
 
 def pages_that_show_others(app: Sphinx, env: BuildEnvironment) -> list[str]:

@@ -20,6 +20,7 @@ from docutils import nodes
 
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
+from gpuguide.site.execution import watching
 from gpuguide.site.finding import glossary_links, search_places
 from gpuguide.site.finding.search_places import Place
 from gpuguide.site.records import hardware_table
@@ -105,8 +106,11 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the list beside the script that reads it."""
     if exception is not None or app.builder.format != "html":
         return
-    text = script(entries(app), words()["same"])
     target = Path(app.outdir) / "_static" / FILE
+    newer = target.exists() and target.stat().st_mtime > WORDS.stat().st_mtime
+    if newer and watching.is_nothing_new(app):
+        return
+    text = script(entries(app), words()["same"])
     if not target.exists() or target.read_text(encoding="utf-8") != text:
         target.write_text(text, encoding="utf-8", newline="\n")
 

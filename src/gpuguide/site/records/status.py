@@ -280,8 +280,11 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the status of all pages and records to ``status.json``, for the check before a release."""
     if exception is not None or app.builder.format != "html":
         return
+    target = Path(app.outdir, FILE)
+    if watching.is_nothing_new(app) and target.exists():
+        return
     content = contents(page_statuses(app.env), store.published_records())
-    Path(app.outdir, FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def contents(statuses: Iterable[PageStatus], records: Iterable[Record]) -> dict[str, Any]:
