@@ -281,7 +281,7 @@ def test_what_an_extra_brings_stands_in_the_project(repository: Path) -> None:
 def digest_of_notebook(name: str) -> str:
     """Return a digest of a notebook's code and outputs, and of all that the code uses."""
     page = page_source.read(source(name))
-    with page_gpus.speaking(page):
+    with page_gpus.use_gpu_of(page):
         used = page_digests.page_digest(page)
     held = [(cell.source, cell.outputs) for cell in code(name)[1:]]  # the first installs gpuguide
     return hashlib.sha256(f"{used}\n{held!r}".encode()).hexdigest()

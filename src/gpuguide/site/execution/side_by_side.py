@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.site.execution import cell_faults, kernels, outputs_cache
-from gpuguide.site.execution.cell_faults import CellFault
+from gpuguide.site.execution.cell_faults import CellError
 
 ROOM = 1_500_000_000
 """Memory that must be available, in bytes, to run one page more: what the largest of today's pages takes, and some"""
@@ -130,14 +130,14 @@ async def run_and_keep(job: Job, cache: Any, say: Callable[..., None]) -> None:
     except Exception as error:
         message = next(iter(str(error).splitlines()), "")
         details = "".join(traceback.format_exception(error))
-        fault = CellFault(0, "", 0, f"{type(error).__name__}: {message}", details)
+        fault = CellError(0, "", 0, f"{type(error).__name__}: {message}", details)
     if fault is None:
         say(page=job.name, seconds=seconds)
     else:
         say(page=job.name, fault=fault.as_json())
 
 
-async def run(notebook: Any, job: Job) -> tuple[CellFault | None, float]:
+async def run(notebook: Any, job: Job) -> tuple[CellError | None, float]:
     """Run the cells of a page in a kernel and a folder of its own; return what is wrong, if anything is, and the time.
 
     The time counts from when the kernel is ready, whoever imported the libraries for it.
@@ -162,7 +162,7 @@ async def run(notebook: Any, job: Job) -> tuple[CellFault | None, float]:
     with tempfile.TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True) as place:
         folder = Path(place) / "page"
         folder.mkdir()
-        kernel = kernels.Kernel(folder, job.settings)
+        kernel = kernels.PageKernel(folder, job.settings)
         client = NotebookClient(
             notebook,
             km=kernel.manager,
@@ -176,11 +176,11 @@ async def run(notebook: Any, job: Job) -> tuple[CellFault | None, float]:
         try:
             await client.async_execute()
         except CellExecutionError as error:
-            fault = cell_faults.raised(*cell(), error)
+            fault = cell_faults.describe_exception(*cell(), error)
         except CellTimeoutError:
-            fault = cell_faults.too_slow(*cell(), job.timeout)
+            fault = cell_faults.describe_timeout(*cell(), job.timeout)
         except DeadKernelError:
-            fault = cell_faults.died(*cell(), kernel.exit_status())
+            fault = cell_faults.describe_death(*cell(), kernel.exit_status())
         finally:
             kernel.end()
     return fault, time.perf_counter() - began

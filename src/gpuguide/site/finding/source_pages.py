@@ -42,7 +42,7 @@ def connect(app: Sphinx) -> None:
 def wait_for_names(app: Sphinx, config: object) -> None:
     """Listen to viewcode, on a site that uses it."""
     if EVENT in app.events.events:
-        app.connect(EVENT, defining_module)
+        app.connect(EVENT, find_defining_module)
 
 
 def renew(app: Sphinx) -> list[Any]:
@@ -89,7 +89,7 @@ def put_back(app: Sphinx, exception: Exception | None) -> None:
         vars(app.env)[MODULES] = vars(app)["gpuguide_viewcode_modules"]
 
 
-def defining_module(app: Sphinx, module: str, name: str) -> str:
+def find_defining_module(app: Sphinx, module: str, name: str) -> str:
     """Return the module that defines a name, or the one under which it is described."""
     found = definition(f"{module}.{name}")
     return found.module if found else module

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpuguide.site.checks.page_lint.rules import Found, rule
-from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.checks.page_lint.rules import Findings, rule
+from gpuguide.site.checks.page_lint.source import LintedPage
 from gpuguide.site.pages import reading
 
 MINUTES = 25
@@ -24,7 +24,7 @@ _WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|
 
 
 @rule("in-short", tutorials_only=True)
-def in_short(source: Source) -> Found:
+def in_short(source: LintedPage) -> Findings:
     """`In short` is the first section: an answer of at most 120 words, a figure or table, a snippet of 12 lines."""
     lines = source.section(IN_SHORT)
     first = next((heading for heading in source.headings if heading.level == 2), None)
@@ -46,7 +46,7 @@ def in_short(source: Source) -> Found:
 
 
 @rule("reading-time", tutorials_only=True)
-def reading_time(source: Source) -> Found:
+def reading_time(source: LintedPage) -> Findings:
     """A page is read in at most 25 minutes: 200 words a minute, and 5 seconds a line of code."""
     found = source.reading
     if found.minutes > MINUTES:
@@ -55,7 +55,7 @@ def reading_time(source: Source) -> Found:
 
 
 @rule("something-to-look-at", tutorials_only=True)
-def something_to_look_at(source: Source) -> Found:
+def something_to_look_at(source: LintedPage) -> Findings:
     """A drawing, a figure or a table stands at least every 600 words."""
     words, begin = 0, 1
     for part in source.reading.parts:
@@ -69,7 +69,7 @@ def something_to_look_at(source: Source) -> Found:
 
 
 @rule("drawing", tutorials_only=True)
-def drawing(source: Source) -> Found:
+def drawing(source: LintedPage) -> Findings:
     """A drawing of what moves or happens stands within two screens of the top, before the first formula."""
     words = 0
     for part in source.reading.parts:
@@ -85,7 +85,7 @@ def drawing(source: Source) -> Found:
 
 
 @rule("takeaway", tutorials_only=True)
-def takeaway(source: Source) -> Found:
+def takeaway(source: LintedPage) -> Findings:
     """Each section that teaches ends in a takeaway: one sentence set apart."""
     takeaways = [found.line for found in source.directives if found.name == "takeaway"]
     for title in source.reading.by_section():
@@ -100,7 +100,7 @@ def takeaway(source: Source) -> Found:
 
 
 @rule("numbers-in-a-paragraph", tutorials_only=True, warning=True)
-def numbers_in_a_paragraph(source: Source) -> Found:
+def numbers_in_a_paragraph(source: LintedPage) -> Findings:
     """A paragraph has at most three numbers that are measured or have a unit; more belong into a table."""
     lines = source.section(IN_SHORT) or (0, 0)
     lists = 0
@@ -120,18 +120,18 @@ def numbers_in_a_paragraph(source: Source) -> Found:
 
 
 @rule("three-claims", tutorials_only=True)
-def three_claims(source: Source) -> Found:
+def three_claims(source: LintedPage) -> Findings:
     """Claims checked shows the three most surprising claims, which the page names; the others are one link away."""
     lines = source.section("Claims checked")
     if lines is None:
         return  # another rule says so
     found = [each for each in source.directives if each.name == "claims" and lines[0] < each.line < lines[1]]
-    named = [name for each in found for name in _shown(each.options)]
+    named = [name for each in found for name in _list_shown_claims(each.options)]
     if len(named) != CLAIMS:
         remedy = "Name three in the option of one directive: :show: ONE-ID ANOTHER-ID A-THIRD-ID."
         yield lines[0], f"The page chooses {len(named)} claims.", remedy
 
 
-def _shown(options: str) -> list[str]:
+def _list_shown_claims(options: str) -> list[str]:
     found = re.search(r"^[ \t]*:?show:[ \t]*(.*)$", options, re.MULTILINE)
     return found[1].split() if found else []

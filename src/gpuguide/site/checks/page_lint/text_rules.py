@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from gpuguide.site.checks import hand_typed
-from gpuguide.site.checks.page_lint.rules import Found, rule
-from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.checks.page_lint.rules import Findings, rule
+from gpuguide.site.checks.page_lint.source import LintedPage
 from gpuguide.site.pages import markdown_source
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ _APART = re.compile(r"[0-9][ \u00a0]%(?![\w(])")
 
 
 @rule("hand-typed")
-def typed_measurements(source: Source) -> Found:
+def typed_measurements(source: LintedPage) -> Findings:
     """A measured number is looked up with a role and never typed."""
     for line, text, remedy in hand_typed.hand_typed(source.path):
         yield line, f"{text!r} is typed by hand.", f"Instead, {remedy}."
 
 
 @rule("one-line-paragraph")
-def one_line_paragraph(source: Source) -> Found:
+def one_line_paragraph(source: LintedPage) -> Findings:
     """A paragraph is one line of the source, so that a change shows what changed."""
     terms = [
         range(found.line, found.line + found.content.count("\n") + 2)
@@ -47,7 +47,7 @@ def one_line_paragraph(source: Source) -> Found:
 
 
 @rule("plain-words")
-def plain_words(source: Source) -> Found:
+def plain_words(source: LintedPage) -> Findings:
     """No hype, no emoji, and no word that tells readers how easy they must find it."""
     for line, children in source.inlines:
         for offset, text in _texts(children):
@@ -56,7 +56,7 @@ def plain_words(source: Source) -> Found:
 
 
 @rule("percent")
-def percent(source: Source) -> Found:
+def percent(source: LintedPage) -> Findings:
     """A percent sign stands at its number, as in 88%, on all pages alike."""
     for line, children in source.inlines:
         before = ""
@@ -68,7 +68,7 @@ def percent(source: Source) -> Found:
 
 
 @rule("raw-html")
-def raw_html(source: Source) -> Found:
+def raw_html(source: LintedPage) -> Findings:
     """No page holds HTML, which no notebook could show as the site does."""
     for line, token in source.tokens:
         parts = [token] if token.type == "html_block" else (token.children or [])
@@ -83,7 +83,7 @@ def raw_html(source: Source) -> Found:
 
 
 @rule("code-block")
-def code_block(source: Source) -> Found:
+def code_block(source: LintedPage) -> Findings:
     """Code that is not run names its language, and a code cell stands at the top level, where it is executed."""
     for line, token in source.tokens:
         if token.type == "fence" and not token.info.strip():
