@@ -171,7 +171,7 @@ def overview_cell(gpu: datasheet.Gpu, key: str, measured: list[Amount]) -> list[
 def format_in_column(value: float, unit: str) -> str:
     """Write an amount in the unit of its column, without it.
 
-    >>> format_in_column(4.8e12, "B/s"), in_column(1979e12, "FLOP/s"), in_column(141e9, "B")
+    >>> format_in_column(4.8e12, "B/s"), format_in_column(1979e12, "FLOP/s"), format_in_column(141e9, "B")
     ('4.80', '1,979', '141')
     """
     scale, _ = COLUMNS[unit]
