@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 LOCKED := $(VENV)/.lock-installed
 READY := $(VENV)/.installed
 BUILD = $(BIN)/python -m gpuguide.site.build
+# A process computes on one core. Tests of a file are one process's unless they are marked `apart`.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
 INSTALL = $(BIN)/python src/gpuguide/site/build/install.py
 
 # Dates and ages on the pages count from the last commit, so that two builds of one commit are identical.
@@ -28,7 +30,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help site page serve test test-thoroughly lint release-check lighthouse measure browser clean distclean
+.PHONY: help site page serve test test-library test-site test-thoroughly lint release-check measure browser clean distclean
 
 help: ## List the targets
 	@echo "gpuguide: make TARGET"
@@ -52,8 +54,13 @@ test: ## Run all tests, the built site's included: make test T="tests/measure"
 	@# The tests look at the site of the published records, not at a reader's own.
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
 	@$(BIN)/python tests/find_browser.py
-	@# A process computes on one core. Tests of a file are one process's unless they are marked `apart`.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup $(T)
+	$(PYTEST) $(T)
+
+test-library: $(READY) ## Run the tests that need no site
+	$(PYTEST) --ignore tests/site $(T)
+
+test-site: ## Build the site and run its tests
+	@$(MAKE) --no-print-directory test T="tests/site $(T)"
 
 test-thoroughly: ## Run all tests with many random examples, and every script and notebook with other parameters
 	@$(MAKE) --no-print-directory test T="--thorough $(T)"
@@ -67,10 +74,6 @@ lint: $(READY) ## Check style and types, and the pages' rules
 release-check: ## List what stands in the way of a release: stale records, claims that fail, pages and cells not run
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
 	@GPUGUIDE_RECORDS= $(BIN)/python -m gpuguide.site.checks.release _build/html
-
-lighthouse: ## Have Lighthouse look at the built site and keep what it says for the page Status; needs Node.js and Chromium
-	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site
-	$(BIN)/python -m gpuguide.site.checks.lighthouse _build/html
 
 measure: $(READY) ## Measure this machine's GPU; stopped, it goes on where it was: make measure B="ceilings"
 	@$(BIN)/gpuguide doctor || true

@@ -58,6 +58,7 @@ if only := os.environ.get("GPUGUIDE_PAGE"):
 # --- API reference ----------------------------------------------------------------------------------------
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as written: the value of a path is one of the machine that builds
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False

@@ -27,7 +27,7 @@ class Environment:
         """The interpreter."""
         return self.root / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
-    def run(self, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, folder: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run Python in a folder, without a network and without what the tests' own environment sets."""
         kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
         settings = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1"}
@@ -36,6 +36,7 @@ class Environment:
             [str(self.python), *arguments],
             cwd=folder,
             env={**kept, **settings},
+            input=stdin,
             capture_output=True,
             text=True,
             check=False,

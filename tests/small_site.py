@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +32,8 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = "_build/.jupyter_cache"
 nb_execution_timeout = 600
 """
+DIGESTS = Path("_build", "doctrees", "source.json")
+"""Where a site built as ``make site`` does it keeps what it has found out about the library's source"""
 FRONT = """---
 gpuguide:
   benchmarks: [{benchmarks}]
@@ -145,9 +151,9 @@ class Project:
 
     def command(self, *options: str) -> Build:
         """Build the site as ``make site`` does."""
-        started = self.start_command(*options)
-        output, _ = started.communicate()
-        return Build(started.returncode, output)
+        count("builds of small sites")
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "GPUGUIDE_RECORDS": ""}
+        return self._run("gpuguide.site.build", [*options], environment)
 
     def build(
         self, *, own: bool = False, own_folder: str | None = None, settings: Mapping[str, str] | None = None
@@ -164,9 +170,61 @@ class Project:
             "NO_COLOR": "1",
         }
         options = [f"-D{name}={value}" for name, value in (settings or {}).items()]
-        command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", *options, ".", "_build/html"]
-        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
-        return Build(done.returncode, done.stdout + done.stderr)
+        arguments = ["-b", "html", "-d", "_build/doctrees", "-W", "--keep-going", *options, ".", "_build/html"]
+        return self._run("sphinx", arguments, environment)
+
+    def _run(self, module: str, arguments: list[str], environment: dict[str, str]) -> Build:
+        """Run a module in a process of its own: a fork of one that has imported Sphinx, where that is safe."""
+        self._take_digests()
+        if sys.platform == "linux":
+            build = _run_in_fork(module, arguments, environment, self.root)
+        else:
+            command = [sys.executable, "-m", module, *arguments]
+            done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+            build = Build(done.returncode, done.stdout + done.stderr)
+        self._leave_digests()
+        return build
+
+    def _take_digests(self) -> None:
+        """Take over what an earlier site of this process has found out about the library, which is a copy of it."""
+        digests = self.root / DIGESTS
+        if not digests.exists() and _digests().exists() and not digests.parent.is_symlink():
+            digests.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(_digests(), digests)
+
+    def _leave_digests(self) -> None:
+        digests = self.root / DIGESTS
+        if digests.exists() and not _digests().exists():
+            shutil.copy(digests, _digests())
+
+
+@functools.cache
+def _digests() -> Path:
+    """Return where this process keeps what its first site has found out about the library."""
+    folder = tempfile.mkdtemp(prefix="digests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / DIGESTS.name
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    program = Path(__file__).with_name("build_server.py")
+    server = subprocess.Popen(
+        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    atexit.register(server.kill)
+    return server
+
+
+def _run_in_fork(module: str, arguments: list[str], environment: dict[str, str], folder: Path) -> Build:
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as log:
+        job = {"module": module, "arguments": arguments, "environment": environment}
+        server.stdin.write(json.dumps({**job, "folder": str(folder), "log": log.name}) + "\n")
+        status = int(server.stdout.readline())
+        return Build(status, log.read())
 
 
 def start(root: Path) -> Project:

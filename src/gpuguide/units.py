@@ -97,6 +97,8 @@ def format_quantity(value: float, unit: str, digits: int = 3) -> str:
     digits : int
         Significant digits.
 
+    Examples
+    --------
     >>> format_quantity(7.096e14, "FLOP/s"), format_quantity(1.12e-5, "s"), format_quantity(2**26, "B")
     ('710 TFLOP/s', '11.2 µs', '64 MiB')
     """

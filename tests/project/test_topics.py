@@ -13,7 +13,7 @@ from rooms import MAY_IMPORT, PACKAGE, modules, room
 from gpuguide import claims
 from gpuguide.measure import digest
 from gpuguide.site.pages import page_source
-from gpuguide.site.pages.page_source import Page
+from gpuguide.site.pages.page_source import PageSource
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {"inputs"}
@@ -34,7 +34,7 @@ def names_in(folder: Path) -> set[str]:
     return {slug(name) for name in (files | folders) - {"__init__", "conftest"}}
 
 
-def pages() -> dict[str, Page]:
+def pages() -> dict[str, PageSource]:
     """Return the pages that name topics or benchmarks, or should."""
     paths = [*ROOT.glob("tutorials/*.md"), *ROOT.glob("docs/*.md")]
     return {path.stem: page_source.read(path.read_text(encoding="utf-8")) for path in paths}

@@ -243,6 +243,8 @@ def copies_that_fit(groups: int, shared: int) -> int:
     shared : int
         Bytes of shared memory that a block may have.
 
+    Examples
+    --------
     >>> [copies_that_fit(groups, 232448) for groups in (10, 1000, 10_000, 100_000)]
     [32, 16, 1, 0]
     """

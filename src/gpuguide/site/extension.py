@@ -23,7 +23,7 @@ from gpuguide.site.finding import (
     source_pages,
     type_names,
 )
-from gpuguide.site.look import assets, attribute_texts, code_spans, mathematics, social_preview, stylesheet
+from gpuguide.site.look import assets, attribute_texts, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
 from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
 from gpuguide.site.records import (
@@ -34,7 +34,6 @@ from gpuguide.site.records import (
     figures,
     hardware_table,
     landing,
-    lighthouse_table,
     numbers,
     record_downloads,
     record_list,
@@ -57,7 +56,6 @@ PARTS = (
     change_feed,
     claims_table,
     code_links,
-    code_spans,
     cost_card,
     descriptions,
     downloads,
@@ -68,7 +66,6 @@ PARTS = (
     hardware_table,
     landing,
     library_code,
-    lighthouse_table,
     mathematics,
     not_found,
     numbers,

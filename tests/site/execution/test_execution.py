@@ -123,7 +123,7 @@ def test_undeclared_records_are_found_in_the_source() -> None:
     codes = [*(f"read({name!r})" for name in names), "%magic\nread(", "read('copy-size')"]
     source = front + "".join(map(cell, codes))
     lines = source.splitlines()
-    found = [(lines[line - 1], name) for line, name in declared_records.undeclared(source)]
+    found = [(lines[line - 1], name) for line, name in declared_records.find_undeclared(source)]
     assert found == [
         ("read('copy-size')", "copy-size"),
         ("read('copy-size/copy:bandwidth')", "copy-size"),
@@ -136,7 +136,7 @@ def test_a_page_that_declares_ceilings_is_one_of_all_records_that_they_are_taken
 ) -> None:
     (tmp_path / synthetic.OTHER[0]).mkdir()
     monkeypatch.setattr(store, "folders", lambda: [tmp_path])
-    pages = [page_source.Page(executed=True, benchmarks=(name,)) for name in ("ceilings", "copy-size")]
+    pages = [page_source.PageSource(executed=True, benchmarks=(name,)) for name in ("ceilings", "copy-size")]
     before = [page_digests.page_digest(page) for page in pages]
     made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), synthetic.OTHER)
     records.write(replace(made, benchmark="memory-hierarchy"), tmp_path / synthetic.OTHER[0] / "memory-hierarchy.json")
@@ -149,7 +149,7 @@ def test_a_page_of_which_only_another_gpu_has_a_record_is_named(
 ) -> None:
     monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
     monkeypatch.setattr(store, "reference_device", lambda: "nvidia-b200")
-    page = page_source.Page(executed=True, benchmarks=("copy-size",))
+    page = page_source.PageSource(executed=True, benchmarks=("copy-size",))
     for devices, says in (
         ([], "published on nvidia-b200. Measure"),
         ([synthetic.OTHER], "published on nvidia-b200, only on nvidia-h200."),

@@ -14,7 +14,7 @@ from gpuguide.site.execution import installed, page_digests
 from gpuguide.site.pages import page_source
 
 
-def page(code: str) -> page_source.Page:
+def page(code: str) -> page_source.PageSource:
     return page_source.read(
         "---\nkernelspec:\n  display_name: Python 3\n  name: python3\n---\n\n# Page\n\n"
         f"```{{code-cell}} ipython3\n{code}\n```\n"
@@ -45,8 +45,8 @@ def write(folder: Path, name: str, version: str, more: str = "") -> None:
 
 
 def forget() -> None:
-    installed._installed.cache_clear()
-    installed._by_import.cache_clear()
+    installed._get_distribution.cache_clear()
+    installed._map_imports_to_packages.cache_clear()
 
 
 def test_a_page_runs_again_with_another_version_of_what_it_imports_and_of_what_that_needs(packages: Path) -> None:

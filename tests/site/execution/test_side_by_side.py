@@ -46,6 +46,15 @@ def test_no_more_pages_run_at_a_time_than_allowed(monkeypatch: pytest.MonkeyPatc
     assert watched.said == []
 
 
+def test_the_page_with_most_code_begins_where_no_time_is_known() -> None:
+    jobs = [
+        Job(str(lines), f"/{lines}.md", {"cells": [{"cell_type": "code", "source": lines * "x\n"}]}, 1.0)
+        for lines in (2, 9, 5)
+    ]
+    assert [job.name for job in side_by_side.longest_first(jobs, {})] == ["9", "5", "2"]
+    assert [job.name for job in side_by_side.longest_first(jobs, {"/9.md": 3.0})] == ["5", "2", "9"]
+
+
 def test_one_page_at_a_time_runs_while_memory_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     watched = Watched(monkeypatch, memory=side_by_side.ROOM - 1)
     watched.run(str(tmp_path), 5)

@@ -11,14 +11,14 @@ from bs4 import BeautifulSoup
 from small_site import Project, start
 
 from gpuguide.site.finding import change_feed
-from gpuguide.site.finding.change_feed import Change
+from gpuguide.site.finding.change_feed import FeedEntry
 
 pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
 
 ADDRESS = "https://example.org/guide/"
 ATOM = "{http://www.w3.org/2005/Atom}"
-NEW = Change(datetime.date(2026, 2, 1), "Copies & sums", "copies-sums", "<p>1 &lt; 2</p>")
-OLD = Change(datetime.date(2026, 1, 31), "A beginning", "a-beginning", "<p>All.</p>")
+NEW = FeedEntry(datetime.date(2026, 2, 1), "Copies & sums", "copies-sums", "<p>1 &lt; 2</p>")
+OLD = FeedEntry(datetime.date(2026, 1, 31), "A beginning", "a-beginning", "<p>All.</p>")
 LOG = """
 What changed.
 

@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 from sphinx.highlighting import PygmentsBridge
 
-from gpuguide.site.finding.code_links import names_in, where_described, with_links
+from gpuguide.site.finding.code_links import add_links, names_in, where_described
 from gpuguide.site.finding.code_names import Reader, definition
 
 RECORD = "gpuguide.measure.records.record.Record"
@@ -96,7 +96,7 @@ def test_links_stand_around_the_longest_names_and_change_no_text() -> None:
     """)
     highlighted = PygmentsBridge("html").highlight_block(source, "python")
     uses = names_in(source, Reader())
-    linked = with_links(highlighted, {use: f"#{use.name}" for use in uses})
+    linked = add_links(highlighted, {use: f"#{use.name}" for use in uses})
     page, before = (BeautifulSoup(text, "html.parser") for text in (linked, highlighted))
     assert page.get_text() == before.get_text()
     links = [(link.get_text(), str(link["href"])) for link in page.select("a")]

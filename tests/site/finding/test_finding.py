@@ -10,14 +10,11 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from bs4 import BeautifulSoup
 from small_site import Project, cell, start
-
-from gpuguide.site.checks import lighthouse
 
 pytestmark = pytest.mark.random_order(disabled=True)  # later tests change the site that all of them share
 
@@ -316,38 +313,3 @@ def test_every_page_of_names_says_which_tutorials_use_them() -> None:
     assert pages
     for page in pages:
         assert parsed(page).select_one("article > section > p.gg-used-in"), page.name
-
-
-def test_what_lighthouse_said_holds_the_bars() -> None:
-    kept = json.loads((ROOT / lighthouse.FILE).read_text(encoding="utf-8"))
-    assert list(kept["pages"]) == list(lighthouse.PAGES), "run `make lighthouse`"
-    for page, devices in kept["pages"].items():
-        assert {*devices["desktop"]} == {*lighthouse.CATEGORIES}
-        assert min(devices["desktop"].values()) >= 95, page
-        assert devices["mobile"]["performance"] >= 88, page
-
-
-SHIFTS = """(() => {
-    window.shifted = 0;
-    new PerformanceObserver(list => list.getEntries().forEach(entry => { window.shifted += entry.value; }))
-        .observe({type: "layout-shift", buffered: true});
-})()"""
-
-
-@built
-@pytest.mark.browser
-@pytest.mark.slow
-def test_the_first_view_on_a_phone_is_small_and_stands_still(browser: Any) -> None:
-    """On a wide screen, each page is asked the same when it is opened for all else."""
-    heaviest = sorted(SITE.glob("[dt]*/*.html"), key=lambda path: path.stat().st_size)[-6:]
-    with lighthouse.served(SITE) as address:
-        for name in ["index.html", *(path.relative_to(SITE).as_posix() for path in heaviest)]:
-            context = browser.new_context(viewport={"width": 390, "height": 900})
-            page, sizes = context.new_page(), []
-            page.on("requestfinished", lambda request, sizes=sizes: sizes.append(len(request.response().body())))
-            page.add_init_script(SHIFTS)
-            page.goto(f"{address}/{name}", wait_until="networkidle")
-            assert len(sizes) <= 30, name
-            assert sum(sizes) <= 1.0e6, name  # before compression
-            assert page.evaluate("shifted") < 0.05, name
-            context.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuguide.site.finding.search_entries import KINDS, Entry, beginning, script
+from gpuguide.site.finding.search_entries import KINDS, Entry, script, shorten
 from gpuguide.site.finding.search_places import CALCULATOR, CLAIM, FIGURE, SECTION, read
 
 PAGE = """<body><nav>Around the page</nav><article class="bd-article"><section id="a-page"><h1>A page</h1>
@@ -66,6 +66,6 @@ def test_a_row_of_the_list_ends_with_its_last_text() -> None:
 
 
 def test_a_beginning_is_whole_sentences_or_whole_words() -> None:
-    assert beginning("") == ""
-    assert beginning("One sentence. Another one. And " + 40 * "so on ") == "One sentence. Another one."
-    assert beginning(60 * "word ").endswith("word …")
+    assert shorten("") == ""
+    assert shorten("One sentence. Another one. And " + 40 * "so on ") == "One sentence. Another one."
+    assert shorten(60 * "word ").endswith("word …")

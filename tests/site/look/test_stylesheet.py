@@ -39,11 +39,11 @@ built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run
     ],
 )
 def test_a_rule_stays_if_its_classes_are_used(text: str, kept: str) -> None:
-    assert stylesheet.reduced(text, {"a"}) == kept
+    assert stylesheet.reduce_stylesheet(text, {"a"}) == kept
 
 
 def test_an_escaped_class_is_the_class_that_a_page_has() -> None:
-    assert stylesheet.reduced(r".w-1\/2{top:0}", {"w-1/2"})
+    assert stylesheet.reduce_stylesheet(r".w-1\/2{top:0}", {"w-1/2"})
 
 
 def test_stylesheets_from_elsewhere_find_their_files(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_stylesheets_from_elsewhere_find_their_files(tmp_path: Path) -> None:
     (folder / "pydata-sphinx-theme.css").write_text(".a{src:url(../a.woff2)}", encoding="utf-8")
     ours = '.b{src:url("b.woff2")}.c{src:url(data:x)}'
     (folder.parent / "gpuguide.css").write_text(ours, encoding="utf-8")
-    text = stylesheet.unreduced(folder)
+    text = stylesheet.join_stylesheets(folder)
     assert text == '.a{src:url(../a.woff2)}\n.b{src:url("../b.woff2")}.c{src:url(data:x)}'
 
 
@@ -62,7 +62,7 @@ def test_what_a_page_or_a_loaded_script_names_is_used(tmp_path: Path) -> None:
     (tmp_path / "_static" / "webpack-macros.html").write_text('<p class="c"></p>', encoding="utf-8")
     (tmp_path / "_static" / "scripts" / "x.js").write_text('e.classList.add("shown")', encoding="utf-8")
     (tmp_path / "_static" / "scripts" / "fontawesome.js").write_text('"fa-ghost"', encoding="utf-8")
-    used = stylesheet.used_classes(tmp_path)
+    used = stylesheet.find_used_classes(tmp_path)
     assert {"a", "b", "shown"} <= used
     assert not {"c", "fa-ghost"} & used
 
@@ -72,18 +72,18 @@ def test_what_a_script_assembles_is_used(tmp_path: Path, script: str) -> None:
     (tmp_path / "_static").mkdir()
     (tmp_path / "_static" / "x.js").write_text(f"e.className = {script}; e.id = `gg-${{name}}`", encoding="utf-8")
     rules = ".gg-part-cache{top:0}.gg-part-logits .x-y{top:0}.gg-other-cache{top:0}.gg-word{top:0}"
-    used = stylesheet.used_classes(tmp_path, rules)
-    assert stylesheet.reduced(rules, used) == ".gg-part-cache{top:0}"
+    used = stylesheet.find_used_classes(tmp_path, rules)
+    assert stylesheet.reduce_stylesheet(rules, used) == ".gg-part-cache{top:0}"
 
 
 def test_every_class_that_a_calculator_assembles_keeps_its_rules(tmp_path: Path) -> None:
     shutil.copytree(THEME / "static", tmp_path / "_static")
     (tmp_path / "index.html").write_text('<p class="bd-article"></p>', encoding="utf-8")
     whole = (THEME / "static" / "gpuguide.css").read_text(encoding="utf-8")
-    kept = stylesheet.reduced(whole, stylesheet.used_classes(tmp_path, whole))
+    kept = stylesheet.reduce_stylesheet(whole, stylesheet.find_used_classes(tmp_path, whole))
     for name in [*(f"gg-part-{part}" for part in memory.PARTS), "gg-field-flag", "gg-good", "gg-between", "gg-bad"]:
         assert name in whole
-        assert kept.count(f".{name}") == stylesheet.reduced(whole, everything(whole)).count(f".{name}"), name
+        assert kept.count(f".{name}") == stylesheet.reduce_stylesheet(whole, everything(whole)).count(f".{name}"), name
 
 
 def everything(whole: str) -> set[str]:
@@ -94,11 +94,11 @@ def everything(whole: str) -> set[str]:
 @built
 def test_the_site_keeps_every_rule_that_its_pages_need() -> None:
     folder = SITE / stylesheet.STYLES
-    whole = stylesheet.unreduced(folder)
+    whole = stylesheet.join_stylesheets(folder)
     small = (folder / stylesheet.REDUCED).read_text(encoding="utf-8")
     assert len(small) < len(whole) / 2
-    used = stylesheet.used_classes(SITE, whole)
-    assert stylesheet.reduced(small, used) == stylesheet.reduced(whole, used).replace(
+    used = stylesheet.find_used_classes(SITE, whole)
+    assert stylesheet.reduce_stylesheet(small, used) == stylesheet.reduce_stylesheet(whole, used).replace(
         "../vendor/fontawesome/webfonts/", ""
     )
     assert not [rule for rule in tinycss2.parse_stylesheet(small) if rule.type == "error"]
@@ -114,4 +114,4 @@ def test_the_icon_font_has_what_the_rules_write() -> None:
     assert len(content) < 10_000
     assert ord(icon[1]) in TTFont(BytesIO(content)).getBestCmap()
     whole = SITE / "_static" / "vendor" / "fontawesome" / "webfonts" / "fa-solid-900.woff2"
-    assert fonts.reduced(whole, icon[1]) == fonts.reduced(whole, icon[1])
+    assert fonts.reduce_font(whole, icon[1]) == fonts.reduce_font(whole, icon[1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import os
 import re
 import zipfile
@@ -20,6 +22,7 @@ from markdown_it import MarkdownIt
 from report import count
 
 from gpuguide.measure import reference_gpu
+from gpuguide.site.execution import page_digests, page_gpus
 from gpuguide.site.notebooks import opening_cells
 from gpuguide.site.pages import page_source, reading
 from gpuguide.site.pages.page_source import CodeCell
@@ -33,7 +36,11 @@ VARIED = [name for name in TUTORIALS if PARAMETERS.search((SOURCES / f"{name}.md
 """Tutorials that have something to vary"""
 
 CANARY = TUTORIALS[0]
-"""Its script and its other parameters are run every time; those of the others in `make test-thoroughly`"""
+"""Its notebook, its script and its other parameters are run every time; the notebooks of the others when they changed,
+and the rest in `make test-thoroughly`"""
+
+CHECKED = SITE.parent / "checked-notebooks"
+"""Holds a note of what each notebook was when it last passed; continuous integration keeps it from run to run"""
 
 pytestmark = [
     pytest.mark.apart,
@@ -270,15 +277,44 @@ def test_what_an_extra_brings_stands_in_the_project(repository: Path) -> None:
     assert [text.split(">=")[0] for text in found["dataframes"]] == ["duckdb", "pandas", "polars", "pyarrow"]
 
 
+@cache
+def digest_of_notebook(name: str) -> str:
+    """Return a digest of a notebook's code and outputs, and of all that the code uses."""
+    page = page_source.read(source(name))
+    with page_gpus.use_gpu_of(page):
+        used = page_digests.page_digest(page)
+    held = [(cell.source, cell.outputs) for cell in code(name)[1:]]  # the first installs gpuguide
+    return hashlib.sha256(f"{used}\n{held!r}".encode()).hexdigest()
+
+
+def is_unchanged(name: str) -> bool:
+    """Return whether a notebook is what it was when it last passed, or when the first test run of this tree saw it."""
+    note = CHECKED / f"{name}.txt"
+    if not note.exists():
+        remember(name)
+    return note.read_text(encoding="utf-8") == digest_of_notebook(name)
+
+
+def remember(name: str) -> None:
+    """Note that a notebook is not to be checked again before it changes."""
+    CHECKED.mkdir(exist_ok=True)
+    (CHECKED / f"{name}.txt").write_text(digest_of_notebook(name), encoding="utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_a_notebook_gives_the_outputs_that_it_holds(name: str, unpacked: Path, environment: Environment) -> None:
+def test_a_notebook_gives_the_outputs_that_it_holds(
+    name: str, unpacked: Path, environment: Environment, request: pytest.FixtureRequest
+) -> None:
+    if name != CANARY and not request.config.getoption("thorough") and is_unchanged(name):
+        pytest.skip("unchanged since it was last checked; `make test-thoroughly` checks every notebook")
     count("runs of a notebook", name)
     patient = ["--nbval-cell-timeout=1200", "--nbval-kernel-startup-timeout=600"]
     alone = ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
     done = environment.run("-m", "pytest", "--nbval", *patient, *alone, f"{name}.ipynb", folder=unpacked)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert f"{len(code(name))} passed" in done.stdout
+    remember(name)
 
 
 def shown_code(name: str) -> list[CodeCell]:
@@ -286,16 +322,44 @@ def shown_code(name: str) -> list[CodeCell]:
     return [cell for cell in page_source.cells(source(name)) if not reading.HIDDEN_CODE & set(cell.tags)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_a_snippet_runs_alone_where_only_the_wheel_is(name: str, environment: Environment, tmp_path: Path) -> None:
-    (snippet,) = [cell.code for cell in shown_code(name) if reading.SNIPPET in cell.tags]
-    done = environment.run("-c", snippet, folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.strip(), "a reader who pastes it sees something"
+RUN_APART = """
+import contextlib, io, json, os, sys, traceback
+import torch  # before the forks, so that it is imported once
+
+for name, code in json.load(sys.stdin).items():
+    child = os.fork()
+    if child == 0:
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, name, "exec"), {"__name__": "__main__"})
+            status = 0
+        except BaseException:
+            traceback.print_exc(file=printed)
+            status = 1
+        print(json.dumps([name, status, printed.getvalue()]), flush=True)
+        os._exit(status)
+    os.waitpid(child, 0)
+"""
+"""A program that runs pieces of code, each in a process of its own"""
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_every_snippet_runs_alone_where_only_the_wheel_is(environment: Environment, tmp_path: Path) -> None:
+    snippets = {name: cell.code for name in TUTORIALS for cell in shown_code(name) if reading.SNIPPET in cell.tags}
+    assert list(snippets) == TUTORIALS
+    done = environment.run("-c", RUN_APART, folder=tmp_path, stdin=json.dumps(snippets))
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [name for name, _, _ in results] == TUTORIALS, done.stderr
+    for name, status, printed in results:
+        assert status == 0, f"{name}: {printed}"
+        assert printed.strip(), f"{name}: a reader who pastes it sees something"
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_the_cells_that_one_sees_run_alone_from_top_to_bottom(
     name: str, environment: Environment, tmp_path: Path

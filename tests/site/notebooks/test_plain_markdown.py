@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from myst_parser.parsers.docutils_ import Parser
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site.notebooks.plain_markdown import PlainMarkdown, escaped
+from gpuguide.site.notebooks.plain_markdown import PlainMarkdown, escape
 from gpuguide.site.pages.folds import fold
 from gpuguide.site.pages.tables import table
 
@@ -158,4 +158,4 @@ def test_what_has_no_markdown_is_refused(node: nodes.Node, message: str) -> None
 
 def test_escapes_are_few() -> None:
     plain = "A cache-line of 128 B, 1.5x as fast (n = 20): seq_len=8192, 50 % & more!"
-    assert escaped(plain) == plain
+    assert escape(plain) == plain

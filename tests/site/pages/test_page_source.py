@@ -68,7 +68,7 @@ def test_a_page_without_front_matter_runs_nothing() -> None:
 
 
 def test_marking_keeps_every_line_where_it_is() -> None:
-    marked = page_source.marked(SOURCE, "abc")
+    marked = page_source.mark_digest(SOURCE, "abc")
     assert marked.splitlines()[5] == "  display_name: Python 3 abc"
     assert marked.replace(" abc", "") == SOURCE
 
@@ -89,7 +89,7 @@ def test_a_wrong_front_matter_is_named(front: str, message: str) -> None:
 
 def test_a_page_without_a_display_name_cannot_be_marked() -> None:
     with pytest.raises(GpuguideError, match="display_name"):
-        page_source.marked("---\nkernelspec: {name: python3}\n---\n", "abc")
+        page_source.mark_digest("---\nkernelspec: {name: python3}\n---\n", "abc")
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_page_without_a_display_name_cannot_be_marked() -> None:
 )
 def test_styled_letters_are_characters(tex: str, expected: str) -> None:
     (found,) = mathematics.render([(tex, False)])
-    assert expected in mathematics.for_browsers(found["ok"])
+    assert expected in mathematics.adapt_to_browsers(found["ok"])
 
 
 def test_what_stands_under_a_word_is_in_a_row_that_browsers_lay_out() -> None:
     (found,) = mathematics.render([(r"\underset{t \times v}{\text{logits}}", True)])
-    mathml = mathematics.for_browsers(found["ok"])
+    mathml = mathematics.adapt_to_browsers(found["ok"])
     assert "<mi><munder>" in found["ok"]
     assert "<mrow><munder><mrow><mtext>logits</mtext></mrow>" in mathml
 
@@ -133,7 +133,7 @@ def test_the_font_has_the_characters_that_formulas_need() -> None:
 
 def test_the_font_has_the_sign_of_a_root_which_no_formula_holds() -> None:
     (found,) = mathematics.render([(r"\frac{1}{\sqrt d}", True)])
-    mathml = mathematics.for_browsers(found["ok"])
+    mathml = mathematics.adapt_to_browsers(found["ok"])
     assert "<msqrt>" in mathml
     assert "√" not in mathml  # a browser draws it
     assert "√" in mathematics.ALWAYS

@@ -13,7 +13,7 @@ HEAD = FRONT.format(benchmarks="") + "\n# A title\n\nYou will read this one sent
 
 def words(body: str) -> int:
     """Return the words of a page beyond its title and first sentence."""
-    return reading.of(HEAD + body).words - 8
+    return reading.measure_reading(HEAD + body).words - 8
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_words_that_are_seen(body: str, expected: int) -> None:
 
 def test_code_is_counted_where_it_is_seen() -> None:
     seen = cell("a = 1\n\nb = 2") + cell("c = 3", "hide-input") + cell("d = 4", "remove-cell")
-    assert reading.of(HEAD + seen + "\n```python\nprint(a)\n```\n").code_lines == 3
+    assert reading.measure_reading(HEAD + seen + "\n```python\nprint(a)\n```\n").code_lines == 3
 
 
 def test_minutes_are_those_of_words_and_code() -> None:
-    assert reading.of(HEAD).minutes == 1
+    assert reading.measure_reading(HEAD).minutes == 1
     body = "word " * 992 + "\n\n" + cell("\n".join(f"x = {n}" for n in range(12)))
-    assert reading.of(HEAD + body).minutes == 6, "1000 words are five, and twelve lines of code one"
+    assert reading.measure_reading(HEAD + body).minutes == 6, "1000 words are five, and twelve lines of code one"
 
 
 def test_sections_and_what_there_is_to_look_at() -> None:
     drawn = cell("plotting.show(draw, alt='a', caption='b')", "hide-input")
     body = f"## First\n\nOne two.\n\n{drawn}\n## Second\n\n$$\nx\n$$\n\n{cell('show_table(header, rows)')}"
-    found = reading.of(HEAD + body)
+    found = reading.measure_reading(HEAD + body)
     assert found.by_section() == {"": 8, "First": 3, "Second": 1}
     assert [(part.section, part.shown) for part in found.parts if part.shown] == [
         ("First", "figure"),
@@ -65,8 +65,8 @@ def test_sections_and_what_there_is_to_look_at() -> None:
 
 
 def test_drawings_are_the_calls_that_give_a_figure() -> None:
-    assert set(reading.drawn_by_one_call()) == set(drawings())
-    assert set(reading.drawn_by_one_call("interactive")) == {"roofline_to_try", "sampling_to_try"}
+    assert set(reading.list_drawing_calls()) == set(drawings())
+    assert set(reading.list_drawing_calls("interactive")) == {"roofline_to_try", "sampling_to_try"}
 
 
 @pytest.mark.parametrize(

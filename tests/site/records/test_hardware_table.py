@@ -28,11 +28,11 @@ FIGURES = [(gpu.id, key, figure) for gpu in datasheet.load().values() for key, f
     ],
 )
 def test_how_a_figure_is_written(key: str, figure: Figure, words: str) -> None:
-    assert hardware_table.written(key, figure) == words
+    assert hardware_table.format_figure(key, figure) == words
 
 
 def test_no_count_of_multiprocessors_has_a_fraction() -> None:
-    written = [hardware_table.written(key, figure) for _, key, figure in FIGURES if key == "sms"]
+    written = [hardware_table.format_figure(key, figure) for _, key, figure in FIGURES if key == "sms"]
     assert written
     assert all(text.isdigit() for text in written)
 
@@ -45,10 +45,10 @@ def test_a_figure_whose_source_nobody_opened_says_so_beside_it(gpu: str, key: st
 
 def test_the_list_of_sources_says_what_was_looked_at_and_when() -> None:
     read = Source("paper", "A table", "https://example.org", "A dealer", "2026-11-22", "a copy")
-    assert hardware_table.cited(read).astext() == "A table, A dealer (looked at on 2026-11-22; a copy)"
-    assert isinstance(hardware_table.cited(read)[0], nodes.reference)
+    assert hardware_table.cite(read).astext() == "A table, A dealer (looked at on 2026-11-22; a copy)"
+    assert isinstance(hardware_table.cite(read)[0], nodes.reference)
     unread = dataclasses.replace(read, looked_at=NOT_VERIFIED, note="")
-    assert hardware_table.cited(unread).astext() == "A table, A dealer (not verified by us)"
+    assert hardware_table.cite(unread).astext() == "A table, A dealer (not verified by us)"
 
 
 @pytest.mark.parametrize("gpu", datasheet.load().values(), ids=lambda gpu: gpu.id)
@@ -57,7 +57,7 @@ def test_a_card_has_every_figure_of_its_gpu_with_its_note(gpu: datasheet.Gpu) ->
     assert card["ids"] == [hardware_table.anchor(gpu)]
     shown = card.astext()
     for key, figure in gpu.figures.items():
-        assert hardware_table.written(key, figure) in shown
+        assert hardware_table.format_figure(key, figure) in shown
         assert figure.note in shown
     assert len(list(card.findall(nodes.reference))) == len(gpu.figures), "a source each"
     assert not list(card.findall(nodes.abbreviation)), "nothing that only a mouse reaches"
@@ -80,7 +80,7 @@ def test_the_page_of_the_built_site_has_a_card_for_each_gpu_and_says_which_were_
 def test_a_column_of_the_overview_has_one_unit_and_the_larger_number_is_the_larger_figure() -> None:
     for key in hardware_table.OVERVIEW:
         figures = [gpu.figures[key] for gpu in datasheet.load().values() if key in gpu.figures]
-        numbers = [float(hardware_table.in_column(each.value, each.unit).replace(",", "")) for each in figures]
+        numbers = [float(hardware_table.format_in_column(each.value, each.unit).replace(",", "")) for each in figures]
         values = [each.value for each in figures]
         assert sorted(range(len(values)), key=values.__getitem__) == sorted(range(len(values)), key=numbers.__getitem__)
 

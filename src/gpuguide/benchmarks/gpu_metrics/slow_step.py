@@ -33,7 +33,10 @@ SHAPE = Config()
 """GPT-2 small"""
 TOKENIZER = models.packaged_folder("main") / "tokenizer.json"
 """That of the models that come with the library; loading one of them whole would make each change of how models are
-loaded a reason to measure this again"""
+loaded a reason to measure this again
+
+:meta hide-value:
+"""
 DOCUMENT = 2**16
 """Characters of a document, about a chapter; the model reads the first thousand tokens of it"""
 WARM_SECONDS = 2.0

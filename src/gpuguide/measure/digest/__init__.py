@@ -20,7 +20,10 @@ from gpuguide.measure.digest.source import PACKAGE, Module, Tree
 from gpuguide.measure.digest.syntax import SyntaxWriter
 
 PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
-"""The folder of the library that is running"""
+"""The folder of the library that is running
+
+:meta hide-value:
+"""
 
 
 def tree() -> Tree:

@@ -18,7 +18,7 @@ from typing import IO, NoReturn, cast
 import filelock
 
 from gpuguide.site.build import half_done
-from gpuguide.site.build.screen import Screen
+from gpuguide.site.build.screen import BuildScreen
 from gpuguide.site.execution import running
 
 FULL = (os.strerror(errno.ENOSPC), "disk is full")
@@ -36,7 +36,7 @@ def main() -> int:
         os.environ["GPUGUIDE_PAGE"] = arguments.page  # conf.py executes no other
     signal.signal(signal.SIGTERM, _stop)
     try:
-        with alone(built), Screen(built / "build.log", root, only=arguments.page) as screen:
+        with alone(built), BuildScreen(built / "build.log", root, only=arguments.page) as screen:
             return build(root, out, doctrees, screen, name, arguments.at_once)
     except filelock.Timeout:
         print(f"Another build is at work in {root}. Wait until it is done, or end it.", file=sys.stderr)
@@ -69,7 +69,7 @@ def alone(built: Path) -> Iterator[None]:
         yield
 
 
-def build(root: Path, out: Path, doctrees: Path, screen: Screen, name: str, at_once: int) -> int:
+def build(root: Path, out: Path, doctrees: Path, screen: BuildScreen, name: str, at_once: int) -> int:
     """Run Sphinx, and say how it went."""
     from sphinx.application import Sphinx
     from sphinx.errors import SphinxError
@@ -80,7 +80,7 @@ def build(root: Path, out: Path, doctrees: Path, screen: Screen, name: str, at_o
     nocolor()
     settings = {"gpuguide_pages_at_once": at_once} if at_once else {}
     try:
-        with patch_docutils(root), docutils_namespace(), half_done.kept_apart(doctrees) as kept:
+        with patch_docutils(root), docutils_namespace(), half_done.protect_doctrees(doctrees) as kept:
             warnings = cast("IO[str]", screen)
             app = Sphinx(root, root, out, doctrees, "html", settings, status=screen.log, warning=warnings)
             screen.follow(app)

@@ -61,7 +61,7 @@ class Doctrees:
 
 
 @contextmanager
-def kept_apart(folder: Path) -> Iterator[Doctrees]:
+def protect_doctrees(folder: Path) -> Iterator[Doctrees]:
     """Keep what was whole from what is half done, for one build."""
     doctrees = Doctrees(folder)
     doctrees.prepare()

@@ -17,7 +17,7 @@ SPOKEN = "sphinx.gpuguide.site.execution.running"
 """The logger whose messages are for people"""
 
 
-class Screen:
+class BuildScreen:
     """The screen and the log of one build. Sphinx writes its warnings to it."""
 
     def __init__(self, log: Path, root: Path, only: str = "") -> None:
@@ -32,7 +32,7 @@ class Screen:
         """Where to read more"""
         self._root = f"{root}{os.sep}"
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> BuildScreen:
         return self
 
     def __exit__(
@@ -63,7 +63,7 @@ class Screen:
 
     def follow(self, app: Sphinx) -> None:
         """Say how far the build is."""
-        handler = _Lines(self)
+        handler = _LineHandler(self)
         logging.getLogger(SPOKEN).addHandler(handler)
         app.connect("env-before-read-docs", self._reading, priority=1000)
         app.connect("env-check-consistency", self._writing)
@@ -76,10 +76,10 @@ class Screen:
         self.say("Writing the pages")
 
 
-class _Lines(logging.Handler):
+class _LineHandler(logging.Handler):
     """Says what the logger of the pages that run says."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: BuildScreen) -> None:
         super().__init__(logging.INFO)
         self._screen = screen
 

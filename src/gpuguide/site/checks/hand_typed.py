@@ -71,10 +71,10 @@ def _prose(source: str) -> Iterator[tuple[int, str]]:
         if token.type == "inline":
             yield line, "".join(_words(token.children or ()))
         elif token.type == "fence" and token.info.lstrip().startswith("{code-cell}"):
-            yield from _shown_texts(token.content, line + 1)
+            yield from _list_figure_texts(token.content, line + 1)
 
 
-def _shown_texts(cell: str, first_line: int) -> Iterator[tuple[int, str]]:
+def _list_figure_texts(cell: str, first_line: int) -> Iterator[tuple[int, str]]:
     """Yield the captions and alternative texts that a cell writes out in full; what it computes stays its own."""
     options = markdown_source.options(cell)
     code = "\n" * options.count("\n") + cell[len(options) :]

@@ -96,7 +96,7 @@ def stale_numbers(stale: Sequence[Record], sources: Mapping[Path, str]) -> Itera
         for role in _ROLE.finditer(source):
             try:
                 name, *_, device = citation.parse(role[1])
-                with page_gpus.speaking(page):
+                with page_gpus.use_gpu_of(page):
                     record = store.published(name, device)
             except GpuguideError:
                 continue  # the build reports it
@@ -133,7 +133,7 @@ def not_run(
                 "The page was not executed when the site was built, and gives no dated reason.",
                 'Let it run, or add to its front matter: gpuguide: {not-run: "it needs two GPUs (2026-01-31)"}.',
             )
-        for cell in skipped_cells.in_source(source):
+        for cell in skipped_cells.find_skipped_cells(source):
             if cell.reason != skipped_cells.REASON and not skipped_cells.is_dated(cell.reason):
                 yield Blocker(
                     f"{path}:{cell.line}",

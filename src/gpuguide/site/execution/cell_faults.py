@@ -11,7 +11,7 @@ _LINE_IN_CELL = re.compile(r"Cell In\[\d+\], line (\d+)")
 
 
 @dataclass(frozen=True)
-class CellFault:
+class CellError:
     """A cell that did not run to its end."""
 
     cell: int
@@ -30,20 +30,20 @@ class CellFault:
         return asdict(self)
 
 
-def raised(cell: int, code: str, error: Any) -> CellFault:
+def describe_exception(cell: int, code: str, error: Any) -> CellError:
     """Return the fault of a cell that raised; ``error`` is nbclient's."""
     details = _COLOUR.sub("", str(error.traceback))
     first = _LINE_IN_CELL.search(details)  # that of the page; the frames of the library follow it
     said = next(iter(_COLOUR.sub("", str(error.evalue)).strip().splitlines()), "")
-    return CellFault(cell, code, int(first[1]) if first else 1, f"{error.ename}: {said}".rstrip(": "), details)
+    return CellError(cell, code, int(first[1]) if first else 1, f"{error.ename}: {said}".rstrip(": "), details)
 
 
-def too_slow(cell: int, code: str, limit: float) -> CellFault:
+def describe_timeout(cell: int, code: str, limit: float) -> CellError:
     """Return the fault of a cell that ran into the time limit."""
-    return CellFault(cell, code, 1, f"not done after {limit:g} s, which is the limit (nb_execution_timeout in conf.py)")
+    return CellError(cell, code, 1, f"not done after {limit:g} s, which is the limit (nb_execution_timeout in conf.py)")
 
 
-def died(cell: int, code: str, status: int | None) -> CellFault:
+def describe_death(cell: int, code: str, status: int | None) -> CellError:
     """Return the fault of a cell during which the kernel died; ``status`` is the kernel's exit status."""
     import signal
 
@@ -51,17 +51,17 @@ def died(cell: int, code: str, status: int | None) -> CellFault:
         how = f"exit status {status}"
     else:
         how = f"signal {-status}, {signal.strsignal(-status)}"
-    return CellFault(cell, code, 1, f"the kernel died ({how})")
+    return CellError(cell, code, 1, f"the kernel died ({how})")
 
 
-def sentence(place: str, source: str, fault: CellFault) -> str:
+def format_error(place: str, source: str, fault: CellError) -> str:
     """Return what to say of a fault of the page at ``place``, whose text is ``source``."""
     if not fault.cell:
         return f"{place}: {fault.error}"
     return f"{place}:{_first_line(source, fault) + fault.line - 1}: cell {fault.cell}: {fault.error}"
 
 
-def _first_line(source: str, fault: CellFault) -> int:
+def _first_line(source: str, fault: CellError) -> int:
     """Return the line of the page on which the code of the cell begins."""
     lines = source.splitlines()
     fences = [number for number, line in enumerate(lines, 1) if line.startswith("```{code-cell}")]

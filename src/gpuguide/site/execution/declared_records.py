@@ -15,7 +15,7 @@ from sphinx.errors import SphinxError
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, store
-from gpuguide.site.execution.faults import naming
+from gpuguide.site.execution.faults import error_location
 from gpuguide.site.pages import page_source
 
 SEVERAL = re.compile(r"\d+x")
@@ -27,16 +27,16 @@ def check(path: Path, source: str) -> None:
 
     It does not declare it, it does not exist, or it is of another GPU than the page's.
     """
-    for line, name in undeclared(source):
+    for line, name in find_undeclared(source):
         raise SphinxError(f"{path}:{line}: {store.undeclared(name)}")
-    for line, name, device in asked_for(source):
-        with naming(f"{path}:{line}"):
+    for line, name, device in find_requests(source):
+        with error_location(f"{path}:{line}"):
             if store.kind(device) not in (store.reference_device(), store.CPU) and not SEVERAL.fullmatch(device):
                 raise GpuguideError(store.another_gpu(device))
             store.published(name, device)
 
 
-def check_published(page: page_source.Page) -> None:
+def check_published(page: page_source.PageSource) -> None:
     """Raise if a page declares a benchmark that does not exist, or of which no record is there to speak of."""
     known = digest.benchmark_modules()
     for name in page.benchmarks:
@@ -51,7 +51,7 @@ def check_published(page: page_source.Page) -> None:
             )
 
 
-def undeclared(source: str) -> Iterator[tuple[int, str]]:
+def find_undeclared(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the benchmark wherever a cell names one in full that the page's front matter does not."""
     declared = page_source.read(source).benchmarks
     known = digest.benchmark_modules()
@@ -62,7 +62,7 @@ def undeclared(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def asked_for(source: str) -> Iterator[tuple[int, str, str]]:
+def find_requests(source: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, benchmark and device wherever a cell asks for a published record of a device that it names."""
     for node in _code(source):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "published":

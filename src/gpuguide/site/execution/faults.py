@@ -29,7 +29,7 @@ def connect(app: Sphinx) -> None:
     app.connect("env-updated", stop_if_any)
 
 
-class naming:
+class error_location:
     """Turn an error about a page into one that stops the build and names the place: a file, or ``file:line``."""
 
     def __init__(self, place: Path | str) -> None:
@@ -43,7 +43,7 @@ class naming:
             raise SphinxError(f"{self.place}: {error}") from error
 
 
-class reporting:
+class report_errors:
     """Report an error that the ``with`` block raises, at ``location``, and go on reading."""
 
     def __init__(self, location: Any) -> None:

@@ -30,18 +30,18 @@ def versions(code: str, modules: Iterable[str]) -> dict[str, str]:
     modules : iterable of str
         The modules of gpuguide that they import, directly or not.
     """
-    names = imported(code).union(*map(_imported_by, modules))
+    names = find_imports(code).union(*map(_find_imports_of, modules))
     found = {"python": platform.python_version()}
-    waiting = [package for name in names for package in _bringing(name)]
+    waiting = [package for name in names for package in _find_packages(name)]
     while waiting:
-        package = _normalised(waiting.pop())
-        if package not in found and (installed := _installed(package)) is not None:
+        package = _normalise(waiting.pop())
+        if package not in found and (installed := _get_distribution(package)) is not None:
             found[package], required = installed
             waiting += required
     return dict(sorted(found.items()))
 
 
-def imported(code: str) -> set[str]:
+def find_imports(code: str) -> set[str]:
     """Return the names of what a piece of source imports, that are neither Python's own nor this package's."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
@@ -53,25 +53,25 @@ def imported(code: str) -> set[str]:
 
 
 @functools.cache
-def _imported_by(module: str) -> frozenset[str]:
+def _find_imports_of(module: str) -> frozenset[str]:
     def find() -> list[str]:
-        return sorted(imported(digest.module_path(module).read_text(encoding="utf-8")))
+        return sorted(find_imports(digest.module_path(module).read_text(encoding="utf-8")))
 
     return frozenset(remembered.answer(f"packages of {module}", find))
 
 
-def _bringing(name: str) -> tuple[str, ...]:
+def _find_packages(name: str) -> tuple[str, ...]:
     """Return the packages that bring what is imported under a name: mostly one of that name."""
-    return (name,) if _installed(_normalised(name)) is not None else _by_import().get(name, ())
+    return (name,) if _get_distribution(_normalise(name)) is not None else _map_imports_to_packages().get(name, ())
 
 
 @functools.cache
-def _by_import() -> dict[str, tuple[str, ...]]:
+def _map_imports_to_packages() -> dict[str, tuple[str, ...]]:
     return {name: tuple(packages) for name, packages in metadata.packages_distributions().items()}
 
 
 @functools.cache
-def _installed(package: str) -> tuple[str, tuple[str, ...]] | None:
+def _get_distribution(package: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the version of a package and what it requires, extras aside, or ``None`` if it is not installed."""
     try:
         found = metadata.distribution(package)
@@ -81,5 +81,5 @@ def _installed(package: str) -> tuple[str, tuple[str, ...]] | None:
     return found.version, tuple(match[0] for text in required if (match := _NAME.match(text)))
 
 
-def _normalised(package: str) -> str:
+def _normalise(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()

@@ -73,7 +73,7 @@ def libraries_of(code: str) -> set[str]:
     return {name for name in HEAVY if any(re.search(rf"(?m)^\s*(?:import|from) {name}\b", text) for text in texts)}
 
 
-class Kernel:
+class PageKernel:
     """A kernel for one page: it works in ``folder``, with ``settings`` added to its environment.
 
     Its sockets are files beside the folder, so that kernels of two builds cannot take each other's ports.

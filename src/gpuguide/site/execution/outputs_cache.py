@@ -36,7 +36,7 @@ def notebook(env: BuildEnvironment, docname: str) -> Any:
     from myst_nb.core.read import create_nb_reader
 
     path = env.doc2path(docname)
-    text = page_source.marked(Path(path).read_text(encoding="utf-8"), page_digests.of_page(env, docname) or "")
+    text = page_source.mark_digest(Path(path).read_text(encoding="utf-8"), page_digests.get_digest(env, docname) or "")
     reader = create_nb_reader(path, vars(env)["myst_config"], vars(env)["mystnb_config"], text)
     if reader is None:
         raise SphinxError(f"{path}: the page is no notebook. Give it the front matter of the other tutorials.")

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest, machines, store
+from gpuguide.measure.digest import equivalent, remembered
 from gpuguide.site.execution import declared_records, installed, page_gpus
-from gpuguide.site.execution.faults import naming
+from gpuguide.site.execution.faults import error_location
 from gpuguide.site.pages import page_source
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.connect("env-get-outdated", changed_pages)
+    app.connect("env-get-outdated", find_changed_pages)
     app.connect("source-read", mark)
 
 
-def changed_pages(
+def find_changed_pages(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
     """Compute the digest of every executed page, and return the pages whose digest is new."""
@@ -41,14 +42,17 @@ def changed_pages(
     for docname in env.found_docs:
         path = Path(env.doc2path(docname))
         if path.suffix == ".md":
-            with naming(path):
+            with error_location(path):
                 source = path.read_text(encoding="utf-8")
                 page = page_source.read(source)
             page_gpus.check_named(path, source, page)
             if page.gpu:
                 gpus[docname] = page.gpu
             if page.executed:
-                with naming(f"{path}:{page_source.front_line(source, 'benchmarks')}"), page_gpus.speaking(page):
+                with (
+                    error_location(f"{path}:{page_source.front_line(source, 'benchmarks')}"),
+                    page_gpus.use_gpu_of(page),
+                ):
                     declared_records.check_published(page)
                     digests[docname] = page_digest(page)
     page_gpus.note(env, gpus)
@@ -56,7 +60,7 @@ def changed_pages(
     return [docname for docname, now in digests.items() if before.get(docname) != now]
 
 
-def of_page(env: BuildEnvironment, docname: str) -> str | None:
+def get_digest(env: BuildEnvironment, docname: str) -> str | None:
     """Return the digest of a page, or ``None`` if it is not executed."""
     digests: dict[str, str] = vars(env)["gpuguide_digests"]
     return digests.get(docname)
@@ -64,13 +68,13 @@ def of_page(env: BuildEnvironment, docname: str) -> str | None:
 
 def mark(app: Sphinx, docname: str, source: list[str]) -> None:
     """Before a page is parsed: put its digest where the execution cache sees it."""
-    now = of_page(app.env, docname)
+    now = get_digest(app.env, docname)
     if now is not None:
-        with naming(Path(app.env.doc2path(docname))):
-            source[0] = page_source.marked(source[0], now)
+        with error_location(Path(app.env.doc2path(docname))):
+            source[0] = page_source.mark_digest(source[0], now)
 
 
-def page_digest(page: page_source.Page) -> str:
+def page_digest(page: page_source.PageSource) -> str:
     """Return a digest of all that a page uses, its own text aside; it speaks of the reference GPU."""
     total = hashlib.sha256()
     code = _parsable(page.code)
@@ -80,14 +84,21 @@ def page_digest(page: page_source.Page) -> str:
         total.update(store.reference_device().encode())
     for path in data_files(modules):
         total.update(path.name.encode() + path.read_bytes())
-    for name in read_by(page):
+    for name in list_benchmarks_read(page):
         for path in store.record_files(name):
             mine = not path.is_relative_to(store.published_folder())
-            total.update(f"{path.parent.name} {'own' * mine} {store.load(path).stale}".encode() + path.read_bytes())
+            total.update(f"{path.parent.name} {'own' * mine} {is_stale(path)}".encode() + path.read_bytes())
     return total.hexdigest()[:16]
 
 
-def read_by(page: page_source.Page) -> list[str]:
+def is_stale(path: Path) -> bool:
+    """Return whether a record is stale; remembered between builds, because to read all records takes seconds."""
+    judged_by = (path, digest.PACKAGE_FOLDER / "records" / equivalent.FILE)
+    states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in judged_by if file.exists()]
+    return bool(remembered.answer(f"stale {path} {states}", lambda: store.load(path).stale))
+
+
+def list_benchmarks_read(page: page_source.PageSource) -> list[str]:
     """Return the benchmarks whose records a page may read: those that it declares, and what ceilings are taken from."""
     ceilings = machines.SOURCES if machines.CEILINGS in page.benchmarks else ()
     return list(dict.fromkeys((*page.benchmarks, *ceilings)))

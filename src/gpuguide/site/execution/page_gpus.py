@@ -19,7 +19,7 @@ from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import page_gpu, reference_gpu, store
 from gpuguide.site.execution import faults, watching
-from gpuguide.site.execution.faults import naming
+from gpuguide.site.execution.faults import error_location
 from gpuguide.site.pages import page_source
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.connect("builder-inited", begin, priority=FIRST)
     app.connect("env-get-outdated", check_topics)  # when the GPU of each page is known
-    app.connect("source-read", reading, priority=FIRST)
+    app.connect("source-read", begin_reading, priority=FIRST)
     app.connect("doctree-read", check_glue)
-    app.connect("env-updated", between, priority=FIRST)
-    app.connect("doctree-resolved", resolving, priority=FIRST)
+    app.connect("env-updated", end_reading, priority=FIRST)
+    app.connect("doctree-resolved", begin_resolving, priority=FIRST)
     app.connect("doctree-resolved", link_calculators)
-    app.connect("html-page-context", writing, priority=FIRST)
-    app.connect("build-finished", ended, priority=FIRST)
+    app.connect("html-page-context", begin_writing, priority=FIRST)
+    app.connect("build-finished", end_writing, priority=FIRST)
 
 
 def begin(app: Sphinx) -> None:
@@ -61,21 +61,21 @@ def note(env: BuildEnvironment, gpus: dict[str, str]) -> None:
     vars(env)["gpuguide_gpus"] = gpus
 
 
-def of_page(env: BuildEnvironment, docname: str) -> str:
+def get_gpu(env: BuildEnvironment, docname: str) -> str:
     """Return the GPU that a page names; empty for the default."""
     gpus: Mapping[str, str] = vars(env).get("gpuguide_gpus", {})
     return gpus.get(docname, "")
 
 
-def speaking(page: page_source.Page) -> AbstractContextManager[None]:
+def use_gpu_of(page: page_source.PageSource) -> AbstractContextManager[None]:
     """Return a context in which the reference GPU is that of the page."""
     return page_gpu.speaking_of(page.gpu, PLACE)
 
 
-def check_named(path: Path, source: str, page: page_source.Page) -> None:
+def check_named(path: Path, source: str, page: page_source.PageSource) -> None:
     """Raise, with file and line, if a page names a GPU without published records."""
     if page.gpu:
-        with naming(f"{path}:{page_source.front_line(source, 'gpu')}"), speaking(page):
+        with error_location(f"{path}:{page_source.front_line(source, 'gpu')}"), use_gpu_of(page):
             store.check_reference()
 
 
@@ -91,27 +91,27 @@ def check_topics(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list
 # --- while Sphinx is at work -------------------------------------------------------------------------------
 
 
-def reading(app: Sphinx, docname: str, source: list[str]) -> None:
+def begin_reading(app: Sphinx, docname: str, source: list[str]) -> None:
     """Speak of the page's GPU while it is read."""
-    page_gpu.speak_of(of_page(app.env, docname), PLACE)
+    page_gpu.speak_of(get_gpu(app.env, docname), PLACE)
 
 
-def between(app: Sphinx, env: BuildEnvironment) -> None:
+def end_reading(app: Sphinx, env: BuildEnvironment) -> None:
     """Speak of the default when all pages have been read."""
     page_gpu.speak_of("", PLACE)
 
 
-def resolving(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+def begin_resolving(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Speak of the page's GPU while its references are resolved and its downloads are written."""
-    page_gpu.speak_of(of_page(app.env, docname), PLACE)
+    page_gpu.speak_of(get_gpu(app.env, docname), PLACE)
 
 
-def writing(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+def begin_writing(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Speak of the page's GPU while it is written."""
-    page_gpu.speak_of(of_page(app.env, pagename), PLACE)
+    page_gpu.speak_of(get_gpu(app.env, pagename), PLACE)
 
 
-def ended(app: Sphinx, error: Exception | None) -> None:
+def end_writing(app: Sphinx, error: Exception | None) -> None:
     """Speak of the default when all pages are written."""
     page_gpu.speak_of("", PLACE)
 
@@ -125,8 +125,8 @@ def check_glue(app: Sphinx, doctree: nodes.document) -> None:
 
     for node in doctree.findall(PendingGlueReference):
         watching.note_gpus(app.env)
-        other = of_page(app.env, node.refdoc) or store.default_device()
-        with faults.reporting(node):
+        other = get_gpu(app.env, node.refdoc) or store.default_device()
+        with faults.report_errors(node):
             if other != store.reference_device():
                 raise GpuguideError(
                     f"{node.key!r} is glued on the page {node.refdoc}, which speaks of {other}, and this page speaks "
@@ -137,7 +137,7 @@ def check_glue(app: Sphinx, doctree: nodes.document) -> None:
 
 def link_calculators(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Let the links of a page that names a GPU open the calculators with that GPU chosen."""
-    if not of_page(app.env, docname):
+    if not get_gpu(app.env, docname):
         return
     asking = {
         app.builder.get_relative_uri(docname, page)

@@ -45,19 +45,19 @@ def start(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
     digests: Mapping[str, str] = vars(env)["gpuguide_digests"]
     docnames.sort(key=lambda docname: docname in digests)
     jobs = list(jobs_for(app, [docname for docname in docnames if docname in digests]))
-    vars(app)["gpuguide_running"] = Running(app, jobs) if jobs else None
+    vars(app)["gpuguide_running"] = PageRuns(app, jobs) if jobs else None
 
 
 def wait_for_page(app: Sphinx, docname: str, source: list[str]) -> None:
     """Before a page is parsed: its outputs are in the cache, or the build stops and says why."""
-    running: Running | None = vars(app).get("gpuguide_running")
+    running: PageRuns | None = vars(app).get("gpuguide_running")
     if running is not None and docname in running.jobs:
         running.wait_for(docname)
 
 
 def end(app: Sphinx, error: Exception | None) -> None:
     """End the process that runs pages, if the build stopped before it was done."""
-    running: Running | None = vars(app).get("gpuguide_running")
+    running: PageRuns | None = vars(app).get("gpuguide_running")
     if running is not None:
         running.stop()
 
@@ -75,7 +75,7 @@ def jobs_for(app: Sphinx, docnames: Iterable[str]) -> Iterator[Job]:
             continue
         source = path.read_text(encoding="utf-8")
         page = page_source.read(source)
-        with page_gpus.speaking(page):
+        with page_gpus.use_gpu_of(page):
             declared_records.check(path, source)
         notebook = outputs_cache.notebook(env, docname)
         config = {**vars(vars(env)["mystnb_config"]), **notebook.metadata.get("mystnb", {})}
@@ -86,13 +86,13 @@ def jobs_for(app: Sphinx, docnames: Iterable[str]) -> Iterator[Job]:
             yield Job(docname, str(path), notebook, config["execution_timeout"], settings_of(page), libraries_in(page))
 
 
-def settings_of(page: page_source.Page) -> dict[str, str]:
+def settings_of(page: page_source.PageSource) -> dict[str, str]:
     """Return what is added to the environment of a page's kernel: what it declares, and its GPU."""
     declared = ",".join(page.benchmarks)
     return {"GPUGUIDE_SITE_BUILD": "1", store.DECLARED_VARIABLE: declared, page_gpu.VARIABLE: page.gpu}
 
 
-def libraries_in(page: page_source.Page) -> tuple[str, ...]:
+def libraries_in(page: page_source.PageSource) -> tuple[str, ...]:
     """Return the heavy libraries that a page uses. A cell that is no Python will say so when it runs."""
     from gpuguide.site.execution import kernels
 
@@ -101,7 +101,7 @@ def libraries_in(page: page_source.Page) -> tuple[str, ...]:
     return ()
 
 
-class Running:
+class PageRuns:
     """The process that runs pages, and what it has said of them so far."""
 
     def __init__(self, app: Sphinx, jobs: Iterable[Job]) -> None:
@@ -158,9 +158,9 @@ class Running:
 
     def _sentence(self, docname: str) -> str:
         job = self.jobs[docname]
-        fault = cell_faults.CellFault(**self._said[docname]["fault"])
+        fault = cell_faults.CellError(**self._said[docname]["fault"])
         path = Path(job.path)
-        return cell_faults.sentence(self._place(job), path.read_text(encoding="utf-8"), fault)
+        return cell_faults.format_error(self._place(job), path.read_text(encoding="utf-8"), fault)
 
     def _place(self, job: Job) -> str:
         return os.path.relpath(job.path, self._root)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.site.execution import cell_faults, kernels, outputs_cache
-from gpuguide.site.execution.cell_faults import CellFault
+from gpuguide.site.execution.cell_faults import CellError
 
 ROOM = 1_500_000_000
 """Memory that must be available, in bytes, to run one page more: what the largest of today's pages takes, and some"""
@@ -42,6 +42,11 @@ class Job:
     """What is added to the environment of its kernel"""
     libraries: Sequence[str] = ()
     """What takes long to import, and it uses"""
+
+    @property
+    def code_length(self) -> int:
+        """The characters of its code, which tell best how long a page takes that never ran."""
+        return sum(len(cell["source"]) for cell in self.notebook["cells"] if cell["cell_type"] == "code")
 
     def as_json(self) -> dict[str, Any]:
         """Return the job as plain values."""
@@ -101,8 +106,8 @@ async def run_all(jobs: Sequence[Job], cache_folder: str, at_once: int, say: Cal
 
 
 def longest_first(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[Job]:
-    """Return the jobs in the order in which to begin them: first those that never ran, in the order of reading."""
-    return sorted(jobs, key=lambda job: seconds.get(job.path, math.inf), reverse=True)
+    """Return the jobs in the order in which to begin them: first those that never ran, the one with most code first."""
+    return sorted(jobs, key=lambda job: (seconds.get(job.path, math.inf), job.code_length), reverse=True)
 
 
 def available_memory() -> int:
@@ -125,14 +130,14 @@ async def run_and_keep(job: Job, cache: Any, say: Callable[..., None]) -> None:
     except Exception as error:
         message = next(iter(str(error).splitlines()), "")
         details = "".join(traceback.format_exception(error))
-        fault = CellFault(0, "", 0, f"{type(error).__name__}: {message}", details)
+        fault = CellError(0, "", 0, f"{type(error).__name__}: {message}", details)
     if fault is None:
         say(page=job.name, seconds=seconds)
     else:
         say(page=job.name, fault=fault.as_json())
 
 
-async def run(notebook: Any, job: Job) -> tuple[CellFault | None, float]:
+async def run(notebook: Any, job: Job) -> tuple[CellError | None, float]:
     """Run the cells of a page in a kernel and a folder of its own; return what is wrong, if anything is, and the time.
 
     The time counts from when the kernel is ready, whoever imported the libraries for it.
@@ -157,7 +162,7 @@ async def run(notebook: Any, job: Job) -> tuple[CellFault | None, float]:
     with tempfile.TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True) as place:
         folder = Path(place) / "page"
         folder.mkdir()
-        kernel = kernels.Kernel(folder, job.settings)
+        kernel = kernels.PageKernel(folder, job.settings)
         client = NotebookClient(
             notebook,
             km=kernel.manager,
@@ -171,11 +176,11 @@ async def run(notebook: Any, job: Job) -> tuple[CellFault | None, float]:
         try:
             await client.async_execute()
         except CellExecutionError as error:
-            fault = cell_faults.raised(*cell(), error)
+            fault = cell_faults.describe_exception(*cell(), error)
         except CellTimeoutError:
-            fault = cell_faults.too_slow(*cell(), job.timeout)
+            fault = cell_faults.describe_timeout(*cell(), job.timeout)
         except DeadKernelError:
-            fault = cell_faults.died(*cell(), kernel.exit_status())
+            fault = cell_faults.describe_death(*cell(), kernel.exit_status())
         finally:
             kernel.end()
     return fault, time.perf_counter() - began

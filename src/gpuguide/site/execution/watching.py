@@ -28,10 +28,11 @@ GPUS = "gpus"
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.connect("env-get-outdated", changed_pages)
+    app.connect("env-get-outdated", find_changed_pages)
     app.connect("env-before-read-docs", note_reading)
     app.connect("env-get-updated", pages_that_show_others)
     app.connect("env-purge-doc", forget)
+    app.connect("build-finished", note_build, priority=999)
 
 
 def note_record(env: BuildEnvironment, record: Record) -> None:
@@ -52,22 +53,22 @@ def note_reference(env: BuildEnvironment) -> None:
 
 def note_folder(env: BuildEnvironment, folder: Path) -> None:
     """Read the page again when a file in ``folder`` appears, changes or goes."""
-    _watched(env).setdefault(env.docname, {})[str(folder)] = content(folder)
+    _get_watched(env).setdefault(env.docname, {})[str(folder)] = content(folder)
 
 
 def note_day(env: BuildEnvironment) -> None:
     """Read the page again on another day than that from which its ages count."""
-    _watched(env).setdefault(env.docname, {})[DAY] = ages.today().isoformat()
+    _get_watched(env).setdefault(env.docname, {})[DAY] = ages.today().isoformat()
 
 
 def note_gpus(env: BuildEnvironment) -> None:
     """Read the page again when another page, or a topic of the ledger, comes to speak of another GPU."""
-    _watched(env).setdefault(env.docname, {})[GPUS] = state_of(env, GPUS)
+    _get_watched(env).setdefault(env.docname, {})[GPUS] = state_of(env, GPUS)
 
 
 def note_other_pages(env: BuildEnvironment) -> None:
     """Write the page again when any page was read, and so perhaps run."""
-    _showing_others(env).add(env.docname)
+    _get_pages_that_show_others(env).add(env.docname)
 
 
 def state_of(env: BuildEnvironment, name: str) -> str:
@@ -88,38 +89,69 @@ def content(folder: Path) -> str:
     return total.hexdigest()
 
 
-def changed_pages(
+def find_changed_pages(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
     """Return the pages that watch a folder whose content is not what it was, other GPUs, or ages of another day."""
-    watched = {name for noted in _watched(env).values() for name in noted}
+    watched = {name for noted in _get_watched(env).values() for name in noted}
     now = {name: state_of(env, name) for name in watched}
     return [
-        docname for docname, noted in _watched(env).items() if any(now[name] != then for name, then in noted.items())
+        docname
+        for docname, noted in _get_watched(env).items()
+        if any(now[name] != then for name, then in noted.items())
     ]
 
 
 def note_reading(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
     """Remember whether any page is read in this build."""
     vars(app)["gpuguide_pages_read"] = bool(docnames)
+    if docnames:
+        note_of_build(app).unlink(missing_ok=True)
+
+
+def note_of_build(app: Sphinx) -> Path:
+    """Return where the pages and records of the last build are noted."""
+    return Path(app.doctreedir, "last-build.txt")
+
+
+def pages_and_records(app: Sphinx) -> str:
+    """Return a digest of which pages there are, and of the published records."""
+    pages = "\n".join(sorted(app.env.found_docs))
+    return hashlib.sha256(f"{pages}\n{content(store.published_folder())}".encode()).hexdigest()
+
+
+def is_nothing_new(app: Sphinx) -> bool:
+    """Return whether no page was read, and pages and records are those of the last build, which got to its end."""
+    note = note_of_build(app)
+    return (
+        not vars(app).get("gpuguide_pages_read", True)
+        and note.exists()
+        and note.read_text(encoding="utf-8") == pages_and_records(app)
+    )
+
+
+def note_build(app: Sphinx, exception: Exception | None) -> None:
+    """Note the pages and records of a build that got to its end."""
+    if exception is None:
+        note_of_build(app).write_text(pages_and_records(app), encoding="utf-8")
 
 
 def pages_that_show_others(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """Return the pages that show something of other pages, if any page was read."""
-    return sorted(_showing_others(env) & env.found_docs) if vars(app).get("gpuguide_pages_read") else []
+    return sorted(_get_pages_that_show_others(env) & env.found_docs) if vars(app).get("gpuguide_pages_read") else []
 
 
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     """Drop what a page watched and showed, before it is read again."""
-    _watched(env).pop(docname, None)
-    _showing_others(env).discard(docname)
+    _get_watched(env).pop(docname, None)
+    _get_pages_that_show_others(env).discard(docname)
 
 
-def _watched(env: BuildEnvironment) -> dict[str, dict[str, str]]:
+def _get_watched(env: BuildEnvironment) -> dict[str, dict[str, str]]:
     noted: dict[str, dict[str, str]] = vars(env).setdefault("gpuguide_watched", {})
     return noted
 
 
-def _showing_others(env: BuildEnvironment) -> set[str]:
+def _get_pages_that_show_others(env: BuildEnvironment) -> set[str]:
     noted: set[str] = vars(env).setdefault("gpuguide_pages_that_show_others", set())
     return noted

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Change:
+class FeedEntry:
     """An entry of the change log."""
 
     day: datetime.date
@@ -99,14 +99,14 @@ def words(day: datetime.date) -> str:
     return format_date("%-d %B %Y", date=moment, language="en")
 
 
-def changes(doctree: nodes.document) -> list[Change]:
+def changes(doctree: nodes.document) -> list[FeedEntry]:
     """Return the entries of the change log."""
     found = []
     for section in sections(doctree):
         if heading := _HEADING.fullmatch(section[0].astext()):
             text = "".join(f"<p>{escape(part.astext())}</p>" for part in section.children[1:])
             day = datetime.date.fromisoformat(heading[1])
-            found.append(Change(day, heading[2], section["ids"][0], text))
+            found.append(FeedEntry(day, heading[2], section["ids"][0], text))
     return found
 
 
@@ -120,7 +120,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     Path(app.outdir, FILE).write_text(text, encoding="utf-8", newline="\n")
 
 
-def feed(found: Iterable[Change], base: str, page: str) -> str:
+def feed(found: Iterable[FeedEntry], base: str, page: str) -> str:
     """Return the entries as an Atom feed. Its identifiers are the same wherever the site is."""
     from feedgenerator import Atom1Feed
 

@@ -100,11 +100,11 @@ def write_block(translator: Any, node: nodes.Element) -> None:
                 page, anchor = places[use.name]
                 addresses[use] = f"{builder.get_relative_uri(builder.current_docname, page)}#{anchor}"
         if addresses:
-            translator.body[-1] = with_links(translator.body[-1], addresses)
+            translator.body[-1] = add_links(translator.body[-1], addresses)
         raise
 
 
-def with_links(block: str, addresses: Mapping[Use, str]) -> str:
+def add_links(block: str, addresses: Mapping[Use, str]) -> str:
     """Return a highlighted block with links; of names that begin at one place, as ``a`` and ``a.b``, the longest."""
     longest = {(use.line, use.start): use for use in sorted(addresses, key=lambda use: use.end)}
     head, pre, code = block.partition("<pre>")
@@ -137,8 +137,8 @@ def note_uses(app: Sphinx, env: BuildEnvironment) -> list[str]:
     places = {name: described[name] for name in uses if name in described}
     uses_before, places_before = vars(env).get("gpuguide_uses", ({}, {}))
     vars(env)["gpuguide_uses"] = uses, places
-    says_else = [places[name][0] for name in _differing(uses_before, uses) if name in places]
-    links_else = [page for name in _differing(places_before, places) for page in uses.get(name, ())]
+    says_else = [places[name][0] for name in _find_differences(uses_before, uses) if name in places]
+    links_else = [page for name in _find_differences(places_before, places) for page in uses.get(name, ())]
     return sorted({*says_else, *links_else})
 
 
@@ -148,11 +148,11 @@ def where_described(env: BuildEnvironment) -> dict[str, tuple[str, str]]:
     The API reference may describe it as a package passes it on: ``gpuguide.logits.softmax``.
     """
     described = env.domains.python_domain.objects
-    found = {_defined_as(name): (entry.docname, entry.node_id) for name, entry in described.items()}
+    found = {_describe_definition(name): (entry.docname, entry.node_id) for name, entry in described.items()}
     return {**found, **{name: (entry.docname, entry.node_id) for name, entry in described.items()}}
 
 
-def _defined_as(name: str) -> str:
+def _describe_definition(name: str) -> str:
     def find() -> str:
         found = definition(name)
         return found.name if found else name
@@ -160,7 +160,7 @@ def _defined_as(name: str) -> str:
     return str(remembered.answer(f"definition of {name}", find))
 
 
-def _differing(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+def _find_differences(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
@@ -173,7 +173,9 @@ def say_where_used(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         signature = description[0]
         for name in signature["ids"] if isinstance(signature, nodes.Element) else []:
             places = {
-                page: section for page, section in uses.get(_defined_as(name), {}).items() if page.startswith(TUTORIALS)
+                page: section
+                for page, section in uses.get(_describe_definition(name), {}).items()
+                if page.startswith(TUTORIALS)
             }
             if places:
                 description[-1].append(line(app, docname, "Used in ", places))
@@ -182,7 +184,7 @@ def say_where_used(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     if described and first is not None:
         below = first.parent.index(first) + 1
         shown = line(app, docname, "Tutorials that use what is here: ", everywhere)
-        first.parent.insert(below, shown if everywhere else nothing())
+        first.parent.insert(below, shown if everywhere else line_of_unused_page())
 
 
 def line(app: Sphinx, docname: str, text: str, places: Mapping[str, str]) -> nodes.paragraph:
@@ -195,6 +197,6 @@ def line(app: Sphinx, docname: str, text: str, places: Mapping[str, str]) -> nod
     return made
 
 
-def nothing() -> nodes.paragraph:
+def line_of_unused_page() -> nodes.paragraph:
     """Return the line of a page of which no tutorial uses anything."""
     return nodes.paragraph("", "No tutorial uses a name of this page in its cells.", classes=["gg-used-in"])

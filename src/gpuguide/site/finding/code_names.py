@@ -43,7 +43,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Definition:
+class NameDefinition:
     """What defines a name, and the module whose names it can see."""
 
     name: str
@@ -55,33 +55,33 @@ class Definition:
 
 
 @functools.cache
-def definition(name: str) -> Definition | None:
+def definition(name: str) -> NameDefinition | None:
     """Return what defines a full name, wherever packages that pass it on have it from."""
     place = SOURCE.locate(name)
     if place is None:
         return None
-    found = Definition(place.module, place.module, ast.Module([], []))
+    found = NameDefinition(place.module, place.module, ast.Module([], []))
     members = SOURCE.module(place.module).defined
     for part in place.inside:
         if part not in members:
             return None
-        found = Definition(f"{found.name}.{part}", place.module, members[part])
-        members = defined_in(found.node.body) if isinstance(found.node, ast.ClassDef) else {}
+        found = NameDefinition(f"{found.name}.{part}", place.module, members[part])
+        members = find_bindings(found.node.body) if isinstance(found.node, ast.ClassDef) else {}
     return found
 
 
-def defined_in(body: Iterable[ast.stmt]) -> dict[str, ast.stmt]:
+def find_bindings(body: Iterable[ast.stmt]) -> dict[str, ast.stmt]:
     """Return the statement that binds each name in the body of a class."""
     return {name: statement for statement in body for name in names_bound([statement])}
 
 
-def annotated(annotation: ast.AST | None, module: str) -> Value | None:
+def resolve_annotation(annotation: ast.AST | None, module: str) -> Value | None:
     """Return what an annotation in a module says, if that is an instance of a class of the library, or many."""
     match annotation:
         case ast.BinOp(left=left, right=ast.Constant(value=None)):
-            return annotated(left, module)
+            return resolve_annotation(left, module)
         case ast.Subscript(value=ast.Name(id=kind), slice=ast.Tuple(elts=[inside, *_]) | inside) if kind in MANY:
-            element = annotated(inside, module)
+            element = resolve_annotation(inside, module)
             return element and Value(element.name, "many")
         case ast.Name() | ast.Attribute():
             found = definition(f"{module}.{ast.unparse(annotation)}")
@@ -89,13 +89,13 @@ def annotated(annotation: ast.AST | None, module: str) -> Value | None:
     return None
 
 
-def held_by(found: Definition) -> Value | None:
+def resolve_attribute(found: NameDefinition) -> Value | None:
     """Return what an attribute or a property holds, and anything else as it is."""
     match found.node:
         case ast.AnnAssign(annotation=annotation):
-            return annotated(annotation, found.module)
+            return resolve_annotation(annotation, found.module)
         case ast.FunctionDef(decorator_list=[ast.Name(id=name)], returns=annotation) if name in PROPERTIES:
-            return annotated(annotation, found.module)
+            return resolve_annotation(annotation, found.module)
     return Value(found.name)
 
 
@@ -173,7 +173,7 @@ class Reader(ast.NodeVisitor):
         chain = isinstance(node.value, (ast.Name, ast.Attribute)) and node.lineno == node.end_lineno
         start = node.col_offset if chain else node.end_col_offset - len(node.attr.encode())
         self.use(found.name, node.end_lineno, start, node.end_col_offset)
-        return held_by(found)
+        return resolve_attribute(found)
 
     def visit_Call(self, node: ast.Call) -> Value | None:
         """Take what a function is annotated with, and an instance of a class."""
@@ -182,10 +182,10 @@ class Reader(ast.NodeVisitor):
             self.visit(argument)
         found = definition(called.name) if called and called.kind == "thing" else None
         match found:
-            case Definition(node=ast.ClassDef()):
+            case NameDefinition(node=ast.ClassDef()):
                 return Value(found.name, "instance")
-            case Definition(node=ast.FunctionDef(returns=annotation)):
-                return annotated(annotation, found.module)
+            case NameDefinition(node=ast.FunctionDef(returns=annotation)):
+                return resolve_annotation(annotation, found.module)
         return None
 
     def visit_Subscript(self, node: ast.Subscript) -> Value | None:

@@ -24,10 +24,10 @@ def connect(app: Sphinx) -> None:
 def add(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Give the template the first paragraph of a page that has a source."""
     if doctree is not None:
-        context["description"] = of(doctree)
+        context["description"] = describe_page(doctree)
 
 
-def of(doctree: nodes.document) -> str:
+def describe_page(doctree: nodes.document) -> str:
     """Return the beginning of a page's first paragraph, as far as whole words go."""
     first = next(iter(doctree.findall(nodes.paragraph)), None)
     words = (first.astext() if first is not None else "").split()

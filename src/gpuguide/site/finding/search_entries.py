@@ -20,10 +20,11 @@ from docutils import nodes
 
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
+from gpuguide.site.execution import watching
 from gpuguide.site.finding import glossary_links, search_places
-from gpuguide.site.finding.search_places import Place
+from gpuguide.site.finding.search_places import SearchPlace
 from gpuguide.site.records import hardware_table
-from gpuguide.site.records.benchmark_list import declared
+from gpuguide.site.records.benchmark_list import list_declarations
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -77,8 +78,8 @@ def connect(app: Sphinx) -> None:
     app.add_js_file("search.js", loading_method="defer")
     app.add_js_file("search-box.js", loading_method="defer")
     app.connect("config-inited", own_search_page)
-    app.connect("builder-inited", without_the_index_of_sphinx)
-    app.connect("html-page-context", without_its_marks)
+    app.connect("builder-inited", disable_sphinx_index)
+    app.connect("html-page-context", drop_highlight_script)
     app.connect("build-finished", write, priority=600)  # when all pages are written
 
 
@@ -87,13 +88,13 @@ def own_search_page(app: Sphinx, config: Any) -> None:
     config.html_additional_pages = {**config.html_additional_pages, "search": "search.html"}
 
 
-def without_the_index_of_sphinx(app: Sphinx) -> None:
+def disable_sphinx_index(app: Sphinx) -> None:
     """Make no index of Sphinx's: it knows no numbers, no figures and no places within a page."""
     if app.builder.format == "html":
         app.builder.search = False  # type: ignore[attr-defined]
 
 
-def without_its_marks(
+def drop_highlight_script(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
     """Load no script that marks words for Sphinx's search; ``find-on-page.js`` does, and opens folds."""
@@ -105,8 +106,11 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the list beside the script that reads it."""
     if exception is not None or app.builder.format != "html":
         return
-    text = script(entries(app), words()["same"])
     target = Path(app.outdir) / "_static" / FILE
+    newer = target.exists() and target.stat().st_mtime > WORDS.stat().st_mtime
+    if newer and watching.is_nothing_new(app):
+        return
+    text = script(entries(app), words()["same"])
     if not target.exists() or target.read_text(encoding="utf-8") != text:
         target.write_text(text, encoding="utf-8", newline="\n")
 
@@ -141,7 +145,7 @@ def plain_name(docname: str) -> str:
 
 def entries(app: Sphinx) -> list[Entry]:
     """Return everything that can be found on the site, always in the same order."""
-    found = [*written(app), *glossary_terms(app), *library_names(app)]
+    found = [*list_pages(app), *glossary_terms(app), *library_names(app)]
     if HARDWARE in app.env.all_docs:
         found += [*gpus(app), *measured_ceilings(app)]
     if MEASUREMENTS in app.env.all_docs:
@@ -152,7 +156,7 @@ def entries(app: Sphinx) -> list[Entry]:
 # --- what stands on pages ---------------------------------------------------------------------------------
 
 
-def written(app: Sphinx) -> Iterator[Entry]:
+def list_pages(app: Sphinx) -> Iterator[Entry]:
     """Yield every page, and its sections, figures and claims."""
     places, asked = places_of_all(app), words()["asked"]
     for docname, title in app.env.titles.items():
@@ -160,32 +164,32 @@ def written(app: Sphinx) -> Iterator[Entry]:
         questions = (plain_name(docname).replace("-", " "), *asked.get(plain_name(docname), ()))
         if docname.startswith(REFERENCE):
             questions = ()
-        first = found[0] if found else Place("", "")
+        first = found[0] if found else SearchPlace("", "")
         kind, text = kind_of(docname, first), first.text
-        yield Entry(kind, page, uri, beginning(text), questions, text, first.names_in_code)
+        yield Entry(kind, page, uri, shorten(text), questions, text, first.names_in_code)
         if docname != MEASUREMENTS:  # its sections are the benchmarks
             yield from sections(app, docname, page, {place.anchor: place for place in found})
         for place in found:
             if place.kind == search_places.FIGURE:
-                yield Entry("Figure", beginning(place.name), f"{uri}#{place.anchor}", page, (), place.text)
+                yield Entry("Figure", shorten(place.name), f"{uri}#{place.anchor}", page, (), place.text)
             elif place.kind == search_places.CLAIM and place.anchor and docname == CLAIMS:
                 said = place.text.removeprefix(place.name).strip()
-                yield Entry("Claim", place.name, f"{uri}#{place.anchor}", beginning(said), (), said)
+                yield Entry("Claim", place.name, f"{uri}#{place.anchor}", shorten(said), (), said)
 
 
-def kind_of(docname: str, page: Place) -> str:
+def kind_of(docname: str, page: SearchPlace) -> str:
     """Return what kind of page one is."""
     if page.kind == search_places.CALCULATOR:
         return "Calculator"
     return "Tutorial" if docname.startswith("tutorials/") and not docname.endswith("/index") else "Page"
 
 
-def sections(app: Sphinx, docname: str, page: str, places: dict[str, Place]) -> Iterator[Entry]:
+def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace]) -> Iterator[Entry]:
     """Yield every section of a page that has an address of its own."""
     uri = app.builder.get_target_uri(docname)
     for link in app.env.tocs[docname].findall(nodes.reference):
         if link["anchorname"] and link["refuri"] == docname and not _is_listed_elsewhere(docname, link):
-            place = places.get(link["anchorname"].removeprefix("#"), Place("", ""))
+            place = places.get(link["anchorname"].removeprefix("#"), SearchPlace("", ""))
             address = uri + link["anchorname"]
             yield Entry("Section", link.astext(), address, page, (), place.text, place.names_in_code)
 
@@ -197,10 +201,10 @@ def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:
     return str(link["anchorname"]).startswith(("#gpuguide.", "#module-gpuguide"))
 
 
-def beginning(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a first sentence or two, as much as a line or two hold.
 
-    >>> beginning("One. Two. " + 99 * "And so on, ")
+    >>> shorten("One. Two. " + 99 * "And so on, ")
     'One. Two.'
     """
     kept = ""
@@ -211,7 +215,7 @@ def beginning(text: str) -> str:
     return kept if len(kept) <= 240 else f"{kept[:200].rpartition(' ')[0]} …"
 
 
-def places_of_all(app: Sphinx) -> dict[str, list[Place]]:
+def places_of_all(app: Sphinx) -> dict[str, list[SearchPlace]]:
     """Return the places of every page; those of a page that is as it was are remembered between builds."""
     memory = Path(app.doctreedir) / "search-places.json"
     known = json.loads(memory.read_text(encoding="utf-8")) if memory.exists() else {}
@@ -227,7 +231,7 @@ def places_of_all(app: Sphinx) -> dict[str, list[Place]]:
             found[docname] = {"of": digest, "places": [asdict(place) for place in search_places.read(html)]}
     if found != known:
         memory.write_text(json.dumps(found), encoding="utf-8")
-    return {docname: [Place(**place) for place in each["places"]] for docname, each in found.items()}
+    return {docname: [SearchPlace(**place) for place in each["places"]] for docname, each in found.items()}
 
 
 # --- what is listed ---------------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ def gpus(app: Sphinx) -> Iterator[Entry]:
     uri = app.builder.get_target_uri(HARDWARE)
     for gpu in datasheet.load().values():
         shown = [
-            f"{hardware_table.NAMES[key]} {hardware_table.written(key, gpu.figures[key])}"
+            f"{hardware_table.NAMES[key]} {hardware_table.format_figure(key, gpu.figures[key])}"
             for key in hardware_table.GROUPS["memory"]
             if key in gpu.figures
         ]
@@ -279,7 +283,7 @@ def measured_ceilings(app: Sphinx) -> Iterator[Entry]:
 
 def records(app: Sphinx) -> Iterator[Entry]:
     """Yield every benchmark with its question, and every published record with what it holds."""
-    uri, texts = app.builder.get_target_uri(MEASUREMENTS), declared()
+    uri, texts = app.builder.get_target_uri(MEASUREMENTS), list_declarations()
     listed: dict[str, set[str]] = {}
     for record in store.published_records():
         text = texts[record.benchmark]

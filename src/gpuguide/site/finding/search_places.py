@@ -35,7 +35,7 @@ _CODE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*
 
 
 @dataclass
-class Place:
+class SearchPlace:
     """A part of a page that has an address of its own."""
 
     kind: str
@@ -51,12 +51,12 @@ class Place:
     @property
     def name(self) -> str:
         """A figure's caption, or a claim as one hears it."""
-        return _on_one_line(self.named)
+        return _join_lines(self.named)
 
     @property
     def text(self) -> str:
         """All its words, sentences first: they say more, as an excerpt, than numbers of tables."""
-        return _on_one_line([*self.words, " ", *self.cells])
+        return _join_lines([*self.words, " ", *self.cells])
 
     @property
     def names_in_code(self) -> str:
@@ -64,15 +64,15 @@ class Place:
         return " ".join(self.code)
 
 
-def read(html: str) -> list[Place]:
+def read(html: str) -> list[SearchPlace]:
     """Return the places of a page in order. Text belongs to the innermost place around it."""
-    reader = _Reader()
+    reader = _PlaceReader()
     reader.feed(html)
     reader.close()
     return reader.places
 
 
-def _on_one_line(parts: list[str]) -> str:
+def _join_lines(parts: list[str]) -> str:
     return " ".join("".join(parts).split())
 
 
@@ -81,19 +81,19 @@ class _Element:
     """An open element, and what it says of its content."""
 
     tag: str
-    begins: Place | None
+    begins: SearchPlace | None
     silent: bool
     names: bool | None
     """Whether it is part of the place's name; ``None`` as the element around it"""
     code: bool
 
 
-class _Reader(HTMLParser):
+class _PlaceReader(HTMLParser):
     """Follows the elements of the article."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.places: list[Place] = []
+        self.places: list[SearchPlace] = []
         self.open: list[_Element] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -145,14 +145,14 @@ class _Reader(HTMLParser):
         if next((element.names for element in reversed(self.open) if element.names is not None), False):
             place.named.append(data)
 
-    def _innermost(self) -> Place | None:
+    def _innermost(self) -> SearchPlace | None:
         return next((element.begins for element in reversed(self.open) if element.begins), None)
 
-    def _begun(self, tag: str, classes: set[str], anchor: str) -> Place | None:
+    def _begun(self, tag: str, classes: set[str], anchor: str) -> SearchPlace | None:
         if tag == "section":
-            return Place(SECTION, anchor if self.places else "")
+            return SearchPlace(SECTION, anchor if self.places else "")
         if tag == "figure" and anchor:
-            return Place(FIGURE, anchor)
+            return SearchPlace(FIGURE, anchor)
         if "gg-claim" in classes:
-            return Place(CLAIM, anchor)
+            return SearchPlace(CLAIM, anchor)
         return None

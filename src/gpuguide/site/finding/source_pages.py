@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuguide.measure import digest
 from gpuguide.site.finding.code_links import where_described
 from gpuguide.site.finding.code_names import definition
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 FOLDER = "_modules/"
+MODULES = "_viewcode_modules"
+"""Viewcode's list of modules in the environment"""
 LIST = f"{FOLDER}index"
 """The page that names all modules"""
 EVENT = "viewcode-follow-imported"
@@ -30,6 +33,8 @@ def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.connect("config-inited", wait_for_names)
     app.connect("html-collect-pages", renew, priority=400)  # before viewcode
+    app.connect("html-collect-pages", leave_out_unchanged, priority=450)
+    app.connect("build-finished", put_back)
     app.connect("html-page-context", lead_back)
     app.connect("html-page-context", flatten)
 
@@ -37,7 +42,7 @@ def connect(app: Sphinx) -> None:
 def wait_for_names(app: Sphinx, config: object) -> None:
     """Listen to viewcode, on a site that uses it."""
     if EVENT in app.events.events:
-        app.connect(EVENT, defining_module)
+        app.connect(EVENT, find_defining_module)
 
 
 def renew(app: Sphinx) -> list[Any]:
@@ -57,7 +62,34 @@ def renew(app: Sphinx) -> list[Any]:
     return []
 
 
-def defining_module(app: Sphinx, module: str, name: str) -> str:
+def leave_out_unchanged(app: Sphinx) -> list[Any]:
+    """Take the modules whose pages are newer than their source off viewcode's list.
+
+    Viewcode compares the two itself, but imports every module to learn where its source is, and PyTorch with them.
+    """
+    modules: dict[str, Any] | None = vars(app.env).get(MODULES)
+    if modules is not None:
+        vars(app)["gpuguide_viewcode_modules"] = modules
+        kept = {name: not is_current(app, name) and entry for name, entry in modules.items()}
+        vars(app.env)[MODULES] = kept  # those without an entry are listed, and not written again
+    return []
+
+
+def is_current(app: Sphinx, module: str) -> bool:
+    """Return whether the page of a module of the library is newer than its source."""
+    page = Path(app.outdir, FOLDER, f"{module.replace('.', '/')}.html")
+    if module.partition(".")[0] != digest.PACKAGE_FOLDER.name or not page.exists():
+        return False
+    return digest.module_path(module).stat().st_mtime <= page.stat().st_mtime
+
+
+def put_back(app: Sphinx, exception: Exception | None) -> None:
+    """Give viewcode its whole list again, which the environment keeps."""
+    if "gpuguide_viewcode_modules" in vars(app):
+        vars(app.env)[MODULES] = vars(app)["gpuguide_viewcode_modules"]
+
+
+def find_defining_module(app: Sphinx, module: str, name: str) -> str:
     """Return the module that defines a name, or the one under which it is described."""
     found = definition(f"{module}.{name}")
     return found.module if found else module

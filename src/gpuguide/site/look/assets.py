@@ -31,10 +31,10 @@ def defer_scripts(app: Sphinx, pagename: str, templatename: str, context: dict[s
     """Let no script hold up the drawing of a page. They run in their order, and before the theme looks at the page."""
     if pagename == "search":  # its own script needs them at once
         return
-    context["script_files"] = [deferred(script) for script in context.get("script_files", [])]
+    context["script_files"] = [defer_script(script) for script in context.get("script_files", [])]
 
 
-def deferred(script: Any) -> Any:
+def defer_script(script: Any) -> Any:
     """Return a script that waits until the page is there. The given one, which all pages share, stays as it is."""
     name = str(getattr(script, "filename", ""))
     if not name or name.endswith("documentation_options.js"):  # scripts within the page write to its options

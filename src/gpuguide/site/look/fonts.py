@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def reduced(font: Path, characters: str, **options: Any) -> bytes:
+def reduce_font(font: Path, characters: str, **options: Any) -> bytes:
     """Return a font as WOFF2 with only the ``characters`` that it has of these. The same input gives the same bytes.
 
     Parameters

@@ -67,10 +67,10 @@ def render_page(app: Sphinx, doctree: nodes.document) -> None:
         return
     rendered = render([(node.astext(), isinstance(node, nodes.math_block)) for node in found])
     for node, result in zip(found, rendered, strict=True):
-        with faults.reporting(node):
+        with faults.report_errors(node):
             if "error" in result:
                 raise GpuguideError(f"The formula {node.astext()!r} cannot be read: {result['error']}.")
-            node["mathml"] = for_browsers(result["ok"])
+            node["mathml"] = adapt_to_browsers(result["ok"])
     text = html.unescape(re.sub("<[^>]*>", "", "".join(node.get("mathml", "") for node in found)))
     _characters(app.env)[app.env.docname] = "".join(sorted(set(text)))
 
@@ -117,7 +117,7 @@ def katex_script() -> Path:
     return script
 
 
-def for_browsers(katex: str) -> str:
+def adapt_to_browsers(katex: str) -> str:
     """Return KaTeX's MathML with what today's browsers ignore written in a way that they honour.
 
     Browsers implement MathML Core. It knows no ``mathvariant`` but ``normal``, so a styled letter must be the
@@ -128,8 +128,8 @@ def for_browsers(katex: str) -> str:
     if match is None:
         raise SphinxError(f"KaTeX gave no MathML: {katex}")
     text = _laid_out(match[0])
-    text = re.sub(r'<(m[ino]|mtext) mathvariant="([a-z-]+)">([^<&])</\1>', _styled, text)
-    return re.sub(r'<mtable([^>]*) columnalign="([a-z ]+)"([^>]*)>.*?</mtable>', _aligned, text, flags=re.DOTALL)
+    text = re.sub(r'<(m[ino]|mtext) mathvariant="([a-z-]+)">([^<&])</\1>', _style, text)
+    return re.sub(r'<mtable([^>]*) columnalign="([a-z ]+)"([^>]*)>.*?</mtable>', _align_columns, text, flags=re.DOTALL)
 
 
 def _laid_out(mathml: str) -> str:
@@ -142,13 +142,13 @@ def _laid_out(mathml: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _styled(match: re.Match[str]) -> str:
+def _style(match: re.Match[str]) -> str:
     tag, style, letter = match.groups()
-    character = _styled_letter(letter, STYLES[style]) if style in STYLES else None
+    character = _style_letter(letter, STYLES[style]) if style in STYLES else None
     return f"<{tag}>{character}</{tag}>" if character else match[0]
 
 
-def _styled_letter(letter: str, style: str) -> str | None:
+def _style_letter(letter: str, style: str) -> str | None:
     """Return the character that is ``letter`` in a style, such as ℝ, if Unicode has it."""
     name = re.sub(r"^(?:LATIN |GREEK )?(CAPITAL|SMALL) LETTER ", r"\1 ", unicodedata.name(letter, ""))
     for candidate in (f"MATHEMATICAL {style} {name}", f"{style} {name}"):
@@ -159,7 +159,7 @@ def _styled_letter(letter: str, style: str) -> str | None:
     return "ℎ" if (letter, style) == ("h", "ITALIC") else None
 
 
-def _aligned(match: re.Match[str]) -> str:
+def _align_columns(match: re.Match[str]) -> str:
     columns = match[2].split()
 
     def row(found: re.Match[str]) -> str:
@@ -204,7 +204,7 @@ def italic_too(characters: str) -> str:
     >>> italic_too("xα")
     'xα𝑥𝛼'
     """
-    styled = [_styled_letter(letter, "ITALIC") for letter in characters if letter.isalpha()]
+    styled = [_style_letter(letter, "ITALIC") for letter in characters if letter.isalpha()]
     return characters + "".join(letter for letter in styled if letter)
 
 
@@ -213,7 +213,7 @@ def font_subset(characters: str) -> bytes:
     source = _package_file("ziamath", "fonts/STIXTwoMath-Regular.ttf")
     if source is None:
         raise SphinxError("The font for formulas is not here. Install ziamath (site extra).")
-    return fonts.reduced(source, characters, layout_features=["ssty", "dtls", "flac", "kern"])
+    return fonts.reduce_font(source, characters, layout_features=["ssty", "dtls", "flac", "kern"])
 
 
 def _package_file(package: str, name: str) -> Path | None:

@@ -58,23 +58,23 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     folder = Path(app.outdir) / STYLES
     if exception is not None or app.builder.format != "html" or not folder.exists():
         return
-    whole = unreduced(folder)
-    used = used_classes(Path(app.outdir), whole)
+    whole = join_stylesheets(folder)
+    used = find_used_classes(Path(app.outdir), whole)
     made_from = hashlib.sha256("\n".join([whole, *sorted(used)]).encode()).hexdigest()
     note = Path(app.doctreedir) / "stylesheet.txt"
     if (folder / REDUCED).exists() and note.exists() and note.read_text(encoding="utf-8") == made_from:
         return
-    text = reduced(whole, used)
+    text = reduce_stylesheet(whole, used)
     icons = "".join(sorted(set(_ICON.findall(text))))
     for address in _FONT.findall(text):
         font = folder / address
-        (folder / font.name).write_bytes(fonts.reduced(font, icons))
+        (folder / font.name).write_bytes(fonts.reduce_font(font, icons))
         text = text.replace(address, font.name)
     (folder / REDUCED).write_text(text, encoding="utf-8")
     note.write_text(made_from, encoding="utf-8")
 
 
-def unreduced(folder: Path) -> str:
+def join_stylesheets(folder: Path) -> str:
     """Return the stylesheets of a built site, one after the other, with the addresses in them seen from ``folder``.
 
     What it lacks, as the stylesheet of an extension that it does not use, adds nothing.
@@ -83,7 +83,7 @@ def unreduced(folder: Path) -> str:
     return "\n".join(_ADDRESS.sub(rf"url(\1{way}", path.read_text(encoding="utf-8")) for way, path in sheets)
 
 
-def used_classes(site: Path, whole: str = "") -> set[str]:
+def find_used_classes(site: Path, whole: str = "") -> set[str]:
     """Return every class on the pages of a built site, and every class that their scripts name or can assemble.
 
     Parameters
@@ -108,17 +108,17 @@ def used_classes(site: Path, whole: str = "") -> set[str]:
     return found | {name for name in named if name.startswith(tuple(beginnings))}
 
 
-def reduced(stylesheet: str, used: set[str]) -> str:
+def reduce_stylesheet(stylesheet: str, used: set[str]) -> str:
     """Return a stylesheet without the rules whose selectors name a class that is not in ``used``.
 
-    >>> reduced(".a{top:0}.a .b,.a:not(.b){left:0}@media print{.b{top:1px}}", {"a"})
+    >>> reduce_stylesheet(".a{top:0}.a .b,.a:not(.b){left:0}@media print{.b{top:1px}}", {"a"})
     '.a{top:0}.a:not(.b){left:0}'
     """
     rules = tinycss2.parse_stylesheet(stylesheet, skip_comments=True, skip_whitespace=True)
-    return "".join(_kept(rules, used))
+    return "".join(_keep_rules(rules, used))
 
 
-def _kept(rules: Iterable[Any], used: set[str]) -> Iterator[str]:
+def _keep_rules(rules: Iterable[Any], used: set[str]) -> Iterator[str]:
     for rule in rules:
         if rule.type == "qualified-rule":
             selectors = [part for part in _selectors(rule.prelude) if _can_match(part, used)]
@@ -127,7 +127,7 @@ def _kept(rules: Iterable[Any], used: set[str]) -> Iterator[str]:
                 yield f"{names}{{{tinycss2.serialize(rule.content)}}}"
         elif rule.type == "at-rule" and rule.at_keyword in GROUPS and rule.content is not None:
             inside = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
-            if text := "".join(_kept(inside, used)):
+            if text := "".join(_keep_rules(inside, used)):
                 yield f"@{rule.at_keyword}{tinycss2.serialize(rule.prelude)}{{{text}}}"
         else:
             yield rule.serialize()

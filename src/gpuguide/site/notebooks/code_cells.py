@@ -66,7 +66,7 @@ def outputs(cell: Any) -> list[dict[str, Any]]:
     """
     kept: list[dict[str, Any]] = []
     for output in cell.outputs:
-        made = _shown_value(output) if "scrapbook" in output.get("metadata", {}) else _without_bundle(output)
+        made = _format_value(output) if "scrapbook" in output.get("metadata", {}) else _remove_bundle(output)
         if made["output_type"] == "stream" and kept and kept[-1].get("name") == made["name"]:
             kept[-1]["text"] += made["text"]
         else:
@@ -79,12 +79,12 @@ def figures(cells: Iterable[Any]) -> int:
     return sum("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
 
 
-def printed(cells: Iterable[Any]) -> int:
+def count_outputs(cells: Iterable[Any]) -> int:
     """Return how many of these cells have an output that is none."""
     return sum(any("image/png" not in output.get("data", {}) for output in cell.outputs) for cell in cells)
 
 
-def _without_bundle(output: Any) -> dict[str, Any]:
+def _remove_bundle(output: Any) -> dict[str, Any]:
     """Return an output without the bundle that only this site's renderer reads."""
     made = {**output}
     if "data" in made:
@@ -92,7 +92,7 @@ def _without_bundle(output: Any) -> dict[str, Any]:
     return made
 
 
-def _shown_value(output: Any) -> dict[str, Any]:
+def _format_value(output: Any) -> dict[str, Any]:
     """Return what :data:`GLUE_HERE` prints for a glued value."""
     name = output.metadata["scrapbook"]["name"]
     text = output.data.get(f"{GLUE_MIME}text/plain", output.data.get("text/plain", ""))

@@ -21,7 +21,7 @@ from gpuguide.site.notebooks import code_cells, library_wheel, notebook, opening
 from gpuguide.site.notebooks.plain_markdown import PlainMarkdown
 from gpuguide.site.pages import outline, page_source, reading
 from gpuguide.site.pages.addresses import FOLDER, WHEEL, Addresses
-from gpuguide.site.records.cost_card import costs, downloads_here, executed_in
+from gpuguide.site.records.cost_card import costs, downloads_here, format_run_time
 from gpuguide.site.records.numbers import stamps
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def find(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
 
 
 def check_names(paths: Mapping[str, str]) -> None:
-    """Stop the build at the first of :func:`wrong_names`."""
-    for docname, problem, remedy in wrong_names(paths):
+    """Stop the build at the first of :func:`find_wrong_names`."""
+    for docname, problem, remedy in find_wrong_names(paths):
         raise SphinxError(f"{paths[docname]}:1: {problem} {remedy}")
 
 
-def wrong_names(paths: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def find_wrong_names(paths: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield pages that would have files of one name, also where upper and lower case are the same.
 
     Parameters
@@ -129,33 +129,37 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     path = str(app.env.doc2path(docname))
     source = Path(path).read_text(encoding="utf-8")
     page = page_source.read(source)
-    minutes = f"{reading.of(source).minutes} min, code included."
+    minutes = f"{reading.measure_reading(source).minutes} min, code included."
 
     def absolute(link: str) -> str | None:
         return link if urlsplit(link).scheme else own and urljoin(own, link)
 
     pieces = notebook.Pieces(
-        notebook.executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
+        notebook.load_executed(app.env, docname), doctree, path, PlainMarkdown(absolute, Path(app.srcdir))
     )
-    took = f"{executed_in(app.env, docname)} on a CPU to run it." if not page.not_run else f"not known: {page.not_run}."
+    took = (
+        f"{format_run_time(app.env, docname)} on a CPU to run it."
+        if not page.not_run
+        else f"not known: {page.not_run}."
+    )
     known = {"Reading": minutes, "Time": took, **facts(pieces, page, doctree)}
     extras = opening_cells.requirements(Path(app.confdir), page.extras) if page.extras else {}
     install = opening_cells.install(WHEEL, addresses.wheel(), extras, page.gpu)
 
-    def with_opening(outputs: str) -> Any:
+    def add_opening(outputs: str) -> Any:
         summary = opening_cells.summary(
             pieces.title, pieces.purpose, {**known, "Outputs": outputs, "From": opening_cells.origin(own)}
         )
-        return notebook.assembled(opening_cells.cells(summary, install), pieces)
+        return notebook.assemble(opening_cells.cells(summary, install), pieces)
 
     shown = outputs(pieces)
     return (
-        with_opening(f"{shown}, as they came out when the site was built." if not page.not_run else "none."),
-        notebook.without_outputs(with_opening(f"none until you run it; then {shown}.")),
+        add_opening(f"{shown}, as they came out when the site was built." if not page.not_run else "none."),
+        notebook.remove_outputs(add_opening(f"none until you run it; then {shown}.")),
     )
 
 
-def facts(pieces: notebook.Pieces, page: page_source.Page, doctree: nodes.document) -> dict[str, str | list[str]]:
+def facts(pieces: notebook.Pieces, page: page_source.PageSource, doctree: nodes.document) -> dict[str, str | list[str]]:
     """Return what the first cell says about hardware, costs, and where the numbers come from."""
     records = [store.published(name) for name in page.benchmarks]
     measuring = sum(code_cells.measures_here(cell) for cell in pieces.page.cells if cell.cell_type == "code")
@@ -170,7 +174,9 @@ def facts(pieces: notebook.Pieces, page: page_source.Page, doctree: nodes.docume
 def outputs(pieces: notebook.Pieces) -> str:
     """Return in words what a notebook shows when it has run."""
     code = [cell for cell in pieces.cells if cell.cell_type == "code"]
-    return f"{_count(code_cells.figures(code), 'figure')} and {_count(code_cells.printed(code), 'printed result')}"
+    return (
+        f"{_count(code_cells.figures(code), 'figure')} and {_count(code_cells.count_outputs(code), 'printed result')}"
+    )
 
 
 def _count(number: int, thing: str) -> str:

@@ -15,7 +15,7 @@ from nbformat import v4
 from sphinx.errors import SphinxError
 
 from gpuguide.site.execution import outputs_cache
-from gpuguide.site.execution.faults import naming
+from gpuguide.site.execution.faults import error_location
 from gpuguide.site.notebooks import code_cells
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _EMBEDDED = re.compile(r"!\[((?:\\.|[^\]\\])*)\]\(data:[^)]*\)")
 _TOOL_VERSION = re.compile(r"^#\s+jupytext_version: .*\n", re.MULTILINE)
 
 
-def executed(env: BuildEnvironment, docname: str) -> Any:
+def load_executed(env: BuildEnvironment, docname: str) -> Any:
     """Return the page as the execution cache keeps it, with ``source_map``: the line before each cell.
 
     A page that the site shows and does not run is returned without outputs.
@@ -123,7 +123,7 @@ class Pieces:
     def _code(self, index: int) -> None:
         self._close_text()
         cell = self.page.cells[index]
-        with naming(f"{self.path}:{self._line(index)}"):
+        with error_location(f"{self.path}:{self._line(index)}"):
             made = v4.new_code_cell(
                 code_cells.source(cell), id=self._id(), metadata=code_cells.metadata(cell), outputs=[]
             )
@@ -143,11 +143,11 @@ class Pieces:
         self._count[place] += 1
         return f"{place}-{self._count[place]}"
 
-    def _naming(self, node: nodes.Element) -> naming:
-        return naming(f"{self.path}:{node.line or 1}")
+    def _naming(self, node: nodes.Element) -> error_location:
+        return error_location(f"{self.path}:{node.line or 1}")
 
 
-def assembled(first: list[Any], pieces: Pieces) -> Any:
+def assemble(first: list[Any], pieces: Pieces) -> Any:
     """Return a notebook with these opening cells, and the language that executed it."""
     language = copy.deepcopy(pieces.page.metadata.get("language_info", {"name": "python"}))
     made = v4.new_notebook(
@@ -157,7 +157,7 @@ def assembled(first: list[Any], pieces: Pieces) -> Any:
     return made
 
 
-def without_outputs(notebook: Any) -> Any:
+def remove_outputs(notebook: Any) -> Any:
     """Return a copy whose code has not been run."""
     bare = copy.deepcopy(notebook)
     for cell in bare.cells:

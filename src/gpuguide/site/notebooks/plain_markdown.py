@@ -61,7 +61,7 @@ class PlainMarkdown:
 
     def paragraph(self, children: Iterable[nodes.Node]) -> str:
         """Return inline nodes as a paragraph in one line, of which no character begins a list or a heading."""
-        return _LINE_START.sub(lambda found: _escaped_start(found[0]), self.inlines(children).strip())
+        return _LINE_START.sub(lambda found: _escape_start(found[0]), self.inlines(children).strip())
 
     def block_paragraph(self, node: nodes.Element) -> str:
         """Return a paragraph."""
@@ -99,8 +99,8 @@ class PlainMarkdown:
             first, *rest = item.children or [nodes.paragraph()]
             space = "\n" if all(isinstance(each, nodes.Sequential) for each in rest) else "\n\n"
             texts = [text for text in (self.block(first), self.blocks(rest)) if text]
-            items.append(_indented(space.join(texts), mark))
-        return _joined(items)
+            items.append(_indent(space.join(texts), mark))
+        return _join_items(items)
 
     def block_definition_list(self, node: nodes.Element) -> str:
         """Return terms in bold, each with its definition, as a list."""
@@ -108,19 +108,19 @@ class PlainMarkdown:
         for item in node.children:
             terms = [self.inlines(term.children) for term in item.children if isinstance(term, nodes.term)]
             definitions = [self.blocks(each.children) for each in item.children if isinstance(each, nodes.definition)]
-            items.append(_indented(f"**{', '.join(terms)}.** {' '.join(definitions)}", "- "))
-        return _joined(items)
+            items.append(_indent(f"**{', '.join(terms)}.** {' '.join(definitions)}", "- "))
+        return _join_items(items)
 
     def block_block_quote(self, node: nodes.Element) -> str:
         """Return a quotation."""
-        return _quoted(self.blocks(node.children))
+        return _quote(self.blocks(node.children))
 
     def block_Admonition(self, node: nodes.Element) -> str:
         """Return a note, a warning or the like as a quotation that begins with its name."""
         title, rest = {"seealso": "See also"}.get(node.tagname, node.tagname.capitalize()), node.children
         if rest and isinstance(rest[0], nodes.title):
             title, rest = self.inlines(rest[0].children), rest[1:]
-        return _quoted(f"**{title.rstrip('.')}.**\n\n{self.blocks(rest)}")
+        return _quote(f"**{title.rstrip('.')}.**\n\n{self.blocks(rest)}")
 
     def block_topic(self, node: nodes.Element) -> str:
         """Return a titled block as a quotation."""
@@ -229,15 +229,15 @@ class PlainMarkdown:
 
     def inline_Text(self, node: nodes.Text) -> str:
         """Return text."""
-        return escaped(" ".join(str(node).split("\n")))
+        return escape(" ".join(str(node).split("\n")))
 
     def inline_emphasis(self, node: nodes.Element) -> str:
         """Return emphasis."""
-        return _around("*", self.inlines(node.children))
+        return _wrap("*", self.inlines(node.children))
 
     def inline_strong(self, node: nodes.Element) -> str:
         """Return strong emphasis."""
-        return _around("**", self.inlines(node.children))
+        return _wrap("**", self.inlines(node.children))
 
     def inline_literal(self, node: nodes.Element) -> str:
         """Return code."""
@@ -254,7 +254,7 @@ class PlainMarkdown:
         """Return text that has a class: a verdict stands out, and that a number is stale is an aside."""
         text = self.inlines(node.children)
         if "gg-verdict" in node["classes"]:
-            return _around("**", text)
+            return _wrap("**", text)
         return f" ({text})" if "gg-stale" in node["classes"] else text
 
     def inline_abbreviation(self, node: nodes.Element) -> str:
@@ -298,24 +298,24 @@ class PlainMarkdown:
         if kind is None or not path.is_file():
             raise GpuguideError(f"The image {node['uri']} is no file of a known kind, so it cannot be embedded.")
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-        return f"![{escaped(node['alt'])}](data:{kind};base64,{data})"
+        return f"![{escape(node['alt'])}](data:{kind};base64,{data})"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return text of which no character means anything in Markdown.
 
-    >>> print(escaped("a_b, _c_, 2 * 3 $ and <br>"))
+    >>> print(escape("a_b, _c_, 2 * 3 $ and <br>"))
     a_b, \_c\_, 2 \* 3 \$ and \<br>
     """
     return _SPECIAL.sub(lambda found: "&amp;" if found[0] == "&" else f"\\{found[0]}", text)
 
 
-def _escaped_start(start: str) -> str:
+def _escape_start(start: str) -> str:
     """Return the first characters of a paragraph so that they begin no list, heading, line or fence."""
     return f"{start}\\" if start.isdigit() else f"\\{start}"
 
 
-def _around(mark: str, text: str) -> str:
+def _wrap(mark: str, text: str) -> str:
     """Return text between marks, which must touch it."""
     inner = text.strip()
     if not inner:
@@ -324,17 +324,17 @@ def _around(mark: str, text: str) -> str:
     return f"{before}{mark}{inner}{mark}{after}"
 
 
-def _indented(text: str, mark: str) -> str:
+def _indent(text: str, mark: str) -> str:
     """Return text behind a list's mark, its further lines below its first."""
     lines = text.split("\n")
     space = " " * len(mark)
     return "\n".join([mark + lines[0], *(space + line if line else "" for line in lines[1:])])
 
 
-def _joined(items: Sequence[str]) -> str:
+def _join_items(items: Sequence[str]) -> str:
     """Return a list's items, close together unless one has several blocks."""
     return ("\n\n" if any("\n\n" in item for item in items) else "\n").join(items)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))

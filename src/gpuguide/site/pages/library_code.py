@@ -36,7 +36,7 @@ class LibraryCode(SphinxDirective):
     def run(self) -> list[Node]:
         """Return the code; the page is read again when the file changes that it is from."""
         path, code = None, ""
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             path, code = source_of(self.arguments[0])
         if path is None:
             return []

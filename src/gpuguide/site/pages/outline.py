@@ -22,7 +22,7 @@ def connect(app: Sphinx) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class OutlinePart:
     """Pages that belong together, in the order in which they are meant to be read."""
 
     title: str
@@ -30,12 +30,12 @@ class Part:
     pages: tuple[str, ...]
 
 
-def parts(env: BuildEnvironment, docname: str) -> list[Part]:
+def parts(env: BuildEnvironment, docname: str) -> list[OutlinePart]:
     """Return the parts of a section that have any pages; none if there is no such section."""
     if docname not in env.all_docs:
         return []
     tables = env.get_doctree(docname).findall(addnodes.toctree)
-    found = [Part(table["caption"] or "", tuple(map(str, table["includefiles"]))) for table in tables]
+    found = [OutlinePart(table["caption"] or "", tuple(map(str, table["includefiles"]))) for table in tables]
     return [part for part in found if part.pages]
 
 

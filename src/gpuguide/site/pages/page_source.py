@@ -20,7 +20,7 @@ _KNOWN = {"topics", "benchmarks", "gpu", "extras", "gpu-extras", "downloads", "n
 
 
 @dataclass(frozen=True)
-class Page:
+class PageSource:
     """The parts of a page's source that decide how it is executed."""
 
     executed: bool
@@ -83,7 +83,7 @@ def cells(source: str) -> Iterator[CodeCell]:
         yield CodeCell(line, options if isinstance(options, dict) else {}, above + _code(found[1]))
 
 
-def read(source: str) -> Page:
+def read(source: str) -> PageSource:
     """Read a page's source.
 
     Raises
@@ -95,7 +95,7 @@ def read(source: str) -> Page:
     own = front.get("gpuguide") or {}
     if not isinstance(own, dict) or set(own) - _KNOWN:
         raise GpuguideError(f"The entry gpuguide of the front matter is {own!r}; it holds {', '.join(sorted(_KNOWN))}.")
-    return Page(
+    return PageSource(
         executed="kernelspec" in front,
         topics=pages.names(own, "topics"),
         benchmarks=pages.names(own, "benchmarks"),
@@ -109,7 +109,7 @@ def read(source: str) -> Page:
     )
 
 
-def marked(source: str, digest: str) -> str:
+def mark_digest(source: str, digest: str) -> str:
     """Return the source with ``digest`` in the kernel's display name, which the execution cache hashes.
 
     The line is extended and none is added, so that line numbers in messages stay those of the file.

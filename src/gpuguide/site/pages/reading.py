@@ -37,7 +37,7 @@ _SHOWN_FILES = ("image", "figure")
 
 
 @dataclass(frozen=True)
-class Part:
+class ReadingPart:
     """One paragraph, heading, piece of code or thing to look at, as a reader meets it."""
 
     line: int
@@ -51,10 +51,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingLength:
     """What there is to read on a page."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ReadingPart, ...]
 
     @property
     def words(self) -> int:
@@ -79,9 +79,9 @@ class Reading:
         return found
 
 
-def of(source: str) -> Reading:
+def measure_reading(source: str) -> ReadingLength:
     """Return what there is to read in a page's source, MyST Markdown."""
-    return Reading(tuple(_parts(source, 1, _Place())))
+    return ReadingLength(tuple(_parts(source, 1, _Place())))
 
 
 @dataclass
@@ -95,27 +95,27 @@ class _Place:
         return not self.section.startswith(NOT_COUNTED)
 
 
-def _parts(source: str, line: int, place: _Place) -> Iterator[Part]:
+def _parts(source: str, line: int, place: _Place) -> Iterator[ReadingPart]:
     first, heading, table = line, 0, False
     for token in markdown_source.parser().parse(source):
         line = first + token.map[0] if token.map else line
         heading = int(token.tag[1]) if token.type == "heading_open" else heading
         if token.type == "table_open":
-            yield Part(line, place.section, shown="table")
+            yield ReadingPart(line, place.section, shown="table")
         table = token.type == "table_open" or (table and token.type != "table_close")
         if token.type == "inline":
-            text = said(token)
+            text = text_of(token)
             place.section = text if heading == 2 else place.section
             heading = 0
             if place.counted and not table:
-                yield Part(line, place.section, words=len(text.split()), text=text)
+                yield ReadingPart(line, place.section, words=len(text.split()), text=text)
         elif token.type.startswith("math_block"):
-            yield Part(line, place.section, shown="formula")
+            yield ReadingPart(line, place.section, shown="formula")
         elif token.type in ("fence", "colon_fence") and place.counted:
             yield from _directive(token, line, place)
 
 
-def _directive(token: Token, line: int, place: _Place) -> Iterator[Part]:
+def _directive(token: Token, line: int, place: _Place) -> Iterator[ReadingPart]:
     """Yield what is seen of a directive, or of a block of code."""
     name = markdown_source.directive(token.info)
     options = markdown_source.options(token.content)
@@ -124,17 +124,17 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[Part]:
         cell = next(page_source.cells(f"```{{code-cell}}\n{token.content}```\n"))
         seen = not HIDDEN_CODE & set(cell.tags)
         shown = "" if HIDDEN_OUTPUT & set(cell.tags) else thing_to_look_at(content)
-        yield Part(line, place.section, code_lines=_lines(content) if seen else 0, shown=shown)
+        yield ReadingPart(line, place.section, code_lines=_lines(content) if seen else 0, shown=shown)
     elif name in ("question", "folded"):
         title = token.info.partition("}")[2] if name == "folded" else content.strip().partition("\n\n")[0]
         yield from _parts(title.strip(), below, place)
     elif name == "library-code":
         _, code = library_code.source_of(token.info.partition("}")[2].strip())
-        yield Part(line, place.section, code_lines=_lines(code))
+        yield ReadingPart(line, place.section, code_lines=_lines(code))
     elif name.startswith(_SHOWN_FILES):
-        yield Part(line, place.section, shown="figure")
+        yield ReadingPart(line, place.section, shown="figure")
     elif not name:
-        yield Part(line, place.section, code_lines=_lines(content))
+        yield ReadingPart(line, place.section, code_lines=_lines(content))
     elif name not in GENERATED and not name.startswith(markdown_source.NOT_PROSE):
         yield from _parts(content, below, place)
 
@@ -142,21 +142,21 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[Part]:
 def thing_to_look_at(code: str) -> str:
     """Return what kind of thing a cell shows: ``drawing``, ``figure``, ``table`` or nothing."""
     called = set(_CALLED.findall(code))
-    if called & set(drawn_by_one_call()) or ({"show"} <= called and "drawings." in code):
+    if called & set(list_drawing_calls()) or ({"show"} <= called and "drawings." in code):
         return "drawing"
-    if called & {"show", *drawn_by_one_call("interactive")}:
+    if called & {"show", *list_drawing_calls("interactive")}:
         return "figure"
     return "table" if "show_table" in called else ""
 
 
 def code_of_drawings(code: str) -> str:
     """Return the source of the drawings that cells call, which names the records that they read."""
-    known = {**drawn_by_one_call("interactive"), **drawn_by_one_call()}
+    known = {**list_drawing_calls("interactive"), **list_drawing_calls()}
     return "\n".join(known[name] for name in dict.fromkeys(_CALLED.findall(code)) if name in known)
 
 
 @functools.cache
-def drawn_by_one_call(module: str = "pictures") -> dict[str, str]:
+def list_drawing_calls(module: str = "pictures") -> dict[str, str]:
     """Return the functions of a part of :mod:`gpuguide.plotting` that show something each: name to source."""
     part = digest.PACKAGE_FOLDER / "plotting" / module
     found: dict[str, str] = {}
@@ -171,12 +171,12 @@ def _gives_a_figure(function: ast.FunctionDef) -> bool:
     return isinstance(function.returns, ast.Name) and function.returns.id == "Figure"
 
 
-def said(token: Token) -> str:
+def text_of(token: Token) -> str:
     """Return what a paragraph says; a role, a formula and a piece of code are a word each, or their own words."""
-    return "".join(_said(child) for child in token.children or ())
+    return "".join(_text_of_child(child) for child in token.children or ())
 
 
-def _said(child: Token) -> str:
+def _text_of_child(child: Token) -> str:
     if child.type in ("text", "code_inline"):
         return child.content
     if child.type == "myst_role":

@@ -36,7 +36,7 @@ class SkippedCell:
     reason: str
 
 
-def in_source(source: str) -> Iterator[SkippedCell]:
+def find_skipped_cells(source: str) -> Iterator[SkippedCell]:
     """Yield the cells of a page's source that are tagged not to run."""
     for cell in page_source.cells(source):
         if TAG in cell.tags:

@@ -32,8 +32,8 @@ class BenchmarkList(SphinxDirective):
         rows: list[list[Cell]] = []
         for folder in store.folders()[:1]:
             watching.note_folder(self.env, folder)
-        with faults.reporting(self.get_location()):
-            for name, texts in declared().items():
+        with faults.report_errors(self.get_location()):
+            for name, texts in list_declarations().items():
                 self.env.note_dependency(str(texts["path"]))
                 own = [record for record in store.published_records() if record.benchmark == name]
                 devices = ", ".join(record.device_name.removeprefix("NVIDIA ") for record in own) or "nothing yet"
@@ -45,15 +45,15 @@ class BenchmarkList(SphinxDirective):
         return []
 
 
-def declared() -> dict[str, dict[str, str]]:
+def list_declarations() -> dict[str, dict[str, str]]:
     """Return title, question and file of every benchmark, read from the source so that nothing heavy is imported."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted({digest.module_path(module) for module in digest.benchmark_modules().values()}):
-        found.update(_declared_in(path))
+        found.update(_list_declarations_in(path))
     return found
 
 
-def _declared_in(path: Path) -> dict[str, dict[str, str]]:
+def _list_declarations_in(path: Path) -> dict[str, dict[str, str]]:
     found = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Benchmark":

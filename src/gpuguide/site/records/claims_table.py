@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -44,39 +43,14 @@ SURPRISING = ("false", "misleading", "outdated", "conditional", "true")
 SHOWN = 3
 """How many claims a tutorial shows"""
 CLAIMS_PAGE = "docs/claims"
-_WITHOUT_LOOK = re.compile(
-    r' docutils container(?=")| class="reference (?:internal|external)"|(?<=headerlink) reference internal(?=")'
-)
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("claims", Claims)
     app.add_directive("all-claims", AllClaims)
-    app.add_node(whole_code, html=(open_code, close_code))
     app.add_node(verdict_filter, html=(open_filter, close_filter))
     app.add_js_file("unfold.js", defer="defer")
-    app.connect("html-page-context", take_off)
-
-
-def take_off(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    """Take classes off the page of all claims that give no look to anything; with them it is a tenth longer."""
-    if pagename == CLAIMS_PAGE and "body" in context:
-        context["body"] = _WITHOUT_LOOK.sub("", context["body"])
-
-
-class whole_code(nodes.General, nodes.Inline, nodes.TextElement):
-    """Code in a sentence, written as one piece: Sphinx marks up every word, which is a quarter of the claims page."""
-
-
-def open_code(translator: Any, node: whole_code) -> None:
-    """Write the beginning of the code."""
-    translator.body.append("<code>")
-
-
-def close_code(translator: Any, node: whole_code) -> None:
-    """Write the end of the code."""
-    translator.body.append("</code>")
 
 
 class verdict_filter(nodes.General, nodes.Element):
@@ -107,7 +81,7 @@ class _Ledger(SphinxDirective):
         """Return one block a claim, and report those that cannot be worded with the place where they stand."""
         found: list[nodes.Element] = []
         for claim in claims:
-            with faults.reporting(self.get_location()):
+            with faults.report_errors(self.get_location()):
                 try:
                     found.append(self.block(claim))
                 except GpuguideError as error:
@@ -122,7 +96,7 @@ class _Ledger(SphinxDirective):
         heard = nodes.paragraph("", "", *self.heard(claim), classes=["gg-heard"])
         known = self.known(claim)
         fold = folds.fold("", *known, summary="How we know", classes=["gg-how"])
-        right = self.parse_text_to_nodes(worded(ledger.right, claim))
+        right = self.parse_text_to_nodes(render_claim(ledger.right, claim))
         return nodes.container("", heard, *right, fold, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
 
     def heard(self, claim: ledger.Claim) -> list[Node]:
@@ -137,18 +111,18 @@ class _Ledger(SphinxDirective):
         shown: list[Node] = [nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict)]
         if ledger.unread(claim):
             shown += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
-        if worded(why_not, claim):
+        if render_claim(why_not, claim):
             shown += [nodes.Text(" "), nodes.inline("", "not confirmed by its check", classes=["gg-stale"])]
         return shown
 
     def known(self, claim: ledger.Claim) -> list[Node]:
         """Return the evidence, after what contradicts the row where its check fails."""
         found: list[Node] = []
-        if failure := worded(why_not, claim):
+        if failure := render_claim(why_not, claim):
             found.append(
                 nodes.paragraph("", "", nodes.Text("The check of this claim fails: "), nodes.literal("", failure))
             )
-        return [*found, *self.parse_text_to_nodes(worded(ledger.how_we_know, claim))]
+        return [*found, *self.parse_text_to_nodes(render_claim(ledger.how_we_know, claim))]
 
     def page(self, docname: str, title: str = "") -> nodes.Node:
         """Return a link to a page, with its own title unless one is given; the name alone where there is none."""
@@ -172,11 +146,11 @@ class _Ledger(SphinxDirective):
     def note_ledger(self) -> None:
         """Read the page again when any file of the ledger changes, or a new one appears."""
         watching.note_folder(self.env, ledger.LEDGER.parent)
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             watching.note_gpus(self.env)
 
 
-def worded(words: Callable[[ledger.Claim], str], claim: ledger.Claim) -> str:
+def render_claim(words: Callable[[ledger.Claim], str], claim: ledger.Claim) -> str:
     """Return what is said of a claim; what only the library's source decides is remembered between builds.
 
     Such claims call functions of topics, whose imports take longer than all else that a changed word asks for.
@@ -206,9 +180,13 @@ class Claims(_Ledger):
         self.note_ledger()
         claims: list[ledger.Claim] = []
         shown: list[ledger.Claim] = []
-        with faults.reporting(self.get_location()):
-            claims = chosen(self.arguments[0])
-            shown = named(self.options["show"].split(), claims) if "show" in self.options else most_surprising(claims)
+        with faults.report_errors(self.get_location()):
+            claims = load_claims_of(self.arguments[0])
+            shown = (
+                select_claims(self.options["show"].split(), claims)
+                if "show" in self.options
+                else most_surprising(claims)
+            )
             check_gpu(shown)
         found: list[Node] = [*self.blocks(shown)]
         if claims and CLAIMS_PAGE in self.env.found_docs:
@@ -218,7 +196,7 @@ class Claims(_Ledger):
     def others(self, claims: Sequence[ledger.Claim], count: int) -> nodes.paragraph:
         """Return a sentence that leads to the topics of these claims on the page of all."""
         titles = ledger.topics()
-        begin = f"{counted(count, 'more claim')} on this subject" if count else "All claims on this subject"
+        begin = f"{format_count(count, 'more claim')} on this subject" if count else "All claims on this subject"
         line = nodes.paragraph("", f"{begin}, each with its evidence: ", classes=["gg-more"])
         for number, name in enumerate(ledger.by_topic(claims)):
             line += [nodes.Text(", ")] * (number > 0)
@@ -234,7 +212,7 @@ class AllClaims(_Ledger):
         """Return a table of verdicts, the choice, and the sections with one fold a claim."""
         self.note_ledger()
         claims: list[ledger.Claim] = []
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             claims = ledger.load()
         titles = ledger.topics() if claims else {}
         self.usual = ""
@@ -253,10 +231,8 @@ class AllClaims(_Ledger):
         address = nodes.reference("", "#", refid=identifier, reftitle="Link to this claim", classes=["headerlink"])
         content = nodes.container("", classes=["gg-evidence"], ids=[identifier])
         title = folds.fold_title("", "", *self.heard(claim))
-        content += self.parse_text_to_nodes(worded(ledger.right, claim))
+        content += self.parse_text_to_nodes(render_claim(ledger.right, claim))
         content += nodes.container("", *self.known(claim), classes=["gg-how"])
-        for code in list(content.findall(nodes.literal)):
-            code.replace_self(whole_code("", code.astext()))
         if claim.taught and claim.taught != self.usual:
             settled: list[Node] = [nodes.Text("Settled in "), self.page(f"tutorials/{claim.taught}"), nodes.Text(". ")]
             content += nodes.paragraph("", "", *settled, address)
@@ -269,7 +245,7 @@ class AllClaims(_Ledger):
         identifier = f"topic-{name}"
         domain = cast("StandardDomain", self.env.get_domain("std"))
         domain.note_hyperlink_target(identifier, self.env.docname, identifier, title)
-        count = nodes.paragraph("", f"{counted(len(claims), 'claim')}: {tally(claims)}", classes=["gg-more"])
+        count = nodes.paragraph("", f"{format_count(len(claims), 'claim')}: {tally(claims)}", classes=["gg-more"])
         self.usual = usual_page(claims)
         if self.usual:
             others = {claim.taught for claim in claims} != {self.usual}
@@ -297,7 +273,7 @@ def most_surprising(claims: Sequence[ledger.Claim]) -> list[ledger.Claim]:
     return sorted(claims, key=lambda claim: SURPRISING.index(claim.verdict))[:SHOWN]
 
 
-def named(ids: Sequence[str], claims: Sequence[ledger.Claim]) -> list[ledger.Claim]:
+def select_claims(ids: Sequence[str], claims: Sequence[ledger.Claim]) -> list[ledger.Claim]:
     """Return the claims with these ids, in this order, or raise if one is not among them."""
     known = {claim.id: claim for claim in claims}
     for identifier in ids:
@@ -306,7 +282,7 @@ def named(ids: Sequence[str], claims: Sequence[ledger.Claim]) -> list[ledger.Cla
     return [known[identifier] for identifier in ids]
 
 
-def chosen(name: str) -> list[ledger.Claim]:
+def load_claims_of(name: str) -> list[ledger.Claim]:
     """Return the claims of a page or a topic, or raise if there is neither."""
     claims = ledger.load()
     found = [claim for claim in claims if name in (claim.taught, claim.topic)]
@@ -320,23 +296,23 @@ def overview(claims: list[ledger.Claim]) -> list[Node]:
     """Return how many claims there are and how they are checked, and a table of the verdicts."""
     kinds = Counter(claim.kind for claim in claims)
     text = (
-        f"{counted(len(claims), 'claim')}: {kinds['computed']} are checked by a computation, "
+        f"{format_count(len(claims), 'claim')}: {kinds['computed']} are checked by a computation, "
         f"{kinds['measured']} against our measurements, {kinds['cited']} rest on sources alone. "
     )
     verdicts = Counter(claim.verdict for claim in claims)
     rows: list[list[Cell]] = [[verdict(name), str(verdicts[name]), MEANINGS[name]] for name in VERDICTS]
     return [
-        nodes.paragraph("", "", nodes.Text(text), *unread(claims)),
+        nodes.paragraph("", "", nodes.Text(text), *list_unverified_sources(claims)),
         table(["verdict", "claims", "it means"], rows),
     ]
 
 
-def unread(claims: list[ledger.Claim]) -> list[Node]:
+def list_unverified_sources(claims: list[ledger.Claim]) -> list[Node]:
     """Return, as a sentence with a link to each, which claims name a source that nobody could look at."""
     found = [claim for claim in claims if ledger.unread(claim)]
     if not found:
         return [nodes.Text("Every source that is named was looked at.")]
-    listed: list[Node] = [nodes.Text(f"{counted(len(found), 'claim')} with a source that is {NOT_VERIFIED}: ")]
+    listed: list[Node] = [nodes.Text(f"{format_count(len(found), 'claim')} with a source that is {NOT_VERIFIED}: ")]
     for number, claim in enumerate(found):
         listed += [nodes.Text(", ")] * (number > 0)
         listed.append(nodes.reference("", claim.id, refid=f"claim-{claim.id}"))
@@ -360,6 +336,6 @@ def usual_page(claims: Sequence[ledger.Claim]) -> str:
     return "" if "" in pages else pages.most_common(1)[0][0]
 
 
-def counted(number: int, thing: str) -> str:
+def format_count(number: int, thing: str) -> str:
     """Write a number of things: ``1 claim``, ``2 claims``."""
     return f"{number} {thing}{'s' * (number != 1)}"

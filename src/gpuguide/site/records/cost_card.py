@@ -46,11 +46,11 @@ class CostCard(SphinxDirective):
         records: list[Record] = []
         source = Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8")
         page = page_source.read(source)
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             records = [store.published(name) for name in page.benchmarks]
         for record in records:
             watching.note_record(self.env, record)
-        minutes = nodes.strong("", f"{reading.of(source).minutes} min")
+        minutes = nodes.strong("", f"{reading.measure_reading(source).minutes} min")
         facts: list[Node] = [minutes, nodes.Text(" to read · "), page_time(), nodes.Text(" to run on a CPU")]
         if records:
             facts.append(nodes.Text(f" · numbers from {reference_gpu.word('name')}"))
@@ -79,10 +79,10 @@ def close_downloads(translator: Any, node: downloads_here) -> None:
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put the page's time, as the execution cache knows it, where it belongs."""
     for place in list(doctree.findall(page_time)):
-        place.replace_self(nodes.Text(executed_in(app.env, docname)))
+        place.replace_self(nodes.Text(format_run_time(app.env, docname)))
 
 
-def costs(page: page_source.Page, records: Sequence[Record]) -> dict[str, str]:
+def costs(page: page_source.PageSource, records: Sequence[Record]) -> dict[str, str]:
     """Return what a tutorial costs beyond the time on a CPU, by name; ``records`` are those that it declares."""
     found: dict[str, str] = {}
     if records:
@@ -99,7 +99,7 @@ def costs(page: page_source.Page, records: Sequence[Record]) -> dict[str, str]:
     return found
 
 
-def executed_in(env: BuildEnvironment, docname: str) -> str:
+def format_run_time(env: BuildEnvironment, docname: str) -> str:
     """Return how long a page took when it was last executed, in words."""
     from myst_nb.sphinx_ import NbMetadataCollector
 

@@ -71,10 +71,10 @@ class FigureRenderer:
             content = svg.encode()
             return renderer.write_file([f"{hashlib.sha256(content).hexdigest()[:32]}.svg"], content, exists_ok=True)
 
-        def written(content: dict[str, Any]) -> dict[str, str]:
+        def write_content(content: dict[str, Any]) -> dict[str, str]:
             return {name: write(svg) for name, svg in content.get("svg", {}).items()}
 
-        return [figure_node(written(data.content), data.content, written(data.content.get("others", {})))]
+        return [figure_node(write_content(data.content), data.content, write_content(data.content.get("others", {})))]
 
 
 def figure_node(uris: dict[str, str], content: dict[str, Any], others: dict[str, str] | None = None) -> nodes.figure:
@@ -187,7 +187,7 @@ class AddressesOfFigures(SphinxTransform):
             if "gg_csv" not in figure:
                 continue
             wanted = f"fig-{figure['gg_name'] or section_of(figure)}"
-            address = next(each for each in numbered(wanted) if each not in taken)
+            address = next(each for each in number_names(wanted) if each not in taken)
             taken.add(address)
             figure["ids"] = [address]
             self.document.ids[address] = figure
@@ -223,7 +223,7 @@ def section_of(figure: nodes.figure) -> str:
     return nodes.make_id(node["names"][0]) if node is not None and node["names"] else "page"
 
 
-def numbered(name: str) -> Any:
+def number_names(name: str) -> Any:
     """Return the name, then the name with a number from 2 on."""
     yield name
     number = 2

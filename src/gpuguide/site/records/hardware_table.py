@@ -97,7 +97,7 @@ class _Hardware(SphinxDirective):
         note_datasheet(self)
         watching.note_folder(self.env, store.published_folder())
         found: dict[str, list[Record]] = {}
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             for record in store.published_records():
                 gpu = datasheet.find(record.device_name)
                 if record.benchmark == "ceilings" and gpu is not None:
@@ -149,7 +149,7 @@ class Sources(SphinxDirective):
         note_datasheet(self)
         listed = nodes.enumerated_list(enumtype="arabic")
         for key in source_numbers():
-            listed += nodes.list_item("", cited(datasheet.sources()[key]), ids=[f"source-{key}"])
+            listed += nodes.list_item("", cite(datasheet.sources()[key]), ids=[f"source-{key}"])
         return [listed]
 
 
@@ -162,23 +162,23 @@ def overview_cell(gpu: datasheet.Gpu, key: str, measured: list[Amount]) -> list[
     """Return a printed figure in its column's unit, and below it what we measured."""
     if key not in gpu.figures:
         return [nodes.Text("–")]
-    shown: list[nodes.Node] = [nodes.Text(in_column(gpu.figures[key].value, gpu.figures[key].unit))]
+    shown: list[nodes.Node] = [nodes.Text(format_in_column(gpu.figures[key].value, gpu.figures[key].unit))]
     for amount in measured:
-        shown.append(nodes.inline("", f"measured {in_column(*amount)}", classes=["gg-note"]))
+        shown.append(nodes.inline("", f"measured {format_in_column(*amount)}", classes=["gg-note"]))
     return shown
 
 
-def in_column(value: float, unit: str) -> str:
+def format_in_column(value: float, unit: str) -> str:
     """Write an amount in the unit of its column, without it.
 
-    >>> in_column(4.8e12, "B/s"), in_column(1979e12, "FLOP/s"), in_column(141e9, "B")
+    >>> format_in_column(4.8e12, "B/s"), format_in_column(1979e12, "FLOP/s"), format_in_column(141e9, "B")
     ('4.80', '1,979', '141')
     """
     scale, _ = COLUMNS[unit]
     return f"{value / scale:.2f}" if unit == "B/s" else f"{value / scale:,.4g}"
 
 
-def cited(source: Source) -> nodes.paragraph:
+def cite(source: Source) -> nodes.paragraph:
     """Return the link to a document, its publisher, whether we looked at it, and what it is a copy of."""
     link = nodes.reference("", source.title, refuri=source.url)
     looked = "; ".join(text for text in (source.seen, source.note) if text)
@@ -188,14 +188,14 @@ def cited(source: Source) -> nodes.paragraph:
 def card(gpu: datasheet.Gpu, records: list[Record]) -> nodes.section:
     """Return one GPU's section: what it is, a table of its figures, and the stamp of each record beside them."""
     section = nodes.section("", nodes.title("", gpu.name), ids=[anchor(gpu)], names=[anchor(gpu)], classes=["gg-card"])
-    section += nodes.paragraph("", described(gpu), classes=["gg-kind"])
+    section += nodes.paragraph("", describe_gpu(gpu), classes=["gg-kind"])
     measured = [{key: (amount, share) for key, amount, share in shares(record, gpu)} for record in records]
     numbers = source_numbers()
     rows: list[list[Cell]] = []
     for key in (key for group in GROUPS.values() for key in group if key in gpu.figures):
         both = [each for each in (key, BESIDE.get(key, "")) if each in gpu.figures]
         printed = [node for each in both for node in _value(each, gpu.figures[each], numbers)]
-        rows.append([NAMES[key], printed, *(beside(found[key]) if key in found else "" for found in measured)])
+        rows.append([NAMES[key], printed, *(format_share(found[key]) if key in found else "" for found in measured)])
     header: list[Cell] = ["figure", "printed"]
     header += [nodes.inline("", "measured", ids=[measured_anchor(record)]) for record in records]
     section += table(header, rows, classes=["gg-figures"])
@@ -206,13 +206,13 @@ def card(gpu: datasheet.Gpu, records: list[Record]) -> nodes.section:
     return section
 
 
-def beside(found: tuple[Amount, str]) -> list[nodes.Node]:
+def format_share(found: tuple[Amount, str]) -> list[nodes.Node]:
     """Return a measured ceiling and below it its share of the printed figure."""
     amount, share = found
     return [nodes.Text(quantity(amount)), nodes.inline("", f"{share} of it", classes=["gg-note"])]
 
 
-def described(gpu: datasheet.Gpu) -> str:
+def describe_gpu(gpu: datasheet.Gpu) -> str:
     """Say in a line what a GPU is."""
     major, minor = gpu.capability
     return f"{gpu.architecture}, {gpu.form}, compute capability {major}.{minor}"
@@ -258,7 +258,7 @@ def source_of(figure: datasheet.Figure) -> Source:
     return datasheet.sources()[figure.source]
 
 
-def written(key: str, figure: datasheet.Figure) -> str:
+def format_figure(key: str, figure: datasheet.Figure) -> str:
     """Write a figure with its unit. Vendors print memory in decimal GB, and counts are whole."""
     if key == "memory":
         return f"{figure.value / 1e9:g} GB"
@@ -271,5 +271,5 @@ def _value(key: str, figure: datasheet.Figure, numbers: dict[str, int]) -> list[
     mark = f"[{number}]" if source_of(figure).verified else f"[{number}, {NOT_VERIFIED}]"
     link = nodes.reference("", mark, refid=f"source-{figure.source}", classes=["gg-source"])
     note = [nodes.inline("", figure.note, classes=["gg-note"])] if figure.note else []
-    value = " ".join(filter(None, (written(key, figure), QUALIFIED.get(key))))
+    value = " ".join(filter(None, (format_figure(key, figure), QUALIFIED.get(key))))
     return [nodes.inline("", "", nodes.Text(f"{value} "), link, *note, classes=["gg-figure-line"])]

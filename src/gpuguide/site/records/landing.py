@@ -15,8 +15,8 @@ from gpuguide.site.execution import watching
 from gpuguide.site.pages import outline, reading
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records import status
-from gpuguide.site.records.benchmark_list import declared
-from gpuguide.site.records.cost_card import executed_in
+from gpuguide.site.records.benchmark_list import list_declarations
+from gpuguide.site.records.cost_card import format_run_time
 
 if TYPE_CHECKING:
     from docutils.nodes import Node
@@ -60,7 +60,7 @@ class LearningPath(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return what will be replaced by the list."""
-        return [listed(self, TUTORIALS, whole="whole" in self.options)]
+        return [list_pages(self, TUTORIALS, whole="whole" in self.options)]
 
 
 class PagesByPart(SphinxDirective):
@@ -68,10 +68,10 @@ class PagesByPart(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return what will be replaced by the list."""
-        return [listed(self, self.env.docname, whole=True)]
+        return [list_pages(self, self.env.docname, whole=True)]
 
 
-def listed(directive: SphinxDirective, section: str, *, whole: bool) -> listing:
+def list_pages(directive: SphinxDirective, section: str, *, whole: bool) -> listing:
     """Return what stands for the pages of a section, on a page that is written again when any of them was read."""
     watching.note_other_pages(directive.env)
     return listing(section=section, whole=whole)
@@ -80,15 +80,15 @@ def listed(directive: SphinxDirective, section: str, *, whole: bool) -> listing:
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Put the lists of pages where they belong."""
     for place in list(doctree.findall(listing)):
-        place.replace_self(list(in_parts(app, docname, place["section"], whole=place["whole"])))
+        place.replace_self(list(list_by_part(app, docname, place["section"], whole=place["whole"])))
 
 
-def in_parts(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
+def list_by_part(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
     """Yield a heading and a list for each part of a section that has a title, and a list for one that has none."""
     for part in outline.parts(app.env, section):
         made = nodes.bullet_list(classes=["gg-path"])
         for page in part.pages:
-            made += nodes.list_item("", *described(app, docname, page, whole=whole))
+            made += nodes.list_item("", *describe_page(app, docname, page, whole=whole))
         name = nodes.make_id(part.title)
         heading = nodes.title("", part.title)
         yield nodes.section("", heading, made, ids=[f"part-{name}"], classes=["gg-part"]) if part.title else made
@@ -109,7 +109,7 @@ def add_drawer(app: Sphinx, docname: str, template: str, context: dict[str, Any]
     context["drawer"] = [(heading, links) for heading, links in found.items() if links]
 
 
-def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
+def describe_page(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
     """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
     uri = app.builder.get_relative_uri(docname, page)
     line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
@@ -117,7 +117,7 @@ def described(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[node
     if page.startswith("tutorials/"):
         number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
         line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
-        sentence += [nodes.Text(" "), time(f"Runs in {executed_in(app.env, page)} on a CPU.")]
+        sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
     shown = [line, sentence] if whole else [line]
     return [nodes.paragraph("", "", *parts) for parts in shown]
 
@@ -139,7 +139,7 @@ def time(text: str) -> nodes.inline:
 
 def minutes_to_read(env: BuildEnvironment, page: str) -> int:
     """Return how many minutes a page takes to read."""
-    return reading.of(Path(env.doc2path(page)).read_text(encoding="utf-8")).minutes
+    return reading.measure_reading(Path(env.doc2path(page)).read_text(encoding="utf-8")).minutes
 
 
 def watch_times(app: Sphinx, doctree: nodes.document) -> None:
@@ -172,7 +172,7 @@ class NewestRecords(SphinxDirective):
     def run(self) -> list[Node]:
         """Return a table."""
         watching.note_folder(self.env, store.published_folder())
-        texts = declared()
+        texts = list_declarations()
         records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
         records.sort(key=lambda record: max(run.finished_at for run in record.runs), reverse=True)
         rows: list[list[Cell]] = []

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
-    app.add_role("measured", Measured())
+    app.add_role("measured", MeasuredRole())
     app.add_role("ratio", RatioOf())
     app.add_role("ceiling", CeilingOf())
-    app.add_role("datasheet", Datasheet())
+    app.add_role("datasheet", DatasheetRole())
     app.add_role("given", Given())
     app.add_node(number, override=True)
     app.connect("doctree-resolved", link_numbers)
@@ -72,7 +72,7 @@ class _Reference(SphinxRole):
 
     def run(self) -> tuple[list[Node], list[system_message]]:
         found: CitedMeasurement | CitedRatio | None = None
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             try:
                 found = self.look_up()
             except GpuguideError as error:
@@ -87,7 +87,7 @@ class _Reference(SphinxRole):
         return [shown], []
 
 
-class Measured(_Reference):
+class MeasuredRole(_Reference):
     """``{measured}`copy-size/copy:bandwidth working_set=65536```: the median of one case."""
 
     def look_up(self) -> CitedMeasurement:
@@ -113,7 +113,7 @@ class CeilingOf(SphinxRole):
         """Return the value with its unit; it names its measurement to those who point, and leads to the record."""
         watching.note_reference(self.env)
         watching.note_folder(self.env, store.published_folder())
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             try:
                 found, unit = machines.quoted(self.text.strip())
             except GpuguideError as error:
@@ -129,7 +129,7 @@ class CeilingOf(SphinxRole):
         return [nodes.literal(self.text, self.text)], []
 
 
-class Datasheet(SphinxRole):
+class DatasheetRole(SphinxRole):
     """``{datasheet}`h100-sxm memory_bandwidth```: one figure of the table of GPUs.
 
     ``reference`` in place of an id is the GPU that prose speaks of.
@@ -138,7 +138,7 @@ class Datasheet(SphinxRole):
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the figure with its unit; it names its document to those who point, and leads to its GPU's figures."""
         watching.note_reference(self.env)
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             name, _, key = self.text.strip().partition(" ")
             gpu = reference_gpu.sheet(name)
             if key not in gpu.figures:
@@ -146,7 +146,9 @@ class Datasheet(SphinxRole):
             figure, document = gpu.figures[key], datasheet.sources()[gpu.figures[key].source]
             text = f"From a data sheet: {document.title}, {document.publisher} ({document.seen})"
             return [
-                number("", hardware_table.written(key, figure), provenance=text, target=hardware_table.anchor(gpu))
+                number(
+                    "", hardware_table.format_figure(key, figure), provenance=text, target=hardware_table.anchor(gpu)
+                )
             ], []
         return [nodes.literal(self.text, self.text)], []
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuguide.measure import digest, export, store
 from gpuguide.measure.records import Record
+from gpuguide.site.execution import watching
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -31,6 +32,8 @@ def write_all(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
     out = Path(app.outdir)
+    if watching.is_nothing_new(app) and (out / "records").exists():
+        return
     wanted: set[Path] = set()
     for record in store.published_records():
         targets = {kind: out / address(record, kind) for kind in FORMATS}

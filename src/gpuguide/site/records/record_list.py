@@ -12,7 +12,7 @@ from gpuguide.claims import quoted
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record, Run
 from gpuguide.site.execution import faults, watching
-from gpuguide.site.records.benchmark_list import declared
+from gpuguide.site.records.benchmark_list import list_declarations
 from gpuguide.site.records.record_downloads import FORMATS, address
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class RecordList(SphinxDirective):
         """Return a section a benchmark."""
         sections: dict[str, nodes.section] = {}
         watching.note_folder(self.env, store.published_folder())
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
             watching.note_gpus(self.env)
-            texts, self.spoken_of = declared(), quoted.spoken_of(records)
+            texts, self.spoken_of = list_declarations(), quoted.spoken_of(records)
             for record in records:
                 watching.note_record(self.env, record)
                 name, text = record.benchmark, texts[record.benchmark]
@@ -53,7 +53,7 @@ class RecordList(SphinxDirective):
         domain = cast("StandardDomain", self.env.get_domain("std"))
         domain.note_hyperlink_target(name, self.env.docname, name, title)
         items = nodes.bullet_list()
-        for line in dict.fromkeys(described(run, record) for run in record.runs):
+        for line in dict.fromkeys(describe_run(run, record) for run in record.runs):
             items += nodes.list_item("", nodes.paragraph("", line))
         items += nodes.list_item("", nodes.paragraph("", contents(record)))
         for reason, count in reasons(record).items():
@@ -75,7 +75,7 @@ class RecordList(SphinxDirective):
         return [heading, items]
 
 
-def described(run: Run, record: Record) -> str:
+def describe_run(run: Run, record: Record) -> str:
     """Return the stamp of a run with all libraries that contenders call, and the machine's processor."""
     stamp = run.stamp(record.libraries())
     return stamp if run.host in stamp else f"{stamp} · {run.host_cpu}, {run.host_cores} cores"

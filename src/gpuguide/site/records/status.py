@@ -26,7 +26,7 @@ from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, page_gpus, watching
 from gpuguide.site.pages import ages, page_source, skipped_cells
 from gpuguide.site.pages.tables import Cell, table
-from gpuguide.site.records.claims_table import counted
+from gpuguide.site.records.claims_table import format_count
 from gpuguide.site.records.cost_card import duration
 from gpuguide.site.records.record_downloads import address
 
@@ -97,14 +97,14 @@ def _page_status(env: BuildEnvironment, docname: str) -> PageStatus:
         seconds=ran["runtime"] if ran else None,
         executed_on=ages.day_of(ran["mtime"]).isoformat() if ran else None,
         not_run=page.not_run,
-        skipped=tuple(cell.reason for cell in skipped_cells.in_source(source)),
+        skipped=tuple(cell.reason for cell in skipped_cells.find_skipped_cells(source)),
         records=tuple((record.device, record.benchmark) for record in records_of(page, source)),
     )
 
 
-def records_of(page: page_source.Page, source: str) -> list[Record]:
+def records_of(page: page_source.PageSource, source: str) -> list[Record]:
     """Return the published records that a page reads: of its GPU, and of each device its source names."""
-    with page_gpus.speaking(page):
+    with page_gpus.use_gpu_of(page):
         devices = dict.fromkeys([*store.reference_devices(), *_DEVICE.findall(source)])
     return [
         record
@@ -140,7 +140,7 @@ class Status(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         watching.note_folder(self.env, ledger.LEDGER.parent)
         items = nodes.bullet_list()
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             records = store.published_records()
             for record in records:
                 watching.note_record(self.env, record)
@@ -148,17 +148,17 @@ class Status(SphinxDirective):
             devices = len({record.device for record in records})
             spoken_of = quoted.spoken_of(records)
             old = sum(record.stale for record in spoken_of)
-            lines = [f"{counted(len(records), 'record')} on {counted(devices, 'device')}."]
+            lines = [f"{format_count(len(records), 'record')} on {format_count(devices, 'device')}."]
             if records:
                 state = f"{old} stale" if old else "none of them stale"
                 gpus = dict.fromkeys(record.device_name for record in spoken_of if record.device != store.CPU)
                 lines[0] += f" Text speaks of those of {', '.join(gpus)} and of a processor, {state}."
             if others := sum(record.stale for record in records) - old:
-                lines.append(f"{counted(others, 'record')} of other devices, measured with earlier code.")
+                lines.append(f"{format_count(others, 'record')} of other devices, measured with earlier code.")
             outcomes = ledger.check()
             wrong = [outcome.claim.id for outcome in outcomes if not outcome.ok]
             holding = f"{len(wrong)} do not hold: {', '.join(wrong)}" if wrong else "all of them hold"
-            lines.append(f"{counted(len(outcomes), 'claim')} checked, {holding}.")
+            lines.append(f"{format_count(len(outcomes), 'claim')} checked, {holding}.")
             for line in lines:
                 items += nodes.list_item("", nodes.paragraph("", line))
         file = nodes.reference("", FILE, refuri="../" * self.env.docname.count("/") + FILE)
@@ -184,7 +184,7 @@ class RecordStatusTable(SphinxDirective):
         watching.note_day(self.env)
         watching.note_folder(self.env, store.published_folder())
         rows: list[list[Cell]] = []
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             watching.note_gpus(self.env)
             records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
             spoken_of = quoted.spoken_of(records)
@@ -212,7 +212,7 @@ class EquivalenceTable(SphinxDirective):
         """Return the table, or a sentence where there is none."""
         self.env.note_dependency(str(store.published_folder() / equivalent.FILE))
         rows: list[list[Cell]] = []
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             for row in equivalent.rows(store.published_folder()):
                 shortened = [nodes.literal("", text) for text in (row.old[7:15], row.new[7:15], row.commit[:8])]
                 rows.append([nodes.literal("", row.benchmark), *shortened, row.reason])
@@ -246,10 +246,10 @@ def _row(app: Sphinx, docname: str, status: PageStatus) -> list[Cell]:
     if status.executed_on and status.seconds:
         day = nodes.inline("", status.executed_on, classes=["gg-day"])
         ran = [day, nodes.Text(f", in {duration(status.seconds)}")]
-    return [link, ran, _skipped(status.skipped), _used(status.records)]
+    return [link, ran, _format_skipped(status.skipped), _format_records(status.records)]
 
 
-def _skipped(reasons: Iterable[str]) -> str:
+def _format_skipped(reasons: Iterable[str]) -> str:
     """Return how many cells are not run, and why."""
     counts = Counter(reasons)
     usual = counts.pop(skipped_cells.REASON, 0)
@@ -258,7 +258,7 @@ def _skipped(reasons: Iterable[str]) -> str:
     return "; ".join(parts) or "none"
 
 
-def _used(places: Iterable[tuple[str, str]]) -> Cell:
+def _format_records(places: Iterable[tuple[str, str]]) -> Cell:
     """Return the records that a page uses, by device, with the age of the oldest."""
     records = {(record.device, record.benchmark): record for record in store.published_records()}
     by_device: dict[str, list[Record]] = {}
@@ -280,8 +280,11 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the status of all pages and records to ``status.json``, for the check before a release."""
     if exception is not None or app.builder.format != "html":
         return
+    target = Path(app.outdir, FILE)
+    if watching.is_nothing_new(app) and target.exists():
+        return
     content = contents(page_statuses(app.env), store.published_records())
-    Path(app.outdir, FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def contents(statuses: Iterable[PageStatus], records: Iterable[Record]) -> dict[str, Any]:

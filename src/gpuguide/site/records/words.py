@@ -48,7 +48,7 @@ class GpuWord(SphinxRole):
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the word."""
         watching.note_reference(self.env)
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             return [nodes.Text(reference_gpu.word(self.text.strip()))], []
         return [nodes.literal(self.text, self.text)], []
 
@@ -59,7 +59,7 @@ class Holds(SphinxRole):
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the words, and read the page again when a record changes that they rest on."""
         words = self.text
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             found = assertion.read(self.text)
             words = found.words
             for reading in assertion.check(found):
@@ -73,7 +73,7 @@ class RecordLink(ReferenceRole):
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the link."""
         watching.note_reference(self.env)
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             try:
                 record = store.published(self.target)
             except GpuguideError as error:
@@ -88,7 +88,7 @@ class ClaimLink(ReferenceRole):
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the link."""
         watching.note_folder(self.env, claims.LEDGER.parent)
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             known = {claim.id for claim in claims.load()}
             if self.target not in known:
                 raise unknown("claim", self.target, known)

@@ -42,10 +42,10 @@ class YourRecords(SphinxDirective):
         """Return the tables, or nothing."""
         page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
         shown: list[Node] = []
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             pairs = [pair for name in page.benchmarks for pair in published_and_own(name)]
             for device in sorted({own.device for _, own in pairs}):
-                shown += beside([pair for pair in pairs if pair[1].device == device])
+                shown += compare([pair for pair in pairs if pair[1].device == device])
         return shown
 
 
@@ -62,7 +62,7 @@ def published_and_own(benchmark: str) -> Iterator[tuple[Record, Record]]:
             yield other, own
 
 
-def beside(pairs: list[tuple[Record, Record]]) -> list[Node]:
+def compare(pairs: list[tuple[Record, Record]]) -> list[Node]:
     """Return what one device of the reader's differs in: a sentence, a table, and how to see every case."""
     published, own = pairs[0]
     simulated = " Yours is simulated, not measured." if any(record.simulated for _, record in pairs) else ""

@@ -1,7 +1,7 @@
-"""The lint for pages: what CONTRIBUTING asks of a tutorial and of a page, as rules.
+"""The lint for pages: what a tutorial and a page must have, as rules.
 
 ``python -m gpuguide.site.checks.page_lint`` looks at all pages, and names file, line and remedy of each thing that it
-finds. ``--rules`` lists the rules.
+finds. ``--help`` lists the rules.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpuguide.errors import GpuguideError
 from gpuguide.site.checks.page_lint import cell_rules, form_rules, record_rules, site_rules, text_rules, tutorial_rules
-from gpuguide.site.checks.page_lint.rules import RULES, Finding
-from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.checks.page_lint.rules import RULES, LintFinding
+from gpuguide.site.checks.page_lint.source import LintedPage
 from gpuguide.site.execution import page_gpus
 
 __all__ = ["Finding", "findings", "page_files", "sentences"]
@@ -29,18 +29,20 @@ def page_files(root: Path) -> list[Path]:
     ]
 
 
-def findings(paths: Iterable[Path]) -> list[Finding]:
+def findings(paths: Iterable[Path]) -> list[LintFinding]:
     """Return what breaks a rule on these pages, by file and line."""
-    found: list[Finding] = []
-    sources: list[Source] = []
+    found: list[LintFinding] = []
+    sources: list[LintedPage] = []
     for path in paths:
-        source = Source(path, path.read_text(encoding="utf-8"))
+        source = LintedPage(path, path.read_text(encoding="utf-8"))
         try:
-            with page_gpus.speaking(source.page):
+            with page_gpus.use_gpu_of(source.page):
                 found += [finding for rule in RULES.values() for finding in rule.findings(source)]
             sources.append(source)
         except GpuguideError as error:
-            found.append(Finding(path, 1, "front-matter", str(error), "Correct it as it is in tutorials/template.md."))
+            found.append(
+                LintFinding(path, 1, "front-matter", str(error), "Correct it as it is in tutorials/template.md.")
+            )
     for across_pages in site_rules.RULES:
         found += across_pages(sources)
     return sorted(found, key=lambda finding: (str(finding.path), finding.line, finding.rule))

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Mapping
 
-from gpuguide.site.checks.page_lint.rules import Found, rule
-from gpuguide.site.checks.page_lint.source import Source, dotted
+from gpuguide.site.checks.page_lint.rules import Findings, rule
+from gpuguide.site.checks.page_lint.source import LintedPage, dotted_name
 from gpuguide.site.execution import declared_records
 from gpuguide.site.pages import skipped_cells
 from gpuguide.site.pages.page_source import CodeCell
@@ -41,15 +41,15 @@ _PYTHON_RANDOM = re.compile(
 )
 
 
-def seen_cells(source: Source) -> list[CodeCell]:
+def list_visible_cells(source: LintedPage) -> list[CodeCell]:
     """Return the cells that readers see: on a tutorial all of them, because its downloads have them all."""
     return [cell for cell in source.cells if source.is_tutorial or not NOT_SHOWN & set(cell.tags)]
 
 
 @rule("cell-length")
-def cell_length(source: Source) -> Found:
+def cell_length(source: LintedPage) -> Findings:
     """A code cell has at most 25 lines."""
-    for cell in seen_cells(source):
+    for cell in list_visible_cells(source):
         count = len(cell.code.strip().splitlines())
         if count > LONGEST:
             yield (
@@ -60,16 +60,16 @@ def cell_length(source: Source) -> Found:
 
 
 @rule("cell-width")
-def cell_width(source: Source) -> Found:
+def cell_width(source: LintedPage) -> Findings:
     """A line of a code cell has at most 88 columns, which a page shows without scrolling."""
-    for cell in seen_cells(source):
+    for cell in list_visible_cells(source):
         for number, line in enumerate(cell.code.splitlines(), start=1):
             if len(line) > WIDEST:
                 yield number, f"The line has {len(line)} columns.", f"Break it: at most {WIDEST} fit the page."
 
 
 @rule("pyplot-state")
-def pyplot_state(source: Source) -> Found:
+def pyplot_state(source: LintedPage) -> Findings:
     """Figures are drawn with `fig, ax` and `gpuguide.plotting`, without pyplot, which keeps a state."""
     for _, node in source.nodes():
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -83,7 +83,7 @@ def pyplot_state(source: Source) -> Found:
 
 
 @rule("magic")
-def magic(source: Source) -> Found:
+def magic(source: LintedPage) -> Findings:
     """There is no magic and no shell command but `%pip` in the first cell."""
     for position, cell in enumerate(source.cells):
         last = cell.line + 1
@@ -95,7 +95,7 @@ def magic(source: Source) -> Found:
 
 
 @rule("unseeded")
-def unseeded(source: Source) -> Found:
+def unseeded(source: LintedPage) -> Findings:
     """Random numbers have a seed, so that every run of the page gives the same outputs."""
     seeded: set[str] = set()
     calls = sorted(source.calls(), key=lambda found: (found[1].lineno, found[1].col_offset))
@@ -118,7 +118,7 @@ def _library_of_random(name: str) -> str:
 
 
 @rule("unknown-tag")
-def unknown_tag(source: Source) -> Found:
+def unknown_tag(source: LintedPage) -> Findings:
     """A cell has only tags that the site and the downloads know."""
     for cell in source.cells:
         for tag in cell.tags:
@@ -127,7 +127,7 @@ def unknown_tag(source: Source) -> Found:
 
 
 @rule("parameters")
-def parameters(source: Source) -> Found:
+def parameters(source: LintedPage) -> Findings:
     """At most one cell is tagged `parameters`, and it holds plain `name = value` lines."""
     tagged = [(cell, tree) for cell, tree in source.code if "parameters" in cell.tags]
     for cell, _ in tagged[1:]:
@@ -152,7 +152,7 @@ def _is_literal(value: ast.expr | None) -> bool:
 
 
 @rule("skipped-cell")
-def skipped_cell(source: Source) -> Found:
+def skipped_cell(source: LintedPage) -> Findings:
     """A cell that does not run either times the machine, or says why and since when (`not-run`)."""
     calls = {(cell.line, name.rpartition(".")[2]) for cell, _, name in source.calls()}
     for cell in source.cells:
@@ -168,7 +168,7 @@ def skipped_cell(source: Source) -> Found:
 
 
 @rule("glue-import")
-def glue_import(source: Source) -> Found:
+def glue_import(source: LintedPage) -> Findings:
     """`from myst_nb import glue` stands alone on its line; the downloads replace it."""
     for _, node in source.nodes():
         if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -180,15 +180,15 @@ def glue_import(source: Source) -> Found:
 
 
 @rule("undeclared-benchmark")
-def undeclared_benchmark(source: Source) -> Found:
+def undeclared_benchmark(source: LintedPage) -> Findings:
     """A record that a cell reads is declared in the front matter."""
-    for line, name in declared_records.undeclared(source.text):
+    for line, name in declared_records.find_undeclared(source.text):
         remedy = f"Add it to the front matter: gpuguide: {{benchmarks: [{name}]}}."
         yield line, f"The cell reads the record {name!r}, which the page does not declare.", remedy
 
 
 @rule("figure-text")
-def figure_text(source: Source) -> Found:
+def figure_text(source: LintedPage) -> Findings:
     """Every figure has an alternative text that says what one sees, and a caption that says what it means."""
     for _, call, name in source.calls():
         if name not in ("plotting.show", "gpuguide.plotting.show"):
@@ -203,7 +203,7 @@ def figure_text(source: Source) -> Found:
 
 
 @rule("own-records")
-def own_records(source: Source) -> Found:
+def own_records(source: LintedPage) -> Findings:
     """A figure of records shows a reader's own too: drawn with `curves`, `bars`, `trace` or `published_and_mine`."""
     functions: dict[str, list[ast.FunctionDef]] = {}
     for _, node in source.nodes():
@@ -214,7 +214,7 @@ def own_records(source: Source) -> Found:
         if name != "plotting.show" or "records" not in named or not call.args:
             continue
         before = {key: [each for each in found if each.lineno < call.lineno] for key, found in functions.items()}
-        if not _reaches(dotted(call.args[0]), {key: found[-1] for key, found in before.items() if found}, set()):
+        if not _reaches(dotted_name(call.args[0]), {key: found[-1] for key, found in before.items() if found}, set()):
             yield (
                 call.lineno,
                 "The figure shows published records and never a reader's own.",
@@ -226,7 +226,7 @@ def _reaches(name: str, functions: Mapping[str, ast.FunctionDef], seen: set[str]
     """Return whether a function of the page calls one that draws own records too, itself or through others."""
     if name in seen or name not in functions:
         return False
-    calls = {dotted(node.func) for node in ast.walk(functions[name]) if isinstance(node, ast.Call)}
+    calls = {dotted_name(node.func) for node in ast.walk(functions[name]) if isinstance(node, ast.Call)}
     if any(called.rpartition(".")[2] in DRAWS_OWN for called in calls):
         return True
     return any(_reaches(called, functions, seen | {name}) for called in calls)

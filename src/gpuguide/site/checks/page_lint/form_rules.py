@@ -1,17 +1,14 @@
-"""Rules for the form of a page: the answer first, a drawing, twenty-five minutes, and no fold beside a fold."""
+"""Rules for the form of a page: the answer first, a drawing, and twenty-five minutes."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
 
-from gpuguide.site.checks.page_lint.rules import Found, rule
-from gpuguide.site.checks.page_lint.source import Source
-from gpuguide.site.pages import markdown_source, reading
-from gpuguide.site.pages.page_source import CodeCell
+from gpuguide.site.checks.page_lint.rules import Findings, rule
+from gpuguide.site.checks.page_lint.source import LintedPage
+from gpuguide.site.pages import reading
 
-WORDS, MINUTES = 3000, 25
+MINUTES = 25
 APART = 600
 """Words that may stand between two things to look at"""
 NEAR_THE_TOP = 400
@@ -28,7 +25,7 @@ _WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|
 
 
 @rule("in-short", tutorials_only=True)
-def in_short(source: Source) -> Found:
+def in_short(source: LintedPage) -> Findings:
     """`In short` is the first section: an answer of at most 120 words, a figure or table, a snippet of 12 lines."""
     lines = source.section(IN_SHORT)
     first = next((heading for heading in source.headings if heading.level == 2), None)
@@ -49,17 +46,8 @@ def in_short(source: Source) -> Found:
             yield cell.line, f"The snippet has {count} lines.", f"Shorten it to {SNIPPET_LINES}."
 
 
-@rule("visible-words", tutorials_only=True)
-def visible_words(source: Source) -> Found:
-    """A page has at most 3,000 words with its folds closed; code, tables and exercises are not counted."""
-    if source.reading.words > WORDS:
-        longest, words = max(source.reading.by_section().items(), key=lambda each: each[1])
-        problem = f"The page has {source.reading.words} words, {words} of them in {longest!r}."
-        yield _line_of(source, longest), problem, f"Cut or fold until it has {WORDS}, or make it two pages."
-
-
 @rule("reading-time", tutorials_only=True)
-def reading_time(source: Source) -> Found:
+def reading_time(source: LintedPage) -> Findings:
     """A page is read in at most 25 minutes: 200 words a minute, and 5 seconds a line of code."""
     found = source.reading
     if found.minutes > MINUTES:
@@ -68,7 +56,7 @@ def reading_time(source: Source) -> Found:
 
 
 @rule("something-to-look-at", tutorials_only=True)
-def something_to_look_at(source: Source) -> Found:
+def something_to_look_at(source: LintedPage) -> Findings:
     """A drawing, a figure or a table stands at least every 600 words."""
     words, begin = 0, 1
     for part in source.reading.parts:
@@ -82,7 +70,7 @@ def something_to_look_at(source: Source) -> Found:
 
 
 @rule("drawing", tutorials_only=True)
-def drawing(source: Source) -> Found:
+def drawing(source: LintedPage) -> Findings:
     """A drawing of what moves or happens stands within two screens of the top, before the first formula."""
     words = 0
     for part in source.reading.parts:
@@ -98,7 +86,7 @@ def drawing(source: Source) -> Found:
 
 
 @rule("takeaway", tutorials_only=True)
-def takeaway(source: Source) -> Found:
+def takeaway(source: LintedPage) -> Findings:
     """Each section that teaches ends in a takeaway: one sentence set apart."""
     takeaways = [found.line for found in source.directives if found.name == "takeaway"]
     for title in source.reading.by_section():
@@ -112,46 +100,8 @@ def takeaway(source: Source) -> Found:
             yield lines[0], f"The section {title!r} does not end in a takeaway.", remedy
 
 
-@rule("folds-apart", tutorials_only=True)
-def folds_apart(source: Source) -> Found:
-    """No fold stands beside a fold; neighbouring cells that are folded become one by themselves."""
-    for (before, closes, _), (line, _, opens) in itertools.pairwise(_blocks(source)):
-        if closes and opens and not (closes == opens == "cell"):
-            yield (
-                line,
-                f"A fold stands beside the one from line {before}.",
-                "Join them, or put what leads over between.",
-            )
-
-
-def _blocks(source: Source) -> Iterator[tuple[int, str, str]]:
-    """Yield what is seen at the top level: its line, and of what kind the folds are that it ends and begins with."""
-    cells = {cell.line: cell for cell in source.cells}
-    for line, token in source.tokens:
-        if token.level or token.meta.get(markdown_source.INSIDE) or not token.map or token.type.startswith("myst_"):
-            continue
-        name = markdown_source.directive(token.info) if token.type in ("fence", "colon_fence") else ""
-        if name == "code-cell" and line in cells:
-            if {"remove-cell"} & set(cells[line].tags):
-                continue
-            yield line, *_folds_of(cells[line])
-        else:
-            yield line, "fold" * (name in ("folded", "question")), "fold" * (name == "folded")
-
-
-def _folds_of(cell: CodeCell) -> tuple[str, str]:
-    """Return whether a cell ends in a fold, and whether it begins with one."""
-    tags = set(cell.tags)
-    whole = "hide-cell" in tags
-    silent = not re.search(
-        r"^(?:print|.*\bshow|.*\bshow_table|(?:plotting|pictures)\.[\w.]+)\(", cell.code, re.MULTILINE
-    )
-    ends = whole or "hide-output" in tags or ("hide-input" in tags and silent)
-    return "cell" * ends, "cell" * (whole or "hide-input" in tags)
-
-
 @rule("numbers-in-a-paragraph", tutorials_only=True, warning=True)
-def numbers_in_a_paragraph(source: Source) -> Found:
+def numbers_in_a_paragraph(source: LintedPage) -> Findings:
     """A paragraph has at most three numbers that are measured or have a unit; more belong into a table."""
     lines = source.section(IN_SHORT) or (0, 0)
     lists = 0
@@ -171,23 +121,18 @@ def numbers_in_a_paragraph(source: Source) -> Found:
 
 
 @rule("three-claims", tutorials_only=True)
-def three_claims(source: Source) -> Found:
+def three_claims(source: LintedPage) -> Findings:
     """Claims checked shows the three most surprising claims, which the page names; the others are one link away."""
     lines = source.section("Claims checked")
     if lines is None:
         return  # another rule says so
     found = [each for each in source.directives if each.name == "claims" and lines[0] < each.line < lines[1]]
-    named = [name for each in found for name in _shown(each.options)]
+    named = [name for each in found for name in _list_shown_claims(each.options)]
     if len(named) != CLAIMS:
         remedy = "Name three in the option of one directive: :show: ONE-ID ANOTHER-ID A-THIRD-ID."
         yield lines[0], f"The page chooses {len(named)} claims.", remedy
 
 
-def _shown(options: str) -> list[str]:
+def _list_shown_claims(options: str) -> list[str]:
     found = re.search(r"^[ \t]*:?show:[ \t]*(.*)$", options, re.MULTILINE)
     return found[1].split() if found else []
-
-
-def _line_of(source: Source, section: str) -> int:
-    lines = source.section(section) if section else None
-    return lines[0] if lines else 1

@@ -8,15 +8,15 @@ import re
 from gpuguide.claims import assertion
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
-from gpuguide.site.checks.page_lint.rules import Found, rule
-from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.checks.page_lint.rules import Findings, rule
+from gpuguide.site.checks.page_lint.source import LintedPage
 
 MEASURED = {"measured", "ratio", "ceiling", "holds", "glue:text"}
 """Roles of a paragraph that speaks of measurements"""
 
 
 @rule("typed-gpu")
-def typed_gpu(source: Source) -> Found:
+def typed_gpu(source: LintedPage) -> Findings:
     """The GPU that was measured is named by the role `gpu`; one that is meant whichever was measured, by `given`."""
     names = _measured_gpus()
     for line, children in source.inlines:
@@ -46,7 +46,7 @@ def _measured_gpus() -> re.Pattern[str]:
 
 
 @rule("holds")
-def holds(source: Source) -> Found:
+def holds(source: LintedPage) -> Findings:
     """What stands in the role `holds` is what the records say."""
     for line, children in source.inlines:
         for child in children:
@@ -58,7 +58,7 @@ def holds(source: Source) -> Found:
 
 
 @rule("asserted-words")
-def asserted_words(source: Source) -> Found:
+def asserted_words(source: LintedPage) -> Findings:
     """An assert in a cell that nobody sees says which words of the page rest on it, so that its failure names them."""
     for cell, node in source.nodes():
         if isinstance(node, ast.Assert) and node.msg is None and "remove-cell" in cell.tags:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuguide.site.checks.page_lint.source import Source
+from gpuguide.site.checks.page_lint.source import LintedPage
 
-Found = Iterator[tuple[int, str, str]]
+Findings = Iterator[tuple[int, str, str]]
 """Of one page: line, what is wrong, and what to do"""
-Check = Callable[[Source], Found]
+Check = Callable[[LintedPage], Findings]
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """One thing on a page that breaks a rule."""
 
     path: Path
@@ -32,32 +32,32 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Rule:
+class LintRule:
     """One rule for pages."""
 
     name: str
     sentence: str
-    """What it asks for, as CONTRIBUTING lists it"""
+    """What it asks for, as ``--help`` lists it"""
     check: Check
     tutorials_only: bool = False
     warning: bool = False
 
-    def findings(self, source: Source) -> Iterator[Finding]:
+    def findings(self, source: LintedPage) -> Iterator[LintFinding]:
         """Yield what breaks the rule on a page, nothing where it does not apply."""
         if self.tutorials_only and not source.is_tutorial:
             return
         for line, problem, remedy in self.check(source):
-            yield Finding(source.path, line, self.name, problem, remedy, self.warning)
+            yield LintFinding(source.path, line, self.name, problem, remedy, self.warning)
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, LintRule] = {}
 
 
 def rule(name: str, *, tutorials_only: bool = False, warning: bool = False) -> Callable[[Check], Check]:
     """Add the function below to the rules. Its docstring is what the rule asks for."""
 
     def add(check: Check) -> Check:
-        RULES[name] = Rule(name, (check.__doc__ or "").strip(), check, tutorials_only, warning)
+        RULES[name] = LintRule(name, (check.__doc__ or "").strip(), check, tutorials_only, warning)
         return check
 
     return add

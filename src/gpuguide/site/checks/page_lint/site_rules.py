@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuguide.measure import store
-from gpuguide.site.checks.page_lint.rules import Finding
-from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
+from gpuguide.site.checks.page_lint.rules import LintFinding
+from gpuguide.site.checks.page_lint.source import TEMPLATE, LintedPage
 from gpuguide.site.notebooks import downloads
 
 SENTENCES = {
@@ -17,7 +17,7 @@ SENTENCES = {
 }
 
 
-def duplicate_labels(sources: Sequence[Source]) -> Iterator[Finding]:
+def duplicate_labels(sources: Sequence[LintedPage]) -> Iterator[LintFinding]:
     """Yield each label that stands on a page although it stands elsewhere already."""
     taken: dict[str, str] = {}
     for source in sources:
@@ -25,11 +25,11 @@ def duplicate_labels(sources: Sequence[Source]) -> Iterator[Finding]:
             place = f"{source.path}:{line}"
             if label in taken:
                 problem = f"The label {label!r} stands at {taken[label]} already."
-                yield Finding(source.path, line, "duplicate-label", problem, "Choose another name for one of them.")
+                yield LintFinding(source.path, line, "duplicate-label", problem, "Choose another name for one of them.")
             taken.setdefault(label, place)
 
 
-def _labels(source: Source) -> Iterator[tuple[int, str]]:
+def _labels(source: LintedPage) -> Iterator[tuple[int, str]]:
     for line, token in source.tokens:
         if token.type == "myst_target":
             yield line, token.content.lower()
@@ -38,9 +38,9 @@ def _labels(source: Source) -> Iterator[tuple[int, str]]:
             yield directive.line, found[1].lower()
 
 
-def gpus_of_topics(sources: Sequence[Source]) -> Iterator[Finding]:
+def gpus_of_topics(sources: Sequence[LintedPage]) -> Iterator[LintFinding]:
     """Yield each page that speaks of another GPU than a page before it on the same topic."""
-    taken: dict[str, tuple[Source, str]] = {}
+    taken: dict[str, tuple[LintedPage, str]] = {}
     for source in sources:
         page = source.page
         device = page.gpu or store.default_device()
@@ -50,19 +50,19 @@ def gpus_of_topics(sources: Sequence[Source]) -> Iterator[Finding]:
             if other != device:
                 problem = f"On the topic {topic!r} it speaks of {device}, and {first.path} of {other}."
                 line = source.front_line("gpu" if page.gpu else "topics")
-                yield Finding(source.path, line, "topic-gpu", problem, "Name one GPU on all pages of a topic.")
+                yield LintFinding(source.path, line, "topic-gpu", problem, "Name one GPU on all pages of a topic.")
 
 
-def notebook_names(sources: Sequence[Source]) -> Iterator[Finding]:
+def notebook_names(sources: Sequence[LintedPage]) -> Iterator[LintFinding]:
     """Yield each tutorial whose downloads would have the name of another's, or of a module."""
     tutorials = {source.path.with_suffix("").as_posix(): source for source in sources if source.is_tutorial}
     paths = {name: str(source.path) for name, source in tutorials.items()}
-    for name, problem, remedy in downloads.wrong_names(paths):
+    for name, problem, remedy in downloads.find_wrong_names(paths):
         problem = problem[0].upper() + problem[1:]
-        yield Finding(tutorials[name].path, 1, "notebook-name", problem, remedy)
+        yield LintFinding(tutorials[name].path, 1, "notebook-name", problem, remedy)
 
 
-RULES: tuple[Callable[[Sequence[Source]], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Sequence[LintedPage]], Iterator[LintFinding]], ...] = (
     duplicate_labels,
     gpus_of_topics,
     notebook_names,

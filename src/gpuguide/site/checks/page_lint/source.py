@@ -39,7 +39,7 @@ class Directive:
 
 
 @dataclass(frozen=True)
-class Source:
+class LintedPage:
     """The source of one page."""
 
     path: Path
@@ -51,9 +51,9 @@ class Source:
         return self.path.parent.name == "tutorials" and self.path.stem != "index"
 
     @cached_property
-    def reading(self) -> reading.Reading:
+    def reading(self) -> reading.ReadingLength:
         """What there is to read."""
-        return reading.of(self.text)
+        return reading.measure_reading(self.text)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -61,7 +61,7 @@ class Source:
         return self.text.splitlines()
 
     @cached_property
-    def page(self) -> page_source.Page:
+    def page(self) -> page_source.PageSource:
         """The front matter, and the code."""
         return page_source.read(self.text)
 
@@ -96,7 +96,7 @@ class Source:
         """Yield each call in the cells with the function's name as it is written, such as ``torch.rand``."""
         for cell, node in self.nodes():
             if isinstance(node, ast.Call):
-                yield cell, node, dotted(node.func)
+                yield cell, node, dotted_name(node.func)
 
     @cached_property
     def headings(self) -> list[Heading]:
@@ -138,14 +138,14 @@ class Source:
         return page_source.front_line(self.text, key)
 
 
-def dotted(node: ast.expr) -> str:
+def dotted_name(node: ast.expr) -> str:
     """Return a name with its dots, empty if it is no such thing.
 
-    >>> dotted(ast.parse("a.b.c()", mode="eval").body.func)
+    >>> dotted_name(ast.parse("a.b.c()", mode="eval").body.func)
     'a.b.c'
     """
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
+    if isinstance(node, ast.Attribute) and (before := dotted_name(node.value)):
         return f"{before}.{node.attr}"
     return ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gpuguide.claims import topics as known_topics
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest, machines, store
-from gpuguide.site.checks.page_lint.rules import Found, rule
-from gpuguide.site.checks.page_lint.source import TEMPLATE, Source
+from gpuguide.site.checks.page_lint.rules import RULES, Findings, LintRule, rule
+from gpuguide.site.checks.page_lint.source import TEMPLATE, LintedPage
 from gpuguide.site.execution import declared_records
 from gpuguide.site.pages import reading
 from gpuguide.site.pages.page_source import CodeCell
@@ -40,15 +42,68 @@ _USES_CEILINGS = re.compile(r"\{ceiling\}`|\bmachines\.(?:reference|machine|quot
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
 
 
+@dataclass(frozen=True)
+class RequiredDirective:
+    """A directive that a tutorial has at a certain place."""
+
+    sentence: str
+    """What the rule asks for"""
+    directive: str
+    section: str
+    """The section that it stands in: ``""`` for above the first, ``"*"`` for any"""
+    problem: str
+    remedy: str
+    is_needed: Callable[[LintedPage], bool] = lambda source: True
+
+    def check(self, source: LintedPage) -> Findings:
+        """Yield a finding if the directive is needed and not in its place."""
+        first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines))
+        places = {"": (0, first), "*": (0, len(source.lines) + 1)}
+        lines = places.get(self.section) or source.section(self.section)
+        if lines is None or not self.is_needed(source):
+            return  # another rule says that the section is missing
+        if not any(found.name == self.directive and lines[0] < found.line < lines[1] for found in source.directives):
+            yield max(lines[0], 1), self.problem, self.remedy
+
+
+DIRECTIVES = {
+    "cost-card": RequiredDirective(
+        "A cost card, which becomes the line under the title, stands before the first section.",
+        "cost-card",
+        "",
+        "The page has no cost card.",
+        "Put ```{cost-card} and ``` below the first sentence.",
+    ),
+    "claims": RequiredDirective(
+        "Claims checked shows rows of the ledger.",
+        "claims",
+        "Claims checked",
+        "The section shows no claim.",
+        "Add ```{claims} TOPIC and ```.",
+    ),
+    "your-records": RequiredDirective(
+        "A tutorial with benchmarks has the place where a reader's own records are compared.",
+        "your-records",
+        "*",
+        "A reader's own records are compared nowhere.",
+        "Put ```{your-records} and ``` below the figures.",
+        lambda source: bool(source.page.benchmarks),
+    ),
+}
+RULES.update(
+    {name: LintRule(name, each.sentence, each.check, tutorials_only=True) for name, each in DIRECTIVES.items()}
+)
+
+
 @rule("file-name", tutorials_only=True)
-def file_name(source: Source) -> Found:
+def file_name(source: LintedPage) -> Findings:
     """A tutorial's file is called `NN-short-title.md`."""
     if not re.fullmatch(r"\d{2}(-[a-z0-9]+)+", source.path.stem) and source.path.stem != TEMPLATE:
         yield 1, f"{source.path.name} is no name for a tutorial.", "Call it NN-short-title.md, in lower case."
 
 
 @rule("front-matter", tutorials_only=True)
-def front_matter(source: Source) -> Found:
+def front_matter(source: LintedPage) -> Findings:
     """The front matter is that of the template: `gpuguide`, `jupytext` and `kernelspec`, as they stand there."""
     front = dict(source.page.front_matter)
     if "gpuguide" not in front:
@@ -67,7 +122,7 @@ def _needs_language(front: dict[str, Any], key: str) -> bool:
 
 
 @rule("topics", tutorials_only=True)
-def topics(source: Source) -> Found:
+def topics(source: LintedPage) -> Findings:
     """A tutorial names its topics, by names that `claims.toml` lists."""
     known = known_topics()
     if "gpuguide" in source.page.front_matter and not source.page.topics:
@@ -79,7 +134,7 @@ def topics(source: Source) -> Found:
 
 
 @rule("benchmarks")
-def benchmarks(source: Source) -> Found:
+def benchmarks(source: LintedPage) -> Findings:
     """Every benchmark that the front matter declares exists, and the page reads it."""
     known = digest.benchmark_modules()
     body = source.text.partition("\n---\n")[2] + reading.code_of_drawings(source.page.code)
@@ -94,7 +149,7 @@ def benchmarks(source: Source) -> Found:
 
 
 @rule("gpu")
-def gpu(source: Source) -> Found:
+def gpu(source: LintedPage) -> Findings:
     """The GPU that the front matter names has published records, and one of every benchmark that the page declares."""
     if source.page.gpu:
         try:
@@ -105,7 +160,7 @@ def gpu(source: Source) -> Found:
 
 
 @rule("opening", tutorials_only=True)
-def opening(source: Source) -> Found:
+def opening(source: LintedPage) -> Findings:
     """Title, then one sentence that says what one will do; the two become a notebook's first cell."""
     blocks = [(line, token) for line, token in source.tokens if token.map and token.level == 0]
     after = next((position for position, (_, token) in enumerate(blocks) if token.type == "heading_open"), None)
@@ -120,16 +175,8 @@ def opening(source: Source) -> Found:
         yield line, "The title is not followed by one sentence.", "Say what the reader will do in one; the rest below."
 
 
-@rule("cost-card", tutorials_only=True)
-def cost_card(source: Source) -> Found:
-    """A cost card, which becomes the line under the title, stands before the first section."""
-    first = next((heading.line for heading in source.headings if heading.level == 2), len(source.lines))
-    if not any(found.name == "cost-card" and found.line < first for found in source.directives):
-        yield 1, "The page has no cost card.", "Put ```{cost-card} and ``` below the first sentence."
-
-
 @rule("skeleton", tutorials_only=True)
-def skeleton(source: Source) -> Found:
+def skeleton(source: LintedPage) -> Findings:
     """The sections are In short to Further reading, as the skeleton lists them; others may stand between them."""
     titles = [heading.text for heading in source.headings if heading.level == 2]
     place = -1
@@ -143,7 +190,7 @@ def skeleton(source: Source) -> Found:
 
 
 @rule("equality", tutorials_only=True)
-def equality(source: Source) -> Found:
+def equality(source: LintedPage) -> Findings:
     """In Build, a cell asserts that the result equals a reference."""
     lines = source.section("Build")
     asserts = [node.lineno for cell, node in source.nodes() if isinstance(node, ast.Assert) and is_seen(cell)]
@@ -157,23 +204,8 @@ def is_seen(cell: CodeCell) -> bool:
     return "remove-cell" not in cell.tags
 
 
-@rule("claims", tutorials_only=True)
-def claims(source: Source) -> Found:
-    """Claims checked shows rows of the ledger."""
-    lines = source.section("Claims checked")
-    if lines and not any(lines[0] < found.line < lines[1] and found.name == "claims" for found in source.directives):
-        yield lines[0], "The section shows no claim.", "Add ```{claims} TOPIC and ```."
-
-
-@rule("your-records", tutorials_only=True)
-def your_records(source: Source) -> Found:
-    """A tutorial with benchmarks has the place where a reader's own records are compared."""
-    if source.page.benchmarks and not any(found.name == "your-records" for found in source.directives):
-        yield 1, "A reader's own records are compared nowhere.", "Put ```{your-records} and ``` below the figures."
-
-
 @rule("exercises", tutorials_only=True)
-def exercises(source: Source) -> Found:
+def exercises(source: LintedPage) -> Findings:
     """There are three exercises or more, numbered, each with a solution in a cell tagged `hide-cell` or in a fold."""
     lines = source.section("Exercises")
     if lines is None:
@@ -191,7 +223,7 @@ def exercises(source: Source) -> Found:
 
 
 @rule("notebook-markdown", tutorials_only=True)
-def notebook_markdown(source: Source) -> Found:
+def notebook_markdown(source: LintedPage) -> Findings:
     """A tutorial holds nothing that plain Markdown lacks: no reStructuredText, no cells over several rows."""
     for directive in source.directives:
         if directive.name == "eval-rst" or directive.name.startswith("auto"):

@@ -18,7 +18,7 @@ from gpuguide.measure import digest, machines, reference_gpu, store
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
 from gpuguide.site.records.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data
-from gpuguide.site.records.hardware_table import cited, note_datasheet
+from gpuguide.site.records.hardware_table import cite, note_datasheet
 from gpuguide.units import format_bytes, format_quantity
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class _Calculator(SphinxDirective):
         watching.note_folder(self.env, store.published_folder())
         used = self.env.metadata[self.env.docname].get("gpuguide_calculators", "")
         self.env.metadata[self.env.docname]["gpuguide_calculators"] = f"{used} {self.name_of_calculator}".strip()
-        with faults.reporting(self.get_location()):
+        with faults.report_errors(self.get_location()):
             example = nodes.container("", *self.example(), classes=["gg-worked"])
             data = json.dumps(self.data(), ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         name = self.name_of_calculator
@@ -235,7 +235,7 @@ class LinkRates(SphinxDirective):
         ]
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in links.sources().values():
-            listed += nodes.list_item("", cited(source))
+            listed += nodes.list_item("", cite(source))
         return [table(header, rows, classes=["gg-datasheet"]), listed]
 
 
@@ -250,7 +250,7 @@ class Capacities(SphinxDirective):
             name = card.name or machines.machine(card.id).name
             note = f"; {card.note}" if card.note else ""
             what = nodes.paragraph("", f"{name}: {format_bytes(card.bytes)}{note}. ")
-            what += cited(card.source).children
+            what += cite(card.source).children
             listed += nodes.list_item("", what)
         return [listed]
 
@@ -279,7 +279,7 @@ class PublishedMemory(SphinxDirective):
             rows.append([case.name, *sizes, remarks, f"[{numbers[case.source.key]}]"])
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in sources.values():
-            listed += nodes.list_item("", cited(source))
+            listed += nodes.list_item("", cite(source))
         header = ["case", "published", "predicted", "error", "remark", "source"]
         return [table(header, rows, classes=["gg-published"]), listed]
 
@@ -303,7 +303,7 @@ class ModelShapes(SphinxDirective):
         header = ["model", "parameters", "layers", "hidden", "heads", "context", "source"]
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in presets.sources().values():
-            listed += nodes.list_item("", cited(source))
+            listed += nodes.list_item("", cite(source))
         return [table(header, rows, classes=["gg-datasheet"]), listed]
 
 
