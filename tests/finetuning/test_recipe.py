@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from gpuguide import lora, models
+from gpuguide import lora, models, training
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.finetuning import Declined, Listener, Prepared, Request, Story, html, recipe, run, saving
 from gpuguide.hardware import device as devices
@@ -307,7 +307,7 @@ def test_memory_that_runs_out_is_said(data: Path, gpt2_folder: Path, monkeypatch
     def fails(*given: object, **named: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(lora, "finetune", fails)
+    monkeypatch.setattr(training, "finetune", fails)
     with pytest.raises(GpuguideError, match=r"ran out of memory .* with a smaller --micro-batch to go on"):
         run(request(data, gpt2_folder), CPU, Listener())
 

@@ -41,7 +41,7 @@ class Piece:
 
     @property
     def sequence(self) -> torch.Tensor:
-        """The sequence as :func:`gpuguide.lora.finetune` takes it."""
+        """The sequence as :func:`gpuguide.training.finetune` takes it."""
         return self.tokens if self.counted is None else torch.stack([self.tokens, self.counted.long()])
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gpuguide import lora, models
+from gpuguide import lora, models, training
 from gpuguide.errors import GpuguideError, UnknownName, unknown
 from gpuguide.finetuning import examples, preparing, reading, saving, settings
 from gpuguide.finetuning.conversation import Conversations
@@ -19,7 +19,6 @@ from gpuguide.finetuning.examples import Example
 from gpuguide.finetuning.preparing import Limits, Prepared
 from gpuguide.finetuning.settings import Request
 from gpuguide.hardware.device import Device
-from gpuguide.lora.finetuning import STATE, held_out_loss, processes, rank
 from gpuguide.measure.units import format_bytes
 from gpuguide.models import adapters, checkpoint
 from gpuguide.models.gpt2 import GPT2
@@ -27,6 +26,7 @@ from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.precision import cross_entropy_sum
 from gpuguide.precision.training_step import LossSum
+from gpuguide.training import STATE, held_out_loss, processes, rank
 
 ADAPTER, MERGED, NOTE, REPORT = "adapter", "merged", "finetune.json", "report.html"
 """What is left in the folder"""
@@ -42,7 +42,7 @@ class Story:
     stage: str = STAGES[0]
     began: float = field(default_factory=time.time)
     prepared: Prepared | None = None
-    plan: lora.Plan | None = None
+    plan: training.Plan | None = None
     layers: list[str] = field(default_factory=list)
     count: lora.Count | None = None
     predicted: float | None = None
@@ -212,14 +212,14 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
     if story.device.is_gpu:
         torch.cuda.reset_peak_memory_stats(story.device.torch_device)
 
-    def report(progress: lora.Progress) -> None:
+    def report(progress: training.Progress) -> None:
         story.losses, story.measured = tuple(progress.losses), tuple(progress.measurements)
         listener.step(story)
         if progress.held_out is not None:
             _note_memory(story)
             listener.measured(story)
 
-    def keep(result: lora.Result) -> None:
+    def keep(result: training.Result) -> None:
         story.losses, story.measured = result.losses, result.held_out
         story.stopped_early = result.stopped_early
         _note_memory(story)
@@ -232,9 +232,9 @@ def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenize
             _finish(story, model, tokenizer)
             listener.measured(story)
 
-    training, held_out = ([each.sequence for each in part] for part in (prepared.training, prepared.held_out))
-    lora.finetune(
-        trained, training, held_out, plan, request.out, report, keep, loss_sum=loss_sum, discard=request.again
+    learnt, held_out = ([each.sequence for each in part] for part in (prepared.training, prepared.held_out))
+    training.finetune(
+        trained, learnt, held_out, plan, request.out, report, keep, loss_sum=loss_sum, discard=request.again
     )
 
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gpuguide import lora
+from gpuguide import lora, training
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.finetuning import fitting
 from gpuguide.hardware.device import Device
 from gpuguide.inference.quantize import quantize_int4, quantize_int8
-from gpuguide.lora.finetuning import processes
 from gpuguide.lora.packed import Packing
 from gpuguide.models import gpt2, llama, shapes
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
+from gpuguide.training import processes
 
 if TYPE_CHECKING:
     from gpuguide.finetuning.preparing import Prepared
@@ -108,12 +108,12 @@ def format_name(request: Request, device: Device) -> str:
     return request.dtype or ("bf16" if device.is_gpu and "bf16" in device.supports else "fp32")
 
 
-def plan_of(request: Request, prepared: Prepared, device: Device) -> lora.Plan:
+def plan_of(request: Request, prepared: Prepared, device: Device) -> training.Plan:
     """Return how to train; what is not asked for depends on the amount of data."""
     if not 0 < request.epochs < math.inf:
         raise GpuguideError(f"epochs is {request.epochs}; it must be a positive number.")
     steps = request.steps or math.ceil(request.epochs * len(prepared.training) / request.batch)
-    return lora.Plan(
+    return training.Plan(
         steps=steps,
         batch=request.batch,
         learning_rate=request.learning_rate,
@@ -132,7 +132,7 @@ def checked_memory(
     request: Request,
     config: gpt2.Config | llama.Config,
     prepared: Prepared,
-    plan: lora.Plan,
+    plan: training.Plan,
     device: Device,
     layers: list[str],
 ) -> float | None:

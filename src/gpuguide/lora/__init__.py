@@ -8,14 +8,12 @@
 * :mod:`~gpuguide.lora.files`, :mod:`~gpuguide.lora.places`, :mod:`~gpuguide.lora.checkpoint`: adapters in PEFT's own
   format, read and written, what ours are there, and checkpoints with one merged in.
 * :mod:`~gpuguide.lora.loss`, :mod:`~gpuguide.lora.step`: the loss without all logits, and a whole step as one call.
-* :mod:`~gpuguide.lora.finetuning`: a training that can be watched, stopped and gone on with.
 * :mod:`~gpuguide.lora.update`: what a training of all weights changed, and in how few dimensions.
 * :mod:`~gpuguide.lora.cost`: parameters, operations and bytes, against training all weights.
 """
 
 from gpuguide.lora.checkpoint import merge_into_checkpoint
 from gpuguide.lora.files import load_adapter, save_adapter
-from gpuguide.lora.finetuning import Plan, Progress, Result, finetune
 from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers
 from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.merging import lost_in_merging, merge, unmerge
@@ -46,10 +44,6 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "WithoutHead",
     "TrainingStep",
     "StepSettings",
-    "finetune",
-    "Plan",
-    "Progress",
-    "Result",
     "AdaptedLayer",
     "Adapter",
     "adapted_layers",

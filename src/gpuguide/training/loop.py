@@ -19,12 +19,12 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.finetuning.plan import Plan, Progress, Result
-from gpuguide.lora.finetuning.processes import processes, rank, total
-from gpuguide.lora.finetuning.sequences import batch_of, check_data, counted, drawn, identity
-from gpuguide.lora.finetuning.state import State, copy
 from gpuguide.precision import cross_entropy_sum, train_step
 from gpuguide.precision.training_step import LossSum
+from gpuguide.training.batches import batch_of, check_data, counted, drawn, identity
+from gpuguide.training.checkpointing import State, copy
+from gpuguide.training.config import Plan, Progress, Result
+from gpuguide.training.distributed import processes, rank, total
 
 STATE = "unfinished.pt"
 SAVE_SECONDS = 30.0

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.finetuning.plan import Plan
+from gpuguide.training.config import Plan
 
 IGNORED = -100
 

@@ -15,10 +15,10 @@ from torch import nn
 
 from gpuguide.errors import GpuguideError
 from gpuguide.lora.files import write_whole
-from gpuguide.lora.finetuning.plan import Plan
-from gpuguide.lora.finetuning.processes import SummingScaler, rank, take_from_first
 from gpuguide.lora.layer import adapted_layers
 from gpuguide.precision import Training
+from gpuguide.training.config import Plan
+from gpuguide.training.distributed import SummingScaler, rank, take_from_first
 
 SAMPLED = 64
 """Numbers of each frozen tensor by which the base of a run is known"""
