@@ -1,7 +1,7 @@
-"""The sequences of a fine-tuning: which a step takes, as a batch, and which of their tokens count.
+"""Batches: the sequences of a step, padded to one length, and the mask of tokens that count for the loss.
 
-A sequence is a tensor of token numbers, ``(seq,)``, each of which but the first is to be predicted. Or it is of the
-shape ``(2, seq)``: token numbers, and below each a 1 if it counts for the loss and a 0 if it does not.
+A sequence is a tensor of token ids, ``(seq,)``; every token except the first is a target. Or its shape is
+``(2, seq)``: token ids, and below them the loss mask, 1 for a token that counts and 0 for one that does not.
 """
 
 from __future__ import annotations
@@ -14,73 +14,91 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.training.config import Plan
+from gpuguide.precision.training_step import IGNORED
+from gpuguide.training.config import TrainingConfig
 
-IGNORED = -100
+SEED_STRIDE = 1_000_003
+"""Factor of the seed of a run, so that its steps draw other numbers than those of a run with a neighbouring seed"""
 
 
-def tokens_of(sequence: torch.Tensor) -> torch.Tensor:
-    """Return the token numbers, ``(seq,)``."""
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of a step (or an epoch) of a run, so that a resumed run draws the same numbers."""
+    return seed * SEED_STRIDE + step
+
+
+def token_ids(sequence: torch.Tensor) -> torch.Tensor:
+    """Return the token ids of a sequence, ``(seq,)``."""
     return sequence if sequence.ndim == 1 else sequence[0]
 
 
-def targets_of(sequence: torch.Tensor) -> torch.Tensor:
-    """Return what is to be predicted, ``(seq - 1,)``: all tokens but the first; -100 where one does not count."""
-    targets = tokens_of(sequence)[1:]
+def loss_targets(sequence: torch.Tensor) -> torch.Tensor:
+    """Return the targets of a sequence, ``(seq - 1,)``: all tokens but the first, -100 where the mask is 0."""
+    targets = token_ids(sequence)[1:]
     return targets if sequence.ndim == 1 else targets.masked_fill(sequence[1, 1:] == 0, IGNORED)
 
 
-def counted(sequences: Sequence[torch.Tensor]) -> int:
-    """Return how many tokens of sequences count for the loss."""
-    return sum(int((targets_of(each) != IGNORED).sum()) for each in sequences)
+def num_loss_tokens(sequences: Sequence[torch.Tensor]) -> int:
+    """Return the number of tokens that count for the loss."""
+    return sum(int((loss_targets(sequence) != IGNORED).sum()) for sequence in sequences)
 
 
-def drawn(sequences: Sequence[torch.Tensor], plan: Plan, step: int) -> list[torch.Tensor]:
-    """Return a step's sequences. Each epoch has an order of its own, and leaves none out."""
-    chosen = []
-    for place in range(step * plan.batch, (step + 1) * plan.batch):
-        epoch, position = divmod(place, len(sequences))
-        chosen.append(sequences[_order(len(sequences), plan.seed * 1_000_003 + epoch)[position]])
-    return chosen
+def global_batch(sequences: Sequence[torch.Tensor], config: TrainingConfig, step: int) -> list[torch.Tensor]:
+    """Return the sequences of a step, of all processes. Each epoch visits every sequence once, in an order of its own.
+
+    Parameters
+    ----------
+    sequences : sequence of torch.Tensor
+        Training data.
+    config : TrainingConfig
+        Batch size and seed.
+    step : int
+        Number of steps done before.
+    """
+    batch = []
+    for index in range(step * config.batch, (step + 1) * config.batch):
+        epoch, position = divmod(index, len(sequences))
+        batch.append(sequences[_shuffle(len(sequences), step_seed(config.seed, epoch))[position]])
+    return batch
 
 
 @functools.lru_cache(maxsize=2)
-def _order(count: int, seed: int) -> list[int]:
+def _shuffle(count: int, seed: int) -> list[int]:
     order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     return order
 
 
-def batch_of(sequences: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return inputs and targets, ``(batch, longest - 1)``; padding on the right does not count."""
-    inputs = nn.utils.rnn.pad_sequence([tokens_of(each)[:-1] for each in sequences], batch_first=True)
-    targets = nn.utils.rnn.pad_sequence([targets_of(each) for each in sequences], True, IGNORED)
+def collate(sequences: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs and targets, ``(batch, longest - 1)``, padded on the right; padding does not count."""
+    inputs = nn.utils.rnn.pad_sequence([token_ids(sequence)[:-1] for sequence in sequences], batch_first=True)
+    targets = nn.utils.rnn.pad_sequence([loss_targets(sequence) for sequence in sequences], True, IGNORED)
     return inputs.to(device), targets.to(device)
 
 
-def identity(*sets: Sequence[torch.Tensor]) -> str:
-    """Return a digest of the data."""
+def data_digest(*sets: Sequence[torch.Tensor]) -> str:
+    """Return a digest of sets of sequences, by which a resumed run recognises its data."""
     digest = hashlib.sha256()
     for sequences in sets:
-        digest.update(f"{[tuple(each.shape) for each in sequences]}".encode())
-        for each in sequences:
-            digest.update(each.cpu().long().numpy().tobytes())
+        digest.update(f"{[tuple(sequence.shape) for sequence in sequences]}".encode())
+        for sequence in sequences:
+            digest.update(sequence.cpu().long().numpy().tobytes())
     return digest.hexdigest()
 
 
 def check_data(training: Sequence[torch.Tensor], held_out: Sequence[torch.Tensor]) -> None:
-    """Raise a :class:`~gpuguide.errors.GpuguideError` unless there is data that can be trained on and measured with."""
+    """Raise a :class:`~gpuguide.errors.GpuguideError` if a set is empty, a sequence unusable, or the sets overlap."""
     for name, sequences in (("training", training), ("held-out", held_out)):
         if not sequences:
             raise GpuguideError(f"There are no {name} sequences.")
-        for place, each in enumerate(sequences):
-            if not (each.ndim == 1 or (each.ndim == 2 and len(each) == 2)) or each.shape[-1] < 2:
+        for index, sequence in enumerate(sequences):
+            is_masked = sequence.ndim == 2 and len(sequence) == 2
+            if not (sequence.ndim == 1 or is_masked) or sequence.shape[-1] < 2:
                 raise GpuguideError(
-                    f"{name} sequence {place} has the shape {tuple(each.shape)}; it needs (seq,), or (2, seq) with "
-                    "which tokens count, and 2 tokens or more."
+                    f"{name} sequence {index} has the shape {tuple(sequence.shape)}; it must be (seq,), or (2, seq) "
+                    "with a loss mask, and have 2 tokens or more."
                 )
-            if not counted([each]):
-                raise GpuguideError(f"No token of {name} sequence {place} counts for the loss; leave it out.")
-    seen = {tuple(tokens_of(each).tolist()) for each in training}
-    leaking = sum(tuple(tokens_of(each).tolist()) in seen for each in held_out)
+            if not num_loss_tokens([sequence]):
+                raise GpuguideError(f"No token of {name} sequence {index} counts for the loss; leave it out.")
+    seen = {tuple(token_ids(sequence).tolist()) for sequence in training}
+    leaking = sum(tuple(token_ids(sequence).tolist()) in seen for sequence in held_out)
     if leaking:
         raise GpuguideError(f"{leaking} of {len(held_out)} held-out sequences are in the training data; remove them.")

@@ -1,6 +1,6 @@
-"""What the processes of a data-parallel run have to tell one another: gradients, losses, first values.
+"""The collectives of a data-parallel run: gradients and losses are all-reduced, first values broadcast.
 
-Everything here does nothing where no group of ``torch.distributed`` was joined.
+Without a process group of ``torch.distributed``, everything here does nothing.
 """
 
 from __future__ import annotations
@@ -12,40 +12,41 @@ from gpuguide.precision import LossScaler
 
 
 def rank() -> int:
-    """Return the number of this process; 0 where it is alone."""
+    """Return the rank of this process; 0 if it is the only one."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def processes() -> int:
-    """Return how many processes share the work."""
+def world_size() -> int:
+    """Return the number of processes that share the work."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def total(*values: float) -> list[float]:
-    """Return the sums of numbers over all processes."""
-    if processes() == 1:
+def all_reduce_sum(*values: float) -> list[float]:
+    """Return the sum of each number over all processes."""
+    if world_size() == 1:
         return list(values)
     summed = torch.tensor(values, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
     dist.all_reduce(summed)
     return summed.tolist()
 
 
-def take_from_first(parameter: torch.Tensor) -> None:
-    """Give a parameter the values that it has in the first process."""
-    if processes() > 1:
+def broadcast_from_first(parameter: torch.Tensor) -> None:
+    """Overwrite a parameter with the values that it has on rank 0."""
+    if world_size() > 1:
         dist.broadcast(parameter.detach(), 0)
 
 
-class SummingScaler(LossScaler):
-    """Sums the gradients of all processes when they are complete, which is where a step unscales them."""
+class AllReduceScaler(LossScaler):
+    """Scaler that all-reduces the complete gradients just before a step unscales them."""
 
     @torch.no_grad()
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Sum the gradients in one piece, then unscale them. Errors as :meth:`LossScaler.unscale_`."""
-        if processes() > 1:
-            gradients = [each.grad for group in optimizer.param_groups for each in group["params"]]
-            flat = torch.cat([each.flatten() for each in gradients])
+        """All-reduce the gradients as one flat tensor, then unscale them. Errors as :meth:`LossScaler.unscale_`."""
+        if world_size() > 1:
+            gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
             dist.all_reduce(flat)
-            for each, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
-                each.copy_(summed.view_as(each))
+            sizes = [gradient.numel() for gradient in gradients]
+            for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
+                gradient.copy_(summed.view_as(gradient))
         super().unscale_(optimizer)

@@ -1,11 +1,11 @@
-"""Fine-tuning that can be watched, stopped and gone on with, on top of the step of :mod:`gpuguide.precision`.
+"""The training loop, on top of the step of :mod:`gpuguide.precision`.
 
-What is drawn in a step depends on the seed and the step alone, so a run that was killed goes on from its last state as
-if it had not been.
+Random numbers of a step depend on the seed and the step alone, so a killed run resumes from its last state as if it
+had not been interrupted.
 
-Where processes have joined a group of ``torch.distributed``, they share the sequences of each step (data parallel). A
-step is the same then as in one process, but for rounding. Adapters are small, so their gradients are summed in one
-piece after the backward pass.
+Where processes have joined a process group of ``torch.distributed``, they share the sequences of each step (data
+parallel). The step is the same as in one process, except for rounding. Adapters are small, so their gradients are
+all-reduced as one tensor after the backward pass.
 """
 
 from __future__ import annotations
@@ -21,127 +21,140 @@ from torch import nn
 from gpuguide.errors import GpuguideError
 from gpuguide.precision import cross_entropy_sum, train_step
 from gpuguide.precision.training_step import LossSum
-from gpuguide.training.batches import batch_of, check_data, counted, drawn, identity
-from gpuguide.training.checkpointing import State, copy
-from gpuguide.training.config import Plan, Progress, Result
-from gpuguide.training.distributed import processes, rank, total
+from gpuguide.training.batches import (
+    check_data,
+    collate,
+    data_digest,
+    global_batch,
+    num_loss_tokens,
+    step_seed,
+    token_ids,
+)
+from gpuguide.training.checkpointing import STATE, TrainingState, copy_parameters, remove_state
+from gpuguide.training.config import StepMetrics, TrainingConfig, TrainingProgress, TrainingResult
+from gpuguide.training.distributed import all_reduce_sum, rank, world_size
 
-STATE = "unfinished.pt"
 SAVE_SECONDS = 30.0
-"""After which the state is saved between two measurements"""
+"""Seconds after which the state is saved between two evaluations"""
 
 
 def finetune(
     model: nn.Module,
     training: Sequence[torch.Tensor],
     held_out: Sequence[torch.Tensor],
-    plan: Plan,
+    config: TrainingConfig,
     folder: Path,
-    report: Callable[[Progress], None] = lambda progress: None,
-    keep: Callable[[Result], None] = lambda result: None,
+    on_step: Callable[[TrainingProgress], None] = lambda progress: None,
     *,
     loss_sum: LossSum = cross_entropy_sum,
     discard: bool = False,
-) -> Result:
-    """Train what asks for gradients in a model, or go on with a run that was stopped.
+    keep_state: bool = False,
+) -> TrainingResult:
+    """Fine-tune the model's trainable parameters, resuming from a saved state if one exists.
 
     Parameters
     ----------
     model : nn.Module
-        From tokens ``(batch, seq)`` to what ``loss_sum`` reads; what asks for no gradient is frozen.
+        Maps token ids ``(batch, seq)`` to the input of ``loss_sum``; parameters that require no gradient are frozen.
     training, held_out : sequence of torch.Tensor
-        Token numbers, ``(seq,)`` each, int64, of two or more tokens; or ``(2, seq)`` with a 1 below each token that
-        counts for the loss, and a 0 below the others. Shorter ones of a batch are padded on the right, and padding
-        counts for no loss.
-    plan : Plan
-        How to train.
+        Token ids, ``(seq,)`` each, int64, of two or more tokens; or ``(2, seq)`` with the loss mask below them. Shorter
+        sequences of a batch are padded on the right, and padding does not count for the loss.
+    config : TrainingConfig
+        Settings of the run.
     folder : Path
-        Where the state is kept until the run ends.
-    report : callable
+        Folder of the saved state.
+    on_step : callable
         Called after every step.
-    keep : callable
-        Called after the last step, to save the model. The state is let go of when it has returned, so that nothing is
-        lost if the disk is full. It may end the group of processes, since nothing is shared after it.
     loss_sum : callable
-        From what the model gives and targets, ``(batch, seq)``, to the sum of the losses of those that are not -100.
-        With the default the model gives logits, with :meth:`gpuguide.lora.WithoutHead.loss_sum` it is a
+        Maps the model's output and targets, ``(batch, seq)``, to the sum of the losses of the targets that are not
+        -100. With the default the model returns logits; with :meth:`gpuguide.lora.WithoutHead.loss_sum` the model is a
         :class:`gpuguide.lora.WithoutHead`, and most logits never exist.
     discard : bool
-        Begin anew where the state is damaged or belongs to another run, which is an error otherwise.
+        Whether to start again where the state is damaged or belongs to another run; otherwise that is an error.
+    keep_state : bool
+        Whether the saved state stays after the last step. A caller that saves the model afterwards keeps the state
+        until then, so that a full disk loses nothing, and calls :func:`~gpuguide.training.remove_state` at the end.
+
+    Returns
+    -------
+    TrainingResult
+        Losses of the steps, and held-out losses.
 
     Raises
     ------
     GpuguideError
-        If nothing asks for gradients, there is no data, a sequence is too short or has no token that counts, one is in
-        both sets, the state is damaged or belongs to another run, it cannot be written, there are more processes than
-        sequences in a step, or the loss is no longer finite.
+        If no parameter requires a gradient, a set of sequences is empty, a sequence is too short or has no token that
+        counts, one is in both sets, the state is damaged, belongs to another run or cannot be written, there are more
+        processes than sequences in a step, or the loss is no longer finite.
     """
     check_data(training, held_out)
-    if plan.batch < processes():
-        raise GpuguideError(f"A step has {plan.batch} sequences for {processes()} processes; each needs one or more.")
-    state = State(folder / STATE, model, plan, identity(training, held_out))
+    if config.batch < world_size():
+        raise GpuguideError(
+            f"A step has {config.batch} sequences for {world_size()} processes; each needs one or more."
+        )
+    state = TrainingState(folder / STATE, model, config, data_digest(training, held_out))
     state.resume(discard)
-    while state.step < plan.steps and not state.exhausted():
-        if not state.held_out:
-            state.measured(held_out_loss(state.run.model, held_out, plan, loss_sum))
-        loss = _step(state, training, loss_sum)
-        measured = None
-        if state.step % plan.every == 0 or state.step == plan.steps:
-            measured = held_out_loss(state.run.model, held_out, plan, loss_sum)
-            state.measured(measured)
+    while state.step < config.steps and not state.should_stop_early():
+        if not state.eval_losses:
+            state.add_eval_loss(evaluate_loss(state.run.model, held_out, config, loss_sum))
+        metrics = _step(state, training, loss_sum)
+        eval_loss = None
+        if state.step % config.eval_every == 0 or state.step == config.steps:
+            eval_loss = evaluate_loss(state.run.model, held_out, config, loss_sum)
+            state.add_eval_loss(eval_loss)
             state.save()
         elif time.monotonic() > state.saved + SAVE_SECONDS:
             state.save()
-        report(Progress(state.step, plan.steps, loss, measured, state.losses, state.held_out))
-    if plan.keep_best:
-        copy(state.best, state.parameters)
-    result = Result(tuple(state.losses), tuple(state.held_out), state.step < plan.steps)
-    first = rank() == 0  # before keep() may have left the group
-    keep(result)
-    if first:
-        state.path.unlink(missing_ok=True)
-    return result
+        on_step(TrainingProgress(metrics, eval_loss, state.losses, state.eval_losses))
+    if config.keep_best:
+        copy_parameters(state.best, state.parameters)
+    if rank() == 0 and not keep_state:
+        remove_state(folder)
+    return TrainingResult(tuple(state.losses), tuple(state.eval_losses), state.step < config.steps)
 
 
-def _step(state: State, sequences: Sequence[torch.Tensor], loss_sum: LossSum) -> float:
-    """Take one step, and return its loss."""
-    plan, model = state.plan, state.run.model
-    torch.manual_seed(plan.seed * 1_000_003 + state.step + (rank() << 40))  # dropout
+def _step(state: TrainingState, sequences: Sequence[torch.Tensor], loss_sum: LossSum) -> StepMetrics:
+    """Train one step and return its metrics."""
+    began = time.perf_counter()
+    config, model = state.config, state.run.model
+    torch.manual_seed(step_seed(config.seed, state.step) + (rank() << 40))  # dropout
     model.train()
-    everybodys = drawn(sequences, plan, state.step)
-    own = everybodys[rank() :: processes()]
-    at_once = plan.micro_batch or len(own)
-    batches = [batch_of(own[start : start + at_once], _device(model)) for start in range(0, len(own), at_once)]
-    share = counted(own) / counted(everybodys)
+    everyone = global_batch(sequences, config, state.step)
+    local = everyone[rank() :: world_size()]
+    size = config.micro_batch or len(local)
+    micro_batches = [collate(local[start : start + size], _device(model)) for start in range(0, len(local), size)]
+    share = num_loss_tokens(local) / num_loss_tokens(everyone)
 
-    def of_share(found: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return share * loss_sum(found, targets)  # a step divides by the targets of this process alone
+    def weighted_loss_sum(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return share * loss_sum(outputs, targets)  # a step divides by the targets of this process alone
 
-    outcome = train_step(state.run, batches, of_share)
-    (loss,) = total(outcome.loss)
+    learning_rate = float(state.run.optimizer.param_groups[0]["lr"])
+    outcome = train_step(state.run, micro_batches, weighted_loss_sum)
+    (loss,) = all_reduce_sum(outcome.loss)
     if not math.isfinite(loss) or not math.isfinite(outcome.norm):
         raise GpuguideError(
-            f"The loss is {loss} and the gradients' norm {outcome.norm} at step {state.step + 1}: the run has "
+            f"The loss is {loss} and the gradient norm {outcome.norm} at step {state.step + 1}: the run has "
             "diverged. Lower the learning rate."
         )
     state.step += 1
     state.losses.append(loss)
-    return loss
+    lengths = tuple(len(token_ids(sequence)) - 1 for sequence in everyone)
+    return StepMetrics(state.step, loss, learning_rate, outcome.norm, lengths, time.perf_counter() - began)
 
 
 @torch.no_grad()
-def held_out_loss(
-    model: nn.Module, sequences: Sequence[torch.Tensor], plan: Plan, loss_sum: LossSum = cross_entropy_sum
+def evaluate_loss(
+    model: nn.Module, sequences: Sequence[torch.Tensor], config: TrainingConfig, loss_sum: LossSum = cross_entropy_sum
 ) -> float:
-    """Return the mean loss of all held-out tokens that count, in nats; parameters as of :func:`finetune`."""
+    """Return the mean loss of all tokens that count, in nats; parameters as in :func:`finetune`."""
     model.eval()
     loss = 0.0
-    own, at_once = sequences[rank() :: processes()], plan.micro_batch or plan.batch
-    for start in range(0, len(own), at_once):
-        inputs, targets = batch_of(own[start : start + at_once], _device(model))
-        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
+    local, size = sequences[rank() :: world_size()], config.micro_batch or config.batch
+    for start in range(0, len(local), size):
+        inputs, targets = collate(local[start : start + size], _device(model))
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             loss += float(loss_sum(model(inputs), targets))
-    loss, tokens = total(loss, counted(own))
+    loss, tokens = all_reduce_sum(loss, num_loss_tokens(local))
     return loss / tokens
 
 
