@@ -69,7 +69,7 @@ class TrainingLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[LogRow] = []
+        self.rows: list[LogRow] = read_log(path) if path.exists() else []
 
     def resume(self, step: int) -> None:
         """Keep the rows of earlier steps than ``step``, with which the run starts or resumes, and drop all others.
@@ -79,7 +79,7 @@ class TrainingLog:
         GpuguideError
             If the file cannot be written.
         """
-        self.rows = [row for row in read_log(self.path) if row.step < step] if step > 1 and self.path.exists() else []
+        self.rows = [row for row in self.rows if row.step < step] if step > 1 else []
         output_files.write_text(self.path, _csv(self.rows, header=True))
 
     def append(self, row: LogRow) -> None:

@@ -75,8 +75,7 @@ class TrainingState:
         if rank() != 0:
             return
         content: dict[str, Any] = {
-            "identity": json.dumps(self.identity),
-            "parameters": {name: each.detach() for name, each in self.parameters.items()},
+            "parameters": {name: parameter.detach() for name, parameter in self.parameters.items()},
             "best": self.best,
             "optimizer": self.run.optimizer.state_dict(),
             "schedule": self.run.schedule.state_dict() if self.run.schedule else None,
@@ -84,17 +83,7 @@ class TrainingState:
             "losses": self.losses,
             "eval_losses": [list(row) for row in self.eval_losses],
         }
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, buffer.getvalue())
-        except OSError as error:
-            before = "the last one stays. Free disk space and run the same command again to resume from it."
-            raise GpuguideError(
-                f"{self.path} cannot be written ({error.strerror}); "
-                + (before if self.path.is_file() else "no state of this run is saved.")
-            ) from error
+        save_state(self.path, self.identity, content)
 
     def resume(self, discard: bool) -> None:
         """Load the saved state, if there is one; ``discard`` as in :func:`~gpuguide.training.finetune`."""
@@ -108,18 +97,7 @@ class TrainingState:
             broadcast_from_first(parameter)
 
     def _read(self) -> None:
-        try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True)
-            identity = json.loads(content["identity"])
-        except Exception as error:  # a truncated file fails in many ways
-            raise GpuguideError(f"{self.path} is damaged ({error}). Remove it to start again.") from error
-        own = json.loads(json.dumps(self.identity))
-        if identity != own:
-            differing = [part for part in own if identity.get(part) != own[part]]
-            raise GpuguideError(
-                f"{self.path} belongs to a run with another {' and '.join(differing)}. "
-                "Name another folder, or remove the file to start again."
-            )
+        content = load_state(self.path, self.identity)
         copy_parameters(content["parameters"], self.parameters)
         self.best = {name: each.to(self.parameters[name].device) for name, each in content["best"].items()}
         self.run.optimizer.load_state_dict(content["optimizer"])
@@ -127,6 +105,59 @@ class TrainingState:
             self.run.schedule.load_state_dict(content["schedule"])
         self.step, self.losses = content["step"], content["losses"]
         self.eval_losses = [tuple(row) for row in content["eval_losses"]]
+
+
+def save_state(path: Path, identity: dict[str, Any], content: dict[str, Any]) -> None:
+    """Write the state of a run atomically.
+
+    Parameters
+    ----------
+    path : Path
+        File of the state.
+    identity : dict
+        Everything that must be equal for the run to resume from it, in values that JSON has.
+    content : dict
+        Tensors and numbers.
+
+    Raises
+    ------
+    GpuguideError
+        If it cannot be written; the previous file stays.
+    """
+    buffer = io.BytesIO()
+    torch.save({"identity": json.dumps(identity), **content}, buffer)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, buffer.getvalue())
+    except OSError as error:
+        before = "the last one stays. Free disk space and run the same command again to resume from it."
+        raise GpuguideError(
+            f"{path} cannot be written ({error.strerror}); "
+            + (before if path.is_file() else "no state of this run is saved.")
+        ) from error
+
+
+def load_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a saved state.
+
+    Raises
+    ------
+    GpuguideError
+        If the file is damaged, or belongs to a run with another identity; the message names the parts that differ.
+    """
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        saved = json.loads(content["identity"])
+    except Exception as error:  # a truncated file fails in many ways
+        raise GpuguideError(f"{path} is damaged ({error}). Remove it to start again.") from error
+    own = json.loads(json.dumps(identity))
+    if saved != own:
+        differing = [part for part in own if saved.get(part) != own[part]]
+        raise GpuguideError(
+            f"{path} belongs to a run with another {' and '.join(differing)}. "
+            "Name another folder, or remove the file to start again."
+        )
+    return content
 
 
 def remove_state(folder: Path) -> None:
