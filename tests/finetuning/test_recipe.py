@@ -22,7 +22,7 @@ from gpuguide.finetuning import (
     Declined,
     FinetuneOptions,
     RunRecord,
-    Stage,
+    RunStage,
     html,
     output_files,
     read_log,
@@ -56,11 +56,11 @@ class Recording(Callback):
     """Keeps the events and the reports."""
 
     def __init__(self) -> None:
-        self.stages: list[Stage] = []
+        self.stages: list[RunStage] = []
         self.pages: list[str] = []
         self.first = 0
 
-    def on_stage(self, stage: Stage, options: FinetuneOptions, device: Device) -> None:
+    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
         self.stages.append(stage)
 
     def on_step(self, record: RunRecord) -> None:
@@ -88,7 +88,7 @@ def request(data: Path, model: Path, out: str = "out", **more: Any) -> FinetuneO
 def test_what_a_run_leaves(data: Path, llama_folder: Path) -> None:
     asked, callback = request(data, llama_folder), Recording()
     record = run(asked, CPU, callback)
-    assert callback.stages == list(Stage)
+    assert callback.stages == list(RunStage)
     assert {path.name for path in asked.out.iterdir()} == {"adapter", "merged", "finetune.json", "log.csv"}
     assert record.best[1] < record.eval_losses[0][1]
     assert record.merged_loss == pytest.approx(record.best[1], rel=1e-4)

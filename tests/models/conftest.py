@@ -18,7 +18,7 @@ TINY = Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
 def small_corpus() -> Corpus:
     """Forty made-up files, enough for some sequences to train on and some to validate on."""
     sources = [
-        corpus.Source(f"package/module{index}.py", f"def f{index}(x):\n    return x + {index}\n\n" * 20)
+        corpus.CorpusFile(f"package/module{index}.py", f"def f{index}(x):\n    return x + {index}\n\n" * 20)
         for index in range(40)
     ]
     return pretraining.prepare(sources, vocab_size=300)

@@ -22,7 +22,7 @@ from gpuguide.finetuning import (
     DatasetSplits,
     FinetuneOptions,
     RunRecord,
-    Stage,
+    RunStage,
     TokenizedExample,
     write_report,
 )
@@ -39,13 +39,13 @@ SHOWN = 200
 HEIGHT = 10
 """Lines of the chart"""
 TITLES = {
-    Stage.LOAD_DATA: "Reading {data}",
-    Stage.TOKENIZE: "Tokenising",
-    Stage.PLAN: "Checking settings and the memory of {device}",
-    Stage.LOAD_MODEL: "Loading {model}",
-    Stage.GENERATE: "Generating with the untrained model",
-    Stage.TRAIN: "Training",
-    Stage.EXPORT: "Saving to {out}",
+    RunStage.LOAD_DATA: "Reading {data}",
+    RunStage.TOKENIZE: "Tokenising",
+    RunStage.PLAN: "Checking settings and the memory of {device}",
+    RunStage.LOAD_MODEL: "Loading {model}",
+    RunStage.GENERATE: "Generating with the untrained model",
+    RunStage.TRAIN: "Training",
+    RunStage.EXPORT: "Saving to {out}",
 }
 
 
@@ -76,11 +76,11 @@ class TrainingScreen(Callback):
     ) -> None:
         self._stop_live()
 
-    def on_stage(self, stage: Stage, options: FinetuneOptions, device: Device) -> None:
+    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
         """Print the number and the title of a stage."""
         self._stop_live()
         title = TITLES[stage].format(device=device.name, data=options.data, model=options.model, out=options.out)
-        self.console.print(f"[{stage.number}/{len(Stage)}] {title}", markup=False, soft_wrap=True)
+        self.console.print(f"[{stage.number}/{len(RunStage)}] {title}", markup=False, soft_wrap=True)
 
     def on_note(self, text: str) -> None:
         """Print a note below the stage."""

@@ -17,7 +17,7 @@ from gpuguide.finetuning.data.files import DataFile, Message, Sample, load_data
 from gpuguide.finetuning.data.splits import DataConfig, DatasetSplits, TokenizedExample, tokenize
 from gpuguide.finetuning.recipe import Declined, TrainedModel, export, prepare, run, train
 from gpuguide.finetuning.report import html, write_report
-from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, Stage
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunStage
 from gpuguide.finetuning.settings import FinetuneOptions
 from gpuguide.finetuning.training_log import LogRow, read_log
 
@@ -33,7 +33,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "LogRow",
     "read_log",
     "Callback",
-    "Stage",
+    "RunStage",
     "Declined",
     "load_data",
     "DataFile",

@@ -29,7 +29,7 @@ class PromptExample:
 
 
 @dataclass(frozen=True)
-class Generation:
+class SampleGeneration:
     """Texts that the model generates for one prompt."""
 
     example: PromptExample

@@ -23,8 +23,8 @@ from gpuguide.finetuning import examples, output_files, settings
 from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.finetuning.data.files import load_data
 from gpuguide.finetuning.data.splits import DataConfig, tokenize
-from gpuguide.finetuning.examples import Generation
-from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, Stage
+from gpuguide.finetuning.examples import SampleGeneration
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunStage
 from gpuguide.finetuning.settings import FinetuneOptions
 from gpuguide.finetuning.training_log import LOG, LogRow, Speedometer, TrainingLog
 from gpuguide.hardware.device import Device
@@ -82,11 +82,11 @@ def prepare(options: FinetuneOptions, device: Device, callback: Callback) -> Run
         raise unknown("kind of weights", options.weights, settings.PACKINGS)
     folder = find_checkpoint(options.model)
     _check_output_folder(options)
-    callback.on_stage(Stage.LOAD_DATA, options, device)
+    callback.on_stage(RunStage.LOAD_DATA, options, device)
     data = load_data(options.data)
     eval_data = load_data(options.eval_data) if options.eval_data else None
 
-    callback.on_stage(Stage.TOKENIZE, options, device)
+    callback.on_stage(RunStage.TOKENIZE, options, device)
     config = checkpoint.read_config(folder)
     tokenizer = checkpoint.read_tokenizer(folder, config.vocab_size)
     layers = settings.target_layers(options, config)
@@ -96,7 +96,7 @@ def prepare(options: FinetuneOptions, device: Device, callback: Callback) -> Run
     for note in splits.notes:
         callback.on_note(note)
 
-    callback.on_stage(Stage.PLAN, options, device)
+    callback.on_stage(RunStage.PLAN, options, device)
     plan = settings.training_config(options, splits, device)
     predicted = settings.predict_memory(options, config, splits, plan, device, layers)
     if predicted is not None:
@@ -113,15 +113,15 @@ def train(setup: RunSetup, callback: Callback) -> TrainedModel:
     returns them; errors as in :func:`run`.
     """
     options, device, config = setup.options, setup.device, setup.training
-    callback.on_stage(Stage.LOAD_MODEL, options, device)
+    callback.on_stage(RunStage.LOAD_MODEL, options, device)
     if device.backend == "fake":
         raise GpuguideError("A fake device cannot train; use --device cpu.")
     with _out_of_memory_advice(device):
         model = _load_model(setup)
         trained, loss_sum = _with_loss(model)
-        callback.on_stage(Stage.GENERATE, options, device)
+        callback.on_stage(RunStage.GENERATE, options, device)
         generations = _generate_before(setup, model) if training.rank() == 0 else ()
-        callback.on_stage(Stage.TRAIN, options, device)
+        callback.on_stage(RunStage.TRAIN, options, device)
         if device.backend == "cuda":
             torch.cuda.reset_peak_memory_stats(device.torch_device)
         speedometer = Speedometer(model, device, config.precision)
@@ -171,7 +171,7 @@ def export(trained: TrainedModel, callback: Callback) -> RunRecord:
     model, record = trained.model, trained.record
     setup = record.setup
     options = setup.options
-    callback.on_stage(Stage.EXPORT, options, setup.device)
+    callback.on_stage(RunStage.EXPORT, options, setup.device)
     try:
         with _out_of_memory_advice(setup.device):
             lora.save_adapter(model, options.out / ADAPTER, base=options.model, places=adapters.places(model))
@@ -292,9 +292,9 @@ def _with_loss(model: GPT2 | Llama) -> tuple[nn.Module, LossSum]:
     return headless, headless.loss_sum
 
 
-def _generate_before(setup: RunSetup, model: GPT2 | Llama) -> tuple[Generation, ...]:
+def _generate_before(setup: RunSetup, model: GPT2 | Llama) -> tuple[SampleGeneration, ...]:
     prompts = examples.choose_prompts(setup.options.prompts, setup.splits.held_out, setup.tokenizer)
-    return tuple(Generation(prompt, examples.generate_text(model, setup.tokenizer, prompt)) for prompt in prompts)
+    return tuple(SampleGeneration(prompt, examples.generate_text(model, setup.tokenizer, prompt)) for prompt in prompts)
 
 
 def _merge(setup: RunSetup) -> float:

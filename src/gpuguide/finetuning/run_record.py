@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuguide import lora
 from gpuguide.finetuning.data.splits import DatasetSplits
-from gpuguide.finetuning.examples import Generation
+from gpuguide.finetuning.examples import SampleGeneration
 from gpuguide.finetuning.settings import FinetuneOptions
 from gpuguide.finetuning.training_log import LogRow
 from gpuguide.hardware.device import Device
@@ -17,7 +17,7 @@ from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.training import TrainingConfig
 
 
-class Stage(enum.Enum):
+class RunStage(enum.Enum):
     """Stage of a run."""
 
     LOAD_DATA = "load the data"
@@ -31,7 +31,7 @@ class Stage(enum.Enum):
     @property
     def number(self) -> int:
         """Number of the stage, from 1."""
-        return list(Stage).index(self) + 1
+        return list(RunStage).index(self) + 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RunRecord:
     parameters: lora.Count
     ceiling: Ceiling | None
     """Measured matmul ceiling of the GPU, the base of the MFU; ``None`` if none is on record"""
-    generations: tuple[Generation, ...]
+    generations: tuple[SampleGeneration, ...]
     log: tuple[LogRow, ...] = ()
     losses: tuple[float, ...] = ()
     """Losses of the steps"""
@@ -96,7 +96,7 @@ class RunRecord:
 class Callback:
     """Receives progress events of a run. The base class ignores them."""
 
-    def on_stage(self, stage: Stage, options: FinetuneOptions, device: Device) -> None:
+    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
         """Handle the beginning of a stage."""
 
     def on_note(self, text: str) -> None:

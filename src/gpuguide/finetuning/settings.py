@@ -124,7 +124,7 @@ def add_adapters(model: GPT2 | Llama, options: FinetuneOptions, packing: Packing
 
 def target_layers(options: FinetuneOptions, config: gpt2.Config | llama.Config) -> list[str]:
     """Return the names of the layers that get adapters, from a model of shapes without weights."""
-    return add_adapters(shapes.without_memory(config, torch.float32), options)
+    return add_adapters(shapes.build_meta_model(config, torch.float32), options)
 
 
 def weight_format(options: FinetuneOptions, device: Device) -> str:

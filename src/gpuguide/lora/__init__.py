@@ -19,7 +19,7 @@ from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.merging import lost_in_merging, merge, unmerge
 from gpuguide.lora.model import Count, add_adapters, count_parameters, remove_adapter, use_adapter
 from gpuguide.lora.nf4 import Nf4, quantize_nf4
-from gpuguide.lora.places import Place
+from gpuguide.lora.places import TransformersMatrix
 from gpuguide.lora.product import plain_product, product
 from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.lora.targets import fitting_layers
@@ -37,7 +37,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "lost_in_merging",
     "save_adapter",
     "load_adapter",
-    "Place",
+    "TransformersMatrix",
     "merge_into_checkpoint",
     "quantize_nf4",
     "Nf4",

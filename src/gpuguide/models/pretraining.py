@@ -124,7 +124,7 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def prepare(sources: list[corpus.Source], vocab_size: int = VOCAB_SIZE) -> Corpus:
+def prepare(sources: list[corpus.CorpusFile], vocab_size: int = VOCAB_SIZE) -> Corpus:
     """Split the corpus, learn the tokenizer from what is trained on, and turn both parts into tokens."""
     training, validation = corpus.split(sources)
     tokenizer = Tokenizer.train((source.text for source in training), vocab_size)
@@ -138,7 +138,7 @@ def prepare(sources: list[corpus.Source], vocab_size: int = VOCAB_SIZE) -> Corpu
     return Corpus(tokenizer, _stream(tokenizer, training), _stream(tokenizer, validation), description)
 
 
-def _stream(tokenizer: Tokenizer, sources: list[corpus.Source]) -> torch.Tensor:
+def _stream(tokenizer: Tokenizer, sources: list[corpus.CorpusFile]) -> torch.Tensor:
     tokens: list[int] = []
     for source in sources:
         tokens += [tokenizer.end_of_text, *tokenizer.encode(source.text)]

@@ -18,7 +18,7 @@ from gpuguide.kernels.graphs import workspace_of_its_own
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner, store
 from gpuguide.measure.benchmark import Keys, too_large
-from gpuguide.transfer import NewHead, NextToken, with_examples
+from gpuguide.transfer import NewHead, NextToken, prepend_examples
 
 TRANSFER = declarations.get("transfer-learning")
 RATES = declarations.get("transfer-learning-rate")
@@ -185,7 +185,7 @@ def test_examples_before_a_question_are_read_as_they_would_be_written() -> None:
     asked = in_context(solved, texts)
     for row in range(3):
         question = texts.tokens[row, : int(texts.last[row]) + 1].tolist()
-        assert asked.tokens[row, : int(asked.last[row]) + 1].tolist() == with_examples(solved, question)
+        assert asked.tokens[row, : int(asked.last[row]) + 1].tolist() == prepend_examples(solved, question)
 
 
 def test_examples_are_the_shortest_of_their_kind_and_fit() -> None:
