@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpuguide.benchmarks import training_memory as benchmarks
-from gpuguide.benchmarks.training_memory import CHECKED, WAYS, Stage, Way
+from gpuguide.benchmarks.training_memory import CHECKED, VARIANTS, MemoryVariant, TrainingSetup
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -15,7 +15,7 @@ from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import too_large
 
 TRAINING_MEMORY = declarations.get("training-memory")
-each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+each_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 
 
 def on(gigabytes: int) -> Device:
@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_left_out(gigabytes: int, fitting: int) -> None:
     assert sum(not too_large(TRAINING_MEMORY, keys, device) for keys in TRAINING_MEMORY.cases(device)) == fitting
 
 
-@pytest.mark.parametrize(("gpu", "lacks"), [("t4", set(WAYS) - {"train-fp32"}), ("h100-sxm", set())])
+@pytest.mark.parametrize(("gpu", "lacks"), [("t4", set(VARIANTS) - {"train-fp32"}), ("h100-sxm", set())])
 def test_everything_runs_on_a_fake_device_and_computes_nothing(tmp_path: Path, gpu: str, lacks: set[str]) -> None:
     outcome = runner.run([TRAINING_MEMORY], devices.fake(gpu), tmp_path, commit="c0ffee")
     (record,) = outcome.records
@@ -48,43 +48,43 @@ def test_everything_runs_on_a_fake_device_and_computes_nothing(tmp_path: Path, g
         assert (case.status, case.reason) == ("ok", "") or case.contender in lacks or "GiB" in case.reason
 
 
-@each_way
-def test_a_right_model_passes_the_check(way: Way) -> None:
+@each_variant
+def test_a_right_model_passes_the_check(variant: MemoryVariant) -> None:
     torch.manual_seed(0)
-    benchmarks.check_logits(way, "cpu")
+    benchmarks.check_logits(variant, "cpu")
 
 
-@each_way
-def test_a_wrong_model_is_found(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(stage: Stage) -> torch.Tensor:
-        result = right(stage)
+@each_variant
+def test_a_wrong_model_is_found(variant: MemoryVariant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(setup: TrainingSetup) -> torch.Tensor:
+        result = right(setup)
         if result.dtype != torch.float64:
             result[:, -1] *= 1.5
         return result
 
-    right = Stage.logits
-    monkeypatch.setattr(Stage, "logits", wrong)
+    right = TrainingSetup.logits
+    monkeypatch.setattr(TrainingSetup, "logits", wrong)
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match="relative error"):
-        benchmarks.check_logits(way, "cpu")
+        benchmarks.check_logits(variant, "cpu")
 
 
-@each_way
-def test_a_step_trains_and_leaves_no_gradients(way: Way) -> None:
+@each_variant
+def test_a_step_trains_and_leaves_no_gradients(variant: MemoryVariant) -> None:
     torch.manual_seed(0)
-    stage = Stage(way, CHECKED, "cpu")
-    matrices = [weight for weight in stage.model.parameters() if weight.ndim == 2]  # bf16 is too coarse for the norms'
+    setup = TrainingSetup(variant, CHECKED, "cpu")
+    matrices = [weight for weight in setup.model.parameters() if weight.ndim == 2]  # bf16 is too coarse for the norms'
     before = [weight.detach().clone() for weight in matrices]
-    stage.step()
+    setup.step()
     changed = [not torch.equal(old, new) for old, new in zip(before, matrices, strict=True)]
-    assert all(changed) if way.trains else not any(changed)
-    assert all(weight.grad is None for weight in stage.model.parameters())
+    assert all(changed) if variant.trains else not any(changed)
+    assert all(weight.grad is None for weight in setup.model.parameters())
 
 
-def test_each_way_differs_from_the_others_in_what_it_says() -> None:
-    def saved(way: Way) -> int:
+def test_each_variant_differs_from_the_others_in_what_it_says() -> None:
+    def saved(variant: MemoryVariant) -> int:
         """Return the bytes of the tensors that wait for the backward pass."""
-        stage = Stage(way, CHECKED, "cpu")
+        setup = TrainingSetup(variant, CHECKED, "cpu")
         found: dict[int, int] = {}
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,10 +92,10 @@ def test_each_way_differs_from_the_others_in_what_it_says() -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            stage.forward()
+            setup.forward()
         return sum(found.values())
 
-    by_way = {name: saved(way) for name, way in WAYS.items()}
-    assert by_way["forward-bf16"] == 0
-    assert by_way["train-bf16"] < by_way["train-mixed"] < by_way["train-fp32"]
-    assert by_way["train-checkpointed"] < by_way["train-mixed"] < by_way["train-unfused"]
+    by_variant = {name: saved(variant) for name, variant in VARIANTS.items()}
+    assert by_variant["forward-bf16"] == 0
+    assert by_variant["train-bf16"] < by_variant["train-mixed"] < by_variant["train-fp32"]
+    assert by_variant["train-checkpointed"] < by_variant["train-mixed"] < by_variant["train-unfused"]

@@ -18,9 +18,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from gpuguide import models
+from gpuguide import finetuning, models
 from gpuguide.cli import training_screen
-from gpuguide.finetuning import recipe
+from gpuguide.finetuning import FinetuneOptions, RunRecord, recipe
+from gpuguide.finetuning.data import splits
 from gpuguide.models import checkpoint, gpt2_checkpoint
 from gpuguide.models.gpt2 import GPT2
 
@@ -30,7 +31,7 @@ TWO_GPUS = (
     pytest.mark.gpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
 )
-SMALL = ("--model", "draft", "--device", "cpu", "--steps", 6, "--every", 2, "--rank", 4)
+SMALL = ("--model", "draft", "--device", "cpu", "--steps", 6, "--eval-every", 2, "--rank", 4)
 
 
 @pytest.fixture
@@ -47,10 +48,14 @@ def test_stages_losses_and_results(gpuguide: Run, data: Path, tmp_path: Path) ->
     assert status == 0, err
     lines = [line for line in err.splitlines() if line]
     assert [line[:5] for line in lines if line.startswith("[")] == [f"[{number}/7]" for number in range(1, 8)]
-    assert "1 duplicate left out: exactly the same text." in err
+    assert "1 duplicate" in err
     assert "32 to train on, 4 held out; the longest has " in err
     assert re.search(r"before: held out \d\.\d{3}\n", err)
-    assert re.search(r"step 2: loss \d\.\d{3}, held out \d\.\d{3}; at most \d+ s left", err)
+    assert re.search(r"step 2: loss \d\.\d{3}, held out \d\.\d{3}; .*; at most \d+ s left", err)
+    for metric in (r"[\d,]+ ms/step", r"[\d,]+ tokens/s", r"lr \d\.\d\de-0\d", r"grad norm \d"):
+        assert re.search(metric, err), metric
+    assert "MFU" not in err + out
+    assert re.search(r"speed +[\d,]+ tokens/s, [\d,]+ ms per step", out)
     assert re.match(r"held-out loss +\d\.\d{4} nats a token after step \d, \d\.\d{4} before", out)
     assert "report.html" in out
     assert "gpuguide finetune" in (out_folder / "report.html").read_text()
@@ -63,20 +68,20 @@ def test_stages_losses_and_results(gpuguide: Run, data: Path, tmp_path: Path) ->
 
 def test_ctrl_c_and_on(gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)
-    measured = training_screen.Screen.measured
+    on_evaluation = training_screen.TrainingScreen.on_evaluation
 
-    def interrupted(screen: training_screen.Screen, story: recipe.Story) -> None:
-        measured(screen, story)
-        if len(story.losses) == 4:
+    def interrupt(screen: training_screen.TrainingScreen, record: RunRecord) -> None:
+        on_evaluation(screen, record)
+        if len(record.losses) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_screen.Screen, "measured", interrupted)
+    monkeypatch.setattr(training_screen.TrainingScreen, "on_evaluation", interrupt)
     status, _, err = gpuguide(*words)
     assert status == 1
     assert err.endswith("What was finished is kept; run the same command again to go on.\n")
     report = (tmp_path / "out" / "report.html").read_text()
     assert "after 4 of " in report
-    assert "loads itself again" not in report
+    assert "http-equiv" not in report
     monkeypatch.undo()
 
     def unreadable(*given: object) -> None:
@@ -89,7 +94,7 @@ def test_ctrl_c_and_on(gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     status, _, err = gpuguide(*words)
     assert status == 0
-    assert "Going on after step 4." in err
+    assert "Resuming after step 4." in err
     status, _, err = gpuguide(*words)
     assert status == 1
     assert "holds a finished run" in err
@@ -112,11 +117,11 @@ def test_a_full_disk_at_a_checkpoint(
     words = ("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)
     status, _, err = gpuguide(*words)
     assert status == 1
-    assert "unfinished.pt cannot be written (No space left on device); the last one stays. Make room" in err
+    assert "unfinished.pt cannot be written (No space left on device); the last one stays" in err
     monkeypatch.undo()
     status, _, err = gpuguide(*words)
     assert status == 0
-    assert "Going on after step 4." in err
+    assert "Resuming after step 4." in err
 
 
 def test_a_full_disk_at_the_first_checkpoint(
@@ -132,7 +137,7 @@ def test_a_full_disk_at_the_first_checkpoint(
     monkeypatch.setattr(Path, "write_bytes", fills)
     status, _, err = gpuguide("finetune", data, "--out", tmp_path / "out", "-y", *SMALL)
     assert status == 1
-    assert "unfinished.pt cannot be written (No space left on device); no state of this run is kept." in err
+    assert "unfinished.pt cannot be written (No space left on device); no state" in err
 
 
 @pytest.mark.parametrize(
@@ -141,8 +146,9 @@ def test_a_full_disk_at_the_first_checkpoint(
         (("none.txt",), 1, "The data file none.txt does not exist."),
         (("DATA", "--targets", "query"), 2, "No layer fits 'query'. Did you mean query_key_value?"),
         (("DATA", "--model", "drft"), 2, "There is no model named 'drft'. Did you mean draft"),
-        (("DATA", "--too-long", "chop"), 2, "There is no way with long samples named 'chop'"),
-        (("DATA", "--length", "8"), 1, "a sequence may have 8; "),
+        (("DATA", "--overflow", "chop"), 2, "'chop'"),
+        (("DATA", "--loss", "answer"), 2, "'answer'"),
+        (("DATA", "--length", "8"), 1, "--overflow"),
         (("DATA", "--rank", "0"), 2, "rank"),
         ((), 2, "FILE"),
     ],
@@ -153,6 +159,49 @@ def test_wrong_words(gpuguide: Run, data: Path, tmp_path: Path, words: tuple[str
     assert found == status
     assert said in re.sub(r"\s+", " ", err)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (("--eval-data", "DATA"), ("--held-out", "DATA")),
+        (("--overflow", "drop"), ("--too-long", "skip")),
+        (("--eval-every", "2"), ("--every", "2")),
+        (("--rslora",), ("--stabilised",)),
+        (("--train-on-assistant",), ("--loss", "answers")),
+        (("--overwrite",), ("--again",)),
+    ],
+)
+def test_old_names_of_options(
+    gpuguide: Run,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new: tuple[str, ...],
+    old: tuple[str, ...],
+) -> None:
+    """An old option means what the new one means; both together are refused, and the message names both."""
+    options: list[FinetuneOptions] = []
+
+    def prepare(given: FinetuneOptions, *rest: object) -> None:
+        options.append(given)
+        raise finetuning.Declined
+
+    monkeypatch.setattr(finetuning, "prepare", prepare)
+    words = ("finetune", data, "--out", tmp_path / "out")
+    parts = [[data if word == "DATA" else word for word in option] for option in (new, old)]
+    for part in ([], *parts):
+        assert gpuguide(*words, *part)[0] == 1
+    default, by_new_name, by_old_name = options
+    assert default != by_new_name
+    overflow = splits.OLD_OVERFLOW.get(by_old_name.overflow, by_old_name.overflow)
+    assert replace(by_old_name, overflow=overflow) == by_new_name
+    status, _, err = gpuguide(*words, *parts[0], *parts[1])
+    assert status == 2
+    assert new[0] in err
+    assert old[0] in err
+    assert len(options) == 3
+    assert old[0] in gpuguide("finetune", "--help")[1]
 
 
 class Terminal(io.StringIO):
@@ -228,17 +277,17 @@ def test_the_losses_are_drawn() -> None:
 
 
 def test_a_terminal_shows_a_chart_that_is_renewed(data: Path, tmp_path: Path) -> None:
-    from gpuguide import finetuning
     from gpuguide.hardware import device as devices
 
     terminal = io.StringIO()
     console = Console(file=terminal, force_terminal=True, width=80, height=40)
-    request = finetuning.Request(data, "draft", tmp_path / "out", steps=4, every=1, rank=4)
-    with training_screen.Screen("the command", asks=False, console=console) as screen:
-        finetuning.run(request, devices.cpu(), screen)
+    options = finetuning.FinetuneOptions(data, "draft", tmp_path / "out", steps=4, eval_every=1, rank=4)
+    with training_screen.TrainingScreen("the command", asks=False, console=console) as screen:
+        finetuning.run(options, devices.cpu(), screen)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
     assert "step 4 of 4" in text
     assert "· each step   o held out" in text
+    assert re.search(r"tokens/s   lr \d", text)
     assert "━" in text
 
 
@@ -260,5 +309,5 @@ def test_two_processes_under_torchrun_train_as_one(
     assert done.stdout.count("held-out loss") == 1
     one, two = (json.loads((tmp_path / name / "finetune.json").read_text()) for name in ("one", "two"))
     assert two["losses"] == pytest.approx(one["losses"], rel=near)
-    assert [loss for _, loss in two["held_out"]] == pytest.approx([loss for _, loss in one["held_out"]], rel=near)
+    assert [loss for _, loss in two["eval_losses"]] == pytest.approx([loss for _, loss in one["eval_losses"]], rel=near)
     assert "torchrun --nproc-per-node 2 -m gpuguide finetune" in (tmp_path / "two" / "report.html").read_text()

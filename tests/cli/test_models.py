@@ -41,28 +41,28 @@ def test_models_with_wrong_words(gpuguide: Run, words: tuple[str, ...], status: 
 
 
 def test_train_says_how_long_and_is_resumed(gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuguide.models import corpus, training, training_state
+    from gpuguide.models import corpus, pretraining, pretraining_state
     from gpuguide.models.gpt2 import Config
 
-    sources = [corpus.Source(f"m{index}.py", f"def f{index}(x):\n    return x\n" * 20) for index in range(40)]
-    tiny = training.Recipe(Config(300, 16, 1, 1, 8), steps=200, batch=2, warm_up=3)
+    sources = [corpus.CorpusFile(f"m{index}.py", f"def f{index}(x):\n    return x\n" * 20) for index in range(40)]
+    tiny = pretraining.Recipe(Config(300, 16, 1, 1, 8), steps=200, batch=2, warm_up=3)
     monkeypatch.setattr(corpus, "standard_library", lambda: sources)
-    monkeypatch.setattr(training, "VOCAB_SIZE", 300)
-    monkeypatch.setattr(training, "prepare", lambda given, prepare=training.prepare: prepare(given, 300))
-    monkeypatch.setattr(training, "RECIPES", {"draft": tiny})
-    save = training_state.State.save
+    monkeypatch.setattr(pretraining, "VOCAB_SIZE", 300)
+    monkeypatch.setattr(pretraining, "prepare", lambda given, prepare=pretraining.prepare: prepare(given, 300))
+    monkeypatch.setattr(pretraining, "RECIPES", {"draft": tiny})
+    save = pretraining_state.PretrainingState.save
 
-    def interrupted(state: training_state.State, seconds: float) -> None:
+    def interrupted(state: pretraining_state.PretrainingState, seconds: float) -> None:
         save(state, seconds)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_state.State, "save", interrupted)
+    monkeypatch.setattr(pretraining_state.PretrainingState, "save", interrupted)
     status, _, err = gpuguide("models", "train", "--out", tmp_path, "--device", "cpu")
     assert status == 1
     assert "[draft] step 3/200: loss " in err
     assert "token/s, about " in err
     assert err.endswith("What was finished is kept; run the same command again to go on.\n")
-    monkeypatch.setattr(training_state.State, "save", save)
+    monkeypatch.setattr(pretraining_state.PretrainingState, "save", save)
     status, out, err = gpuguide("models", "train", "--out", tmp_path, "--device", "cpu")
     assert status == 0
     assert "[draft] step 6/200" in err

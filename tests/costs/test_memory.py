@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from gpuguide.benchmarks import training_memory
-from gpuguide.benchmarks.training_memory import WAYS, Stage, Way
+from gpuguide.benchmarks.training_memory import VARIANTS, MemoryVariant, TrainingSetup
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
@@ -53,16 +53,16 @@ def shape_of(keys: Mapping[str, Any]) -> Shape:
     )
 
 
-def run_of(way: Way, keys: Mapping[str, Any]) -> Setup:
+def run_of(variant: MemoryVariant, keys: Mapping[str, Any]) -> Setup:
     """Return the run that a contender of the benchmark stands for."""
-    precision = "mixed" if way.mixed else "bf16" if way.weights == torch.bfloat16 else "fp32"
+    precision = "mixed" if variant.mixed else "bf16" if variant.weights == torch.bfloat16 else "fp32"
     return Setup(
-        purpose="train" if way.trains else "evaluate",
+        purpose="train" if variant.trains else "evaluate",
         precision=precision,
         batch=int(keys["batch"]),
         seq_len=int(keys["seq_len"]),
-        checkpointing=way.checkpointed,
-        fused_attention=way.fused_attention,
+        checkpointing=variant.checkpointed,
+        fused_attention=variant.fused_attention,
     )
 
 
@@ -98,41 +98,41 @@ def autocast_as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def after_a_step(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[Stage, Ledger]]:
+def after_a_step(variant: MemoryVariant, keys: Mapping[str, Any]) -> Iterator[tuple[TrainingSetup, Ledger]]:
     """Take one step of training or use, and give the stage with a ledger that counts on from there."""
     torch.manual_seed(0)
-    stage = Stage(way, keys, "cpu")
+    setup = TrainingSetup(variant, keys, "cpu")
     with Ledger() as ledger:
-        for tensor in (*stage.model.parameters(), stage.tokens, stage.targets):
+        for tensor in (*setup.model.parameters(), setup.tokens, setup.targets):
             ledger.count(tensor.data)
-        stage.step()
+        setup.step()
         ledger.peak = ledger.now
-        yield stage, ledger
+        yield setup, ledger
 
 
-def peaks(way: Way, keys: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def peaks(variant: MemoryVariant, keys: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield the most bytes alive in the forward pass and, if there is one, in the backward pass of a second step."""
-    with after_a_step(way, keys) as (stage, ledger):
-        result = stage.forward()
+    with after_a_step(variant, keys) as (setup, ledger):
+        result = setup.forward()
         yield "forward", ledger.peak
-        if way.trains:
+        if variant.trains:
             ledger.peak = ledger.now
-            stage.backward(result)
+            setup.backward(result)
             yield "backward", ledger.peak
 
 
 @pytest.mark.parametrize("keys", SMALL.values(), ids=SMALL)
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_the_peak_is_what_the_tensors_alive_add_up_to(
-    way: Way, keys: Mapping[str, Any], autocast_as_on_cuda: None
+    variant: MemoryVariant, keys: Mapping[str, Any], autocast_as_on_cuda: None
 ) -> None:
-    prediction = memory.predict(shape_of(keys), run_of(way, keys))
+    prediction = memory.predict(shape_of(keys), run_of(variant, keys))
     moments = {moment.name: moment.total - moment.parts["workspace"] for moment in prediction.moments}
-    for part, peak in peaks(way, keys):
-        predicted = max(total for name, total in moments.items() if part in name or not way.trains)
-        if part == "backward" and way.mixed:  # only CUDA adds the two gradients of a tied embedding in place
+    for part, peak in peaks(variant, keys):
+        predicted = max(total for name, total in moments.items() if part in name or not variant.trains)
+        if part == "backward" and variant.mixed:  # only CUDA adds the two gradients of a tied embedding in place
             predicted = max(predicted, moments["embedding, backward"] + 4 * keys["vocab"] * keys["hidden"])
-        assert predicted == pytest.approx(peak, rel=0.035 if not way.fused_attention else 0.016)
+        assert predicted == pytest.approx(peak, rel=0.035 if not variant.fused_attention else 0.016)
 
 
 class GatedLayer(torch.nn.Module):
@@ -186,12 +186,12 @@ def test_while_batches_are_added_up_all_gradients_are_held(
     name: str, keys: Mapping[str, Any], autocast_as_on_cuda: None
 ) -> None:
     """The second of two batches: its forward and backward pass beside the gradients of the first."""
-    way = WAYS[name]
-    run = replace(run_of(way, keys), accumulation=2)
-    with after_a_step(way, keys) as (stage, ledger):
-        stage.backward(stage.forward())
+    variant = VARIANTS[name]
+    run = replace(run_of(variant, keys), accumulation=2)
+    with after_a_step(variant, keys) as (setup, ledger):
+        setup.backward(setup.forward())
         ledger.peak = ledger.now
-        stage.backward(stage.forward())
+        setup.backward(setup.forward())
     moments = memory.predict(shape_of(keys), run).moments[:-1]
     predicted = max(moment.total - moment.parts["workspace"] for moment in moments)
     assert predicted == pytest.approx(ledger.peak, rel=0.04)
@@ -320,7 +320,7 @@ def test_the_24_measured_configurations_are_predicted(device: str) -> None:
     errors = []
     for case in record.cases:
         assert case.status == "ok"
-        predicted = memory.predict(shape_of(case.keys), run_of(WAYS[case.contender], case.keys)).total
+        predicted = memory.predict(shape_of(case.keys), run_of(VARIANTS[case.contender], case.keys)).total
         errors.append(abs(predicted / case.metrics["peak_memory"].summary.median - 1))
     assert len(errors) == 24
     assert statistics.median(errors) <= 0.03
@@ -331,9 +331,9 @@ def test_each_part_of_a_step_is_predicted_not_only_the_highest() -> None:
     from gpuguide.measure import store
 
     for case in store.published("training-memory").cases:
-        if not WAYS[case.contender].trains:
+        if not VARIANTS[case.contender].trains:
             continue
-        moments = memory.predict(shape_of(case.keys), run_of(WAYS[case.contender], case.keys)).moments
+        moments = memory.predict(shape_of(case.keys), run_of(VARIANTS[case.contender], case.keys)).moments
         for part in ("forward", "backward", "optimizer"):
             predicted = max(moment.total for moment in moments if part in moment.name)
             assert predicted == pytest.approx(case.metrics[f"{part}_peak"].summary.median, rel=0.05)
@@ -344,8 +344,8 @@ def test_each_part_of_a_step_is_predicted_not_only_the_highest() -> None:
 
 def test_sharding_divides_what_each_stage_says() -> None:
     whole = memory.predict(LLAMA, Setup(data_parallel=8)).moments[-1].parts
-    for stage, divided in enumerate([set(), {"optimizer"}, {"optimizer", "gradients"}]):
-        parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=stage)).moments[-1].parts
+    for setup, divided in enumerate([set(), {"optimizer"}, {"optimizer", "gradients"}]):
+        parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=setup)).moments[-1].parts
         for name in ("weights", "gradients", "optimizer"):
             assert parts[name] == pytest.approx(whole[name] / (8 if name in divided else 1))
     parts = memory.predict(LLAMA, Setup(data_parallel=8, sharding=3)).moments[-1].parts

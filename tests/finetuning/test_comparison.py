@@ -49,7 +49,7 @@ def test_each_way_trains_what_it_says() -> None:
     rank, config = 4, models.load("main").config
     ends = [(1, 3), (1, 1), (1, 4), (4, 1)]  # inputs and outputs of each matrix of a block, in hidden sizes
     thin = config.layers * sum(rank * config.hidden * (inputs + outputs) for inputs, outputs in ends)
-    assert lora.count_parameters(comparison.with_adapters(rank, 8.0)) == lora.Count(thin, whole.trained)
+    assert lora.count_parameters(comparison.load_with_adapters(rank, 8.0)) == lora.Count(thin, whole.trained)
     last = comparison.last_layer()
     assert {name.split(".")[0] for name, each in last.named_parameters() if each.requires_grad} == {
         "blocks",
@@ -60,11 +60,11 @@ def test_each_way_trains_what_it_says() -> None:
 
 
 def test_adapters_are_drawn_from_the_seed_and_change_nothing_at_first(few: Encoded) -> None:
-    one, same, other = (comparison.with_adapters(2, 4.0, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (comparison.load_with_adapters(2, 4.0, seed=seed) for seed in (3, 3, 4))
     downs = [next(iter(lora.adapted_layers(model).values())).adapter("default").down for model in (one, same, other)]
     assert torch.equal(downs[0], downs[1])
     assert not torch.equal(downs[0], downs[2])
-    assert torch.equal(comparison.answered(one, few), comparison.answered(comparison.all_weights(), few))
+    assert torch.equal(comparison.answer_logits(one, few), comparison.answer_logits(comparison.all_weights(), few))
 
 
 # --- what is read and counted ----------------------------------------------------------------------------
@@ -100,8 +100,8 @@ def test_answers_are_the_logits_at_the_ends_in_the_order_given(few: Encoded) -> 
         wanted = torch.stack(
             [model(row[: last + 1][None])[0, -1] for row, last in zip(few.tokens, few.last, strict=True)]
         )
-    torch.testing.assert_close(comparison.answered(model, few), wanted, rtol=1e-4, atol=1e-4)
-    assert comparison.score(model, few) == return_types.score(comparison.answered(model, few), few)
+    torch.testing.assert_close(comparison.answer_logits(model, few), wanted, rtol=1e-4, atol=1e-4)
+    assert comparison.score(model, few) == return_types.score(comparison.answer_logits(model, few), few)
 
 
 # --- the loop --------------------------------------------------------------------------------------------

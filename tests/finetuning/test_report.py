@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuguide.finetuning import Listener, Request, curve, report, run, write_report
+from gpuguide.finetuning import Callback, FinetuneOptions, curve, report, run, write_report
 from gpuguide.hardware import device as devices
 from gpuguide.plotting import palette
 
@@ -25,7 +25,7 @@ def test_a_curve_of_any_length_can_be_drawn() -> None:
         drawn = curve.svg(losses, [(0, 5.0)] if count else [], max(count, 1), 0)
         assert "nan" not in drawn
         assert drawn.count(",") < 900
-    assert "No loss was measured yet." in curve.svg([], [], 10, None)
+    assert "No loss was evaluated yet." in curve.svg([], [], 10, None)
 
 
 @pytest.mark.browser
@@ -35,8 +35,8 @@ def test_it_reads_well_everywhere(gpt2_folder: Path, tmp_path: Path, browser_pat
 
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"text": f"import {name} " * 9}) + "\n" for name in ("os", "re", "io")))
-    request = Request(data, str(gpt2_folder), tmp_path / "out", steps=4, every=2)
-    path = write_report(run(request, devices.cpu(), Listener()), "gpuguide finetune data.jsonl --out " + "x" * 200)
+    options = FinetuneOptions(data, str(gpt2_folder), tmp_path / "out", steps=4, eval_every=2)
+    path = write_report(run(options, devices.cpu(), Callback()), "gpuguide finetune data.jsonl --out " + "x" * 200)
     asked = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])

@@ -131,7 +131,7 @@ def test_the_shape_counts_every_parameter_once(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "published"), [("gpt2-small", "gpt2"), ("llama-1b-shape", "llama-3.2-1b")])
 def test_the_shape_is_the_published_one(name: str, published: str) -> None:
-    shape = prepare(shapes.without_memory(shapes.config(name), torch.bfloat16)).shape
+    shape = prepare(shapes.build_meta_model(shapes.config(name), torch.bfloat16)).shape
     assert shape == presets.shape(published)
 
 

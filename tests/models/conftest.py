@@ -7,9 +7,9 @@ import tokenizers
 import torch
 from tokenizers import decoders, pre_tokenizers, processors, trainers
 
-from gpuguide.models import corpus, training
+from gpuguide.models import corpus, pretraining
 from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.models.training import Corpus, Recipe
+from gpuguide.models.pretraining import Corpus, Recipe
 
 TINY = Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
 
@@ -18,10 +18,10 @@ TINY = Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
 def small_corpus() -> Corpus:
     """Forty made-up files, enough for some sequences to train on and some to validate on."""
     sources = [
-        corpus.Source(f"package/module{index}.py", f"def f{index}(x):\n    return x + {index}\n\n" * 20)
+        corpus.CorpusFile(f"package/module{index}.py", f"def f{index}(x):\n    return x + {index}\n\n" * 20)
         for index in range(40)
     ]
-    return training.prepare(sources, vocab_size=300)
+    return pretraining.prepare(sources, vocab_size=300)
 
 
 @pytest.fixture

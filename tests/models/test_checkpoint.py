@@ -15,7 +15,7 @@ from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.models import checkpoint, checkpoint_files, gpt2_checkpoint
 from gpuguide.models.evaluation import evaluate
 from gpuguide.models.gpt2 import GPT2
-from gpuguide.models.training import Corpus
+from gpuguide.models.pretraining import Corpus
 
 
 @pytest.fixture

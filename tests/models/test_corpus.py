@@ -35,17 +35,17 @@ def test_no_library(tmp_path: Path) -> None:
 
 
 def test_split_goes_by_name_and_keeps_everything() -> None:
-    sources = [corpus.Source(f"m{index}.py", "x") for index in range(2000)]
+    sources = [corpus.CorpusFile(f"m{index}.py", "x") for index in range(2000)]
     training, validation = corpus.split(sources)
     assert len(training) + len(validation) == 2000
     assert 60 <= len(validation) <= 140
     assert corpus.split(list(reversed(sources)))[1] == list(reversed(validation))
-    large = [corpus.Source(source.name, "x" * 200_001) for source in validation]
+    large = [corpus.CorpusFile(source.name, "x" * 200_001) for source in validation]
     assert corpus.split(large) == (large, [])
 
 
 def test_digest_tells_files_apart() -> None:
-    one, other = corpus.Source("a", "bc"), corpus.Source("ab", "c")
+    one, other = corpus.CorpusFile("a", "bc"), corpus.CorpusFile("ab", "c")
     assert len({corpus.digest(part) for part in ([one], [other], [one, other], [other, one], [])}) == 5
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuguide.errors import GpuguideError
 from gpuguide.models.evaluation import _batches, evaluate, xz_bits_per_byte, zstd_bits_per_byte
 from gpuguide.models.gpt2 import GPT2
-from gpuguide.models.training import Corpus
+from gpuguide.models.pretraining import Corpus
 
 
 def test_loss_is_the_mean_surprise(tiny_model: GPT2, small_corpus: Corpus) -> None:

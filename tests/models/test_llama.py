@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from gpuguide.errors import GpuguideError
-from gpuguide.models.llama import Attention, Config, Llama, RMSNorm, RopeScaling, Rotary, rotate
+from gpuguide.models.llama import Config, Llama, LlamaAttention, RMSNorm, RopeScaling, Rotary, rotate
 
 SMALL = Config(vocab_size=96, context=64, layers=2, heads=4, kv_heads=2, hidden=32, inner=56)
 SCALING = RopeScaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context=16)
@@ -169,7 +169,7 @@ def test_no_position_reads_what_follows() -> None:
 
 
 def test_queries_keys_and_values_are_split_by_head() -> None:
-    attention = Attention(SMALL)
+    attention = LlamaAttention(SMALL)
     projected = torch.arange(2 * 3 * 64.0).view(2, 3, 64)
     query, key, value = attention.split(projected)
     assert (query.shape, key.shape, value.shape) == ((2, 4, 3, 8), (2, 2, 3, 8), (2, 2, 3, 8))

@@ -9,7 +9,7 @@ import pytest
 from gpuguide import models
 from gpuguide.models import corpus
 from gpuguide.models.evaluation import Evaluation, evaluate, xz_bits_per_byte, zstd_bits_per_byte
-from gpuguide.models.training import RECIPES
+from gpuguide.models.pretraining import RECIPES
 
 each = pytest.mark.parametrize("name", models.PACKAGED)
 

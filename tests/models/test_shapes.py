@@ -27,7 +27,7 @@ def test_shapes_are_the_published_ones(name: str) -> None:
     assert (config.heads, config.hidden, config.head_dim) == (theirs.heads, theirs.hidden, theirs.head_dim)
     if isinstance(config, llama.Config):
         assert (config.kv_heads, config.inner, config.tied) == (theirs.kv_heads, theirs.intermediate, theirs.tied)
-    model = shapes.without_memory(config, torch.bfloat16)
+    model = shapes.build_meta_model(config, torch.bfloat16)
     assert model.parameter_count() == published.parameters
     assert {(parameter.device.type, parameter.dtype) for parameter in model.parameters()} == {("meta", torch.bfloat16)}
 

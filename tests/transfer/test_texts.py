@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.transfer import NewHead, NextToken, SoftPrompt, train_only, with_examples
+from gpuguide.transfer import NewHead, NextToken, SoftPrompt, prepend_examples, train_only
 
 VOCAB, CONTEXT, HIDDEN = 60, 24, 16
 
@@ -103,5 +103,5 @@ def test_parts_of_another_width_get_a_head_that_fits() -> None:
 
 
 def test_examples_stand_before_the_question_with_their_answers() -> None:
-    assert with_examples([([1, 2], 9), ([3], 8)], [4, 5]) == [1, 2, 9, 3, 8, 4, 5]
-    assert with_examples([], [4, 5]) == [4, 5]
+    assert prepend_examples([([1, 2], 9), ([3], 8)], [4, 5]) == [1, 2, 9, 3, 8, 4, 5]
+    assert prepend_examples([], [4, 5]) == [4, 5]

@@ -34,8 +34,8 @@ ACCEPTED_ERROR = 0.02
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way of running a model."""
+class MemoryVariant:
+    """One variant of running a model."""
 
     weights: torch.dtype = torch.float32
     mixed: bool = False
@@ -47,22 +47,22 @@ class Way:
     trains: bool = True
 
 
-WAYS = {
-    "train-fp32": Way(),
-    "train-bf16": Way(weights=torch.bfloat16),
-    "train-mixed": Way(mixed=True),
-    "train-checkpointed": Way(mixed=True, checkpointed=True),
-    "train-unfused": Way(mixed=True, fused_attention=False),
-    "forward-bf16": Way(weights=torch.bfloat16, trains=False),
+VARIANTS = {
+    "train-fp32": MemoryVariant(),
+    "train-bf16": MemoryVariant(weights=torch.bfloat16),
+    "train-mixed": MemoryVariant(mixed=True),
+    "train-checkpointed": MemoryVariant(mixed=True, checkpointed=True),
+    "train-unfused": MemoryVariant(mixed=True, fused_attention=False),
+    "forward-bf16": MemoryVariant(weights=torch.bfloat16, trains=False),
 }
 
 
-class Stage:
+class TrainingSetup:
     """A model with what its training needs on a device, and the step that is measured."""
 
-    def __init__(self, way: Way, keys: Keys, device: str) -> None:
+    def __init__(self, variant: MemoryVariant, keys: Keys, device: str) -> None:
         shape = {name: int(value) for name, value in keys.items()}
-        self.way = way
+        self.variant = variant
         config = Config(
             vocab_size=shape["vocab"],
             context=CONTEXT,
@@ -71,32 +71,32 @@ class Stage:
             hidden=shape["hidden"],
         )
         with torch.device(device):
-            self.model = GPT2(config).to(way.weights)
+            self.model = GPT2(config).to(variant.weights)
             self.tokens = torch.randint(config.vocab_size, (shape["batch"], shape["seq_len"]))
             self.targets = torch.randint(config.vocab_size, (shape["batch"], shape["seq_len"]))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if way.trains else None
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if variant.trains else None
 
     def logits(self) -> torch.Tensor:
         """Return the scores at every position, ``(batch, seq_len, vocab)``."""
         hidden = self.model.embed(self.tokens)
         for block in self.model.blocks:
-            hidden = checkpoint(block, hidden, use_reentrant=False) if self.way.checkpointed else block(hidden)
+            hidden = checkpoint(block, hidden, use_reentrant=False) if self.variant.checkpointed else block(hidden)
         return self.model.head(self.model.final_norm(hidden))
 
     def forward(self) -> torch.Tensor:
         """Return the loss; without training the logits, as text generation would."""
-        with self.precision(), self.attention(), torch.set_grad_enabled(self.way.trains):
-            if not self.way.trains:
+        with self.precision(), self.attention(), torch.set_grad_enabled(self.variant.trains):
+            if not self.variant.trains:
                 return self.logits()
             return functional.cross_entropy(self.logits().flatten(0, 1), self.targets.flatten())
 
     def precision(self) -> AbstractContextManager[object]:
         """Return the context in which products are computed in bf16, if they are."""
-        return torch.autocast(self.tokens.device.type, torch.bfloat16) if self.way.mixed else nullcontext()
+        return torch.autocast(self.tokens.device.type, torch.bfloat16) if self.variant.mixed else nullcontext()
 
     def attention(self) -> AbstractContextManager[object]:
         """Return the context that chooses the attention."""
-        return nullcontext() if self.way.fused_attention else sdpa_kernel(SDPBackend.MATH)
+        return nullcontext() if self.variant.fused_attention else sdpa_kernel(SDPBackend.MATH)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute all gradients."""
@@ -112,7 +112,7 @@ class Stage:
             self.optimizer.zero_grad(set_to_none=True)
 
 
-def measured_memory(way: Way, keys: Keys, device: str) -> Mapping[str, int]:
+def measure_memory(variant: MemoryVariant, keys: Keys, device: str) -> Mapping[str, int]:
     """Return the bytes of device memory in use, at rest and at the highest point of each part of the second step.
 
     The first step allocates what stays: the state of the optimizer and the workspaces of the libraries.
@@ -126,52 +126,52 @@ def measured_memory(way: Way, keys: Keys, device: str) -> Mapping[str, int]:
         torch.cuda.reset_peak_memory_stats()
         return highest
 
-    stage = Stage(way, keys, device)
+    setup = TrainingSetup(variant, keys, device)
     found = {"weights_memory": torch.cuda.memory_allocated() - before}
-    stage.step()
+    setup.step()
     found["resting_memory"] = torch.cuda.memory_allocated() - before
     peak()
-    result = stage.forward()
+    result = setup.forward()
     found["saved_memory"] = torch.cuda.memory_allocated() - before
     found["forward_peak"] = peak()
-    if stage.optimizer is not None:
-        stage.backward(result)
+    if setup.optimizer is not None:
+        setup.backward(result)
         found["backward_peak"] = peak()
-        stage.optimizer.step()
+        setup.optimizer.step()
         found["optimizer_peak"] = peak()
     found["peak_memory"] = max(value for name, value in found.items() if name.endswith("_peak"))
     return found
 
 
-def work(way: Way, device: Device, keys: Keys) -> Work:
+def work(variant: MemoryVariant, device: Device, keys: Keys) -> Work:
     """Measure the memory once, and the time of a step on a new model each time: one model at a time is alive."""
     if device.backend == "fake":
         return Work(calls=[lambda: None])
-    found = measured_memory(way, keys, device.torch_device)
+    found = measure_memory(variant, keys, device.torch_device)
 
     def sample() -> float:
-        stage = Stage(way, keys, device.torch_device)
-        stage.step()
+        setup = TrainingSetup(variant, keys, device.torch_device)
+        setup.step()
         torch.cuda.synchronize()
         start = time.perf_counter_ns()
-        stage.step()
+        setup.step()
         torch.cuda.synchronize()
         return (time.perf_counter_ns() - start) * 1e-9
 
     def further() -> Mapping[str, Metric]:
         return {name: records.metric("B", [value]) for name, value in found.items()}
 
-    return Work([], lambda: check_logits(way, device.torch_device), sample=sample, further=further)
+    return Work([], lambda: check_logits(variant, device.torch_device), sample=sample, further=further)
 
 
 @torch.no_grad()
-def check_logits(way: Way, device: str) -> None:
+def check_logits(variant: MemoryVariant, device: str) -> None:
     """Check the logits of a small model against float64."""
-    stage = Stage(way, CHECKED, device)
-    with stage.precision(), stage.attention():
-        logits = stage.logits().double()
-    stage.model.double()
-    reference = stage.logits()
+    setup = TrainingSetup(variant, CHECKED, device)
+    with setup.precision(), setup.attention():
+        logits = setup.logits().double()
+    setup.model.double()
+    reference = setup.logits()
     error = float(torch.linalg.vector_norm(logits - reference) / torch.linalg.vector_norm(reference))
     assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"
 
@@ -186,17 +186,17 @@ def bytes_needed(keys: Keys) -> float:
     return max(12 * weights + activations + 12 * tokens * vocab, 20 * weights) + 2**28
 
 
-def contender(way: Way) -> Contender:
+def contender(variant: MemoryVariant) -> Contender:
     """Return one way of running the model as a contender. CUDA's allocator counts, so it needs a GPU."""
-    needs = {"gpu"} if way == Way() else {"gpu", "bf16"}
-    return Contender(lambda device, keys: work(way, device, keys), frozenset(needs), libraries=("cublas",))
+    needs = {"gpu"} if variant == MemoryVariant() else {"gpu", "bf16"}
+    return Contender(lambda device, keys: work(variant, device, keys), frozenset(needs), libraries=("cublas",))
 
 
 TRAINING_MEMORY = Benchmark(
     name="training-memory",
     title="Memory of a training step, by shape and by way of training",
     question="How much memory does training take at its highest point, and in which part of a step?",
-    contenders={name: contender(way) for name, way in WAYS.items()},
+    contenders={name: contender(variant) for name, variant in VARIANTS.items()},
     cases=lambda device: SHAPES if device.is_gpu else [],
     memory=bytes_needed,
     samples=20,

@@ -1,4 +1,4 @@
-"""``gpuguide finetune``: a model learns from one's own text, in stages that one can watch, stop and go on with."""
+"""``gpuguide finetune``: fine-tune a model on your own data; the run shows its progress and can be resumed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from gpuguide.cli.screen import err, listing, show
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
+from gpuguide.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuguide.finetuning import Story
+    from gpuguide.finetuning import RunRecord
 
-PROCESSES, LOCAL, RANK = "WORLD_SIZE", "LOCAL_RANK", "RANK"
-"""What torchrun tells each process"""
+WORLD_SIZE, LOCAL_RANK, RANK = "WORLD_SIZE", "LOCAL_RANK", "RANK"
+"""Environment variables of torchrun"""
+Value = TypeVar("Value")
+LOSS = {"all": False, "answers": True}
+"""Values of the old option --loss, and of the new --train-on-assistant"""
 
 
 def finetune(
@@ -30,131 +34,183 @@ def finetune(
     model: Annotated[
         str, typer.Option(help="main, draft, gpt2 (downloads it), or a folder with a GPT-2 or Llama 3 checkpoint.")
     ] = "main",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")] = Path("my-finetune"),
-    held_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What to measure with; by default a tenth of the data.")
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")] = Path("my-finetune"),
+    eval_data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Held-out data; by default a tenth of the data.")
     ] = None,
     targets: Annotated[
         list[str] | None, typer.Option(help="Layers with adapters: all, attention, or names; may be repeated.")
     ] = None,
     rank: Annotated[int, typer.Option(min=1, help="Rank of the adapters.")] = 16,
-    alpha: Annotated[float | None, typer.Option(help="Adapters count alpha / rank; by default twice the rank.")] = None,
-    stabilised: Annotated[
-        bool, typer.Option("--stabilised", help="Count alpha / √rank instead (rank-stabilised LoRA).")
-    ] = False,
-    dropout: Annotated[float, typer.Option(help="Share of the adapters' inputs that is dropped.")] = 0.0,
-    epochs: Annotated[float, typer.Option(help="How often each sequence is read.")] = 3.0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps, in place of epochs.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 4,
-    micro_batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences at once: the same step in less memory.")
+    alpha: Annotated[
+        float | None, typer.Option(help="Adapters are scaled by alpha / rank; by default twice the rank.")
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="At its highest.")] = 3e-4,
-    every: Annotated[int | None, typer.Option(min=1, help="Steps between two held-out losses.")] = None,
+    rslora: Annotated[
+        bool, typer.Option("--rslora", help="Scale by alpha / √rank instead (rank-stabilised LoRA).")
+    ] = False,
+    dropout: Annotated[float, typer.Option(help="Dropout of the adapters' inputs.")] = 0.0,
+    epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 3.0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps, instead of epochs.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences per step.")] = 4,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sequences per pass (gradient accumulation), for less memory."),
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
+    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between two evaluations.")] = None,
     patience: Annotated[
-        int, typer.Option(min=0, help="Stop after so many held-out losses without a lower one; 0 for never.")
+        int, typer.Option(min=0, help="Stop after so many evaluations without a lower held-out loss; 0 for never.")
     ] = 5,
-    length: Annotated[int | None, typer.Option(min=8, help="Tokens of a sequence at most.")] = None,
-    too_long: Annotated[str, typer.Option(help="Longer samples: stop, cut, split or skip.")] = "stop",
+    length: Annotated[int | None, typer.Option(min=8, help="Maximum number of tokens in a sequence.")] = None,
+    overflow: Annotated[
+        str | None, typer.Option(help="Longer samples: error, truncate, chunk or drop; by default error.")
+    ] = None,
     prompt: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="What to continue before and after; may be repeated.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Prompt to continue before and after; may be repeated.")
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="fp32 or bf16 for the frozen weights; by default bf16 on a GPU that has it.")
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="plain, int8, int4 or nf4, for the frozen matrices beside adapters.")
+        str, typer.Option(help="plain, int8, int4 or nf4, for the frozen matrices with adapters.")
     ] = "plain",
-    loss: Annotated[
-        str, typer.Option(help="What counts: all, or the answers of conversations, less those of weight 0.")
-    ] = "all",
+    train_on_assistant: Annotated[
+        bool, typer.Option("--train-on-assistant", help="Loss on the answers of conversations only.")
+    ] = False,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile the model: pays in long runs, after a minute.")
+        bool, typer.Option("--compile", help="Compile the model: worth it in long runs, after a minute.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="gpu or cpu; by default a GPU where there is one.")] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Of the adapters, the order of the data and what is held out.")
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the adapters, the order of the data and the split.")
     ] = 0,
     merge: Annotated[bool, typer.Option(help="Write a checkpoint with the adapter merged, too.")] = True,
-    again: Annotated[bool, typer.Option("--again", help="Write over a finished run, or another one.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a finished run, or the state of another one.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Begin without showing the data.")] = False,
+    held_out: Annotated[
+        Path | None, typer.Option("--held-out", metavar="FILE", help="Old name of --eval-data.")
+    ] = None,
+    too_long: Annotated[
+        str | None, typer.Option("--too-long", help="Old name of --overflow: stop, cut, split or skip.")
+    ] = None,
+    every: Annotated[int | None, typer.Option("--every", min=1, help="Old name of --eval-every.")] = None,
+    stabilised: Annotated[bool, typer.Option("--stabilised", help="Old name of --rslora.")] = False,
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="all, or answers: old form of --train-on-assistant.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Old name of --overwrite.")] = False,
 ) -> None:
     """Fine-tune a model on a text, or on samples: {"text": ...} or {"messages": [...]} in each line or row.
 
-    Thin matrices are trained beside the frozen weights (LoRA). The folder gets the adapter, a checkpoint with the
-    adapter merged, and report.html. Stopped, the same command goes on. Several GPUs share the work under torchrun:
-    torchrun --nproc-per-node 2 -m gpuguide finetune notes.txt --yes
+    Low-rank adapters are trained next to the frozen weights (LoRA). The folder gets the adapter, a checkpoint with the
+    adapter merged, log.csv and report.html. After an interruption, the same command resumes. Several GPUs share the
+    work under torchrun: torchrun --nproc-per-node 2 -m gpuguide finetune notes.txt --yes
+    Old names of options work for one more release.
 
     Example: gpuguide finetune notes.txt --model main --steps 60
     """
     from gpuguide import finetuning
-    from gpuguide.cli.training_screen import Screen
+    from gpuguide.cli.training_screen import TrainingScreen
 
-    request = finetuning.Request(
-        data=data, model=model, out=out, held_out=held_out, length=length, too_long=too_long,
-        targets=tuple(targets or ["all"]), rank=rank, alpha=alpha, stabilised=stabilised, dropout=dropout,
-        epochs=epochs, steps=steps, batch=batch, micro_batch=micro_batch, learning_rate=learning_rate, every=every,
-        patience=patience or None, dtype=dtype, weights=weights, counted=loss, compiled=compiled, seed=seed,
-        prompts=tuple(prompt or []), merge=merge, again=again,
+    if loss is not None and loss not in LOSS:
+        raise unknown("loss", loss, LOSS)
+    check_old_name("--train-on-assistant", train_on_assistant or None, "--loss", loss)
+    options = finetuning.FinetuneOptions(
+        data=data, model=model, out=out,
+        eval_data=renamed_option("--eval-data", eval_data, "--held-out", held_out),
+        length=length,
+        overflow=renamed_option("--overflow", overflow, "--too-long", too_long) or "error",
+        targets=tuple(targets or ["all"]), rank=rank, alpha=alpha,
+        rslora=bool(renamed_option("--rslora", rslora or None, "--stabilised", stabilised or None)),
+        dropout=dropout, epochs=epochs, steps=steps, batch=batch, micro_batch=micro_batch, learning_rate=learning_rate,
+        eval_every=renamed_option("--eval-every", eval_every, "--every", every),
+        patience=patience or None, dtype=dtype, weights=weights,
+        train_on_assistant=train_on_assistant or LOSS[loss or "all"],
+        compiled=compiled, seed=seed, prompts=tuple(prompt or []), merge=merge,
+        overwrite=bool(renamed_option("--overwrite", overwrite or None, "--again", again or None)),
     )  # fmt: skip
-    with joined(device) as where:
-        if os.environ.get(RANK, "0") != "0":
-            finetuning.run(request, where, finetuning.Listener())
-            return
-        with Screen(command(), asks=not yes and PROCESSES not in os.environ) as screen:
-            try:
-                story = finetuning.run(request, where, screen)
-            except finetuning.Declined:
-                err.print("Nothing was trained.")
-                raise typer.Exit(1) from None
-    report(story)
+    is_first = os.environ.get(RANK, "0") == "0"
+    asks = not yes and WORLD_SIZE not in os.environ
+    with TrainingScreen(command_line(), asks=asks) as screen:
+        callback = screen if is_first else finetuning.Callback()
+        try:
+            with process_group(device) as local_device:
+                trained = finetuning.train(finetuning.prepare(options, local_device, callback), callback)
+        except finetuning.Declined:
+            err.print("Nothing was trained.")
+            raise typer.Exit(1) from None
+        if is_first:
+            report(finetuning.export(trained, callback))
+
+
+def renamed_option(new: str, value: Value | None, old: str, old_value: Value | None) -> Value | None:
+    """Return the value of a renamed option, given by its new or its old name, and refuse both names together."""
+    check_old_name(new, value, old, old_value)
+    return value if old_value is None else old_value
+
+
+def check_old_name(new: str, value: object, old: str, old_value: object) -> None:
+    """Raise a usage error if an option is given by its new and its old name."""
+    if value is not None and old_value is not None:
+        raise typer.BadParameter(f"It is the old name of {new}; pass only {new}.", param_hint=old)
 
 
 @contextmanager
-def joined(name: str | None) -> Iterator[Device]:
-    """Give the device to train on; under torchrun this process's, after it has joined the others."""
-    where = devices.current_or_cpu() if name is None else devices.choose(name)
-    if int(os.environ.get(PROCESSES, "1")) == 1:
-        yield where
+def process_group(name: str | None) -> Iterator[Device]:
+    """Give the device to train on; under torchrun, join the process group and leave it at the end."""
+    device = devices.current_or_cpu() if name is None else devices.choose(name)
+    if int(os.environ.get(WORLD_SIZE, "1")) == 1:
+        yield device
         return
     import torch
     import torch.distributed as dist
 
-    if where.backend == "cuda":
-        number = int(os.environ.get(LOCAL, "0"))
+    if device.backend == "cuda":
+        number = int(os.environ.get(LOCAL_RANK, "0"))
         if number >= torch.cuda.device_count():
             raise GpuguideError(
                 f"Process {number} has no GPU of its own: PyTorch sees {torch.cuda.device_count()}. Start as many "
                 "processes as there are GPUs with --nproc-per-node."
             )
         torch.cuda.set_device(number)
-        where = replace(where, torch_device=f"cuda:{number}")
-    dist.init_process_group("nccl" if where.backend == "cuda" else "gloo")
+        device = replace(device, torch_device=f"cuda:{number}")
+    dist.init_process_group("nccl" if device.backend == "cuda" else "gloo")
     try:
-        yield where
+        yield device
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
-def command() -> str:
-    """Return what was typed, so that it can be typed again."""
+def command_line() -> str:
+    """Return the command line of this run, so that it can be run again."""
     count = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    begin = ["gpuguide"] if PROCESSES not in os.environ else ["torchrun", "--nproc-per-node", count, "-m", "gpuguide"]
+    begin = ["gpuguide"] if WORLD_SIZE not in os.environ else ["torchrun", "--nproc-per-node", count, "-m", "gpuguide"]
     return shlex.join([*begin, *sys.argv[1:]])
 
 
-def report(story: Story) -> None:
-    """Print what came of a run, and where it lies."""
+def report(record: RunRecord) -> None:
+    """Print the results of a run, and the files that it wrote."""
+    from gpuguide.finetuning.training_log import LOG, summarize_speed
+
     table = listing("measure", "value", head=False)
-    before, (step, best) = story.measured[0][1], story.best
+    before, (step, best) = record.eval_losses[0][1], record.best
     after = f" after step {step}" if step else ": no step lowered it"
     table.add_row("held-out loss", f"{best:.4f} nats a token{after}, {before:.4f} before")
-    if story.merged_loss is not None:
-        table.add_row("merged checkpoint", f"{story.merged_loss:.4f} nats a token, as it was written")
-    table.add_row("steps", f"{len(story.losses)}{', stopped early' if story.stopped_early else ''}")
-    for name in ("adapter", *(["merged"] if story.merged_loss is not None else []), "report.html"):
-        table.add_row(name, str(story.request.out / name))
+    if record.merged_loss is not None:
+        table.add_row("merged checkpoint", f"{record.merged_loss:.4f} nats a token, as it was written")
+    table.add_row("steps", f"{len(record.losses)}{', stopped early' if record.stopped_early else ''}")
+    if (speed := summarize_speed(record.log)) is not None:
+        mfu = f", MFU {100 * speed.mfu:.1f}%" if speed.mfu is not None else ""
+        milliseconds = f"{1000 * speed.step_seconds:,.0f} ms per step"
+        table.add_row("speed", f"{speed.tokens_per_second:,.0f} tokens/s{mfu}, {milliseconds} (medians)")
+    if record.peak_memory is not None:
+        table.add_row("peak GPU memory", format_bytes(record.peak_memory))
+    names = ["adapter", *(["merged"] if record.merged_loss is not None else []), LOG, "report.html"]
+    for name in names:
+        table.add_row(name, str(record.setup.options.out / name))
     show(table)
-    if story.merged_loss is not None:
-        err.print(f"Try it: gpuguide generate --model {shlex.quote(str(story.request.out / 'merged'))} --prompt TEXT")
+    if record.merged_loss is not None:
+        merged = shlex.quote(str(record.setup.options.out / "merged"))
+        err.print(f"Try it: gpuguide generate --model {merged} --prompt TEXT")

@@ -37,20 +37,20 @@ def models_train(
 
     Example: gpuguide models train --out my-models
     """
-    from gpuguide.models import corpus, training
+    from gpuguide.models import corpus, pretraining
 
-    recipes = {name: training.recipe(name) for name in names or training.RECIPES}
+    recipes = {name: pretraining.recipe(name) for name in names or pretraining.RECIPES}
     target = torch_device(device)
     err.print("Reading the standard library and learning the tokenizer")
-    data = training.prepare(corpus.standard_library())
+    data = pretraining.prepare(corpus.standard_library())
     for name, recipe in recipes.items():
         recipe = dataclasses.replace(recipe, steps=steps or recipe.steps)
 
-        def show(now: training.Progress, name: str = name) -> None:
+        def show(now: pretraining.PretrainingProgress, name: str = name) -> None:
             speed = f"{now.tokens_per_second:.3g} token/s, about {duration(now.seconds_left)} left"
             err.print(f"[{name}] step {now.step}/{now.steps}: loss {now.loss:.3f} nats; {speed}")
 
-        result = training.train(name, recipe, data, out_folder / name, target, show, commit=commit)
+        result = pretraining.train(name, recipe, data, out_folder / name, target, show, commit=commit)
         show_evaluation(f"{out_folder / name} on the held-out text", result)
 
 

@@ -1,11 +1,10 @@
-"""What ``gpuguide finetune`` shows: stages, the data page by page, and the losses as they come.
+"""The screen of ``gpuguide finetune``: stages, a preview of the data, losses, speed and time left.
 
-In a terminal a chart is renewed in place; elsewhere each held-out loss is a line. The report is written anew with each.
+In a terminal a chart is redrawn in place; elsewhere each evaluation prints a line. The report is rewritten each time.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -14,46 +13,60 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from gpuguide.cli.screen import duration, err, listing, show, width
 from gpuguide.errors import GpuguideError
-from gpuguide.finetuning import Listener, Piece, Prepared, Story, write_report
-from gpuguide.finetuning.recipe import STAGES
+from gpuguide.finetuning import (
+    Callback,
+    DatasetSplits,
+    FinetuneOptions,
+    RunRecord,
+    RunStage,
+    TokenizedExample,
+    write_report,
+)
+from gpuguide.hardware.device import Device
 from gpuguide.units import format_bytes
 
 if TYPE_CHECKING:
     from typing import Self
 
 A_PAGE = 10
-"""Samples of the preview that are shown together"""
+"""Number of examples on a page of the preview"""
 SHOWN = 200
-"""Samples of the preview in all"""
+"""Number of examples in the preview"""
 HEIGHT = 10
 """Lines of the chart"""
-TITLES = ("Reading {data}", "Making tokens", "Checking the memory of {device}", "Loading {model}",
-          "Writing with the model as it is", "Training", "Saving to {out}")  # fmt: skip
+TITLES = {
+    RunStage.LOAD_DATA: "Reading {data}",
+    RunStage.TOKENIZE: "Tokenising",
+    RunStage.PLAN: "Checking settings and the memory of {device}",
+    RunStage.LOAD_MODEL: "Loading {model}",
+    RunStage.GENERATE: "Generating with the untrained model",
+    RunStage.TRAIN: "Training",
+    RunStage.EXPORT: "Saving to {out}",
+}
 
 
-class Screen(Listener):
+class TrainingScreen(Callback):
     """Shows a run to a person.
 
     Parameters
     ----------
     command : str
-        With which the run is started again.
+        Command line that starts the run again.
     asks : bool
         Whether to show the data before the training begins.
     console : rich.console.Console, optional
-        Where to; standard error if it is left out.
+        Console to print to; standard error by default.
     """
 
     def __init__(self, command: str, *, asks: bool, console: Console | None = None) -> None:
         self.command, self.asks = command, asks
         self.console = console or err
         self.live: Live | None = None
-        self.begun, self.first = 0.0, 0
+        self.has_stepped = False
 
     def __enter__(self) -> Self:
         return self
@@ -61,106 +74,114 @@ class Screen(Listener):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._stop_live()
 
-    def stage(self, story: Story) -> None:
+    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
         """Print the number and the title of a stage."""
-        self._end()
-        number = STAGES.index(story.stage)
-        named = {"data": story.request.data, "model": story.request.model, "out": story.request.out}
-        title = TITLES[number].format(device=story.device.name, **named)
-        self.console.print(f"[{number + 1}/{len(STAGES)}] {title}", markup=False, soft_wrap=True)
-        if story.stage == "load the model" and story.predicted:
-            self.say(f"A step takes about {format_bytes(story.predicted)} of {format_bytes(story.device.memory)}.")
-        if story.stage == "train":
-            self._begin(story)
+        self._stop_live()
+        title = TITLES[stage].format(device=device.name, data=options.data, model=options.model, out=options.out)
+        self.console.print(f"[{stage.number}/{len(RunStage)}] {title}", markup=False, soft_wrap=True)
 
-    def say(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Print a note below the stage."""
         self.console.print(f"      {text}", markup=False, soft_wrap=True)
 
-    def confirm(self, prepared: Prepared) -> bool:
-        """Show the data, and ask whether to go on, if there is somebody to ask."""
-        training, held_out = len(prepared.training), len(prepared.held_out)
-        self.say(f"{training} to train on, {held_out} held out; the longest has {prepared.longest} tokens.")
+    def confirm_data(self, splits: DatasetSplits) -> bool:
+        """Show the data, and ask whether to train on them, if somebody can answer."""
+        training, held_out = len(splits.training), len(splits.held_out)
+        self.on_note(f"{training} to train on, {held_out} held out; the longest has {splits.longest} tokens.")
         if not self.asks:
             return True
-        measured_with = [(True, each) for each in prepared.held_out[: SHOWN // 4]]
-        trained_on = [(False, each) for each in prepared.training[: SHOWN - len(measured_with)]]
-        return _leafed([*trained_on, *measured_with], training + held_out)
+        held_out_rows = [(True, example) for example in splits.held_out[: SHOWN // 4]]
+        training_rows = [(False, example) for example in splits.training[: SHOWN - len(held_out_rows)]]
+        return _browse([*training_rows, *held_out_rows], training + held_out)
 
-    def step(self, story: Story) -> None:
-        """Show a step."""
-        if not self.begun:
-            self.begun, self.first = time.monotonic(), len(story.losses)
-            if self.first > 1:
-                self.say(f"Going on after step {self.first - 1}.")
-            elif self.live is None:
-                self.say(f"before: held out {story.measured[0][1]:.3f}")
-        if self.live is not None:
-            self.live.update(self._view(story))
-
-    def measured(self, story: Story) -> None:
-        """Show a held-out loss, and write the report anew."""
-        write_report(story, self.command)
-        if self.live is None and story.finished is None:
-            step, loss = story.measured[-1]
-            self.say(f"step {step}: loss {story.losses[-1]:.3f}, held out {loss:.3f}; {self._left(story)}")
-
-    def stopped(self, story: Story) -> None:
-        """Let the report say that nothing goes on any more; before the training, there is none of this run yet."""
-        self._end()
-        if STAGES.index(story.stage) >= STAGES.index("train"):
-            with suppress(GpuguideError):  # of a full disk, for example, which has been told already
-                write_report(story, self.command)
-
-    def _begin(self, story: Story) -> None:
-        if story.count:
-            share = f"{100 * story.count.share:.2f}% of all"
-            self.say(f"{story.count.trained:,} parameters beside {len(story.layers)} layers, {share}")
-        path = write_report(story, self.command)
-        self.say(f"{path} shows it too")
+    def on_train_begin(self, record: RunRecord) -> None:
+        """Say what is trained, write the first report, and start the chart."""
+        share = f"{100 * record.parameters.share:.2f}% of all"
+        layers = len(record.setup.layers)
+        self.on_note(f"{record.parameters.trained:,} parameters in adapters of {layers} layers, {share}")
+        if record.setup.device.is_gpu and record.ceiling is None:
+            self.on_note(f"No MFU: no measured matmul ceiling of {record.setup.device.name} is on record.")
+        self.on_note(f"{write_report(record, self.command)} shows it too")
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self.live = Live(console=self.console, refresh_per_second=4, transient=False)
             self.live.start()
 
-    def _end(self) -> None:
+    def on_step(self, record: RunRecord) -> None:
+        """Show a step."""
+        if not self.has_stepped:
+            self.has_stepped = True
+            if len(record.losses) > 1:
+                self.on_note(f"Resuming after step {len(record.losses) - 1}.")
+            elif self.live is None:
+                self.on_note(f"before: held out {record.eval_losses[0][1]:.3f}")
+        if self.live is not None:
+            self.live.update(self._view(record))
+
+    def on_evaluation(self, record: RunRecord) -> None:
+        """Show a held-out loss, and rewrite the report."""
+        write_report(record, self.command)
+        if self.live is None:
+            step, loss = record.eval_losses[-1]
+            losses = f"step {step}: loss {record.losses[-1]:.3f}, held out {loss:.3f}"
+            self.on_note(f"{losses}; {', '.join(describe_step(record))}; {_time_left(record)}")
+
+    def on_end(self, record: RunRecord) -> None:
+        """Write the final report."""
+        write_report(record, self.command)
+
+    def on_interrupt(self, record: RunRecord) -> None:
+        """Write a report that says that the run was interrupted."""
+        self._stop_live()
+        with suppress(GpuguideError):  # for example of a full disk, which the run has reported already
+            write_report(record, self.command)
+
+    def _stop_live(self) -> None:
         if self.live is not None:
             self.live.stop()
             self.live = None
 
-    def _left(self, story: Story) -> str:
-        assert story.plan is not None
-        done = len(story.losses) - self.first
-        if not done:
-            return "measuring the speed"
-        a_step = (time.monotonic() - self.begun) / done
-        return f"at most {duration(a_step * (story.plan.steps - len(story.losses)))} left"
-
-    def _view(self, story: Story) -> RenderableType:
-        """Return the chart, the numbers of now and how far it is."""
-        assert story.plan is not None
+    def _view(self, record: RunRecord) -> RenderableType:
+        """Return the chart, the metrics of the last step and the progress bar."""
+        steps = record.setup.training.steps
         columns = max(30, min(self.console.width, 110))
-        lines = chart(story.losses, story.measured, story.plan.steps, columns)
-        now = Table.grid(padding=(0, 2))
-        best = f", lowest {story.best[1]:.3f} after step {story.best[0]}" if story.measured else ""
-        held_out = f"held out {story.measured[-1][1]:.3f}{best}" if story.measured else ""
-        memory = f"GPU {format_bytes(story.peak)}" if story.peak else ""
-        now.add_row(f"step {len(story.losses)} of {story.plan.steps}", f"loss {story.losses[-1]:.3f}", held_out, memory)
-        bar = ProgressBar(story.plan.steps, len(story.losses), width=columns)
-        return Group(*lines, now, bar, Text(self._left(story), style="dim"))
+        lines = chart(record.losses, record.eval_losses, steps, columns)
+        step, best = record.best
+        held_out = f"held out {record.eval_losses[-1][1]:.3f}, lowest {best:.3f} after step {step}"
+        now = [f"step {len(record.losses)} of {steps}", f"loss {record.losses[-1]:.3f}", held_out]
+        bar = ProgressBar(steps, len(record.losses), width=columns)
+        metrics = Text("   ".join(describe_step(record)), style="dim")
+        return Group(*lines, Text("   ".join(now)), metrics, bar, Text(_time_left(record), style="dim"))
+
+
+def describe_step(record: RunRecord) -> list[str]:
+    """Return the metrics of the last step as short texts: speed, MFU, learning rate, gradient norm, peak memory."""
+    row = record.log[-1]
+    return [
+        f"{1000 * (row.step_seconds or 0):,.0f} ms/step",
+        f"{row.tokens_per_second:,.0f} tokens/s",
+        *([f"MFU {100 * row.mfu:.1f}%"] if row.mfu is not None else []),
+        f"lr {row.learning_rate:.2e}",
+        f"grad norm {row.grad_norm:.3g}",
+        *([f"peak {format_bytes(row.peak_memory_bytes)}"] if row.peak_memory_bytes is not None else []),
+    ]
+
+
+def _time_left(record: RunRecord) -> str:
+    return "measuring the speed" if record.seconds_left is None else f"at most {duration(record.seconds_left)} left"
 
 
 def chart(
-    losses: Sequence[float], measured: Sequence[tuple[int, float]], steps: int, columns: int, height: int = HEIGHT
+    losses: Sequence[float], eval_losses: Sequence[tuple[int, float]], steps: int, columns: int, height: int = HEIGHT
 ) -> list[Text]:
-    """Return lines of text that draw the losses of steps as dots and the held-out ones as circles.
+    """Return lines of text that draw the losses of steps as dots and the held-out losses as circles.
 
-    A column stands for the mean of its steps.
+    Each column shows the mean of its steps.
     """
     room = columns - 8
     values = _columns(losses, steps, room)
-    held = {min(room - 1, step * room // max(steps, 1)): loss for step, loss in measured}
+    held = {min(room - 1, step * room // max(steps, 1)): loss for step, loss in eval_losses}
     shown = [*values.values(), *held.values()]
     if not shown:
         return []
@@ -191,24 +212,26 @@ def _columns(losses: Sequence[float], steps: int, room: int) -> dict[int, float]
     return {column: sum(group) / len(group) for column, group in groups.items()}
 
 
-def _leafed(pieces: Sequence[tuple[bool, Piece]], count: int) -> bool:
-    """Show samples page by page until somebody wants to start or to stop; where nobody can be asked, one page."""
+def _browse(examples: Sequence[tuple[bool, TokenizedExample]], count: int) -> bool:
+    """Show examples page by page until the user starts or quits; without a terminal, show one page and start."""
     import sys
 
-    pages, page = -(-len(pieces) // A_PAGE), 0
+    pages, page = -(-len(examples) // A_PAGE), 0
     while True:
-        _show_page(pieces[page * A_PAGE : (page + 1) * A_PAGE])
+        _show_page(examples[page * A_PAGE : (page + 1) * A_PAGE])
         if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
             return True
-        shown = f"page {page + 1} of {pages}" + (f", {len(pieces)} of {count} samples" if count > len(pieces) else "")
-        answer = _asked(f"{shown}. Enter: next page, b: back, s: start, q: quit > ")
+        shown = f"page {page + 1} of {pages}" + (
+            f", {len(examples)} of {count} samples" if count > len(examples) else ""
+        )
+        answer = _ask(f"{shown}. Enter: next page, b: back, s: start, q: quit > ")
         if answer in ("s", "q"):
             return answer == "s"
         page = max(0, page - 1) if answer == "b" else (page + 1) % pages
 
 
-def _asked(question: str) -> str:
-    """Return one letter that a person types; the end of the input means to stop."""
+def _ask(question: str) -> str:
+    """Return the letter that the user types; the end of the input means quit."""
     err.print(question, end="", markup=False)
     try:
         return input().strip().lower()[:1]
@@ -216,11 +239,11 @@ def _asked(question: str) -> str:
         return "q"
 
 
-def _show_page(pieces: Sequence[tuple[bool, Piece]]) -> None:
+def _show_page(examples: Sequence[tuple[bool, TokenizedExample]]) -> None:
     table = listing("use", "place", "tokens", "text", whole=("use", "tokens"))
     room = max(20, width() - 40)
-    for held_out, piece in pieces:
-        text = " ".join(piece.text.split())
+    for is_held_out, example in examples:
+        text = " ".join(example.text.split())
         text = text if len(text) <= room else f"{text[: room - 1]}…"
-        table.add_row("held out" if held_out else "train", piece.place, str(len(piece.tokens)), text)
+        table.add_row("held out" if is_held_out else "train", example.location, str(len(example.tokens)), text)
     show(table, stderr=True)

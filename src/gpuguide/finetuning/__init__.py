@@ -1,37 +1,48 @@
-"""The recipe of ``gpuguide finetune``: a model and a file with data in, an adapter and a report out.
+"""The recipe of ``gpuguide finetune``: from a model and a data file to an adapter, a merged checkpoint and a report.
 
-* :mod:`~gpuguide.finetuning.reading`, :mod:`~gpuguide.finetuning.conversation`,
-  :mod:`~gpuguide.finetuning.preparing`: from a file to sequences of tokens, some of them held out.
-* :mod:`~gpuguide.finetuning.settings`: what is asked for, and what it comes to; :mod:`~gpuguide.finetuning.fitting`:
-  whether it fits the GPU.
-* :mod:`~gpuguide.finetuning.recipe`: the stages, one after another; :mod:`gpuguide.lora` trains.
-* :mod:`~gpuguide.finetuning.examples`, :mod:`~gpuguide.finetuning.saving`: samples before and after, and how files are
-  written.
-* :mod:`~gpuguide.finetuning.return_types`, :mod:`~gpuguide.finetuning.comparison`: a task to fine-tune on, and ways of
-  fine-tuning side by side on it.
-* :mod:`~gpuguide.finetuning.curve`, :mod:`~gpuguide.finetuning.report`: one HTML file that shows it.
+* :mod:`~gpuguide.finetuning.data`: from a file to tokenised examples, some of them held out.
+* :mod:`~gpuguide.finetuning.settings`: the options of a run; :mod:`~gpuguide.finetuning.memory_check`: whether it fits
+  the GPU.
+* :mod:`~gpuguide.finetuning.recipe`: prepare, train, export; :mod:`gpuguide.training` has the loop.
+* :mod:`~gpuguide.finetuning.run_record`: the record of a run, and callbacks; :mod:`~gpuguide.finetuning.training_log`:
+  a row per step with speed, MFU and memory.
+* :mod:`~gpuguide.finetuning.examples`: texts generated before and after; :mod:`~gpuguide.finetuning.output_files`:
+  atomic writes.
+* :mod:`~gpuguide.finetuning.curve`, :mod:`~gpuguide.finetuning.report`: one HTML file that shows the run.
+* :mod:`~gpuguide.finetuning.return_types`, :mod:`~gpuguide.finetuning.comparison`: a task to fine-tune on, and methods
+  of fine-tuning compared on it.
 """
 
-from gpuguide.finetuning.preparing import Limits, Piece, Prepared, prepare
-from gpuguide.finetuning.reading import Message, Sample, Source, read
-from gpuguide.finetuning.recipe import Declined, Listener, Story, run
+from gpuguide.finetuning.data.files import DataFile, Message, Sample, load_data
+from gpuguide.finetuning.data.splits import DataConfig, DatasetSplits, TokenizedExample, tokenize
+from gpuguide.finetuning.recipe import Declined, TrainedModel, export, prepare, run, train
 from gpuguide.finetuning.report import html, write_report
-from gpuguide.finetuning.settings import Request
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunStage
+from gpuguide.finetuning.settings import FinetuneOptions
+from gpuguide.finetuning.training_log import LogRow, read_log
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "run",
-    "Request",
-    "Story",
-    "Listener",
+    "FinetuneOptions",
+    "prepare",
+    "RunSetup",
+    "train",
+    "TrainedModel",
+    "export",
+    "RunRecord",
+    "LogRow",
+    "read_log",
+    "Callback",
+    "RunStage",
     "Declined",
-    "read",
-    "Source",
+    "load_data",
+    "DataFile",
     "Sample",
     "Message",
-    "prepare",
-    "Limits",
-    "Prepared",
-    "Piece",
+    "tokenize",
+    "DataConfig",
+    "DatasetSplits",
+    "TokenizedExample",
     "html",
     "write_report",
 ]

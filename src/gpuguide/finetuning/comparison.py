@@ -75,7 +75,7 @@ class Setting:
 
 
 @dataclass
-class Course:
+class TrainingHistory:
     """What came of a training."""
 
     losses: list[float] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Course:
     """Steps done, and how well the functions that are watched were answered then; before the first step, too"""
 
 
-def with_adapters(rank: int, alpha: float, *, seed: int = 0, device: str = "cpu") -> GPT2:
+def load_with_adapters(rank: int, alpha: float, *, seed: int = 0, device: str = "cpu") -> GPT2:
     """Return ``main`` with adapters beside all matrices of its blocks."""
     model = all_weights(device=device)
     torch.manual_seed(seed)  # A is drawn
@@ -116,7 +116,7 @@ def train(
     watched: Encoded | None = None,
     looks: int = 8,
     keep: Callable[[int], None] = lambda step: None,
-) -> Course:
+) -> TrainingHistory:
     """Train what asks for gradients in a model, in fp32.
 
     Parameters
@@ -150,9 +150,9 @@ def train(
         data.tokens.shape[1],
         StepSettings(learning_rate=setting.learning_rate, clip=setting.clip, backend=None),
     )
-    course = Course()
+    course = TrainingHistory()
     if watched is not None:
-        course.scores.append((0, return_types.score(answered(model, watched), watched)))
+        course.scores.append((0, return_types.score(answer_logits(model, watched), watched)))
     torch.manual_seed(setting.seed)
     model.train()
     for number, places in enumerate(order(len(data), steps, setting)):
@@ -165,7 +165,7 @@ def train(
             raise GpuguideError(f"The loss is {loss} at step {number + 1} of {steps}: lower the learning rate.")
         keep(number + 1)
         if watched is not None and (number + 1) * looks // steps > number * looks // steps:
-            course.scores.append((number + 1, return_types.score(answered(model, watched), watched)))
+            course.scores.append((number + 1, return_types.score(answer_logits(model, watched), watched)))
             model.train()
     return course
 
@@ -210,7 +210,7 @@ def targets_of(data: Encoded, counted: str) -> torch.Tensor:
 
 
 @torch.no_grad()
-def answered(model: GPT2, data: Encoded) -> torch.Tensor:
+def answer_logits(model: GPT2, data: Encoded) -> torch.Tensor:
     """Return the logits at the end of each question, ``(functions, vocab_size)``; the model is left in ``eval``."""
     model.eval()
     device = next(model.parameters()).device
@@ -226,10 +226,10 @@ def answered(model: GPT2, data: Encoded) -> torch.Tensor:
 
 def score(model: GPT2, data: Encoded) -> Score:
     """Return how well a model answers."""
-    return return_types.score(answered(model, data), data)
+    return return_types.score(answer_logits(model, data), data)
 
 
-def encoded(tokenizer: Tokenizer, samples: int | None = None) -> Mapping[str, Encoded]:
+def encode_splits(tokenizer: Tokenizer, samples: int | None = None) -> Mapping[str, Encoded]:
     """Return the task's parts as tokens: ``training`` (the first ``samples``), ``validation`` and ``held-out``."""
     parts = {
         "training": return_types.training(samples),

@@ -1,166 +1,204 @@
-"""The whole recipe: from a file with data to an adapter, a merged checkpoint and a report, in seven stages."""
+"""The recipe: load the data, tokenise it, plan the training, train, export the model.
+
+Each stage is a function that returns values: :func:`prepare` gives a :class:`~gpuguide.finetuning.RunSetup`,
+:func:`train` a :class:`TrainedModel`, :func:`export` the finished :class:`~gpuguide.finetuning.RunRecord`. :func:`run`
+calls all three. A :class:`~gpuguide.finetuning.Callback` receives progress events.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from gpuguide import lora, models
+from gpuguide import lora, models, training
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.finetuning import examples, preparing, reading, saving, settings
-from gpuguide.finetuning.conversation import Conversations
-from gpuguide.finetuning.examples import Example
-from gpuguide.finetuning.preparing import Limits, Prepared
-from gpuguide.finetuning.settings import Request
+from gpuguide.finetuning import examples, output_files, settings
+from gpuguide.finetuning.data.conversation import Conversations
+from gpuguide.finetuning.data.files import load_data
+from gpuguide.finetuning.data.splits import DataConfig, tokenize
+from gpuguide.finetuning.examples import SampleGeneration
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunStage
+from gpuguide.finetuning.settings import FinetuneOptions
+from gpuguide.finetuning.training_log import LOG, LogRow, Speedometer, TrainingLog
 from gpuguide.hardware.device import Device
-from gpuguide.lora.finetuning import STATE, held_out_loss, processes, rank
 from gpuguide.models import adapters, checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
-from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.precision import cross_entropy_sum
 from gpuguide.precision.training_step import LossSum
+from gpuguide.training import TrainingProgress
 from gpuguide.units import format_bytes
 
-ADAPTER, MERGED, NOTE, REPORT = "adapter", "merged", "finetune.json", "report.html"
-"""What is left in the folder"""
-STAGES = ("read the data", "make tokens", "check the memory", "load the model", "write before", "train", "save")
+ADAPTER, MERGED, SUMMARY, REPORT = "adapter", "merged", "finetune.json", "report.html"
+"""Names of the results in the output folder"""
 
 
-@dataclass
-class Story:
-    """What is known of a run so far: what the screen and the report show."""
+@dataclass(frozen=True)
+class TrainedModel:
+    """Model after training, and the record of its run."""
 
-    request: Request
-    device: Device
-    stage: str = STAGES[0]
-    began: float = field(default_factory=time.time)
-    prepared: Prepared | None = None
-    plan: lora.Plan | None = None
-    layers: list[str] = field(default_factory=list)
-    count: lora.Count | None = None
-    predicted: float | None = None
-    """Bytes that a step was predicted to take on the GPU"""
-    peak: int | None = None
-    """Bytes that PyTorch had allocated on the GPU at most"""
-    losses: tuple[float, ...] = ()
-    measured: tuple[tuple[int, float], ...] = ()
-    stopped_early: bool = False
-    examples: list[tuple[Example, str, str | None]] = field(default_factory=list)
-    """Each with what the model wrote before and after"""
-    merged_loss: float | None = None
-    """The held-out loss of the merged checkpoint as it was written"""
-    finished: float | None = None
-    stopped: float | None = None
-    """When it was stopped before its end, if it was"""
-
-    @property
-    def ended(self) -> float | None:
-        """When it was finished or stopped; ``None`` while it goes on."""
-        return self.finished or self.stopped
-
-    @property
-    def best(self) -> tuple[int, float]:
-        """The step after which the held-out loss was lowest, and that loss."""
-        return min(self.measured, key=lambda row: row[1])
-
-
-class Listener:
-    """Is told how a run gets on. This one keeps silent."""
-
-    def stage(self, story: Story) -> None:
-        """Take note that another stage begins."""
-
-    def say(self, text: str) -> None:
-        """Take note of something that a person should know."""
-
-    def confirm(self, prepared: Prepared) -> bool:
-        """Look at the data, and say whether to go on."""
-        return True
-
-    def step(self, story: Story) -> None:
-        """Take note of a step of the training."""
-
-    def measured(self, story: Story) -> None:
-        """Take note that the held-out loss was measured, or that the run has ended."""
-
-    def stopped(self, story: Story) -> None:
-        """Take note that a training ends before its time: somebody stopped it, or it failed."""
+    model: GPT2 | Llama
+    record: RunRecord
 
 
 class Declined(Exception):
-    """Raised where somebody looked at the data and did not want to go on."""
+    """Raised if the user looked at the data and declined to train on them."""
 
 
-def run(request: Request, device: Device, listener: Listener) -> Story:
-    """Fine-tune a model on data, or go on with a run that was stopped.
+def run(options: FinetuneOptions, device: Device, callback: Callback) -> RunRecord:
+    """Fine-tune a model on data, resuming an interrupted run.
 
     Parameters
     ----------
-    request : Request
-        What is asked for.
+    options : FinetuneOptions
+        Options of the run.
     device : Device
-        Where to train; where several processes have joined a group of ``torch.distributed``, this one's.
-    listener : Listener
-        Who is told.
+        Device to train on.
+    callback : Callback
+        Receiver of progress events.
 
     Raises
     ------
     GpuguideError
-        If the data, the model or a setting is not what it must be, the folder holds a finished run, the training does
-        not fit the GPU, or something cannot be written.
+        If the data, the model or an option is invalid, the folder holds a finished run, the training does not fit the
+        GPU, or a file cannot be written.
     Declined
-        If the listener does not want to go on.
+        If the callback declines the data.
     """
-    story = Story(request, device)
-    if request.weights not in settings.PACKINGS:
-        raise unknown("kind of weights", request.weights, settings.PACKINGS)
-    folder = folder_of(request.model)
-    _check_folder(request)
-    listener.stage(story)
-    source = reading.read(request.data)
-    apart = reading.read(request.held_out) if request.held_out else None
-    _next(story, listener, 1)
+    return export(train(prepare(options, device, callback), callback), callback)
+
+
+def prepare(options: FinetuneOptions, device: Device, callback: Callback) -> RunSetup:
+    """Load the data, tokenise it, and plan the training. Parameters and errors as in :func:`run`."""
+    began = time.time()
+    if options.weights not in settings.PACKINGS:
+        raise unknown("kind of weights", options.weights, settings.PACKINGS)
+    folder = find_checkpoint(options.model)
+    _check_output_folder(options)
+    callback.on_stage(RunStage.LOAD_DATA, options, device)
+    data = load_data(options.data)
+    eval_data = load_data(options.eval_data) if options.eval_data else None
+
+    callback.on_stage(RunStage.TOKENIZE, options, device)
     config = checkpoint.read_config(folder)
     tokenizer = checkpoint.read_tokenizer(folder, config.vocab_size)
-    story.layers = settings.layers_of(request, config)
-    limits = Limits(settings.length_of(request, config), request.too_long, request.share, request.seed, request.counted)
-    conversations = Conversations(folder, tokenizer)
-    prepared = story.prepared = preparing.prepare(source, apart, tokenizer, conversations, limits)
-    for note in prepared.notes:
-        listener.say(note)
-    plan = story.plan = settings.plan_of(request, prepared, device)
-    if not listener.confirm(prepared):
+    layers = settings.target_layers(options, config)
+    length = settings.sequence_length(options, config)
+    data_config = DataConfig(length, options.overflow, options.eval_share, options.seed, options.train_on_assistant)
+    splits = tokenize(data, eval_data, tokenizer, Conversations(folder, tokenizer), data_config)
+    for note in splits.notes:
+        callback.on_note(note)
+
+    callback.on_stage(RunStage.PLAN, options, device)
+    plan = settings.training_config(options, splits, device)
+    predicted = settings.predict_memory(options, config, splits, plan, device, layers)
+    if predicted is not None:
+        callback.on_note(f"A step takes about {format_bytes(predicted)} of {format_bytes(device.memory)}.")
+    if not callback.confirm_data(splits):
         raise Declined
-    _next(story, listener, 2)
-    story.predicted = settings.checked_memory(request, config, prepared, plan, device, story.layers)
-    try:
-        _trained(story, listener, folder, tokenizer)
-    except BaseException as error:
-        story.stopped = time.time()
-        listener.stopped(story)
-        if isinstance(error, torch.OutOfMemoryError):
-            raise GpuguideError(
-                f"{device.name} ran out of memory ({format_bytes(device.memory)}). The last state stays; run the same "
-                "command with a smaller --micro-batch to go on from it, or with a smaller --length to begin anew."
-            ) from error
-        raise
-    return story
+    return RunSetup(options, device, began, folder, tokenizer, splits, tuple(layers), plan, predicted)
 
 
-def folder_of(name: str) -> Path:
-    """Return where the checkpoint of a model lies; ``gpt2`` is downloaded unless it is here.
+def train(setup: RunSetup, callback: Callback) -> TrainedModel:
+    """Load the model, add adapters and train them; every process of a data-parallel run calls this function.
+
+    The saved state stays, so that the training is not lost if :func:`export` fails. Parameters as :func:`prepare`
+    returns them; errors as in :func:`run`.
+    """
+    options, device, config = setup.options, setup.device, setup.training
+    callback.on_stage(RunStage.LOAD_MODEL, options, device)
+    if device.backend == "fake":
+        raise GpuguideError("A fake device cannot train; use --device cpu.")
+    with _out_of_memory_advice(device):
+        model = _load_model(setup)
+        trained, loss_sum = _with_loss(model)
+        callback.on_stage(RunStage.GENERATE, options, device)
+        generations = _generate_before(setup, model) if training.rank() == 0 else ()
+        callback.on_stage(RunStage.TRAIN, options, device)
+        if device.backend == "cuda":
+            torch.cuda.reset_peak_memory_stats(device.torch_device)
+        speedometer = Speedometer(model, device, config.precision)
+        progress = _Recording(RunRecord(setup, lora.count_parameters(model), speedometer.ceiling, generations))
+        callback.on_train_begin(progress.record)
+
+        def on_step(step: TrainingProgress) -> None:
+            record = progress.add(step, speedometer)
+            callback.on_step(record)
+            if step.eval_loss is not None:
+                callback.on_evaluation(record)
+
+        sequences = [example.sequence for example in setup.splits.training]
+        held_out = [example.sequence for example in setup.splits.held_out]
+        try:
+            result = training.finetune(
+                trained, sequences, held_out, config, options.out, on_step,
+                loss_sum=loss_sum, discard=options.overwrite, keep_state=True,
+            )  # fmt: skip
+        except BaseException:
+            callback.on_interrupt(replace(progress.record, interrupted_at=time.time()))
+            raise
+    record = replace(
+        progress.record,
+        log=tuple(progress.log.rows),
+        losses=result.losses,
+        eval_losses=result.eval_losses,
+        stopped_early=result.stopped_early,
+        seconds_left=None,
+    )
+    return TrainedModel(model, record)
+
+
+def export(trained: TrainedModel, callback: Callback) -> RunRecord:
+    """Write the adapter, the merged checkpoint and the summary, and remove the saved state; one process calls this.
+
+    Returns
+    -------
+    RunRecord
+        Record of the finished run, with texts generated after training and the loss of the merged checkpoint.
 
     Raises
     ------
     GpuguideError
-        If there is no such model, or it cannot be fetched.
+        If a file cannot be written; the same command then exports again without training.
+    """
+    model, record = trained.model, trained.record
+    setup = record.setup
+    options = setup.options
+    callback.on_stage(RunStage.EXPORT, options, setup.device)
+    try:
+        with _out_of_memory_advice(setup.device):
+            lora.save_adapter(model, options.out / ADAPTER, base=options.model, places=adapters.places(model))
+            merged_loss = _merge(setup) if options.merge else None
+            if not options.merge:
+                shutil.rmtree(options.out / MERGED, ignore_errors=True)  # the checkpoint of an earlier run
+            generations = [
+                replace(each, after=examples.generate_text(model, setup.tokenizer, each.example))
+                for each in record.generations
+            ]
+        finished = replace(record, generations=tuple(generations), merged_loss=merged_loss, finished_at=time.time())
+        output_files.write_json(options.out / SUMMARY, summarize(finished))
+    except BaseException:
+        callback.on_interrupt(replace(record, interrupted_at=time.time()))
+        raise
+    callback.on_end(finished)
+    training.remove_state(options.out)
+    return finished
+
+
+def find_checkpoint(name: str) -> Path:
+    """Return the folder of a model's checkpoint; ``gpt2`` is downloaded if it is missing.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no such model, or it cannot be downloaded.
     """
     if name in models.PACKAGED:
         return models.packaged_folder(name)
@@ -170,138 +208,120 @@ def folder_of(name: str) -> Path:
         return Path(name)
     if Path(name).exists() or "/" in name:
         raise UnknownName(
-            f"{name} is no folder with a checkpoint. One of the Hugging Face Hub is downloaded before: "
+            f"{name} is no folder with a checkpoint. Download one of the Hugging Face Hub first: "
             f"hf download {name} --local-dir FOLDER."
         )
     raise unknown("model", name, [*models.PACKAGED, *models.HUB, "a folder with a checkpoint"])
 
 
-def _next(story: Story, listener: Listener, stage: int) -> None:
-    story.stage = STAGES[stage]
-    listener.stage(story)
+def summarize(record: RunRecord) -> dict[str, object]:
+    """Return the content of ``finetune.json`` for a finished run."""
+    setup = record.setup
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(setup.options).items()}
+    return {
+        "options": options,
+        "training": asdict(setup.training),
+        "layers": setup.layers,
+        "trained_parameters": record.parameters.trained,
+        "device": setup.device.name,
+        "peak_memory": record.peak_memory,
+        "losses": record.losses,
+        "eval_losses": record.eval_losses,
+        "best": record.best,
+        "merged_loss": record.merged_loss,
+        "stopped_early": record.stopped_early,
+    }
 
 
-def _check_folder(request: Request) -> None:
-    """Refuse what is no folder, and to write over a finished run unless that is asked for."""
-    if request.out.exists() and not request.out.is_dir():
-        raise GpuguideError(f"{request.out} is a file; name a folder with --out.")
-    if not request.again and (request.out / NOTE).exists() and not (request.out / STATE).exists():
+class _Recording:
+    """Turns the progress of the loop into records, and writes the log on rank 0."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.log = TrainingLog(record.setup.options.out / LOG)
+        self.first: tuple[int, float] | None = None
+
+    def add(self, progress: TrainingProgress, speedometer: Speedometer) -> RunRecord:
+        metrics, setup = progress.metrics, self.record.setup
+        row = speedometer.row(metrics, progress.eval_loss, _peak_memory(setup.device))
+        if self.first is None:
+            self.first = metrics.step, time.monotonic()
+            if training.rank() == 0:
+                self.log.resume(metrics.step)
+                if metrics.step == 1:
+                    self.log.append(LogRow(0, eval_loss=progress.eval_losses[0][1]))
+        if training.rank() == 0:
+            self.log.append(row)
+        step, began = self.first
+        per_step = (time.monotonic() - began) / (metrics.step - step) if metrics.step > step else None
+        self.record = replace(
+            self.record,
+            log=tuple(self.log.rows),
+            losses=tuple(progress.losses),
+            eval_losses=tuple(progress.eval_losses),
+            seconds_left=None if per_step is None else per_step * (setup.training.steps - metrics.step),
+        )
+        return self.record
+
+
+def _check_output_folder(options: FinetuneOptions) -> None:
+    """Refuse a file in place of the folder, and a finished run unless it may be overwritten."""
+    if options.out.exists() and not options.out.is_dir():
+        raise GpuguideError(f"{options.out} is a file; name a folder with --out.")
+    is_finished = (options.out / SUMMARY).exists() and not (options.out / training.STATE).exists()
+    if is_finished and not options.overwrite:
         raise GpuguideError(
-            f"{request.out} holds a finished run. Name another folder with --out, or write over it with --again."
+            f"{options.out} holds a finished run. Name another folder with --out, or replace the run with --overwrite."
         )
 
 
-def _trained(story: Story, listener: Listener, folder: Path, tokenizer: Tokenizer) -> None:
-    """Load the model, train it, and save what was trained."""
-    request, plan, prepared = story.request, story.plan, story.prepared
-    assert plan is not None
-    assert prepared is not None
-    _next(story, listener, 3)
-    if story.device.backend == "fake":
-        raise GpuguideError("A made-up device cannot train; use --device cpu.")
-    model = checkpoint.read_model(folder, settings.FORMATS[plan.precision])
-    torch.manual_seed(request.seed)  # the adapters are drawn
-    settings.add_adapters(model, request, settings.PACKINGS[request.weights])
-    model.to(story.device.torch_device)  # packed before, so that the whole weights need not fit
-    trained, loss_sum = _with_loss(model)
-    story.count = lora.count_parameters(model)
-    _next(story, listener, 4)
-    if rank() == 0:
-        story.examples = _before(model, tokenizer, request, prepared)
-    _next(story, listener, 5)
-    if story.device.is_gpu:
-        torch.cuda.reset_peak_memory_stats(story.device.torch_device)
-
-    def report(progress: lora.Progress) -> None:
-        story.losses, story.measured = tuple(progress.losses), tuple(progress.measurements)
-        listener.step(story)
-        if progress.held_out is not None:
-            _note_memory(story)
-            listener.measured(story)
-
-    def keep(result: lora.Result) -> None:
-        story.losses, story.measured = result.losses, result.held_out
-        story.stopped_early = result.stopped_early
-        _note_memory(story)
-        first = rank() == 0
-        if processes() > 1:
-            dist.destroy_process_group()  # what follows is for one
-        if first:
-            _next(story, listener, 6)
-            _save(story, model, folder)
-            _finish(story, model, tokenizer)
-            listener.measured(story)
-
-    training, held_out = ([each.sequence for each in part] for part in (prepared.training, prepared.held_out))
-    lora.finetune(
-        trained, training, held_out, plan, request.out, report, keep, loss_sum=loss_sum, discard=request.again
-    )
+def _load_model(setup: RunSetup) -> GPT2 | Llama:
+    options = setup.options
+    model = checkpoint.read_model(setup.checkpoint, settings.FORMATS[setup.training.precision])
+    torch.manual_seed(options.seed)  # for the initial values of the adapters
+    settings.add_adapters(model, options, settings.PACKINGS[options.weights])
+    model.to(setup.device.torch_device)  # packed before, so that the whole weights need not fit
+    return model
 
 
 def _with_loss(model: GPT2 | Llama) -> tuple[nn.Module, LossSum]:
-    """Return what is trained and its loss: without most logits, unless the head has an adapter itself."""
+    """Return the trained module and its loss; most logits never exist, unless the head itself has an adapter."""
     if isinstance(model.head, lora.AdaptedLayer):
         return model, cross_entropy_sum
     headless = lora.WithoutHead(model)
     return headless, headless.loss_sum
 
 
-def _before(
-    model: GPT2 | Llama, tokenizer: Tokenizer, request: Request, prepared: Prepared
-) -> list[tuple[Example, str, str | None]]:
-    chosen = examples.of_prompts(request.prompts, tokenizer) or examples.of_pieces(prepared.held_out, tokenizer)
-    return [(each, examples.continued(model, tokenizer, each), None) for each in chosen]
+def _generate_before(setup: RunSetup, model: GPT2 | Llama) -> tuple[SampleGeneration, ...]:
+    prompts = examples.choose_prompts(setup.options.prompts, setup.splits.held_out, setup.tokenizer)
+    return tuple(SampleGeneration(prompt, examples.generate_text(model, setup.tokenizer, prompt)) for prompt in prompts)
 
 
-def _save(story: Story, model: GPT2 | Llama, folder: Path) -> None:
-    request = story.request
-    lora.save_adapter(model, request.out / ADAPTER, base=request.model, places=adapters.places(model))
-    if request.merge:
-        try:
-            lora.merge_into_checkpoint(folder, request.out / ADAPTER, request.out / MERGED, replace=True)
-        except GpuguideError as error:
-            raise GpuguideError(
-                f"{error} What was trained is kept: make room, and run the same command again to write it."
-            ) from error
-    else:
-        shutil.rmtree(request.out / MERGED, ignore_errors=True)  # that of another adapter
+def _merge(setup: RunSetup) -> float:
+    """Write the merged checkpoint, and return its held-out loss as it was written."""
+    options = setup.options
+    try:
+        lora.merge_into_checkpoint(setup.checkpoint, options.out / ADAPTER, options.out / MERGED, replace=True)
+    except GpuguideError as error:
+        raise GpuguideError(
+            f"{error} The trained weights are saved: free disk space, and run the same command again to export them."
+        ) from error
+    merged = checkpoint.read_model(options.out / MERGED, settings.FORMATS[setup.training.precision])
+    merged.to(setup.device.torch_device)
+    held_out = [example.sequence for example in setup.splits.held_out]
+    return training.evaluate_loss(merged, held_out, setup.training)
 
 
-def _finish(story: Story, model: GPT2 | Llama, tokenizer: Tokenizer) -> None:
-    """Write with the trained model, measure the merged checkpoint as it was written, and note what came of the run."""
-    request, plan, prepared = story.request, story.plan, story.prepared
-    assert plan is not None
-    assert prepared is not None
-    after = [examples.continued(model, tokenizer, example) for example, _, _ in story.examples]
-    story.examples = [(*row[:2], text) for row, text in zip(story.examples, after, strict=True)]
-    if request.merge:
-        merged = checkpoint.read_model(request.out / MERGED, settings.FORMATS[plan.precision])
-        merged.to(story.device.torch_device)
-        story.merged_loss = held_out_loss(merged, [each.sequence for each in prepared.held_out], plan)
-    story.finished = time.time()
-    saving.write_note(request.out / NOTE, summary(story))
+def _peak_memory(device: Device) -> int | None:
+    return torch.cuda.max_memory_allocated(device.torch_device) if device.backend == "cuda" else None
 
 
-def _note_memory(story: Story) -> None:
-    if story.device.backend == "cuda":
-        story.peak = torch.cuda.max_memory_allocated(story.device.torch_device)
-
-
-def summary(story: Story) -> dict[str, object]:
-    """Return a finished run as it is written to ``finetune.json``."""
-    request = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(story.request).items()}
-    assert story.plan is not None
-    assert story.count is not None
-    return {
-        "request": request,
-        "plan": asdict(story.plan),
-        "layers": story.layers,
-        "trained_parameters": story.count.trained,
-        "device": story.device.name,
-        "peak_memory": story.peak,
-        "losses": story.losses,
-        "held_out": story.measured,
-        "best": story.best,
-        "merged_loss": story.merged_loss,
-        "stopped_early": story.stopped_early,
-    }
+@contextmanager
+def _out_of_memory_advice(device: Device) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise GpuguideError(
+            f"{device.name} ran out of memory ({format_bytes(device.memory)}). The last state is saved; run the same "
+            "command with a smaller --micro-batch to resume from it, or with a smaller --length to start again."
+        ) from error

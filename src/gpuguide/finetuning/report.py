@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs no server and loads nothing; while it runs, the page loads itself again."""
+"""The report of a run: one HTML file without external resources, which reloads itself while the run goes on."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from gpuguide.finetuning import curve, recipe, saving, settings
-from gpuguide.finetuning.preparing import Piece
-from gpuguide.finetuning.recipe import Story
+from gpuguide.finetuning import curve, output_files, recipe, settings
+from gpuguide.finetuning.data.splits import TokenizedExample
+from gpuguide.finetuning.run_record import RunRecord
+from gpuguide.finetuning.training_log import LOG, LogRow, summarize_speed
 from gpuguide.units import format_bytes
 
 TEMPLATE = Path(__file__).with_name("report.html")
 REFRESH = 5
-"""Seconds after which the page of a run under way loads itself again"""
+"""Seconds after which the report of a running training reloads itself"""
+CHARTS = {
+    "tokens per second": "tokens_per_second",
+    "gradient norm": "grad_norm",
+    "learning rate": "learning_rate",
+    "MFU": "mfu",
+}
+"""Titles of the charts, and the columns of the log that they show"""
 SHOWN, A_PAGE = 200, 20
-"""Samples that can be leafed through, and how many stand together"""
+"""Number of examples in the preview, and on each of its pages"""
 LIGHT = {"background": "#ffffff", "text": "#22272e", "grid": "#dde1e6", "grey": "#78828d", "blue": "#0067a8",
          "orange": "#d9640b"}  # fmt: skip
 DARK = {"background": "#14181e", "text": "#dce1e8", "grid": "#333b46", "grey": "#7f8a99", "blue": "#62b5f0",
@@ -29,151 +37,175 @@ DARK = {"background": "#14181e", "text": "#dce1e8", "grid": "#333b46", "grey": "
 
 
 @dataclass(frozen=True)
-class Page:
-    """Some of the samples."""
+class PreviewPage:
+    """A page of the data preview."""
 
     title: str
-    pieces: Sequence[Piece]
+    examples: Sequence[TokenizedExample]
 
 
-def write_report(story: Story, command: str) -> Path:
-    """Write the report into the folder of a run, and return its path.
+def write_report(record: RunRecord, command: str) -> Path:
+    """Write the report into the output folder of a run, and return its path.
 
     Raises
     ------
     GpuguideError
-        If it cannot be written; one that was there before stays.
+        If it cannot be written; an earlier report stays.
     """
-    path = story.request.out / recipe.REPORT
-    saving.write(path, html(story, command))
+    path = record.setup.options.out / recipe.REPORT
+    output_files.write_text(path, html(record, command))
     return path
 
 
-def html(story: Story, command: str) -> str:
+def html(record: RunRecord, command: str) -> str:
     """Return the report of a run, finished or not.
 
     Parameters
     ----------
-    story : Story
-        What is known of the run.
+    record : RunRecord
+        Record of the run so far.
     command : str
-        With which it is run again.
+        Command line that started it.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-    prepared, plan = story.prepared, story.plan
-    assert prepared is not None
-    assert plan is not None
-    best = story.best[0] if story.measured else None
-    wide = curve.svg(story.losses, story.measured, plan.steps, best)
-    narrow = curve.svg(story.losses, story.measured, plan.steps, best, 360, 280, "narrow")
+    splits, config = record.setup.splits, record.setup.training
+    best = record.best[0] if record.eval_losses else None
+    wide = curve.svg(record.losses, record.eval_losses, config.steps, best)
+    narrow = curve.svg(record.losses, record.eval_losses, config.steps, best, 360, 280, "narrow")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        title=f"{story.request.model} fine-tuned on {story.request.data.name}",
-        running=story.ended is None,
+        title=f"{record.setup.options.model} fine-tuned on {record.setup.options.data.name}",
+        running=record.ended_at is None,
         refresh=REFRESH,
-        status=_status(story),
-        tiles=list(_tiles(story)),
+        status=_status(record),
+        tiles=list(_tiles(record)),
         wide=Markup(wide),
         narrow=Markup(narrow),
-        measured=story.measured,
-        examples=story.examples,
-        sampled=_sampled(story),
-        trained=list(_trained(story)),
-        data=_data(story),
-        notes=prepared.notes,
-        previews=[("Trained on", _pages(prepared.training)), ("Held out", _pages(prepared.held_out))],
-        files=list(_files(story)),
+        charts=list(_charts(record.log)),
+        eval_losses=record.eval_losses,
+        generations=record.generations,
+        prompt_source=_prompt_source(record),
+        settings=list(_settings(record)),
+        data=_data(record),
+        notes=splits.notes,
+        previews=[("Trained on", _pages(splits.training)), ("Held out", _pages(splits.held_out))],
+        files=list(_files(record)),
         command=command,
         light=LIGHT,
         dark=DARK,
     )
 
 
-def _status(story: Story) -> str:
-    plan = story.plan
-    assert plan is not None
-    done = f"{len(story.losses)} of {plan.steps} steps"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(story.ended or time.time()))
-    if story.stopped is not None:
-        return f"Stopped {when} on {story.device.name} after {done}. The same command goes on from the last state."
-    if story.finished is None:
-        return f"{done} at {when} on {story.device.name}. While it runs, this page loads itself again."
-    early = ", stopped early because the held-out loss no longer fell" if story.stopped_early else ""
-    return f"Finished {when} on {story.device.name} after {done}{early}."
+def _status(record: RunRecord) -> str:
+    setup = record.setup
+    done = f"{len(record.losses)} of {setup.training.steps} steps"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.ended_at or time.time()))
+    if record.interrupted_at is not None:
+        return f"Stopped {when} on {setup.device.name} after {done}. The same command resumes from the last state."
+    if record.finished_at is None:
+        left = "" if record.seconds_left is None else f", at most {_duration(record.seconds_left)} left"
+        return f"{done} at {when} on {setup.device.name}{left}. This page reloads itself while the training runs."
+    early = ", stopped early because the held-out loss no longer fell" if record.stopped_early else ""
+    return f"Finished {when} on {setup.device.name} after {done}{early}."
 
 
-def _tiles(story: Story) -> Iterator[tuple[str, str, str]]:
-    if story.measured:
-        before, (step, best) = story.measured[0][1], story.best
+def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
+    setup, speed = record.setup, summarize_speed(record.log)
+    if record.eval_losses:
+        before, (step, best) = record.eval_losses[0][1], record.best
         more = f"{before:.3f} before; perplexity {_perplexity(before)} to {_perplexity(best)}"
         yield "held-out loss", f"{best:.3f}", f"{more}, after step {step}" if step else f"{more}: no step lowered it"
-    if story.count:
-        yield "trained", f"{story.count.trained:,} parameters", f"{100 * story.count.share:.2f} % of all"
-    if story.peak is not None:
-        predicted = f", predicted {format_bytes(story.predicted)}" if story.predicted else ""
-        yield "GPU memory at its peak", format_bytes(story.peak), f"of {format_bytes(story.device.memory)}{predicted}"
-    seconds = (story.ended or time.time()) - story.began
-    yield "time", f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min", "with loading and saving"
+    yield "trained", f"{record.parameters.trained:,} parameters", f"{100 * record.parameters.share:.2f} % of all"
+    if speed is not None:
+        last = record.log[-1]
+        yield (
+            "speed",
+            f"{speed.tokens_per_second:,.0f} tokens/s",
+            f"{1000 * speed.step_seconds:,.1f} ms per step (medians)",
+        )
+        yield "MFU", "no ceiling" if speed.mfu is None else f"{100 * speed.mfu:.1f} %", _ceiling(record)
+        yield "gradient norm", f"{last.grad_norm:.3g}", f"in step {last.step}; clipped at {setup.training.clip:g}"
+    if record.peak_memory is not None:
+        predicted = f", predicted {format_bytes(setup.predicted_memory)}" if setup.predicted_memory else ""
+        yield "peak GPU memory", format_bytes(record.peak_memory), f"of {format_bytes(setup.device.memory)}{predicted}"
+    yield "time", _duration((record.ended_at or time.time()) - setup.began), "with loading and saving"
+
+
+def _ceiling(record: RunRecord) -> str:
+    precision = record.setup.training.precision
+    if record.ceiling is None:
+        return f"no measured {precision} matmul ceiling of {record.setup.device.name} is on record"
+    return f"of the measured {precision} matmul ceiling, {record.ceiling.value / 1e12:,.0f} TFLOP/s"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
 
 
 def _perplexity(loss: float) -> str:
     return f"{math.exp(loss):.1f}" if loss < 20 else "above 10⁸"
 
 
-def _trained(story: Story) -> Iterator[tuple[str, str]]:
-    request, plan = story.request, story.plan
-    assert plan is not None
-    alpha = settings.alpha_of(request)
-    packed = "" if request.weights == "plain" else f"; matrices beside adapters in {request.weights}"
-    yield "model", f"{request.model}, its weights frozen, in {plan.precision}{packed}"
-    if story.count:
-        scale = f"alpha {alpha:g}{' over √rank' if request.stabilised else ''}"
-        yield "adapters", f"LoRA of rank {request.rank}, {scale}, dropout {request.dropout:g}, in fp32"
-        kinds = dict.fromkeys(name.rpartition(".")[2] for name in story.layers)
-        yield "beside", f"{len(story.layers)} layers: {', '.join(kinds)}"
-        yield "parameters", f"{story.count.trained:,} trained, {story.count.frozen:,} frozen"
-    yield "steps", f"{plan.steps} at most, of {plan.batch} sequences each"
-    yield "learning rate", f"{plan.learning_rate:g} after {plan.warm_up} steps, then down a cosine; AdamW"
-    yield "the loss counts", "every token" if request.counted == "all" else "the assistant's answers, and their ends"
-    yield "held-out loss", f"every {plan.every} steps" if plan.every > 1 else "after every step"
-    if plan.patience is not None:
-        yield "early stop", f"after {plan.patience} measurements without a lower held-out loss"
-    yield "seed", str(plan.seed)
+def _charts(log: Sequence[LogRow]) -> Iterator[tuple[str, Markup]]:
+    """Yield the title and the curve of each column that has values."""
+    for title, column in CHARTS.items():
+        points = [(row.step, float(value)) for row in log if (value := getattr(row, column)) is not None]
+        if points:
+            yield title, Markup(curve.chart_svg(title, points))
 
 
-def _data(story: Story) -> str:
-    prepared = story.prepared
-    assert prepared is not None
-    tokens = sum(len(each.tokens) for each in prepared.training)
-    apart = story.request.held_out.name if story.request.held_out else "the same file"
+def _settings(record: RunRecord) -> Iterator[tuple[str, str]]:
+    options, config = record.setup.options, record.setup.training
+    packed = "" if options.weights == "plain" else f"; matrices with adapters in {options.weights}"
+    yield "model", f"{options.model}, its weights frozen, in {config.precision}{packed}"
+    scale = f"alpha {settings.adapter_alpha(options):g}{' over √rank' if options.rslora else ''}"
+    yield "adapters", f"LoRA of rank {options.rank}, {scale}, dropout {options.dropout:g}, in fp32"
+    kinds = dict.fromkeys(name.rpartition(".")[2] for name in record.setup.layers)
+    yield "layers", f"{len(record.setup.layers)} with adapters: {', '.join(kinds)}"
+    yield "parameters", f"{record.parameters.trained:,} trained, {record.parameters.frozen:,} frozen"
+    yield "steps", f"{config.steps} at most, of {config.batch} sequences each"
+    yield "learning rate", f"{config.learning_rate:g} after {config.warm_up} warm-up steps, then cosine decay; AdamW"
+    yield "loss counts", "the assistant's answers, and their ends" if options.train_on_assistant else "every token"
+    yield "evaluation", f"every {config.eval_every} steps" if config.eval_every > 1 else "after every step"
+    if config.patience is not None:
+        yield "early stop", f"after {config.patience} evaluations without a lower held-out loss"
+    yield "seed", str(config.seed)
+
+
+def _data(record: RunRecord) -> str:
+    options, splits = record.setup.options, record.setup.splits
+    tokens = sum(len(example.tokens) for example in splits.training)
+    source = options.eval_data.name if options.eval_data else "the same file"
     return (
-        f"{len(prepared.training):,} sequences to train on ({tokens:,} tokens) from {story.request.data.name}, and "
-        f"{len(prepared.held_out):,} held out, from {apart}. The longest has {prepared.longest:,} tokens."
+        f"{len(splits.training):,} sequences to train on ({tokens:,} tokens) from {options.data.name}, and "
+        f"{len(splits.held_out):,} held out, from {source}. The longest has {splits.longest:,} tokens."
     )
 
 
-def _sampled(story: Story) -> str:
-    if story.request.prompts:
-        return "The prompts that were given. The most likely token is taken each time."
-    return "Beginnings of held-out samples. The most likely token is taken each time."
+def _prompt_source(record: RunRecord) -> str:
+    source = "Your prompts" if record.setup.options.prompts else "Beginnings of held-out samples"
+    return f"{source}, continued by greedy decoding."
 
 
-def _pages(pieces: Sequence[Piece]) -> list[Page]:
-    shown = pieces[:SHOWN]
+def _pages(examples: Sequence[TokenizedExample]) -> list[PreviewPage]:
+    shown = examples[:SHOWN]
     return [
-        Page(f"{start + 1} to {min(start + A_PAGE, len(shown))} of {len(pieces):,}", shown[start : start + A_PAGE])
+        PreviewPage(
+            f"{start + 1} to {min(start + A_PAGE, len(shown))} of {len(examples):,}", shown[start : start + A_PAGE]
+        )
         for start in range(0, len(shown), A_PAGE)
     ]
 
 
-def _files(story: Story) -> Iterator[tuple[str, str]]:
-    if story.finished is None:
-        yield "nothing yet", "the state of the run is kept, so that the same command goes on with it"
+def _files(record: RunRecord) -> Iterator[tuple[str, str]]:
+    yield LOG, "a row per step: losses, learning rate, gradient norm, tokens per second, MFU, peak memory"
+    if record.finished_at is None:
+        yield "nothing else yet", "the state of the run is saved, so that the same command resumes it"
         return
     yield f"{recipe.ADAPTER}/", "the adapter, for PEFT and gpuguide.lora.load_adapter"
-    if story.merged_loss is not None:
-        loss = f"its held-out loss as it was written is {story.merged_loss:.3f}"
+    if record.merged_loss is not None:
+        loss = f"its held-out loss as it was written is {record.merged_loss:.3f}"
         yield (
             f"{recipe.MERGED}/",
             f"a checkpoint with the adapter in its weights, for gpuguide and transformers; {loss}",
         )
-    yield recipe.NOTE, "settings and losses, for programs"
+    yield recipe.SUMMARY, "settings and losses, for programs"

@@ -1,6 +1,6 @@
-"""What is asked for, and what it comes to for a model, its data and a device.
+"""Options of a run, and the settings that follow from them for a model, its data and a device.
 
-Wrong settings are refused here, before anything is loaded.
+Wrong options are refused here, before anything is loaded.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import torch
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.finetuning import fitting
+from gpuguide.finetuning import memory_check
 from gpuguide.hardware.device import Device
 from gpuguide.inference.quantize import quantize_int4, quantize_int8
-from gpuguide.lora.finetuning import processes
 from gpuguide.lora.packed import Packing
 from gpuguide.models import gpt2, llama, shapes
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
+from gpuguide.training import TrainingConfig, world_size
 
 if TYPE_CHECKING:
-    from gpuguide.finetuning.preparing import Prepared
+    from gpuguide.finetuning.data.splits import DatasetSplits
 
 TARGETS = {"all": "blocks.*", "attention": "*.attention.*"}
-"""Names for the layers of a model, and their patterns"""
+"""Names of groups of layers, and their patterns"""
 LONGEST = 1024
-"""Tokens of a sequence at most, unless one asks for more"""
-MEASUREMENTS = 20
-"""Of the held-out loss in a run, about"""
+"""Default maximum of tokens in a sequence"""
+EVALUATIONS = 20
+"""Approximate number of evaluations in a run by default"""
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PACKINGS: dict[str, Packing | None] = {
     "plain": None,
@@ -39,115 +39,141 @@ PACKINGS: dict[str, Packing | None] = {
     "int4": quantize_int4,
     "nf4": lora.quantize_nf4,
 }
-"""How the frozen matrices that have adapters are stored"""
+"""Storage formats of frozen matrices with adapters, and the functions that pack them"""
 COSTS = {"plain": "bf16", "int8": "int8", "int4": "nf4", "nf4": "nf4"}
-"""What the cost model calls them, or what is nearest"""
+"""Names of these formats in the cost model, or the nearest ones"""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a person asks for. What is ``None`` is chosen by the data, the model or the device."""
+class FinetuneOptions:
+    """Options of a run, as on the command line. ``None`` lets the data, the model or the device decide.
+
+    Parameters
+    ----------
+    data, eval_data : Path
+        File to train on, and file of held-out data; without the latter, ``eval_share`` of the former is held out.
+    model : str
+        Name of a packaged model, or folder of a checkpoint.
+    out : Path
+        Output folder.
+    length, overflow
+        Maximum of tokens in a sequence, and the policy for longer ones: ``error``, ``truncate``, ``chunk``, ``drop``.
+    targets, rank, alpha, rslora, dropout
+        Layers with adapters, and the adapters' settings; ``rslora`` divides alpha by the root of the rank.
+    epochs, steps, batch, micro_batch, learning_rate
+        Length of the training, sequences per step and per pass, and peak learning rate.
+    eval_every, patience
+        Steps between evaluations, and evaluations without improvement after which the run stops.
+    dtype, weights, compiled
+        Format of frozen weights, their packing (:data:`PACKINGS`), and whether the model is compiled.
+    train_on_assistant : bool
+        Whether the loss counts only the answers of conversations.
+    seed, prompts
+        Seed of everything random, and prompts to continue before and after training.
+    merge, overwrite : bool
+        Whether to write a merged checkpoint, and whether to replace a finished run.
+    """
 
     data: Path
     model: str
     out: Path
-    held_out: Path | None = None
-    share: float = 0.1
+    eval_data: Path | None = None
+    eval_share: float = 0.1
     length: int | None = None
-    too_long: str = "stop"
+    overflow: str = "error"
     targets: tuple[str, ...] = ("all",)
     rank: int = 16
     alpha: float | None = None
-    stabilised: bool = False
+    rslora: bool = False
     dropout: float = 0.0
     epochs: float = 3.0
     steps: int | None = None
     batch: int = 4
     micro_batch: int | None = None
     learning_rate: float = 3e-4
-    every: int | None = None
+    eval_every: int | None = None
     patience: int | None = 5
     dtype: str | None = None
     weights: str = "plain"
-    counted: str = "all"
+    train_on_assistant: bool = False
     compiled: bool = False
     seed: int = 0
     prompts: tuple[str, ...] = ()
     merge: bool = True
-    again: bool = False
+    overwrite: bool = False
 
 
-def length_of(request: Request, config: gpt2.Config | llama.Config) -> int:
-    """Return the tokens of a sequence at most."""
-    if request.length is not None and request.length > config.context:
-        raise GpuguideError(f"length is {request.length}; {request.model} reads {config.context} tokens at most.")
-    return request.length or min(config.context, LONGEST)
+def sequence_length(options: FinetuneOptions, config: gpt2.Config | llama.Config) -> int:
+    """Return the maximum number of tokens in a sequence."""
+    if options.length is not None and options.length > config.context:
+        raise GpuguideError(f"length is {options.length}; {options.model} reads {config.context} tokens at most.")
+    return options.length or min(config.context, LONGEST)
 
 
-def alpha_of(request: Request) -> float:
-    """Return alpha: twice the rank, unless another one is asked for."""
-    return 2.0 * request.rank if request.alpha is None else request.alpha
+def adapter_alpha(options: FinetuneOptions) -> float:
+    """Return alpha: twice the rank by default."""
+    return 2.0 * options.rank if options.alpha is None else options.alpha
 
 
-def add_adapters(model: GPT2 | Llama, request: Request, packing: Packing | None = None) -> list[str]:
-    """Put the adapters beside the layers that are asked for, and return the names of these."""
-    settings = lora.Settings(request.rank, alpha_of(request), request.dropout, stabilised=request.stabilised)
-    targets = [TARGETS.get(each, each) for each in request.targets]
+def add_adapters(model: GPT2 | Llama, options: FinetuneOptions, packing: Packing | None = None) -> list[str]:
+    """Add adapters to the target layers of a model, and return the names of these layers."""
+    settings = lora.Settings(options.rank, adapter_alpha(options), options.dropout, stabilised=options.rslora)
+    targets = [TARGETS.get(target, target) for target in options.targets]
     return lora.add_adapters(model, targets, settings, packing=packing)
 
 
-def layers_of(request: Request, config: gpt2.Config | llama.Config) -> list[str]:
-    """Return the layers that get adapters, found in a model that has shapes and no weights."""
-    return add_adapters(shapes.without_memory(config, torch.float32), request)
+def target_layers(options: FinetuneOptions, config: gpt2.Config | llama.Config) -> list[str]:
+    """Return the names of the layers that get adapters, from a model of shapes without weights."""
+    return add_adapters(shapes.build_meta_model(config, torch.float32), options)
 
 
-def format_name(request: Request, device: Device) -> str:
-    """Return the format of the frozen weights: bf16 on a GPU that has it, unless another one is asked for."""
-    if request.dtype is not None and request.dtype not in FORMATS:
-        raise unknown("format", request.dtype, FORMATS)
-    return request.dtype or ("bf16" if device.is_gpu and "bf16" in device.supports else "fp32")
+def weight_format(options: FinetuneOptions, device: Device) -> str:
+    """Return the format of the frozen weights: by default bf16 on a GPU that supports it, else fp32."""
+    if options.dtype is not None and options.dtype not in FORMATS:
+        raise unknown("format", options.dtype, FORMATS)
+    return options.dtype or ("bf16" if device.is_gpu and "bf16" in device.supports else "fp32")
 
 
-def plan_of(request: Request, prepared: Prepared, device: Device) -> lora.Plan:
-    """Return how to train; what is not asked for depends on the amount of data."""
-    if not 0 < request.epochs < math.inf:
-        raise GpuguideError(f"epochs is {request.epochs}; it must be a positive number.")
-    steps = request.steps or math.ceil(request.epochs * len(prepared.training) / request.batch)
-    return lora.Plan(
+def training_config(options: FinetuneOptions, splits: DatasetSplits, device: Device) -> TrainingConfig:
+    """Return the settings of the training loop; defaults depend on the amount of data."""
+    if not 0 < options.epochs < math.inf:
+        raise GpuguideError(f"epochs is {options.epochs}; it must be a positive number.")
+    steps = options.steps or math.ceil(options.epochs * len(splits.training) / options.batch)
+    return TrainingConfig(
         steps=steps,
-        batch=request.batch,
-        learning_rate=request.learning_rate,
+        batch=options.batch,
+        learning_rate=options.learning_rate,
         warm_up=min(100, steps // 10),
-        every=request.every or max(1, steps // MEASUREMENTS),
-        patience=request.patience,
-        precision=format_name(request, device),
-        seed=request.seed,
-        micro_batch=request.micro_batch,
-        backend="inductor" if request.compiled else None,
+        eval_every=options.eval_every or max(1, steps // EVALUATIONS),
+        patience=options.patience,
+        precision=weight_format(options, device),
+        seed=options.seed,
+        micro_batch=options.micro_batch,
+        backend="inductor" if options.compiled else None,
         keep_best=True,
     )
 
 
-def checked_memory(
-    request: Request,
+def predict_memory(
+    options: FinetuneOptions,
     config: gpt2.Config | llama.Config,
-    prepared: Prepared,
-    plan: lora.Plan,
+    splits: DatasetSplits,
+    training: TrainingConfig,
     device: Device,
     layers: list[str],
 ) -> float | None:
-    """Return the bytes that a step takes on a GPU, and raise if it has not as many; None on a processor."""
+    """Return the predicted bytes of a step on a GPU, and raise if the GPU has fewer; ``None`` on a CPU."""
     if not device.is_gpu:
         return None
-    own = math.ceil(plan.batch / processes())
-    demand = fitting.Demand(
+    local = math.ceil(training.batch / world_size())
+    estimate = memory_check.MemoryEstimate(
         config,
-        min(own, plan.micro_batch or own),
-        prepared.longest,
-        request.rank,
-        request.targets == ("attention",),
-        FORMATS[plan.precision].itemsize,
-        COSTS[request.weights],
+        min(local, training.micro_batch or local),
+        splits.longest,
+        options.rank,
+        options.targets == ("attention",),
+        FORMATS[training.precision].itemsize,
+        COSTS[options.weights],
         all_logits="head" in layers,
     )
-    return fitting.check(demand, device.memory, device.name)
+    return memory_check.check_memory(estimate, device.memory, device.name)

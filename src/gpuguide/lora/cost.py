@@ -109,6 +109,24 @@ def step_operations(adapted: Matrices, others: Matrices, rank: int) -> int:
     return with_adapters + sum(frozen_operations(inputs, outputs) for inputs, outputs in others)
 
 
+def attention_operations(length: int, width: int) -> int:
+    """Return the operations of one layer's causal attention on a sequence: forward and backward.
+
+    Queries times keys and weights times values are two matmuls, of which a causal mask leaves half. The backward pass
+    takes twice as many operations as the forward pass.
+
+    Parameters
+    ----------
+    length : int
+        Tokens of the sequence.
+    width : int
+        Sizes of all query heads together.
+    """
+    _check(length=length, width=width)
+    forward = 2 * 2 * length * length * width // 2
+    return 3 * forward
+
+
 def training_bytes(frozen: int, trained: int, *, frozen_bits: float = 16.0, trained_bytes: int = 4) -> float:
     """Return the bytes of weights, gradients and AdamW's state, without activations.
 

@@ -25,7 +25,7 @@ from gpuguide.lora import foreign
 from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
 from gpuguide.lora.packed import Packing
-from gpuguide.lora.places import Place, Places, StoredAdapter, adapter_at, joined_adapter
+from gpuguide.lora.places import Places, StoredAdapter, TransformersMatrix, adapter_at, joined_adapter
 from gpuguide.lora.targets import Target
 
 CONFIG = "adapter_config.json"
@@ -84,7 +84,7 @@ def save_adapter(
     for path, layer in layers_with(model, name).items():
         if places is not None and path not in places:
             raise GpuguideError(f"{path} has no name in transformers; leave out the places to keep the names as here.")
-        for place in (Place(path, None, layer.transposed),) if places is None else places[path]:
+        for place in (TransformersMatrix(path, None, layer.transposed),) if places is None else places[path]:
             transposed |= place.transposed
             if (found := adapter_at(place, layer.adapter(name))) is not None:
                 stored[place.name] = found
@@ -297,7 +297,7 @@ def _by_layer(
 ) -> dict[Target, StoredAdapter]:
     """Return what belongs to each layer of a model, if all of it has a layer that it fits."""
     modules = dict(model.named_modules())
-    known = {path: [Place(path)] for path in stored} if places is None else places
+    known = {path: [TransformersMatrix(path)] for path in stored} if places is None else places
     ours = {place.name: layer for layer, each in known.items() for place in each}
     for path in stored:
         if ours.get(path) not in modules:

@@ -252,7 +252,7 @@ class AdaptedLayer(nn.Module):
         weight = self._weight()
         kept = weight.clone() if keep else None
         change = self.adapter(self.active).change()
-        weight.copy_(weight.to(change.dtype) + self.as_stored(change))
+        weight.copy_(weight.to(change.dtype) + self.to_stored_layout(change))
         self.merged = self.active
         return kept
 
@@ -273,7 +273,7 @@ class AdaptedLayer(nn.Module):
         weight = self._weight()
         if kept is None:
             change = self.adapter(self.merged).change()
-            weight.copy_(weight.to(change.dtype) - self.as_stored(change))
+            weight.copy_(weight.to(change.dtype) - self.to_stored_layout(change))
         elif kept.shape != weight.shape or kept.dtype != weight.dtype:
             raise GpuguideError(
                 f"The copy is {kept.dtype} {tuple(kept.shape)}; the weights are {weight.dtype} {tuple(weight.shape)}."
@@ -282,7 +282,7 @@ class AdaptedLayer(nn.Module):
             weight.copy_(kept)
         self.merged = None
 
-    def as_stored(self, matrix: torch.Tensor) -> torch.Tensor:
+    def to_stored_layout(self, matrix: torch.Tensor) -> torch.Tensor:
         """Return a matrix ``(out, in)`` in the order in which the layer stores its own."""
         return matrix.t() if self.transposed else matrix
 

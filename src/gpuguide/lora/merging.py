@@ -103,7 +103,7 @@ def _loss(layer: AdaptedLayer, dtype: torch.dtype | None) -> Loss:
     assert layer.active is not None
     weight = layer.base.weight
     assert isinstance(weight, torch.Tensor)
-    change = layer.as_stored(layer.adapter(layer.active).change()).double()
+    change = layer.to_stored_layout(layer.adapter(layer.active).change()).double()
     before = weight.to(dtype or weight.dtype)
     moved = (before.double() + change).to(before.dtype).double() - before.double()
     size, meant = float(change.norm()), change != 0

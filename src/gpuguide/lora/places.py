@@ -24,7 +24,7 @@ from gpuguide.lora.targets import Target, parts_of_layer
 
 
 @dataclass(frozen=True)
-class Place:
+class TransformersMatrix:
     """What ``transformers`` calls a matrix of ours, or some of its rows."""
 
     name: str
@@ -34,7 +34,7 @@ class Place:
     """Whether it is a ``Conv1D`` there"""
 
 
-Places = Mapping[str, Sequence[Place]]
+Places = Mapping[str, Sequence[TransformersMatrix]]
 """By the name of our layer"""
 
 
@@ -53,7 +53,7 @@ class StoredAdapter:
     """Whether it was noted that the adapters of the matrix's other places are the same one of ours"""
 
 
-def adapter_at(place: Place, adapter: Adapter) -> StoredAdapter | None:
+def adapter_at(place: TransformersMatrix, adapter: Adapter) -> StoredAdapter | None:
     """Return what an adapter does at a place, or ``None`` if nothing."""
     start, stop = place.rows or (0, adapter.outputs)
     if adapter.spans is None:
@@ -77,7 +77,7 @@ def _of_rank(settings: Settings, rank: int) -> Settings:
 
 
 def joined_adapter(
-    model: nn.Module, layer: str, here: Mapping[Place, StoredAdapter], folder: Path
+    model: nn.Module, layer: str, here: Mapping[TransformersMatrix, StoredAdapter], folder: Path
 ) -> tuple[Target, StoredAdapter]:
     """Return what several places of one matrix hold as one adapter of ours."""
     first = next(iter(here.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from gpuguide.lora.places import Place, Places
+from gpuguide.lora.places import Places, TransformersMatrix
 from gpuguide.models import gpt2_checkpoint, llama_checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
@@ -30,7 +30,7 @@ def _of_gpt2(model: GPT2) -> Places:
     names = [f"blocks.{block}.{inner}" for block in range(model.config.layers) for inner in gpt2_checkpoint.INNER]
     found = {name: gpt2_checkpoint.PREFIX + gpt2_checkpoint.their_name(f"{name}.weight") for name in names}
     return {
-        ours: [Place(theirs.removesuffix(".weight"), transposed=True)]
+        ours: [TransformersMatrix(theirs.removesuffix(".weight"), transposed=True)]
         for ours, theirs in found.items()
         if theirs.endswith(gpt2_checkpoint.CONV1D)
     }
@@ -40,14 +40,14 @@ def _of_llama(model: Llama) -> Places:
     config = model.config
     heads = [config.head_dim * count for count in (config.heads, config.kv_heads, config.kv_heads)]
     sizes = {"attention.query_key_value": heads, "feed_forward.gate_up": [config.inner, config.inner]}
-    found: dict[str, list[Place]] = {} if config.tied else {"head": [Place("lm_head")]}
+    found: dict[str, list[TransformersMatrix]] = {} if config.tied else {"head": [TransformersMatrix("lm_head")]}
     for block in range(config.layers):
         for inner, theirs in llama_checkpoint.INNER.items():
             if inner.endswith("norm"):
                 continue
             names = [f"model.layers.{block}.{name}" for name in theirs]
             rows = _below_each_other(sizes[inner]) if inner in sizes else [None]
-            found[f"blocks.{block}.{inner}"] = [Place(*each) for each in zip(names, rows, strict=True)]
+            found[f"blocks.{block}.{inner}"] = [TransformersMatrix(*each) for each in zip(names, rows, strict=True)]
     return found
 
 

@@ -24,7 +24,7 @@ from gpuguide.models.checkpoint_files import (
     TOKENIZER,
     TOKENIZER_CONFIG,
     WEIGHTS,
-    Stored,
+    StoredTensor,
     listed,
     opened,
     read_json,
@@ -154,10 +154,10 @@ def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> GPT2 | Llama
     """
     if dtype not in FORMATS:
         raise GpuguideError(f"A model can be read in {', '.join(map(str, FORMATS))}; {dtype} is none of them.")
-    model = shapes.without_memory(read_config(folder), dtype)
+    model = shapes.build_meta_model(read_config(folder), dtype)
     source, paths = weight_files(folder)
     with opened(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
-        check(tensors, places_in(model), ignored_for(model), source)
+        check(tensors, places_in(model), names_to_ignore(model), source)
         model.to_empty(device="cpu")
         shapes.tie(model)
         for name, place in places_in(model).items():
@@ -172,7 +172,7 @@ def places_in(model: GPT2 | Llama) -> dict[str, torch.Tensor]:
     return gpt2_checkpoint.their_places(model)
 
 
-def ignored_for(model: GPT2 | Llama) -> tuple[str, ...]:
+def names_to_ignore(model: GPT2 | Llama) -> tuple[str, ...]:
     """Return how the names of tensors end that a checkpoint may have and the model does not need."""
     if isinstance(model, Llama):
         return llama_checkpoint.IGNORED_IF_TIED if model.config.tied else llama_checkpoint.IGNORED
@@ -180,7 +180,7 @@ def ignored_for(model: GPT2 | Llama) -> tuple[str, ...]:
 
 
 def check(
-    tensors: Mapping[str, Stored], places: Mapping[str, torch.Tensor], ignored: tuple[str, ...], source: Path
+    tensors: Mapping[str, StoredTensor], places: Mapping[str, torch.Tensor], ignored: tuple[str, ...], source: Path
 ) -> None:
     """Compare the names and shapes of a checkpoint's tensors with those of a model.
 
@@ -207,7 +207,7 @@ def check(
             )
 
 
-def fill(place: torch.Tensor, stored: Stored) -> None:
+def fill(place: torch.Tensor, stored: StoredTensor) -> None:
     """Copy a tensor of a checkpoint to its place, in the format of the place.
 
     Raises

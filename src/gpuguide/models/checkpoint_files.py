@@ -114,7 +114,7 @@ def listed(names: Collection[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in a file: where it is, and what it is called there."""
 
     path: Path
@@ -144,7 +144,7 @@ class Stored:
 
 
 @contextmanager
-def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, Stored]]:
+def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, StoredTensor]]:
     """Open the files that hold a checkpoint's weights, and give its tensors by name, less a prefix that some bear.
 
     Raises
@@ -153,7 +153,7 @@ def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, Stored]]:
         If one is damaged.
     """
     with ExitStack() as stack:
-        tensors: dict[str, Stored] = {}
+        tensors: dict[str, StoredTensor] = {}
         for path in paths:
             try:
                 file = stack.enter_context(safetensors.safe_open(path, framework="pt"))
@@ -161,7 +161,7 @@ def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, Stored]]:
                 raise GpuguideError(
                     f"{path} is damaged or no safetensors file ({error}).{file_kinds.hint(path)}"
                 ) from error
-            tensors |= {name.removeprefix(prefix): Stored(path, file, name) for name in file.keys()}  # noqa: SIM118
+            tensors |= {name.removeprefix(prefix): StoredTensor(path, file, name) for name in file.keys()}  # noqa: SIM118
         yield tensors
 
 

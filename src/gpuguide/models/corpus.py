@@ -25,14 +25,14 @@ HELD_OUT = Path(__file__).parent / "held_out.txt"
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusFile:
     """One file of the library: its name, such as ``json/decoder.py``, and its text."""
 
     name: str
     text: str
 
 
-def standard_library(folder: Path | None = None) -> list[Source]:
+def standard_library(folder: Path | None = None) -> list[CorpusFile]:
     """Return the files of the interpreter's standard library, without its tests, by name.
 
     Parameters
@@ -57,22 +57,22 @@ def _belongs(path: Path) -> bool:
     return not EXCLUDED_FOLDERS.intersection(path.parts) and not path.name.startswith(EXCLUDED_FILES)
 
 
-def _read(path: Path, root: Path) -> Source | None:
+def _read(path: Path, root: Path) -> CorpusFile | None:
     """Return a file in the encoding that it declares, or None if that is not what it holds."""
     try:
         with tokenize.open(path) as file:
-            return Source(path.relative_to(root).as_posix(), file.read())
+            return CorpusFile(path.relative_to(root).as_posix(), file.read())
     except (SyntaxError, UnicodeDecodeError):
         return None
 
 
-def split(sources: Iterable[Source]) -> tuple[list[Source], list[Source]]:
+def split(sources: Iterable[CorpusFile]) -> tuple[list[CorpusFile], list[CorpusFile]]:
     """Divide files into those to train on and those to validate on.
 
     A file's name decides, so that the same files go the same way with every Python version.
     """
-    training: list[Source] = []
-    validation: list[Source] = []
+    training: list[CorpusFile] = []
+    validation: list[CorpusFile] = []
     for source in sources:
         drawn = int.from_bytes(hashlib.sha256(source.name.encode()).digest()[:4], "big") / 2**32
         chosen = drawn < VALIDATION_SHARE and len(source.text) <= LARGEST_VALIDATION_FILE
@@ -80,7 +80,7 @@ def split(sources: Iterable[Source]) -> tuple[list[Source], list[Source]]:
     return training, validation
 
 
-def digest(sources: Sequence[Source]) -> str:
+def digest(sources: Sequence[CorpusFile]) -> str:
     """Return the SHA-256 of all names and texts, in hexadecimal."""
     total = hashlib.sha256()
     for source in sources:

@@ -65,7 +65,7 @@ class Config:
         return self.hidden // self.heads
 
 
-class Attention(nn.Module):
+class GPT2Attention(nn.Module):
     """Causal self-attention: each position reads from itself and those before it."""
 
     def __init__(self, config: Config) -> None:
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, seq, width))
 
 
-class FeedForward(nn.Module):
+class GPT2FeedForward(nn.Module):
     """Two layers, the inner one four times as wide, applied to every position alike."""
 
     def __init__(self, config: Config) -> None:
@@ -98,15 +98,15 @@ class FeedForward(nn.Module):
         return self.down(functional.gelu(self.up(hidden), approximate="tanh"))
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """One layer: attention, then the feed-forward part, each adding to what it read."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.hidden, eps=config.norm_epsilon)
-        self.attention = Attention(config)
+        self.attention = GPT2Attention(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden, eps=config.norm_epsilon)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = GPT2FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -128,7 +128,7 @@ class GPT2(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden)
         self.position_embedding = nn.Embedding(config.context, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(GPT2Block(config) for _ in range(config.layers))
         self.final_norm = nn.LayerNorm(config.hidden, eps=config.norm_epsilon)
         self.head = nn.Linear(config.hidden, config.vocab_size, bias=False)
         self.head.weight = self.token_embedding.weight
@@ -140,7 +140,7 @@ class GPT2(nn.Module):
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        if isinstance(module, Block):  # called after it was called for the parts of the block
+        if isinstance(module, GPT2Block):  # called after it was called for the parts of the block
             for added in (module.attention.out, module.feed_forward.down):
                 nn.init.normal_(added.weight, std=0.02 / math.sqrt(2 * self.config.layers))
 

@@ -227,7 +227,7 @@ class RMSNorm(nn.Module):
         return self.weight * normed.to(hidden.dtype)
 
 
-class Attention(nn.Module):
+class LlamaAttention(nn.Module):
     """Causal self-attention with grouped queries: several query heads read the same keys and values.
 
     The rows of ``query_key_value`` are those of all queries, then all keys, then all values, head by head.
@@ -261,7 +261,7 @@ class Attention(nn.Module):
         return by_head.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
 
 
-class FeedForward(nn.Module):
+class LlamaFeedForward(nn.Module):
     """SwiGLU: a gate, through SiLU, times what it lets through, applied to every position alike.
 
     The rows of ``gate_up`` are those of the gate, then those of what it lets through.
@@ -278,15 +278,15 @@ class FeedForward(nn.Module):
         return self.down(functional.silu(gate) * up)
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """One layer: attention, then the feed-forward part, each adding to what it read."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden, config.norm_epsilon)
-        self.attention = Attention(config)
+        self.attention = LlamaAttention(config)
         self.feed_forward_norm = RMSNorm(config.hidden, config.norm_epsilon)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = LlamaFeedForward(config)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """Return the hidden states after this layer: ``(batch, seq, hidden)`` to the same shape."""
@@ -306,7 +306,7 @@ class Llama(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden)
         self.rotary = Rotary(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.layers))
         self.final_norm = RMSNorm(config.hidden, config.norm_epsilon)
         self.head = nn.Linear(config.hidden, config.vocab_size, bias=False)
         if config.tied:

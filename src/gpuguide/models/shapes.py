@@ -82,7 +82,7 @@ def random_model(
         If there is no shape of that name.
     """
     chosen = config(shape) if isinstance(shape, str) else shape
-    model = without_memory(chosen, dtype).to_empty(device=device)
+    model = build_meta_model(chosen, dtype).to_empty(device=device)
     tie(model)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def random_model(
     return model.eval()
 
 
-def without_memory(config: gpt2.Config | llama.Config, dtype: torch.dtype) -> gpt2.GPT2 | llama.Llama:
+def build_meta_model(config: gpt2.Config | llama.Config, dtype: torch.dtype) -> gpt2.GPT2 | llama.Llama:
     """Return a model whose weights have shapes and a format, and no numbers: those of the ``meta`` device."""
     with torch.device("meta"):
         model = gpt2.GPT2(config) if isinstance(config, gpt2.Config) else llama.Llama(config)

@@ -7,11 +7,11 @@
 * :mod:`~gpuguide.transfer.images`, :mod:`~gpuguide.transfer.resnet`: two tasks on drawn images, and a network for them.
 """
 
-from gpuguide.transfer.cost import Depth, kept_bytes, operations, saved_bytes, training_bytes
+from gpuguide.transfer.cost import Depth, activation_bytes, measure_saved_bytes, operations, training_bytes
 from gpuguide.transfer.freezing import changed, layer_rates, snapshot, train_mode, train_only, trained_parameters
 from gpuguide.transfer.images import SHAPES, SIGNS, Images, shapes, signs
 from gpuguide.transfer.resnet import ResNet
-from gpuguide.transfer.texts import NewHead, NextToken, SoftPrompt, hidden_at, with_examples
+from gpuguide.transfer.texts import NewHead, NextToken, SoftPrompt, hidden_at, prepend_examples
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "train_only",
@@ -23,13 +23,13 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "NextToken",
     "NewHead",
     "SoftPrompt",
-    "with_examples",
+    "prepend_examples",
     "hidden_at",
     "Depth",
     "operations",
-    "kept_bytes",
+    "activation_bytes",
     "training_bytes",
-    "saved_bytes",
+    "measure_saved_bytes",
     "Images",
     "shapes",
     "SHAPES",

@@ -54,7 +54,7 @@ class Depth:
         if not 0 <= self.reached <= self.layers:
             raise ValueError(f"{self.reached} layers are reached; from 0 to {self.layers} are possible")
 
-    def of_layers(self, amounts: dict[Part, int]) -> int:
+    def sum_over_layers(self, amounts: dict[Part, int]) -> int:
         """Return the sum of what each layer adds, given by what it is."""
         return self.reached * amounts[self.part] + (self.layers - self.reached) * amounts["unreached"]
 
@@ -71,12 +71,12 @@ def operations(depth: Depth, hidden: int, seq_len: int) -> float:
     seq_len : int
         Length of the texts. Half of all scores are counted, since attention is causal.
     """
-    matrices = 2 * 12 * hidden**2 * depth.of_layers(PRODUCTS)
+    matrices = 2 * 12 * hidden**2 * depth.sum_over_layers(PRODUCTS)
     attention: dict[Part, int] = {"unreached": 1, "passed": 3, "adapted": 3, "trained": 3}
-    return matrices + 2 * hidden * seq_len * depth.of_layers(attention)
+    return matrices + 2 * hidden * seq_len * depth.sum_over_layers(attention)
 
 
-def kept_bytes(depth: Depth, hidden: int, tokens: int, element_size: int = 4) -> int:
+def activation_bytes(depth: Depth, hidden: int, tokens: int, element_size: int = 4) -> int:
     """Return the bytes that the layers keep for the backward pass, without what grows with neither.
 
     Parameters
@@ -90,7 +90,7 @@ def kept_bytes(depth: Depth, hidden: int, tokens: int, element_size: int = 4) ->
     element_size : int
         Bytes of a number.
     """
-    return depth.of_layers(KEPT) * tokens * hidden * element_size
+    return depth.sum_over_layers(KEPT) * tokens * hidden * element_size
 
 
 def training_bytes(parameters: int, trained: int, kept: int) -> int:
@@ -103,12 +103,12 @@ def training_bytes(parameters: int, trained: int, kept: int) -> int:
     parameters, trained : int
         Of the whole model, and those of them that are trained.
     kept : int
-        From :func:`kept_bytes`.
+        From :func:`activation_bytes`.
     """
     return 4 * parameters + 8 * trained + max(4 * trained, kept)
 
 
-def saved_bytes(call: Callable[[], torch.Tensor], model: nn.Module) -> int:
+def measure_saved_bytes(call: Callable[[], torch.Tensor], model: nn.Module) -> int:
     """Count the bytes that autograd keeps while it computes something; memory that is shared counts once.
 
     Parameters

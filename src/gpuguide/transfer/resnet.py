@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions that add to what they read, each followed by a batch norm."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -43,9 +43,9 @@ class ResNet(nn.Module):
     def __init__(self, kinds: int, width: int = 16) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        self.stage1 = Block(width, width, stride=1)
-        self.stage2 = Block(width, 2 * width, stride=2)
-        self.stage3 = Block(2 * width, 4 * width, stride=2)
+        self.stage1 = ResidualBlock(width, width, stride=1)
+        self.stage2 = ResidualBlock(width, 2 * width, stride=2)
+        self.stage3 = ResidualBlock(2 * width, 4 * width, stride=2)
         self.fc = nn.Linear(4 * width, kinds)
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:

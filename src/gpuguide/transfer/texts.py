@@ -145,7 +145,7 @@ def hidden_at(model: Any, embedded: torch.Tensor, last: torch.Tensor) -> torch.T
     return at_last
 
 
-def with_examples(examples: Iterable[tuple[Sequence[int], int]], question: Sequence[int]) -> list[int]:
+def prepend_examples(examples: Iterable[tuple[Sequence[int], int]], question: Sequence[int]) -> list[int]:
     """Return a prompt with solved examples before a question: in-context learning, which trains nothing.
 
     Parameters

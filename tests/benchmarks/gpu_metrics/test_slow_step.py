@@ -18,7 +18,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, runner, traces
 from gpuguide.measure.benchmark import too_large
-from gpuguide.models.gpt2 import Attention, Config
+from gpuguide.models.gpt2 import Config, GPT2Attention
 
 BATCH_SECONDS = 0.002
 STEP_SECONDS = 0.01
@@ -89,7 +89,7 @@ def test_the_record_gives_the_traces_back(small: FakeNvml, pretended_gpu: Device
 def test_attention_written_out_is_the_models_own() -> None:
     torch.manual_seed(0)
     config = Config(64, context=24, layers=1, heads=4, hidden=32)
-    layers, written_out = Attention(config), WrittenOut(config)
+    layers, written_out = GPT2Attention(config), WrittenOut(config)
     written_out.load_state_dict(layers.state_dict())
     hidden = torch.randn(3, 24, 32)
     torch.testing.assert_close(written_out(hidden), layers(hidden))

@@ -82,7 +82,7 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trace whole graphs, and leave out making kernels, which takes minutes on a processor."""
 
-    def made(trained: contenders.Trained, keys: Keys) -> TrainingStep:
+    def made(trained: contenders.LoraContender, keys: Keys) -> TrainingStep:
         backend = trained.settings.backend and "eager"
         settings = replace(trained.settings, backend=backend)
         shape = int(keys["batch"]), int(keys["seq_len"])
@@ -122,7 +122,7 @@ def test_pefts_steps_are_right(name: str, model: str) -> None:
         "peft-compile-chunked-loss": {"settings": contenders.COMPILED, "chunked": True},
     }[name]
 
-    def make(keys: Keys, device: str) -> contenders.Trained:
+    def make(keys: Keys, device: str) -> contenders.LoraContender:
         return contenders.peft(keys, device, **more)  # type: ignore[arg-type]
 
     assert checked(make, {**SMALL, "model": model})["error"] < reference.ACCEPTED_GRADIENT
@@ -149,7 +149,7 @@ def test_all_train_the_same_adapters() -> None:
 @pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("fault", ["scale", "targets", "frozen", "one matrix"])
 def test_a_wrong_step_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(keys: Keys, device: str) -> contenders.Trained:
+    def wrong(keys: Keys, device: str) -> contenders.LoraContender:
         trained = contenders.ours({**keys, "targets": "attention"} if fault == "targets" else keys, device)
         if fault == "scale":
             return replace(trained, loss=lambda tokens, targets: trained.loss(tokens, targets) * 1.01)

@@ -9,7 +9,7 @@ import torch
 from gpuguide import lora, models
 from gpuguide.benchmarks.lora import task
 from gpuguide.finetuning import comparison, return_types
-from gpuguide.finetuning.comparison import Course
+from gpuguide.finetuning.comparison import TrainingHistory
 from gpuguide.finetuning.return_types import Encoded, Score
 from gpuguide.hardware import device as devices
 from gpuguide.lora import update
@@ -122,7 +122,7 @@ def test_a_training_is_right_and_its_steps_are_the_samples(make: Callable[[Keys,
 
 def test_when_the_held_out_loss_had_halved_is_told_if_it_did() -> None:
     def results_of(*losses: float) -> Mapping[str, Metric]:
-        course = Course(losses=[1.0], step_seconds=[1.0])
+        course = TrainingHistory(losses=[1.0], step_seconds=[1.0])
         course.scores += [(10 * place, Score(0.5, loss)) for place, loss in enumerate(losses)]
         return task.results(course, {"training": Score(0.5, 1.0), "validation": Score(0.5, 1.0)})
 

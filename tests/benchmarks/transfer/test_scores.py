@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gpuguide.benchmarks.transfer import rates, scores, step, task
+from gpuguide.benchmarks.transfer.methods import METHODS
 from gpuguide.benchmarks.transfer.task import error, examples_for, in_context, shortest_of_each
-from gpuguide.benchmarks.transfer.ways import WAYS
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import KINDS, Encoded
 from gpuguide.hardware import device as devices
@@ -18,12 +18,12 @@ from gpuguide.kernels.graphs import workspace_of_its_own
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner, store
 from gpuguide.measure.benchmark import Keys, too_large
-from gpuguide.transfer import NewHead, NextToken, with_examples
+from gpuguide.transfer import NewHead, NextToken, prepend_examples
 
 TRANSFER = declarations.get("transfer-learning")
 RATES = declarations.get("transfer-learning-rate")
 STEP = declarations.get("transfer-step")
-TRAINED = list(WAYS)
+TRAINED = list(METHODS)
 ALL = list(TRANSFER.contenders)
 SMALL: Keys = {"model": "draft", "examples": 32, "steps": 2}
 
@@ -130,7 +130,7 @@ def test_scores_of_a_case(few: None) -> None:
 
 
 def test_the_answer_that_is_given_most_is_counted(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = scores.Asked(False, SMALL, "cpu")
+    asked = scores.Prompted(False, SMALL, "cpu")
     asked.check()
     count = len(asked.questions(0))
     given = torch.full((count,), 4)
@@ -185,7 +185,7 @@ def test_examples_before_a_question_are_read_as_they_would_be_written() -> None:
     asked = in_context(solved, texts)
     for row in range(3):
         question = texts.tokens[row, : int(texts.last[row]) + 1].tolist()
-        assert asked.tokens[row, : int(asked.last[row]) + 1].tolist() == with_examples(solved, question)
+        assert asked.tokens[row, : int(asked.last[row]) + 1].tolist() == prepend_examples(solved, question)
 
 
 def test_examples_are_the_shortest_of_their_kind_and_fit() -> None:
@@ -211,7 +211,7 @@ def test_a_held_out_function_is_in_no_training() -> None:
 
 def test_steps_are_those_of_the_declared_ways() -> None:
     assert not step.MEASURED["new-head"].on_features
-    assert all(step.MEASURED[name] is WAYS[name] for name in step.MEASURED if name != "new-head")
+    assert all(step.MEASURED[name] is METHODS[name] for name in step.MEASURED if name != "new-head")
 
 
 # --- on a GPU ----------------------------------------------------------------------------------------------
@@ -220,10 +220,10 @@ def test_steps_are_those_of_the_declared_ways() -> None:
 @pytest.mark.gpu
 def test_a_second_case_runs_after_the_graphs_of_the_first_are_gone(tmp_path: Path, few: None) -> None:
     cases = [{**SMALL, "examples": count} for count in (32, 40)]
-    ways = {name: replace(TRANSFER.contenders[name], leaves_out=lambda device, keys: None) for name in ALL}
-    small = replace(TRANSFER, cases=lambda device: cases, contenders=ways, samples=2)
+    methods = {name: replace(TRANSFER.contenders[name], leaves_out=lambda device, keys: None) for name in ALL}
+    small = replace(TRANSFER, cases=lambda device: cases, contenders=methods, samples=2)
     (record,) = runner.run([small], devices.choose("gpu"), tmp_path, commit="c0ffee").records
-    assert [case.status for case in record.cases] == ["ok"] * 2 * len(ways), [case.reason for case in record.cases]
+    assert [case.status for case in record.cases] == ["ok"] * 2 * len(methods), [case.reason for case in record.cases]
 
 
 @pytest.mark.gpu

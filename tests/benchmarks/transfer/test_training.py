@@ -8,17 +8,17 @@ from torch import nn
 from torch.nn import functional
 
 from gpuguide.benchmarks.transfer.check import check_gradients, check_scores
+from gpuguide.benchmarks.transfer.methods import DECAY, METHODS, PROMPT_LENGTH, RANK, TransferMethod
 from gpuguide.benchmarks.transfer.training import (
     BATCH,
     CLIP,
     WEIGHT_DECAY,
     Examples,
-    Training,
-    in_tf32,
+    TransferTraining,
     order,
     share_of_learning_rate,
+    use_tf32,
 )
-from gpuguide.benchmarks.transfer.ways import DECAY, PROMPT_LENGTH, RANK, WAYS, Way
 from gpuguide.finetuning.return_types import KINDS
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.transfer import NewHead, changed, layer_rates, snapshot, trained_parameters
@@ -26,7 +26,7 @@ from gpuguide.transfer import NewHead, changed, layer_rates, snapshot, trained_p
 LAYERS, HIDDEN, VOCAB = 4, 32, 50
 CONFIG = Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
 STEPS = 4
-each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def examples(count: int = 40, seed: int = 0) -> Examples:
     return Examples((tokens, last), torch.randint(len(KINDS), (count,), generator=generator))
 
 
-def trained(way: Way, model: GPT2, seed: int = 1) -> Training:
-    training = Training(way, model, 1e-2 / way.head_rate, examples())
+def trained(method: TransferMethod, model: GPT2, seed: int = 1) -> TransferTraining:
+    training = TransferTraining(method, model, 1e-2 / method.head_rate, examples())
     training.begin(examples(seed=5), STEPS, seed)
     training.finish()
     return training
@@ -52,13 +52,13 @@ def trained(way: Way, model: GPT2, seed: int = 1) -> Training:
 # --- the step ----------------------------------------------------------------------------------------------
 
 
-@each_way
-def test_steps_are_those_of_adamw_written_out(way: Way, model: GPT2) -> None:
-    training = trained(way, model)
+@each_method
+def test_steps_are_those_of_adamw_written_out(method: TransferMethod, model: GPT2) -> None:
+    training = trained(method, model)
     given = examples(seed=5)
     torch.manual_seed(1)
-    module = way.prepare(copy.deepcopy(model))
-    optimizer = torch.optim.AdamW(way.groups(module, 1e-2 / way.head_rate), weight_decay=WEIGHT_DECAY)
+    module = method.prepare(copy.deepcopy(model))
+    optimizer = torch.optim.AdamW(method.groups(module, 1e-2 / method.head_rate), weight_decay=WEIGHT_DECAY)
     highest = [group["lr"] for group in optimizer.param_groups]
     parameters = [each for each in module.parameters() if each.requires_grad]
     for step, places in enumerate(order(40, STEPS, 1)):
@@ -73,22 +73,22 @@ def test_steps_are_those_of_adamw_written_out(way: Way, model: GPT2) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@each_way
-def test_only_what_is_trained_changes(way: Way, model: GPT2) -> None:
-    training = Training(way, model, 1e-2, examples())
+@each_method
+def test_only_what_is_trained_changes(method: TransferMethod, model: GPT2) -> None:
+    training = TransferTraining(method, model, 1e-2, examples())
     training.begin(examples(), STEPS, 0)
     before = snapshot(training.module)
     training.finish()
     wanted = {name for name, each in training.module.named_parameters() if each.requires_grad}
-    if way.on_features:
+    if method.on_features:
         wanted = {"fc.weight", "fc.bias"}
     tied = {name.replace("token_embedding", "head") for name in wanted if "token_embedding" in name}
     assert set(changed(training.module, before)) == wanted | tied
 
 
-@each_way
-def test_a_training_that_begins_anew_remembers_nothing(way: Way, model: GPT2) -> None:
-    training = trained(way, model)
+@each_method
+def test_a_training_that_begins_anew_remembers_nothing(method: TransferMethod, model: GPT2) -> None:
+    training = trained(method, model)
     first = snapshot(training.module)
     training.begin(examples(seed=9), STEPS, 3)
     training.finish()
@@ -99,7 +99,7 @@ def test_a_training_that_begins_anew_remembers_nothing(way: Way, model: GPT2) ->
 
 
 def test_features_change_nothing_but_the_work(model: GPT2) -> None:
-    once, anew = trained(WAYS["new-head"], model), trained(Way(WAYS["new-head"].prepare), model)
+    once, anew = trained(METHODS["new-head"], model), trained(TransferMethod(METHODS["new-head"].prepare), model)
     assert isinstance(once.module, NewHead)
     assert isinstance(anew.module, NewHead)
     torch.testing.assert_close(once.module.fc.weight, anew.module.fc.weight, rtol=1e-4, atol=1e-6)
@@ -107,8 +107,8 @@ def test_features_change_nothing_but_the_work(model: GPT2) -> None:
 
 def test_the_pretrained_model_stays(model: GPT2) -> None:
     before = snapshot(model)
-    for way in WAYS.values():
-        trained(way, model)
+    for method in METHODS.values():
+        trained(method, model)
     assert changed(model, before) == []
 
 
@@ -132,18 +132,18 @@ def test_every_example_is_seen_before_any_comes_again(count: int) -> None:
 
 def test_tf32_is_left_as_it_was() -> None:
     before = torch.get_float32_matmul_precision()
-    assert in_tf32(torch.get_float32_matmul_precision)() == "high"
+    assert use_tf32(torch.get_float32_matmul_precision)() == "high"
     assert torch.get_float32_matmul_precision() == before
     with pytest.raises(ZeroDivisionError):
-        in_tf32(lambda: 1 // 0)()
+        use_tf32(lambda: 1 // 0)()
     assert torch.get_float32_matmul_precision() == before
 
 
 # --- the ways ----------------------------------------------------------------------------------------------
 
 
-def test_each_way_trains_what_it_should(model: GPT2) -> None:
-    counts = {name: trained_parameters(way.prepare(copy.deepcopy(model))) for name, way in WAYS.items()}
+def test_each_method_trains_what_it_should(model: GPT2) -> None:
+    counts = {name: trained_parameters(method.prepare(copy.deepcopy(model))) for name, method in METHODS.items()}
     layer = 12 * HIDDEN**2 + 13 * HIDDEN
     everything = sum(each.numel() for each in model.parameters())
     sides = (1 + 3) + (1 + 1) + (1 + 4) + (4 + 1)
@@ -161,16 +161,16 @@ def test_each_way_trains_what_it_should(model: GPT2) -> None:
 
 
 def test_lower_layers_learn_more_slowly(model: GPT2) -> None:
-    way = WAYS["full-layer-rates"]
-    groups = way.groups(way.prepare(model), 1.0)
+    method = METHODS["full-layer-rates"]
+    groups = method.groups(method.prepare(model), 1.0)
     assert [group["lr"] for group in groups] == pytest.approx([DECAY**power for power in range(LAYERS + 1, -1, -1)])
     assert sum(each.numel() for group in groups for each in group["params"]) == trained_parameters(model)
 
 
 def test_a_new_head_learns_faster_than_pretrained_weights(model: GPT2) -> None:
-    way = WAYS["new-head-full"]
-    module = way.prepare(model)
-    rates = {id(each): group["lr"] for group in way.groups(module, 1e-4) for each in group["params"]}
+    method = METHODS["new-head-full"]
+    module = method.prepare(model)
+    rates = {id(each): group["lr"] for group in method.groups(module, 1e-4) for each in group["params"]}
     assert len(rates) == len(list(module.parameters()))
     for name, each in module.named_parameters():
         assert rates[id(each)] == pytest.approx(3e-3 if name.startswith("fc.") else 1e-4)
@@ -178,7 +178,7 @@ def test_a_new_head_learns_faster_than_pretrained_weights(model: GPT2) -> None:
 
 def test_a_part_of_few_layers_is_one_at_least() -> None:
     shallow = GPT2(Config(vocab_size=VOCAB, context=64, layers=2, heads=2, hidden=HIDDEN, dropout=0.0))
-    module = WAYS["top-quarter"].prepare(shallow)
+    module = METHODS["top-quarter"].prepare(shallow)
     assert {
         name.split(".")[2] for name, each in module.named_parameters() if each.requires_grad and "blocks" in name
     } == {"1"}
@@ -186,7 +186,7 @@ def test_a_part_of_few_layers_is_one_at_least() -> None:
 
 def test_from_scratch_takes_nothing_over(model: GPT2) -> None:
     torch.manual_seed(0)
-    fresh = WAYS["from-scratch"].prepare(model).get_submodule("model")
+    fresh = METHODS["from-scratch"].prepare(model).get_submodule("model")
     assert isinstance(fresh, GPT2)
     assert fresh is not model
     assert fresh.config == model.config
@@ -195,13 +195,13 @@ def test_from_scratch_takes_nothing_over(model: GPT2) -> None:
 # --- what is checked ---------------------------------------------------------------------------------------
 
 
-@each_way
-def test_right_gradients_pass(way: Way, model: GPT2) -> None:
-    check_gradients(way.prepare(model), examples(8))
+@each_method
+def test_right_gradients_pass(method: TransferMethod, model: GPT2) -> None:
+    check_gradients(method.prepare(model), examples(8))
 
 
 def test_wrong_gradients_are_found(model: GPT2) -> None:
-    module = WAYS["full"].prepare(model)
+    module = METHODS["full"].prepare(model)
 
     class Wrong(torch.autograd.Function):
         @staticmethod
@@ -218,7 +218,7 @@ def test_wrong_gradients_are_found(model: GPT2) -> None:
 
 
 def test_wrong_scores_are_found(model: GPT2) -> None:
-    module = WAYS["full"].prepare(model)
+    module = METHODS["full"].prepare(model)
     given = examples(8)
     check_scores(module, *given.inputs)
     model.final_norm.register_forward_hook(
@@ -229,9 +229,9 @@ def test_wrong_scores_are_found(model: GPT2) -> None:
 
 
 def test_groups_leave_out_what_is_frozen(model: GPT2) -> None:
-    way = WAYS["top-quarter"]
-    module = way.prepare(model)
-    (group,) = way.groups(module, 0.5)
+    method = METHODS["top-quarter"]
+    module = method.prepare(model)
+    (group,) = method.groups(module, 0.5)
     assert group["lr"] == 0.5
     assert sum(each.numel() for each in group["params"]) == trained_parameters(module)
     assert layer_rates([module], 0.5)[0]["params"] == group["params"]

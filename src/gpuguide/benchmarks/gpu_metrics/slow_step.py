@@ -26,7 +26,7 @@ from gpuguide.measure import records, traces
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.models import corpus
-from gpuguide.models.gpt2 import GPT2, Attention, Config
+from gpuguide.models.gpt2 import GPT2, Config, GPT2Attention
 from gpuguide.models.tokenizer import Tokenizer
 
 SHAPE = Config()
@@ -94,7 +94,7 @@ def after_each(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
 WAYS = after_each(CHANGES)
 
 
-class WrittenOut(Attention):
+class WrittenOut(GPT2Attention):
     """Causal attention as textbooks write it: the scores of all pairs of positions go to memory, several times."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ class Training:
             self.model = GPT2(SHAPE)
         if not way.fused_attention:
             for module in self.model.modules():
-                if isinstance(module, Attention):
+                if isinstance(module, GPT2Attention):
                     module.__class__ = WrittenOut
         kind: dict[str, Any] = {"fused": True} if way.fused_optimizer else {"foreach": False}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, **kind)

@@ -33,7 +33,7 @@ def shape_of(keys: Keys) -> Shape:
 
 @cache
 def _shape(config: gpt2.Config | llama.Config) -> Shape:
-    return prepare(shapes.without_memory(config, torch.bfloat16)).shape
+    return prepare(shapes.build_meta_model(config, torch.bfloat16)).shape
 
 
 def storage_of(keys: Keys) -> cost.Storage:

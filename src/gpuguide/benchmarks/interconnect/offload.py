@@ -45,7 +45,7 @@ class Inputs:
 def layer(config: llama.Config, index: int, device: str) -> nn.Module:
     """Return a layer with random weights in bf16, drawn on the device: the same ones for the same index."""
     with torch.device("meta"):
-        made = llama.Block(config).to(torch.bfloat16)
+        made = llama.LlamaBlock(config).to(torch.bfloat16)
     made = made.to_empty(device=device)
     generator = torch.Generator(device).manual_seed(index)
     with torch.no_grad():

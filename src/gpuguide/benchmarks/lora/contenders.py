@@ -31,7 +31,7 @@ Gradients = Mapping[str, tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
-class Trained:
+class LoraContender:
     """A model ready to be trained in one way."""
 
     model: nn.Module
@@ -44,23 +44,25 @@ class Trained:
     expected: Callable[[Keys, str], reference.Expected] = reference.of_adapters
 
 
-Make = Callable[[Keys, str], Trained]
+Make = Callable[[Keys, str], LoraContender]
 EAGER = StepSettings(backend=None, graphed=False)
 COMPILED = StepSettings()
 CAUSAL = "gpuguide-causal"
 
 
-def ours(keys: Keys, device: str) -> Trained:
+def ours(keys: Keys, device: str) -> LoraContender:
     """Return our adapters in bf16 with copies in fp32, the loss without logits, compiled and captured."""
     model = problem.model(keys, device)
     settings = lora.Settings(int(keys["rank"]), problem.alpha(keys))
     targets = problem.OURS[problem.kind(keys)][str(keys["targets"])]
     lora.add_adapters(model, targets, settings, dtype=torch.bfloat16)
     order = order_of_ours(model, keys)
-    return Trained(model, WithoutHead(model).loss, StepSettings(), order.arrange, order.named)
+    return LoraContender(model, WithoutHead(model).loss, StepSettings(), order.arrange, order.named)
 
 
-def peft(keys: Keys, device: str, settings: StepSettings, *, autocast: bool = False, chunked: bool = False) -> Trained:
+def peft(
+    keys: Keys, device: str, settings: StepSettings, *, autocast: bool = False, chunked: bool = False
+) -> LoraContender:
     """Return PEFT's adapters.
 
     Parameters
@@ -90,10 +92,10 @@ def peft(keys: Keys, device: str, settings: StepSettings, *, autocast: bool = Fa
     model: Any = get_peft_model(base, config, autocast_adapter_dtype=autocast)
     loss = WithoutHead(model).loss if chunked else _loss_of_transformers(model, autocast)
     order = _OrderOfPeft(model)
-    return Trained(model, loss, settings, order.arrange, order.named)
+    return LoraContender(model, loss, settings, order.arrange, order.named)
 
 
-def peft_with_liger(keys: Keys, device: str) -> Trained:
+def peft_with_liger(keys: Keys, device: str) -> LoraContender:
     """Return PEFT's adapters in bf16 with the kernels of Liger: norms, gates, and its loss in chunks.
 
     Liger's rotations would replace those of all models of ``transformers`` in this process, and are left out.
@@ -108,7 +110,7 @@ def peft_with_liger(keys: Keys, device: str) -> Trained:
     return trained
 
 
-def full(keys: Keys, device: str) -> Trained:
+def full(keys: Keys, device: str) -> LoraContender:
     """Return the training of all weights: bf16 with copies in fp32, the loss without logits, compiled and captured."""
     model = problem.model(keys, device)
     names = [name for name, each in model.named_parameters() if each.requires_grad]
@@ -121,7 +123,7 @@ def full(keys: Keys, device: str) -> Trained:
     def arrange(values: Mapping[str, Thin]) -> Sequence[torch.Tensor]:
         return [each.detach() for each in problem.model(keys, device).parameters()]
 
-    return Trained(model, WithoutHead(model).loss, StepSettings(), arrange, named, reference.of_weights)
+    return LoraContender(model, WithoutHead(model).loss, StepSettings(), arrange, named, reference.of_weights)
 
 
 @cache
@@ -176,7 +178,7 @@ def _left_as_it_was(module: Any) -> Iterator[None]:
 
 def order_of_ours(model: nn.Module, keys: Keys) -> _OrderOfOurs:
     """Return where the numbers of a case's adapters are in a model of ours that has them."""
-    return _OrderOfOurs(model, adapters.places(problem.without_memory(keys)))
+    return _OrderOfOurs(model, adapters.places(problem.build_meta_model(keys)))
 
 
 class _OrderOfOurs:

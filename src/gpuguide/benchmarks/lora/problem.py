@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 
 from gpuguide.errors import unknown
-from gpuguide.lora.places import Place
+from gpuguide.lora.places import TransformersMatrix
 from gpuguide.measure.benchmark import Keys
 from gpuguide.models import adapters, gpt2, llama, shapes
 
@@ -68,9 +68,9 @@ def model(keys: Keys, device: str, dtype: torch.dtype = torch.bfloat16) -> Model
     return shapes.random_model(config(keys), torch.bfloat16, device).to(dtype)
 
 
-def without_memory(keys: Keys) -> Model:
+def build_meta_model(keys: Keys) -> Model:
     """Return the model of a case with no numbers in it."""
-    return shapes.without_memory(config(keys), torch.bfloat16)
+    return shapes.build_meta_model(config(keys), torch.bfloat16)
 
 
 def alpha(keys: Keys) -> int:
@@ -92,12 +92,12 @@ def batch(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens.to(device), targets.to(device)
 
 
-def adapted(keys: Keys) -> dict[str, tuple[str, Place]]:
+def adapted(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
     """Return our layer and its place for each matrix of ``transformers`` that has an adapter, by its name there."""
     ends = THEIRS[kind(keys)][str(keys["targets"])]
     return {
         place.name: (layer, place)
-        for layer, known in adapters.places(without_memory(keys)).items()
+        for layer, known in adapters.places(build_meta_model(keys)).items()
         for place in known
         if any(place.name.endswith(f".{end}") for end in ends)
     }
@@ -113,7 +113,7 @@ def _values(items: tuple[tuple[str, object], ...], device: str) -> Mapping[str, 
     keys: Keys = dict(items)  # type: ignore[arg-type]
     generator, rank = torch.Generator().manual_seed(2), int(keys["rank"])
     found = {}
-    whole = without_memory(keys)
+    whole = build_meta_model(keys)
     for name, (layer, place) in adapted(keys).items():
         weight = whole.get_submodule(layer).weight
         assert isinstance(weight, torch.Tensor)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from gpuguide.benchmarks.lora import problem
 from gpuguide.benchmarks.lora.problem import Thin
-from gpuguide.lora.places import Place
+from gpuguide.lora.places import TransformersMatrix
 from gpuguide.measure.benchmark import Keys
 
 ACCEPTED_LOSS = 2e-3
@@ -74,7 +74,7 @@ def _expected(items: tuple[tuple[str, object], ...], device: str, with_adapters:
     return Expected(loss, found)
 
 
-def at_the_ends(keys: Keys) -> dict[str, tuple[str, Place]]:
+def at_the_ends(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
     """Return the matrices of a case's first and last block that have adapters elsewhere."""
     last = problem.config(keys).layers - 1
     return {
@@ -84,7 +84,7 @@ def at_the_ends(keys: Keys) -> dict[str, tuple[str, Place]]:
     }
 
 
-def rows_of(weight: torch.Tensor, place: Place) -> torch.Tensor:
+def rows_of(weight: torch.Tensor, place: TransformersMatrix) -> torch.Tensor:
     """Return the rows of one of our matrices that are a matrix of their own elsewhere."""
     return weight if place.rows is None else weight[slice(*place.rows)]
 

@@ -21,7 +21,7 @@ from functools import lru_cache
 import torch
 
 from gpuguide.benchmarks.lora import contenders, problem, reference
-from gpuguide.benchmarks.lora.contenders import COMPILED, EAGER, Make, Trained
+from gpuguide.benchmarks.lora.contenders import COMPILED, EAGER, LoraContender, Make
 from gpuguide.hardware.device import Device
 from gpuguide.lora.step import TrainingStep
 from gpuguide.measure import records
@@ -64,14 +64,14 @@ def work(make: Make, device: Device, keys: Keys) -> Work:
     return Work([lambda: step(tokens, targets)], check, rates, timing="wall", further=further)
 
 
-def step_of(trained: Trained, keys: Keys) -> TrainingStep:
+def step_of(trained: LoraContender, keys: Keys) -> TrainingStep:
     """Return the step of a contender. All that are captured share memory, since they never run at the same time."""
     shape = int(keys["batch"]), int(keys["seq_len"])
     pool = shared_memory(tuple(sorted(keys.items()))).pool() if torch.cuda.is_available() else None
     return TrainingStep(trained.loss, trained.model.parameters(), *shape, trained.settings, pool=pool)
 
 
-def errors_of(trained: Trained, step: TrainingStep, keys: Keys, device: str) -> dict[str, float]:
+def errors_of(trained: LoraContender, step: TrainingStep, keys: Keys, device: str) -> dict[str, float]:
     """Give a step the adapters of the case, take it, and return the errors of its loss and gradients.
 
     A step that changes no parameter fails: it would be fast.
@@ -184,7 +184,7 @@ def bytes_needed(keys: Keys) -> float:
 
 def parameters_of(config: problem.Config) -> int:
     """Return the parameters of a model, tied ones counted once."""
-    return shapes.without_memory(config, torch.bfloat16).parameter_count()
+    return shapes.build_meta_model(config, torch.bfloat16).parameter_count()
 
 
 def contender(

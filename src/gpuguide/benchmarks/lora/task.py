@@ -22,7 +22,7 @@ import torch
 
 from gpuguide import lora, models
 from gpuguide.finetuning import comparison
-from gpuguide.finetuning.comparison import Course, Setting
+from gpuguide.finetuning.comparison import Setting, TrainingHistory
 from gpuguide.finetuning.return_types import Encoded, Score
 from gpuguide.hardware.device import Device
 from gpuguide.lora import update
@@ -116,7 +116,7 @@ def parts(keys: Keys) -> Mapping[str, Encoded]:
 
 @cache
 def _parts(samples: int | None) -> Mapping[str, Encoded]:
-    return comparison.encoded(models.load("main").tokenizer, samples)
+    return comparison.encode_splits(models.load("main").tokenizer, samples)
 
 
 def allocated(device: Device) -> int:
@@ -130,7 +130,7 @@ def allocated(device: Device) -> int:
     return torch.cuda.memory_allocated()
 
 
-def results(course: Course, found: Mapping[str, Score]) -> Mapping[str, Metric]:
+def results(course: TrainingHistory, found: Mapping[str, Score]) -> Mapping[str, Metric]:
     """Return what came of a training. Curves are samples in the order of time.
 
     ``steps_to_half`` is when the held-out loss was first seen at half of what it was before.
@@ -164,7 +164,7 @@ def results(course: Course, found: Mapping[str, Score]) -> Mapping[str, Metric]:
 # --- check -----------------------------------------------------------------------------------------------
 
 
-def check(model: GPT2, course: Course, held_out: Encoded) -> None:
+def check(model: GPT2, course: TrainingHistory, held_out: Encoded) -> None:
     """Raise unless a training began at the base, changed only what it should, and its model is right in fp64.
 
     Raises
@@ -180,8 +180,8 @@ def check(model: GPT2, course: Course, held_out: Encoded) -> None:
         if not each.requires_grad:
             assert torch.equal(each, frozen[name.replace(".base.", ".")]), f"{name} is frozen and was changed"
     some = held_out.chosen(torch.arange(CHECKED))
-    wanted = comparison.answered(in_fp64(model, base), some)
-    error = float((comparison.answered(model, some) - wanted).norm() / wanted.norm())
+    wanted = comparison.answer_logits(in_fp64(model, base), some)
+    error = float((comparison.answer_logits(model, some) - wanted).norm() / wanted.norm())
     assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"
 
 
@@ -317,7 +317,7 @@ def contender(name: str, make: Callable[[Keys, str], GPT2]) -> Contender:
 
 def adapters(keys: Keys, device: str) -> GPT2:
     """Return the model of a case with its adapters."""
-    return comparison.with_adapters(int(keys["rank"]), float(keys["alpha"]), seed=int(keys["seed"]), device=device)
+    return comparison.load_with_adapters(int(keys["rank"]), float(keys["alpha"]), seed=int(keys["seed"]), device=device)
 
 
 LORA_TASK = Benchmark(

@@ -66,7 +66,7 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
     tokenizer = Tokenizer.read(Path(gpuguide.models.__file__).parent / "main" / "tokenizer.json")
     training, validation = corpus.split(corpus.standard_library())
 
-    def stream(sources: Sequence[corpus.Source]) -> torch.Tensor:
+    def stream(sources: Sequence[corpus.CorpusFile]) -> torch.Tensor:
         found: list[int] = []
         for source in sources:
             found += [tokenizer.end_of_text, *tokenizer.encode(source.text)]

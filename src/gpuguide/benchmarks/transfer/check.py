@@ -1,4 +1,4 @@
-"""What is checked before a way is timed: gradients and scores, against the same in float64."""
+"""The checks before a method is timed: gradients and scores, against the same in float64."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Learning rates of every way to train, by the error on functions that are neither trained on nor held out."""
+"""Learning rates of every training method, by the error on functions that are neither trained on nor held out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpuguide.benchmarks.transfer.methods import METHODS, TransferMethod
 from gpuguide.benchmarks.transfer.task import drawn, error, part
-from gpuguide.benchmarks.transfer.trained import STEPS, TIMED, Trained, contender
-from gpuguide.benchmarks.transfer.ways import WAYS, Way
+from gpuguide.benchmarks.transfer.trained import STEPS, TIMED, TrainedContender, contender
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys
@@ -19,8 +19,8 @@ QUICK: Keys = {"model": "draft", "examples": 32, "steps": 10, "learning_rate": 1
 """The case of a CPU, which shows that everything works and nothing else"""
 
 
-class Validated(Trained):
-    """A way of training at one learning rate."""
+class ValidationContender(TrainedContender):
+    """A training method at one learning rate."""
 
     def further(self) -> Mapping[str, Metric]:
         """Return the errors of all draws."""
@@ -31,11 +31,13 @@ class Validated(Trained):
         return {"validation_error": records.metric("1", validation), "training_error": records.metric("1", training)}
 
 
-def validated(way: Way) -> Contender:
-    """Return a way of training as a contender."""
+def validated(method: TransferMethod) -> Contender:
+    """Return a training method as a contender."""
 
-    def at_rate(keys: Keys, device: str) -> Validated:
-        return Validated(way, float(keys["learning_rate"]), DRAWS if keys["steps"] == STEPS else 1, keys, device)
+    def at_rate(keys: Keys, device: str) -> ValidationContender:
+        return ValidationContender(
+            method, float(keys["learning_rate"]), DRAWS if keys["steps"] == STEPS else 1, keys, device
+        )
 
     return contender(at_rate)
 
@@ -51,7 +53,7 @@ TRANSFER_LEARNING_RATE = Benchmark(
     name="transfer-learning-rate",
     title="A pretrained model on a new task, by what is trained and by the learning rate",
     question="At which learning rate does each way of training err least on functions that it has not seen?",
-    contenders={name: validated(way) for name, way in WAYS.items()},
+    contenders={name: validated(method) for name, method in METHODS.items()},
     cases=cases,
     memory=lambda keys: 2.0**32,
     samples=TIMED // 2,

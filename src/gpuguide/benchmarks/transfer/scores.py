@@ -1,4 +1,4 @@
-"""Every way to make a pretrained model do a task, by the number of examples: what comes of it, and what it takes."""
+"""Every method to make a pretrained model do a task, by the number of examples: what comes of it, and what it takes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gpuguide.benchmarks.transfer.check import check_scores
+from gpuguide.benchmarks.transfer.methods import METHODS, TransferMethod
 from gpuguide.benchmarks.transfer.task import (
     answered,
     drawn,
@@ -21,9 +22,8 @@ from gpuguide.benchmarks.transfer.task import (
     scores_of_kinds,
     shortest_of_each,
 )
-from gpuguide.benchmarks.transfer.trained import STEPS, TIMED, Trained, contender
-from gpuguide.benchmarks.transfer.training import BATCH, timed
-from gpuguide.benchmarks.transfer.ways import WAYS, Way
+from gpuguide.benchmarks.transfer.trained import STEPS, TIMED, TrainedContender, contender
+from gpuguide.benchmarks.transfer.training import BATCH, time_calls
 from gpuguide.finetuning.return_types import LENGTH, Encoded
 from gpuguide.hardware.device import Device
 from gpuguide.kernels.graphs import workspace_of_its_own
@@ -63,8 +63,8 @@ def draws(keys: Keys) -> int:
     return DRAWS if int(keys["steps"]) >= STEPS else 1
 
 
-class Scored(Trained):
-    """A way of training, with its scores on functions that nothing saw."""
+class ScoreContender(TrainedContender):
+    """A training method, with its scores on functions that nothing saw."""
 
     def further(self) -> Mapping[str, Metric]:
         """Return scores of all draws, and what the training took."""
@@ -93,7 +93,7 @@ class Scored(Trained):
         }
 
 
-class Asked:
+class Prompted:
     """A contender that trains nothing, and is asked with solved examples before a question, or without."""
 
     def __init__(self, with_solved: bool, keys: Keys, device: str) -> None:
@@ -118,7 +118,7 @@ class Asked:
 
     def sample(self) -> float:
         """Return the seconds of a batch of answers."""
-        return timed(self.answer, self.model.head.weight)
+        return time_calls(self.answer, self.model.head.weight)
 
     def further(self) -> Mapping[str, Metric]:
         """Return the errors of all draws, how many functions get the answer that is given most, and the old loss."""
@@ -133,7 +133,7 @@ class Asked:
             "commonest_answer": records.metric("1", commonest),
             "old_loss": records.metric("nat", [old_loss(self.model, self.name, self.device)]),
             "trained_parameters": records.metric("1", [0.0]),
-            "answer_time": records.metric("s", [timed(self.answer, self.model.head.weight) for _ in range(TIMED)]),
+            "answer_time": records.metric("s", [time_calls(self.answer, self.model.head.weight) for _ in range(TIMED)]),
         }
 
 
@@ -173,21 +173,21 @@ def answering(module: nn.Module, texts: Encoded) -> Callable[[], object]:
 def answer_time(module: nn.Module, texts: Encoded) -> Metric:
     """Return the seconds of a batch of answers, several times."""
     answer = answering(module, texts)
-    return records.metric("s", [timed(answer, texts.tokens) for _ in range(TIMED)])
+    return records.metric("s", [time_calls(answer, texts.tokens) for _ in range(TIMED)])
 
 
 # --- declaration -----------------------------------------------------------------------------------------
 
 
-def scored(way: Way, learning_rate: float, name: str) -> Contender:
-    """Return a way of training as a contender."""
-    trains = contender(lambda keys, device: Scored(way, learning_rate, draws(keys), keys, device))
+def scored(method: TransferMethod, learning_rate: float, name: str) -> Contender:
+    """Return a training method as a contender."""
+    trains = contender(lambda keys, device: ScoreContender(method, learning_rate, draws(keys), keys, device))
     return replace(trains, leaves_out=lambda device, keys: left_out(name, keys))
 
 
 def asked(name: str, *, with_solved: bool) -> Contender:
-    """Return a way that trains nothing as a contender."""
-    answers = contender(partial(Asked, with_solved))
+    """Return a method that trains nothing as a contender."""
+    answers = contender(partial(Prompted, with_solved))
     return replace(answers, leaves_out=lambda device, keys: left_out(name, keys))
 
 
@@ -213,7 +213,7 @@ TRANSFER = Benchmark(
     contenders={
         "zero-shot": asked("zero-shot", with_solved=False),
         "in-context": asked("in-context", with_solved=True),
-        **{name: scored(way, LEARNING_RATES[name], name) for name, way in WAYS.items()},
+        **{name: scored(method, LEARNING_RATES[name], name) for name, method in METHODS.items()},
     },
     cases=cases,
     memory=lambda keys: 2.0**32,

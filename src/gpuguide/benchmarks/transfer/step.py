@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 
 from gpuguide.benchmarks.transfer.check import check_gradients
+from gpuguide.benchmarks.transfer.methods import METHODS, TransferMethod
 from gpuguide.benchmarks.transfer.trained import TIMED, contender
-from gpuguide.benchmarks.transfer.training import BATCH, Examples, Training, timed
-from gpuguide.benchmarks.transfer.ways import WAYS, Way
+from gpuguide.benchmarks.transfer.training import BATCH, Examples, TransferTraining, time_calls
 from gpuguide.finetuning.return_types import KINDS, LENGTH
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
@@ -29,16 +29,16 @@ LEARNING_RATE = 1e-4
 CHECKED = 4
 """Texts whose gradients are checked"""
 MEASURED = {
-    "new-head": replace(WAYS["new-head"], on_features=False),
-    **{name: WAYS[name] for name in ("soft-prompt", "top-quarter", "top-half", "lora", "full")},
+    "new-head": replace(METHODS["new-head"], on_features=False),
+    **{name: METHODS[name] for name in ("soft-prompt", "top-quarter", "top-half", "lora", "full")},
 }
 """Features are computed anew in each step, as they must be where texts or images are varied"""
 
 
 class StepRun:
-    """Steps of one way of training, with random weights and texts."""
+    """Steps of one training method, with random weights and texts."""
 
-    def __init__(self, way: Way, keys: Keys, device: str) -> None:
+    def __init__(self, method: TransferMethod, keys: Keys, device: str) -> None:
         config, seq_len = SHAPES[str(keys["model"])], int(keys["seq_len"])
         with torch.device(device):
             model = GPT2(config)
@@ -46,8 +46,8 @@ class StepRun:
             last = torch.randint(seq_len, (BATCH,))
             wanted = torch.randint(len(KINDS), (BATCH,))
         checked = Examples((tokens[:CHECKED], last[:CHECKED]), wanted[:CHECKED])
-        check_gradients(way.prepare(copy.deepcopy(model)), checked)
-        self.training = Training(way, model, LEARNING_RATE, Examples((tokens, last), wanted))
+        check_gradients(method.prepare(copy.deepcopy(model)), checked)
+        self.training = TransferTraining(method, model, LEARNING_RATE, Examples((tokens, last), wanted))
         self.examples = Examples((tokens, last), wanted)
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ class StepRun:
 
     def sample(self) -> float:
         """Return the seconds of the next step."""
-        return timed(self.training.next_step, self.training.places)
+        return time_calls(self.training.next_step, self.training.places)
 
     def further(self) -> Mapping[str, Metric]:
         """Return the memory, and how many parameters are trained."""
@@ -67,9 +67,9 @@ class StepRun:
         return found
 
 
-def stepping(way: Way) -> Contender:
-    """Return a way of training as a contender."""
-    return contender(lambda keys, device: StepRun(way, keys, device))
+def stepping(method: TransferMethod) -> Contender:
+    """Return a training method as a contender."""
+    return contender(lambda keys, device: StepRun(method, keys, device))
 
 
 def cases(device: Device) -> Sequence[Keys]:
@@ -91,7 +91,7 @@ TRANSFER_STEP = Benchmark(
     name="transfer-step",
     title="A step of training in the shape of GPT-2 small, by what is trained",
     question="What do time and memory of a step depend on: how much is trained, or how deep?",
-    contenders={name: stepping(way) for name, way in MEASURED.items()},
+    contenders={name: stepping(method) for name, method in MEASURED.items()},
     cases=cases,
     memory=bytes_needed,
     samples=TIMED,

@@ -13,7 +13,7 @@ from gpuguide.benchmarks.transfer.training import BATCH, Examples
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import Encoded
 from gpuguide.models.gpt2 import GPT2
-from gpuguide.transfer import NewHead, with_examples
+from gpuguide.transfer import NewHead, prepend_examples
 
 
 @cache
@@ -104,6 +104,6 @@ def shortest_of_each(texts: Encoded, room: int, seed: int) -> list[tuple[list[in
 
 def in_context(examples: Sequence[tuple[list[int], int]], texts: Encoded) -> Encoded:
     """Return questions with the same solved examples before each."""
-    before = torch.tensor(with_examples(examples, []), dtype=torch.int64, device=texts.tokens.device)
+    before = torch.tensor(prepend_examples(examples, []), dtype=torch.int64, device=texts.tokens.device)
     tokens = torch.cat([before.expand(len(texts), -1), texts.tokens], dim=1)
     return Encoded(tokens, texts.last + len(before), texts.kinds, texts.answers)

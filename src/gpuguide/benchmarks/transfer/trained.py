@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 
 from gpuguide.benchmarks.transfer.check import check_gradients
+from gpuguide.benchmarks.transfer.methods import TransferMethod
 from gpuguide.benchmarks.transfer.task import drawn, examples_for, pretrained
-from gpuguide.benchmarks.transfer.training import BATCH, Training, in_tf32, timed
-from gpuguide.benchmarks.transfer.ways import Way
+from gpuguide.benchmarks.transfer.training import BATCH, TransferTraining, time_calls, use_tf32
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Contender, Keys, Work
 from gpuguide.measure.records import Metric
@@ -21,7 +21,7 @@ TIMED = 40
 """Steps, or answers, that are timed one by one"""
 
 
-class Run(Protocol):
+class MethodRun(Protocol):
     """A contender on one case."""
 
     def check(self) -> None:
@@ -34,12 +34,12 @@ class Run(Protocol):
         """Return what else is measured."""
 
 
-class Trained:
-    """A way of training on one case.
+class TrainedContender:
+    """A training method on one case.
 
     Parameters
     ----------
-    way : Way
+    method : TransferMethod
         What is trained.
     learning_rate : float
         At its highest.
@@ -51,16 +51,16 @@ class Trained:
         Where.
     """
 
-    def __init__(self, way: Way, learning_rate: float, draws: int, keys: Keys, device: str) -> None:
-        self.way, self.learning_rate, self.draws = way, learning_rate, draws
+    def __init__(self, method: TransferMethod, learning_rate: float, draws: int, keys: Keys, device: str) -> None:
+        self.method, self.learning_rate, self.draws = method, learning_rate, draws
         self.device, self.name = device, str(keys["model"])
         self.count, self.steps = int(keys["examples"]), int(keys["steps"])
         texts = drawn(self.count, self.name, device, 0)
         model = pretrained(self.name, device)
-        module = way.prepare(copy.deepcopy(model))
+        module = method.prepare(copy.deepcopy(model))
         self.first = examples_for(module, texts)
         check_gradients(module, examples_for(module, texts.chosen(torch.arange(min(BATCH, self.count)))))
-        self.training = Training(way, model, learning_rate, self.first)
+        self.training = TransferTraining(method, model, learning_rate, self.first)
 
     def check(self) -> None:
         """Take the first steps, which are not timed: the gradients were checked before."""
@@ -76,7 +76,7 @@ class Trained:
         """Return the seconds of the next step."""
         if self.training.taken == self.steps:
             self.begin(0)
-        return timed(self.training.next_step, self.training.places)
+        return time_calls(self.training.next_step, self.training.places)
 
     def finished(self) -> Iterator[tuple[int, float]]:
         """Finish every draw, and yield its number and the seconds of the steps that were left."""
@@ -86,13 +86,13 @@ class Trained:
             yield draw, self.training.finish()
 
 
-def contender(run_on: Callable[[Keys, str], Run]) -> Contender:
+def contender(run_on: Callable[[Keys, str], MethodRun]) -> Contender:
     """Return a contender from what sets it up on a case and a device."""
 
     def build(device: Device, keys: Keys) -> Work:
         if device.backend == "fake":
             return Work([lambda: None])
-        run = in_tf32(lambda: run_on(keys, device.torch_device))()
-        return Work([], in_tf32(run.check), sample=in_tf32(run.sample), further=in_tf32(run.further))
+        run = use_tf32(lambda: run_on(keys, device.torch_device))()
+        return Work([], use_tf32(run.check), sample=use_tf32(run.sample), further=use_tf32(run.further))
 
     return Contender(build, libraries=("cublas",))

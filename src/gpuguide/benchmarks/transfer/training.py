@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpuguide.benchmarks.transfer.ways import Groups, Way
+from gpuguide.benchmarks.transfer.methods import Groups, TransferMethod
 from gpuguide.kernels.graphs import workspace_of_its_own
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.transfer import NewHead, train_mode
@@ -51,7 +51,7 @@ class Examples:
     """The place of the right answer among the scores, ``(examples,)``, int64"""
 
 
-class Step:
+class TransferStep:
     """One step of training on chosen examples, the same call every time.
 
     Parameters
@@ -138,12 +138,12 @@ class Step:
                 kept.zero_()
 
 
-class Training:
-    """A way of training, on examples that can be changed, from a start that can be drawn.
+class TransferTraining:
+    """A training method, on examples that can be changed, from a start that can be drawn.
 
     Parameters
     ----------
-    way : Way
+    method : TransferMethod
         What is trained.
     model : GPT2
         The pretrained model, on the device; it is copied.
@@ -153,17 +153,17 @@ class Training:
         As many as there will be.
     """
 
-    def __init__(self, way: Way, model: GPT2, learning_rate: float, examples: Examples) -> None:
-        self.way, self.model = way, model
+    def __init__(self, method: TransferMethod, model: GPT2, learning_rate: float, examples: Examples) -> None:
+        self.method, self.model = method, model
         before = settled_memory(examples.wanted.device)
-        self.module = way.prepare(copy.deepcopy(model))
+        self.module = method.prepare(copy.deepcopy(model))
         train_mode(self.module)
         self.texts = [each.clone() for each in examples.inputs]
         trained, seen, of_features = self.module, self.texts, 0
-        if way.on_features:
+        if method.on_features:
             trained, seen = self.head(self.module), [self.features()]
             of_features = highest_memory(examples.wanted.device)
-        self.step = Step(trained, way.groups(self.module, learning_rate), seen, examples.wanted.clone())
+        self.step = TransferStep(trained, method.groups(self.module, learning_rate), seen, examples.wanted.clone())
         peak = self.step.capture()
         self.peak_memory = None if before is None or peak is None else max(peak, of_features) - before
         self.places = torch.empty(0, BATCH, dtype=torch.int64)
@@ -187,14 +187,14 @@ class Training:
             mine.copy_(given)
         train_mode(self.module)  # whoever asked for answers in between has put it into use
         torch.manual_seed(seed)
-        start = self.way.prepare(copy.deepcopy(self.model))
-        self.step.begin_with(self.head(start) if self.way.on_features else start)
+        start = self.method.prepare(copy.deepcopy(self.model))
+        self.step.begin_with(self.head(start) if self.method.on_features else start)
         self.places = order(len(examples.wanted), steps, seed).to(examples.wanted.device)
         self.taken = 0
 
     def next_step(self) -> None:
         """Take the next step. Features are computed once, before the first."""
-        if self.way.on_features and self.taken == 0:
+        if self.method.on_features and self.taken == 0:
             self.step.inputs[0].copy_(self.features())
         self.step(self.places[self.taken], share_of_learning_rate(self.taken, len(self.places)))
         self.taken += 1
@@ -209,7 +209,7 @@ class Training:
         return time.perf_counter() - begun
 
 
-def in_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
+def use_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
     """Return a call whose products of matrices are computed in TF32 where a GPU can, as most trainings in fp32 are.
 
     The setting is the older of PyTorch's two, which its compiler understands in every version.
@@ -247,7 +247,7 @@ def synchronize(tensor: torch.Tensor) -> None:
         torch.cuda.synchronize()
 
 
-def timed(call: Callable[[], object], on: torch.Tensor) -> float:
+def time_calls(call: Callable[[], object], on: torch.Tensor) -> float:
     """Return the seconds of a call, until a GPU has done it."""
     synchronize(on)
     start = time.perf_counter_ns()

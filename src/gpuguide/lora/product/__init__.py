@@ -1,8 +1,8 @@
-"""The product of a frozen matrix with a thin one added to it.
+"""The matmul of a frozen matrix with a low-rank update.
 
 * :mod:`~gpuguide.lora.product.autograd`: plainly, and as one step of autograd.
-* :mod:`~gpuguide.lora.product.thin`: the products with a thin matrix that it is made of, also as operators of PyTorch.
-* :mod:`~gpuguide.lora.product.thin_kernels`: what these start on a GPU, in Triton.
+* :mod:`~gpuguide.lora.product.skinny_gemm`: its skinny GEMMs, also as operators of PyTorch.
+* :mod:`~gpuguide.lora.product.skinny_gemm_kernels`: their Triton kernels.
 """
 
 from gpuguide.lora.product.autograd import Frozen, Spans, plain_product, product, whole_up

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from gpuguide.costs import roofline
 from gpuguide.lora.packed import Packed, PackedMatrix, Parts, kind_of, parts_of, unpack
-from gpuguide.lora.product import thin
+from gpuguide.lora.product import skinny_gemm
 
 Frozen = torch.Tensor | Packed | PackedMatrix
 """A matrix that is not trained: ``(out, in)``, or packed"""
@@ -140,7 +140,7 @@ class _Product(torch.autograd.Function):
         """Multiply, and keep what the gradients need."""
         rows = _as_rows(x)
         read = rows if dropped is None else _as_rows(dropped)
-        hidden = thin.narrow(read, down.t(), scale)
+        hidden = skinny_gemm.skinny_matmul(read, down.t(), scale)
         ctx.save_for_backward(read, hidden, down, up, *parts)
         ctx.scale, ctx.spans, ctx.kind, ctx.dropping, ctx.shape = scale, spans, kind, dropped is not None, x.shape
         matrix = _matrix(parts, kind, x.dtype)
@@ -157,16 +157,16 @@ class _Product(torch.autograd.Function):
         read, hidden, down, up, *parts = ctx.saved_tensors
         rows = _as_rows(gradient)
         whole = up if ctx.spans is None else whole_up(up, ctx.spans, rows.shape[1])
-        through_up = thin.narrow(rows, whole, ctx.scale)  # for the gradient of A and for that of the input
-        of_down = of_up = of_x = of_dropped = None
+        through_up = skinny_gemm.skinny_matmul(rows, whole, ctx.scale)  # for the gradients of A and of the input
+        of_down = up_gradient = of_x = of_dropped = None
         if ctx.needs_input_grad[3] and ctx.needs_input_grad[4]:
-            of_up, of_down = thin.gradients(rows, hidden, read, through_up)
+            up_gradient, of_down = skinny_gemm.factor_gradients(rows, hidden, read, through_up)
         elif ctx.needs_input_grad[3]:
             of_down = through_up.t() @ read
         elif ctx.needs_input_grad[4]:
-            of_up = rows.t() @ hidden
-        if of_up is not None and ctx.spans is not None:
-            of_up = _of_spans(of_up, ctx.spans, up.shape[1])
+            up_gradient = rows.t() @ hidden
+        if up_gradient is not None and ctx.spans is not None:
+            up_gradient = _of_spans(up_gradient, ctx.spans, up.shape[1])
         if ctx.needs_input_grad[0]:
             matrix = _matrix_again(parts, ctx.kind, rows.dtype)
             if ctx.dropping:
@@ -178,7 +178,7 @@ class _Product(torch.autograd.Function):
             of_x = of_x.view(ctx.shape)
         if ctx.dropping and ctx.needs_input_grad[1]:
             of_dropped = (through_up @ down).view(ctx.shape)
-        return of_x, of_dropped, None, of_down, of_up, None, None, None, *(None for _ in parts)
+        return of_x, of_dropped, None, of_down, up_gradient, None, None, None, *(None for _ in parts)
 
 
 def _as_rows(x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""A plain trainer: the whole recipe of the models that come with the library.
+"""A plain trainer: the whole recipe of the packaged models.
 
-Run it with ``gpuguide models train``. One process, one device, one loop; what is drawn in a step depends on the seed
-and the step alone, so a run that was stopped goes on as if it had not been.
+Run it with ``gpuguide models train``. One process, one device, one loop; random numbers of a step depend on the seed
+and the step alone, so a resumed run continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from gpuguide.hardware.processor import processor_name
 from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoint
 from gpuguide.models.evaluation import Evaluation, evaluate
 from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.pretraining_state import STATE, PretrainingState
 from gpuguide.models.tokenizer import Tokenizer
-from gpuguide.models.training_state import STATE, State
+from gpuguide.training.batches import step_seed
 
 RECORD = "training.json"
 VOCAB_SIZE = 2048
 CONTEXT = 512
 FIRST_REPORT = 3
-"""Steps until it is said how long all of them take"""
+"""Number of steps before the first report, which estimates the time left"""
 REPORT_SECONDS = 30
+"""Seconds between two reports"""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides a training, the corpus aside."""
+    """Everything that decides a training, apart from the corpus."""
 
     config: Config
     steps: int
     batch: int = 64
-    """Sequences a step, each of the model's context"""
+    """Sequences per step, each as long as the model's context"""
     learning_rate: float = 1e-3
-    """At its highest, after ``warm_up`` steps; it falls to a tenth along a cosine"""
+    """Peak learning rate, reached after ``warm_up`` steps; it then decays to a tenth along a cosine"""
     warm_up: int = 200
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
@@ -55,13 +57,13 @@ class Recipe:
     """Largest norm of all gradients together"""
     seed: int = 0
     teacher: str | None = None
-    """A model whose probabilities are to be learnt, in place of which token came next (distillation): one that was
-    trained into a folder beside this one's, or else the packaged one"""
+    """Model whose probabilities are the targets instead of the next tokens (distillation): one that was trained into a
+    sibling folder, or else the packaged one"""
     teacher_temperature: float = 1.0
-    """At which its probabilities are taken: below 1 the likely tokens weigh more, on which greedy drafts depend"""
+    """Temperature of the teacher's probabilities; below 1 likely tokens weigh more, which helps greedy drafts"""
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a step: a line up, then half a cosine down to a tenth."""
+        """Return the learning rate of a step: linear warm-up, then cosine decay to a tenth."""
         if step < self.warm_up:
             return self.learning_rate * (step + 1) / self.warm_up
         done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)
@@ -89,8 +91,8 @@ small vocabulary: each lowered the loss on texts that were not trained on."""
 
 
 @dataclass
-class Progress:
-    """Where a training is, for whoever shows it."""
+class PretrainingProgress:
+    """Progress of a training."""
 
     step: int
     steps: int
@@ -122,7 +124,7 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def prepare(sources: list[corpus.Source], vocab_size: int = VOCAB_SIZE) -> Corpus:
+def prepare(sources: list[corpus.CorpusFile], vocab_size: int = VOCAB_SIZE) -> Corpus:
     """Split the corpus, learn the tokenizer from what is trained on, and turn both parts into tokens."""
     training, validation = corpus.split(sources)
     tokenizer = Tokenizer.train((source.text for source in training), vocab_size)
@@ -136,7 +138,7 @@ def prepare(sources: list[corpus.Source], vocab_size: int = VOCAB_SIZE) -> Corpu
     return Corpus(tokenizer, _stream(tokenizer, training), _stream(tokenizer, validation), description)
 
 
-def _stream(tokenizer: Tokenizer, sources: list[corpus.Source]) -> torch.Tensor:
+def _stream(tokenizer: Tokenizer, sources: list[corpus.CorpusFile]) -> torch.Tensor:
     tokens: list[int] = []
     for source in sources:
         tokens += [tokenizer.end_of_text, *tokenizer.encode(source.text)]
@@ -149,34 +151,34 @@ def train(
     data: Corpus,
     folder: Path,
     device: torch.device,
-    report: Callable[[Progress], None],
+    report: Callable[[PretrainingProgress], None],
     *,
     every: int = 100,
     commit: str | None = None,
 ) -> Evaluation:
-    """Train a model, or go on with a training that was stopped, and write its checkpoint and record.
+    """Train a model, resuming from a saved state if one exists, and write its checkpoint and record.
 
     Parameters
     ----------
     name : str
-        What the record calls the model.
+        Name of the model in the record.
     recipe, data
-        What to train on what.
+        Settings, and the corpus.
     folder : Path
-        Where the checkpoint goes; until it is finished, the state of the training.
+        Folder of the checkpoint; until it is finished, of the saved state.
     device : torch.device
-        On CUDA in bf16 autocast, elsewhere in fp32.
+        Device to train on: CUDA in bf16 autocast, others in fp32.
     report : callable
-        Called when the state has been measured or much time has passed; the state is saved then, too.
+        Called after an evaluation, or when :data:`REPORT_SECONDS` have passed; the state is saved then, too.
     every : int
-        Steps between two measurements of the losses that the record keeps.
+        Steps between two evaluations, whose losses the record keeps.
     commit : str, optional
-        The code's commit, for the record.
+        Commit of the code, for the record.
 
     Returns
     -------
     Evaluation
-        Of the finished model, as it was written, on the held-out text.
+        Evaluation of the finished model, as it was written, on the held-out text.
 
     Raises
     ------
@@ -193,8 +195,10 @@ def train(
     model = GPT2(recipe.config).to(device)
     teacher = None if recipe.teacher is None else _teacher(recipe.teacher, folder.parent, data, device)
     optimizer = _optimizer(model, recipe)
-    state = State(folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description})
-    state.note_surroundings(_surroundings(device, commit))
+    state = PretrainingState(
+        folder / STATE, model, optimizer, {"recipe": dataclasses.asdict(recipe), "corpus": data.description}
+    )
+    state.note_environment(_environment(device, commit))
     stream = data.training.to(device)
     validation = _validation_windows(data.validation, context).to(device)
     begun = shown = time.perf_counter()
@@ -217,7 +221,9 @@ def train(
                 state.losses.append((state.step, training_loss, _validation_loss(model, validation)))
                 state.recent.clear()
             left = (recipe.steps - state.step) / a_second
-            report(Progress(state.step, recipe.steps, training_loss, a_second * recipe.batch * context, left))
+            report(
+                PretrainingProgress(state.step, recipe.steps, training_loss, a_second * recipe.batch * context, left)
+            )
             state.save(time.perf_counter() - begun)
             shown = time.perf_counter()
     except KeyboardInterrupt:
@@ -236,7 +242,7 @@ def _optimizer(model: GPT2, recipe: Recipe) -> torch.optim.AdamW:
 
 
 def _teacher(name: str, folder: Path, data: Corpus, device: torch.device) -> nn.Module:
-    """Return the model that a smaller one learns from; its tokens must be those of the corpus."""
+    """Return the teacher of a smaller model; its tokenizer must be that of the corpus."""
     beside = folder / name
     loaded = models.load(beside if (beside / checkpoint_files.WEIGHTS).exists() else name)
     if _vocabulary(loaded.tokenizer) != _vocabulary(data.tokenizer):
@@ -260,11 +266,11 @@ def _step(
     step: int,
 ) -> torch.Tensor:
     """Take one step, and return its loss without waiting for the device."""
-    torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout
+    torch.manual_seed(step_seed(recipe.seed, step))  # dropout
     model.train()
     for group in optimizer.param_groups:
         group["lr"] = recipe.learning_rate_at(step)
-    windows = _drawn_windows(stream, recipe, step)
+    windows = _random_windows(stream, recipe, step)
     loss = _loss(model, windows) if teacher is None else _loss_to_teacher(model, teacher, windows, recipe)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
@@ -273,9 +279,9 @@ def _step(
     return loss.detach()
 
 
-def _drawn_windows(stream: torch.Tensor, recipe: Recipe, step: int) -> torch.Tensor:
-    """Return the step's sequences, ``(batch, context + 1)``, from anywhere in the stream."""
-    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+def _random_windows(stream: torch.Tensor, recipe: Recipe, step: int) -> torch.Tensor:
+    """Return the sequences of a step, ``(batch, context + 1)``, from random places of the stream."""
+    generator = torch.Generator().manual_seed(step_seed(recipe.seed, step))
     context = recipe.config.context
     starts = torch.randint(len(stream) - context, (recipe.batch, 1), generator=generator)
     return stream[starts.to(stream.device) + torch.arange(context + 1, device=stream.device)]
@@ -310,8 +316,8 @@ def _validation_loss(model: GPT2, windows: torch.Tensor) -> float:
     return float(torch.stack([_loss(model, part) for part in windows.split(16)]).mean())
 
 
-def _surroundings(device: torch.device, commit: str | None) -> dict[str, str | None]:
-    """Return on what and with what a model is trained."""
+def _environment(device: torch.device, commit: str | None) -> dict[str, str | None]:
+    """Return the device and the versions that train a model."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         "torch": torch.__version__,
@@ -320,10 +326,13 @@ def _surroundings(device: torch.device, commit: str | None) -> dict[str, str | N
     }
 
 
-def _finish(name: str, recipe: Recipe, data: Corpus, folder: Path, state: State, seconds: float) -> Evaluation:
-    """Write the checkpoint and what is to be known of it, and remove the state.
+def _finish(
+    name: str, recipe: Recipe, data: Corpus, folder: Path, state: PretrainingState, seconds: float
+) -> Evaluation:
+    """Write the checkpoint and its record, and remove the saved state.
 
-    The record is written last, and an earlier one removed first: where there is one, it is that of the weights.
+    The record is written last, and an earlier one removed first, so that a record always describes the weights next to
+    it.
     """
     (folder / RECORD).unlink(missing_ok=True)
     gpt2_checkpoint.write(folder, state.model, data.tokenizer)
@@ -341,12 +350,12 @@ def _finish(name: str, recipe: Recipe, data: Corpus, folder: Path, state: State,
         ],
         "held_out": {**dataclasses.asdict(result), "sha256": _sha256(corpus.HELD_OUT)},
         "sha256": {path.name: _sha256(path) for path in _files(folder)},
-        **state.surroundings[-1],
+        **state.environments[-1],
         "seconds": state.seconds + seconds,
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    if state.surroundings[:-1]:
-        record["before"] = state.surroundings[:-1]
+    if state.environments[:-1]:
+        record["before"] = state.environments[:-1]
     beside = folder / f"{RECORD}.writing"
     checkpoint_files.write_json(beside, record)
     os.replace(beside, folder / RECORD)

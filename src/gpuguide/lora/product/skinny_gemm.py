@@ -1,10 +1,10 @@
-"""Products of a large matrix and a thin one: plainly, and as operators for which a GPU has kernels of ours.
+"""Skinny GEMMs: a large matrix times a low-rank one, in plain PyTorch and as operators with Triton kernels.
 
-An adapter of rank r needs four of them a layer. Each reads a large matrix once, and does r multiplications and
-additions with each of its numbers: too few to keep a GPU busy, so that its memory decides how long they take. A library
-made for large products starts a kernel more for the scale, and one more where it divides a sum among programs.
+An adapter of rank r needs four of them per layer. Each reads a large matrix once and does r multiply-adds with each of
+its numbers, so they are memory-bound. A library made for large matmuls launches another kernel for the scale, and one
+more where it splits a sum among programs.
 
-A second derivative does not go through the operators; :func:`plain_narrow` and :func:`plain_gradients` have one.
+The operators have no second derivative; :func:`plain_skinny_matmul` and :func:`plain_factor_gradients` have one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gpuguide import kernels
 from gpuguide.costs import roofline
 
 HIGHEST_RANK = 128
-"""Above it a product is no longer thin, and what a program needs finds no room on a multiprocessor"""
+"""Highest rank of the kernels: above it the tiles of a program do not fit on a multiprocessor"""
 FORMATS = (torch.bfloat16, torch.float16)
-"""For others the tensor cores are slow, or round"""
+"""Formats of the kernels; for others tensor cores are slow, or round"""
 
 
-def plain_narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
+def plain_skinny_matmul(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
     """Return ``scale * wide @ thin``.
 
     Parameters
@@ -33,7 +33,7 @@ def plain_narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.
     thin : torch.Tensor
         ``(inner, rank)``, in the format of ``wide``.
     scale : float
-        What the product is multiplied by.
+        Factor of the product.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def plain_narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.
     return (wide @ thin) * scale
 
 
-def plain_gradients(
+def plain_factor_gradients(
     rows: torch.Tensor, hidden: torch.Tensor, read: torch.Tensor, through_up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of B and of A.
@@ -51,13 +51,13 @@ def plain_gradients(
     Parameters
     ----------
     rows : torch.Tensor
-        The gradient of the layer's output, ``(tokens, out)``.
+        Gradient of the layer's output, ``(tokens, out)``.
     hidden : torch.Tensor
-        What came out of A, ``(tokens, rank)``, times the adapter's scale.
+        Output of A, ``(tokens, rank)``, times the adapter's scale.
     read : torch.Tensor
-        What A has read, ``(tokens, in)``.
+        Input of A, ``(tokens, in)``.
     through_up : torch.Tensor
-        What comes back through B, ``(tokens, rank)``, times the adapter's scale.
+        Gradient of the output of A, ``(tokens, rank)``, times the adapter's scale.
 
     Returns
     -------
@@ -67,22 +67,26 @@ def plain_gradients(
     return rows.t() @ hidden, through_up.t() @ read
 
 
-def narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return what :func:`plain_narrow` does, rounded once, by one kernel on a GPU."""
-    return narrow_operator(wide, thin, scale) if is_thin(wide, thin) else plain_narrow(wide, thin, scale)
+def skinny_matmul(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return ``scale * wide @ thin`` as :func:`plain_skinny_matmul`, rounded once, by one kernel on a GPU."""
+    return (
+        skinny_matmul_operator(wide, thin, scale) if is_skinny(wide, thin) else plain_skinny_matmul(wide, thin, scale)
+    )
 
 
-def gradients(
+def factor_gradients(
     rows: torch.Tensor, hidden: torch.Tensor, read: torch.Tensor, through_up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what :func:`plain_gradients` does, by two kernels on a GPU. The same inputs give the same bits."""
-    compute = gradients_operator if is_thin(rows, hidden) and is_thin(read, through_up) else plain_gradients
+    """Return the gradients of B and of A by two kernels on a GPU. The same inputs give the same bits."""
+    compute = (
+        factor_gradients_operator if is_skinny(rows, hidden) and is_skinny(read, through_up) else plain_factor_gradients
+    )
     found: tuple[torch.Tensor, torch.Tensor] = compute(rows, hidden, read, through_up)
     return found
 
 
-def is_thin(wide: torch.Tensor, thin: torch.Tensor) -> bool:
-    """Return whether the operators are asked. A compiler finds that out as well: it depends on no contents."""
+def is_skinny(wide: torch.Tensor, thin: torch.Tensor) -> bool:
+    """Return whether the operators support these matrices. It depends on no values, so a compiler can decide it too."""
     return wide.is_cuda and thin.shape[1] <= HIGHEST_RANK and wide.dtype in FORMATS and thin.dtype == wide.dtype
 
 
@@ -90,44 +94,44 @@ def is_thin(wide: torch.Tensor, thin: torch.Tensor) -> bool:
 
 
 @torch.library.custom_op("gpuguide::narrow", mutates_args=())
-def narrow_operator(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
+def skinny_matmul_operator(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
     """Return ``scale * wide @ thin``, ``(rows, rank)``."""
     if not kernels.supports_triton(wide):
-        return plain_narrow(wide, thin, scale)
-    from gpuguide.lora.product import thin_kernels
+        return plain_skinny_matmul(wide, thin, scale)
+    from gpuguide.lora.product import skinny_gemm_kernels
 
     with torch.cuda.device_of(wide):
-        return thin_kernels.narrow(wide, thin, scale)
+        return skinny_gemm_kernels.skinny_matmul(wide, thin, scale)
 
 
-@narrow_operator.register_fake
-def _narrow_shape(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
+@skinny_matmul_operator.register_fake
+def _skinny_matmul_shape(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
     return wide.new_empty(wide.shape[0], thin.shape[1])
 
 
 @torch.library.custom_op("gpuguide::thin_gradients", mutates_args=())
-def gradients_operator(
+def factor_gradients_operator(
     rows: torch.Tensor, hidden: torch.Tensor, read: torch.Tensor, through_up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``rows.t() @ hidden`` and ``through_up.t() @ read``."""
     if not (kernels.supports_triton(rows) and kernels.supports_triton(read)):
-        return plain_gradients(rows, hidden, read, through_up)
-    from gpuguide.lora.product import thin_kernels
+        return plain_factor_gradients(rows, hidden, read, through_up)
+    from gpuguide.lora.product import skinny_gemm_kernels
 
     with torch.cuda.device_of(rows):
-        return thin_kernels.sums_over_rows(rows, hidden, read, through_up)
+        return skinny_gemm_kernels.reduce_rows(rows, hidden, read, through_up)
 
 
-@gradients_operator.register_fake
+@factor_gradients_operator.register_fake
 def _gradient_shapes(
     rows: torch.Tensor, hidden: torch.Tensor, read: torch.Tensor, through_up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    of_up = rows.new_empty(rows.shape[1], hidden.shape[1])
-    return of_up, read.new_empty(through_up.shape[1], read.shape[1])
+    up_gradient = rows.new_empty(rows.shape[1], hidden.shape[1])
+    return up_gradient, read.new_empty(through_up.shape[1], read.shape[1])
 
 
 @register_flop_formula(torch.ops.gpuguide.narrow)
-def _narrow_flops(wide: torch.Size, thin: torch.Size, *scale: Any, out_shape: Any = None) -> int:
+def _skinny_matmul_flops(wide: torch.Size, thin: torch.Size, *scale: Any, out_shape: Any = None) -> int:
     return roofline.matmul_flops(wide[0], wide[1], thin[1])
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gpuguide import lora
+from gpuguide import lora, training
 from gpuguide.interconnect.processes import Member
 
-PLAN = lora.Plan(steps=12, batch=3, learning_rate=1e-2, every=2)
-LONG = lora.Plan(steps=400, batch=3, learning_rate=1e-3, every=3, keep_best=True)
+CONFIG = training.TrainingConfig(steps=12, batch=3, learning_rate=1e-2, eval_every=2)
+LONG = training.TrainingConfig(steps=400, batch=3, learning_rate=1e-3, eval_every=3, keep_best=True)
 
 
 def model() -> nn.Module:
@@ -42,12 +42,12 @@ def without_dropout() -> nn.Module:
     return made
 
 
-def run_on_rank(member: Member, folder: str) -> tuple[lora.Result, list[float], bool]:
+def run_on_rank(member: Member, folder: str) -> tuple[training.TrainingResult, list[float], bool]:
     """Train in one of several processes: what came of it, the weights, and whether this process saw its state go."""
     trained = without_dropout()
     if member.rank:  # what another process drew is not used
         nn.init.ones_(lora.adapted_layers(trained)["1"].adapter("default").down)
-    result = lora.finetune(trained, data(7, 1), data(3, 2), PLAN, Path(folder))
+    result = training.finetune(trained, data(7, 1), data(3, 2), CONFIG, Path(folder))
     weights = [float(each.detach().sum()) for each in trained.parameters() if each.requires_grad]
     return result, weights, (Path(folder) / "unfinished.pt").exists()
 
@@ -55,8 +55,8 @@ def run_on_rank(member: Member, folder: str) -> tuple[lora.Result, list[float], 
 def slow_run(folder: Path) -> None:
     """Train, slowly enough to be killed on the way, and leave the losses behind."""
     torch.set_num_threads(1)
-    result = lora.finetune(model(), data(7, 1), data(3, 2), LONG, folder, lambda progress: time.sleep(0.002))
-    (folder / "losses").write_text(repr((result.losses, result.held_out)))
+    result = training.finetune(model(), data(7, 1), data(3, 2), LONG, folder, lambda progress: time.sleep(0.002))
+    (folder / "losses").write_text(repr((result.losses, result.eval_losses)))
 
 
 if __name__ == "__main__":  # fork at each line that is read, and say the child's number

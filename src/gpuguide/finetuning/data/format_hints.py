@@ -1,6 +1,6 @@
-"""What data are that cannot be read as they are, and what to do about it: sentences for messages.
+"""Hints for error messages: the format that unreadable data has, and how to convert it.
 
-Nothing here decides what is read.
+Nothing here decides which files are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMS: dict[tuple[str, ...], str] = {
     ("input", "output"): f"Pairs of input and output are not read. {AS_MESSAGES}",
     ("content",): 'If that is the text, name it text: {"text": "..."}.',
 }
-"""Known forms of samples by the fields that tell them"""
+"""Known forms of samples by their characteristic fields"""
 ENDINGS: dict[str, str] = {
     **dict.fromkeys((".csv", ".tsv", ".tab"), f"is a table, no text. {AS_LINES}"),
     **dict.fromkeys((".xls", ".xlsx", ".ods"), f"is a spreadsheet, no text. {AS_LINES}"),
@@ -38,26 +38,26 @@ ENDINGS: dict[str, str] = {
     **dict.fromkeys((".doc", ".docx", ".odt", ".pdf", ".epub"), "is a document. Export its text first"),
     **dict.fromkeys((".arrow", ".feather"), "is an Arrow file, no text. Write it as Parquet or as JSON Lines"),
 }
-"""Ends of the names of files that are no texts, although some could be read as one"""
+"""File extensions of formats that are no text, although some could be read as one"""
 
 
 def form_hint(fields: Collection[str]) -> str:
-    """Return a sentence, with a space before it, on samples with such fields; nothing if the form is unknown.
+    """Return a hint on samples with these fields, with a space before it; an empty string if the form is unknown.
 
     >>> form_hint(["question", "answer"])[:40]
     ' Pairs of question and answer are not re'
     """
-    found = next((said for names, said in FORMS.items() if set(names) <= set(fields)), "")
-    return found and f" {found}"
+    hint = next((hint for names, hint in FORMS.items() if set(names) <= set(fields)), "")
+    return hint and f" {hint}"
 
 
 def message_hint(fields: Collection[str]) -> str:
-    """Return the same for the messages of a conversation."""
+    """Return a hint on messages with these fields, as :func:`form_hint` does on samples."""
     return f" {SHAREGPT}" if {"from", "value"} <= set(fields) else ""
 
 
 def line_hint(line: str) -> str:
-    """Return a sentence on a line that is no JSON: what it may be, and what to do."""
+    """Return a hint on a line that is no JSON: the probable cause and its remedy."""
     begins = line.lstrip()[:1]
     if line.rstrip().endswith("},"):
         return " A comma follows the object; in JSON Lines there is none."

@@ -15,7 +15,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpuguide.lora.product import Spans, plain_product, product, thin
+from gpuguide.lora.product import Spans, plain_product, product, skinny_gemm
 
 ERRORS = {torch.float32: 2e-6, torch.float16: 5e-4}
 """Of a result, as a ratio of norms: half of the distance between numbers of the format, or a little more. The
@@ -35,23 +35,23 @@ def drawn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
 
 
 def narrow_is_right(rank: int) -> None:
-    from gpuguide.lora.product import thin_kernels
-    from gpuguide.lora.product.thin_kernels import Tile
+    from gpuguide.lora.product import skinny_gemm_kernels
+    from gpuguide.lora.product.skinny_gemm_kernels import Tile
 
     for dtype, (rows, inner) in pairs(ERRORS, ((1, 1), (70, 200), (33, 768))):
         wide, factor = drawn(rows, inner + 5, dtype=dtype)[:, :inner], drawn(inner, rank, dtype=dtype, seed=1)
         wanted = -0.7 * (wide.double() @ factor.double())
         for given in (factor, factor.t().contiguous().t(), factor.repeat_interleave(2, 1)[:, ::2]):
             for tile in (None, Tile(64, 128), Tile(32, 64)):
-                found = thin_kernels.narrow(wide, given, -0.7, tile)
+                found = skinny_gemm_kernels.skinny_matmul(wide, given, -0.7, tile)
                 assert found.is_contiguous()
                 assert found.dtype == dtype
                 assert error(found, wanted) < ERRORS[dtype], (dtype, rows, inner, tile)
 
 
 def sums_are_right(rank: int) -> None:
-    from gpuguide.lora.product import thin_kernels
-    from gpuguide.lora.product.thin_kernels import Tile
+    from gpuguide.lora.product import skinny_gemm_kernels
+    from gpuguide.lora.product.skinny_gemm_kernels import Tile
 
     for dtype, (rows, columns, others) in pairs(ERRORS, ((1, 1, 3), (300, 200, 65), (520, 96, 256))):
         wide = drawn(rows, columns + 3, dtype=dtype)[:, :columns]
@@ -59,7 +59,7 @@ def sums_are_right(rank: int) -> None:
         factor, other_factor = drawn(rows, rank, dtype=dtype, seed=2), drawn(rank, rows, dtype=dtype, seed=3).t()
         wanted = wide.double().t() @ factor.double(), other_factor.double().t() @ other.double()
         for tile in (None, Tile(32, 64, programs=9), Tile(16, 128, programs=1)):
-            found = thin_kernels.sums_over_rows(wide, factor, other, other_factor, tile)
+            found = skinny_gemm_kernels.reduce_rows(wide, factor, other, other_factor, tile)
             for one, right in zip(found, wanted, strict=True):
                 assert one.is_contiguous()
                 assert one.shape == right.shape
@@ -84,20 +84,26 @@ def test_tiles_fit_a_hopper_gpu_and_are_read_in_wide_loads() -> None:
 
 def compiled_for_hopper() -> None:
     """Shared memory holds the tiles, all loads of a loop are of 16 bytes, and large tiles go to the tensor cores."""
-    from gpuguide.lora.product import thin_kernels
+    from gpuguide.lora.product import skinny_gemm_kernels
 
     for rank in (8, 16, 24, 64, 128):
         for rows, inner_last in pairs((8192, 4096, 512), (True, False)):
-            tile = thin_kernels.tile_for_narrow(rows, rank, 132)
-            built = compiled(thin_kernels.narrow_kernel, rank, tile, INNER_LAST=inner_last)
+            tile = skinny_gemm_kernels.skinny_matmul_tile(rows, rank, 132)
+            built = compiled(skinny_gemm_kernels.skinny_matmul_kernel, rank, tile, INNER_LAST=inner_last)
             check(built, tile.rows >= 64, (rank, tile, inner_last))
         for columns in (4096, 132 * 128 + 1):
-            tile = thin_kernels.tile_for_sums(rank, columns, 132)
-            check(compiled(thin_kernels.sums_kernel, rank, tile), True, (rank, columns))
+            tile = skinny_gemm_kernels.reduction_tile(rank, columns, 132)
+            check(compiled(skinny_gemm_kernels.partial_sums_kernel, rank, tile), True, (rank, columns))
         for one in ("rows", "columns", "other_columns", "row_stride", "other_row_stride"):
-            compiled(thin_kernels.sums_kernel, rank, tile, **{one: 1})
+            compiled(skinny_gemm_kernels.partial_sums_kernel, rank, tile, **{one: 1})
     for one in ("rows", "inner", "row_stride"):
-        compiled(thin_kernels.narrow_kernel, 16, thin_kernels.tile_for_narrow(1, 16, 132), INNER_LAST=True, **{one: 1})
+        compiled(
+            skinny_gemm_kernels.skinny_matmul_kernel,
+            16,
+            skinny_gemm_kernels.skinny_matmul_tile(1, 16, 132),
+            INNER_LAST=True,
+            **{one: 1},
+        )
 
 
 def check(built: Any, large: bool, case: object) -> None:
@@ -118,9 +124,15 @@ def compiled(kernel: Any, rank: int, tile: Any, **more: int) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from gpuguide.lora.product import thin_kernels
+    from gpuguide.lora.product import skinny_gemm_kernels
 
-    constants = {"RANK": rank, "ROWS": tile.rows, "COLUMNS": tile.columns, "WIDTH": thin_kernels.width(rank), **more}
+    constants = {
+        "RANK": rank,
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "WIDTH": skinny_gemm_kernels.width(rank),
+        **more,
+    }
     matrices = ("wide", "thin", "out", "other_wide", "other_thin")
     types = dict.fromkeys(matrices, "*bf16") | {"sums": "*fp32", "scale": "fp32"}
     names = kernel.arg_names
@@ -144,11 +156,11 @@ def operands(dtype: torch.dtype = torch.float64, device: str = "cpu", rank: int 
 
 def test_operators_are_what_pytorch_expects_of_them() -> None:
     rows, hidden, read, through_up = operands()
-    torch.library.opcheck(thin.narrow_operator, (read, drawn(3, 16, dtype=read.dtype).t(), 0.7))
-    torch.library.opcheck(thin.gradients_operator, (rows, hidden, read, through_up))
+    torch.library.opcheck(skinny_gemm.skinny_matmul_operator, (read, drawn(3, 16, dtype=read.dtype).t(), 0.7))
+    torch.library.opcheck(skinny_gemm.factor_gradients_operator, (rows, hidden, read, through_up))
     with FlopCounterMode(display=False) as counter:
-        thin.narrow_operator(read, drawn(16, 3, dtype=read.dtype), 1.0)
-        thin.gradients_operator(rows, hidden, read, through_up)
+        skinny_gemm.skinny_matmul_operator(read, drawn(16, 3, dtype=read.dtype), 1.0)
+        skinny_gemm.factor_gradients_operator(rows, hidden, read, through_up)
     assert counter.get_total_flops() == 2 * 40 * 3 * (16 + 24 + 16)
 
 
@@ -157,7 +169,7 @@ def test_operators_are_what_pytorch_expects_of_them() -> None:
 def test_a_compiler_takes_the_operators(monkeypatch: pytest.MonkeyPatch, spans: Spans | None, dropping: bool) -> None:
     """They are in both graphs, as they would be on a GPU, and the gradients are those of the plain product."""
     torch.compiler.reset()
-    monkeypatch.setattr(thin, "is_thin", lambda wide, thin: True)
+    monkeypatch.setattr(skinny_gemm, "is_thin", lambda wide, thin: True)
     graphs: list[str] = []
     x, dropped = (drawn(2, 3, 5, dtype=torch.float64, seed=seed).requires_grad_() for seed in range(2))
     weight, down = drawn(11, 5, dtype=torch.float64), drawn(4, 5, dtype=torch.float64, seed=3).requires_grad_()
@@ -216,9 +228,9 @@ def test_kernels_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
             read, up = drawn(rows, reads, dtype=dtype, seed=3).cuda(), drawn(writes, rank, dtype=dtype, seed=4).cuda()
             down = drawn(rank, reads, dtype=dtype, seed=5).cuda()
             found = (
-                thin.narrow(of_layer, up, 0.5),
-                thin.narrow(read, down.t(), 0.5),
-                *thin.gradients(of_layer, hidden, read, through_up),
+                skinny_gemm.skinny_matmul(of_layer, up, 0.5),
+                skinny_gemm.skinny_matmul(read, down.t(), 0.5),
+                *skinny_gemm.factor_gradients(of_layer, hidden, read, through_up),
             )
             wide = [each.double() for each in (of_layer, up, read, down, hidden, through_up)]
             wanted = (
@@ -229,7 +241,10 @@ def test_kernels_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
             )
             errors = [error(one, right) for one, right in zip(found, wanted, strict=True)]
             assert max(errors) < (2 if rows == 1 else 1) * nearest, (rows, reads, writes, errors)
-            again = thin.narrow(of_layer, up, 0.5), *thin.gradients(of_layer, hidden, read, through_up)
+            again = (
+                skinny_gemm.skinny_matmul(of_layer, up, 0.5),
+                *skinny_gemm.factor_gradients(of_layer, hidden, read, through_up),
+            )
             assert all(torch.equal(one, found[place]) for one, place in zip(again, (0, 2, 3), strict=True))
 
 

@@ -13,9 +13,10 @@ import torch
 from transformers import AutoTokenizer
 
 from gpuguide import models
-from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.finetuning import Limits, Message, Prepared, prepare, read
-from gpuguide.finetuning.conversation import Conversations
+from gpuguide.errors import GpuguideError
+from gpuguide.finetuning import DataConfig, DatasetSplits, Message, load_data, tokenize
+from gpuguide.finetuning.data import splits
+from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.models.tokenizer import Tokenizer
 
 FOLDER = models.packaged_folder("draft")
@@ -23,21 +24,23 @@ TOKENIZER = Tokenizer.read(FOLDER / "tokenizer.json")
 LONG = "import os\n" * 40
 
 
-def prepared(folder: Path, texts: Sequence[str], held_out: Sequence[str] | None = None, **limits: object) -> Prepared:
+def split_texts(
+    folder: Path, texts: Sequence[str], held_out: Sequence[str] | None = None, **settings: object
+) -> DatasetSplits:
     sources = []
     for name, given in (("data.jsonl", texts), ("held.jsonl", held_out)):
         if given is not None:
             (folder / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in given))
-            sources.append(read(folder / name))
+            sources.append(load_data(folder / name))
     source, apart = (*sources, None)[:2]
-    chosen = Limits(**{"length": 64, **limits})  # type: ignore[arg-type]
+    chosen = DataConfig(**{"length": 64, **settings})  # type: ignore[arg-type]
     assert source is not None
-    return prepare(source, apart, TOKENIZER, Conversations(FOLDER, TOKENIZER), chosen)
+    return tokenize(source, apart, TOKENIZER, Conversations(FOLDER, TOKENIZER), chosen)
 
 
 def test_a_tenth_is_held_out_and_the_seed_says_which(tmp_path: Path) -> None:
     texts = [f"sample number {number}" for number in range(30)]
-    first, again, other = (prepared(tmp_path, texts, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (split_texts(tmp_path, texts, seed=seed) for seed in (1, 1, 2))
     assert (len(first.training), len(first.held_out)) == (27, 3)
     assert [each.text for each in first.held_out] == [each.text for each in again.held_out]
     assert [each.text for each in first.held_out] != [each.text for each in other.held_out]
@@ -48,17 +51,17 @@ def test_a_tenth_is_held_out_and_the_seed_says_which(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_left_out_and_counted(tmp_path: Path) -> None:
-    done = prepared(tmp_path, ["one two", "other", "one two", "one two", "third"])
+    done = split_texts(tmp_path, ["one two", "other", "one two", "one two", "third"])
     assert done.duplicates == 2
     assert len(done.training) + len(done.held_out) == 3
-    assert done.notes == ("2 duplicates left out: exactly the same text.",)
+    assert len(done.notes) == 1
 
 
 @pytest.mark.parametrize(
     "texts", [("the US", "the us"), ("if x:\n    y\nz", "if x:\n    y\n    z"), ("one two", "one  two")]
 )
 def test_texts_that_differ_in_case_or_spaces_are_two(tmp_path: Path, texts: tuple[str, str]) -> None:
-    done = prepared(tmp_path, texts)
+    done = split_texts(tmp_path, texts)
     assert done.duplicates == 0
     assert len(done.training) + len(done.held_out) == 2
 
@@ -77,62 +80,64 @@ def test_conversations_that_differ_in_what_is_learnt_are_two(tmp_path: Path) -> 
     (tmp_path / "b.jsonl").write_text(
         '{"messages": [{"role": "user", "content": "e?"}, {"role": "assistant", "content": "f"}]}'
     )
-    limits = Limits(64, counted="answers")
-    sources = read(tmp_path / "a.jsonl"), read(tmp_path / "b.jsonl")
-    done = prepare(*sources, TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
+    limits = DataConfig(64, train_on_assistant=True)
+    sources = load_data(tmp_path / "a.jsonl"), load_data(tmp_path / "b.jsonl")
+    done = tokenize(*sources, TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
     assert done.duplicates == 1
-    learnt = [TOKENIZER.decode(each.tokens[each.counted].tolist()) for each in done.training]
+    learnt = [TOKENIZER.decode(each.tokens[each.loss_mask].tolist()) for each in done.training]
     assert learnt == [" b", " d<|endoftext|>"]
     with pytest.raises(GpuguideError, match="2 of these are held out"):  # what differs so is not held out of itself
-        prepare(read(tmp_path / "a.jsonl"), sources[0], TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
+        tokenize(load_data(tmp_path / "a.jsonl"), sources[0], TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
-    done = prepared(tmp_path, ["one", "two", "three", "four"], ["two", "five", "five"])
-    assert (done.leaking, done.duplicates) == (1, 1)
+    done = split_texts(tmp_path, ["one", "two", "three", "four"], ["two", "five", "five"])
+    assert (done.leaked, done.duplicates) == (1, 1)
     assert [each.text for each in done.training] == ["one", "three", "four"]
     assert [each.text for each in done.held_out] == ["two", "five"]
-    assert any("1 sample left out of the training, because" in note for note in done.notes)
+    assert any("1 sample" in note for note in done.notes)
     with pytest.raises(GpuguideError, match=r"has 1 sample to use; .* and 1 of these are held out in"):
-        prepared(tmp_path, ["one"], ["one"])
+        split_texts(tmp_path, ["one"], ["one"])
 
 
 def test_too_little(tmp_path: Path) -> None:
     with pytest.raises(GpuguideError, match="has 1 sample to use; one or more to train on and one or more to hold out"):
-        prepared(tmp_path, ["one", "one"])
+        split_texts(tmp_path, ["one", "one"])
 
 
 def test_a_sample_that_is_too_long_is_named_and_the_remedies(tmp_path: Path) -> None:
-    with pytest.raises(GpuguideError, match=r"line 2: this has \d+ tokens, and a sequence may have 64; 1 of 3 .* cut"):
-        prepared(tmp_path, ["a", LONG, "b"])
-    cut, split, skipped = (prepared(tmp_path, ["a", LONG, "b"], too_long=way) for way in ("cut", "split", "skip"))
-    assert [done.too_long for done in (cut, split, skipped)] == [1, 1, 1]
-    assert cut.longest == 64
-    places = {each.place for each in (*split.training, *split.held_out)}
-    assert {"line 1", "line 3", "line 2, part 1"} <= places
-    assert {each.text for each in (*skipped.training, *skipped.held_out)} == {"a", "b"}
-    assert cut.notes == ("1 sample cut after 64 tokens.",)
-    assert skipped.notes == ("1 sample left out, being longer than 64 tokens.",)
+    with pytest.raises(GpuguideError, match=r"line 2: .* 64; 1 of 3 .*--overflow"):
+        split_texts(tmp_path, ["a", LONG, "b"])
+    truncated, chunked, dropped = (
+        split_texts(tmp_path, ["a", LONG, "b"], overflow=policy) for policy in ("truncate", "chunk", "drop")
+    )
+    assert [done.overflowing for done in (truncated, chunked, dropped)] == [1, 1, 1]
+    assert truncated.longest == 64
+    locations = {each.location for each in (*chunked.training, *chunked.held_out)}
+    assert {"line 1", "line 3", "line 2, part 1"} <= locations
+    assert {each.text for each in (*dropped.training, *dropped.held_out)} == {"a", "b"}
+    for old, new in splits.OLD_OVERFLOW.items():
+        assert DataConfig(64, old) == DataConfig(64, new)
 
 
 def test_limits_that_make_no_sense() -> None:
-    with pytest.raises(GpuguideError, match="There is no way with long samples named 'chop'"):
-        Limits(64, "chop")
+    with pytest.raises(GpuguideError, match="'chop'"):
+        DataConfig(64, "chop")
     with pytest.raises(GpuguideError, match="length is 4; it must be at least 8"):
-        Limits(4)
-    with pytest.raises(GpuguideError, match="The share that is held out is 1"):
-        Limits(64, share=1.0)
+        DataConfig(4)
+    with pytest.raises(GpuguideError, match="share is 1"):
+        DataConfig(64, eval_share=1.0)
 
 
 def test_the_end_of_a_text_is_held_out(tmp_path: Path) -> None:
     text = "".join(f"line {number} of a text\n" for number in range(200))
     (tmp_path / "a.txt").write_text(text)
-    done = prepare(read(tmp_path / "a.txt"), None, TOKENIZER, Conversations(FOLDER, TOKENIZER), Limits(64))
+    done = tokenize(load_data(tmp_path / "a.txt"), None, TOKENIZER, Conversations(FOLDER, TOKENIZER), DataConfig(64))
     assert "".join(each.text for each in (*done.training, *done.held_out)) == text
     assert len(done.held_out) == round(0.1 * (len(done.training) + len(done.held_out)))
     (tmp_path / "b.txt").write_text("so short")
     with pytest.raises(GpuguideError, match=r"b\.txt has \d tokens; 16 or more are needed"):
-        prepare(read(tmp_path / "b.txt"), None, TOKENIZER, Conversations(FOLDER, TOKENIZER), Limits(64))
+        tokenize(load_data(tmp_path / "b.txt"), None, TOKENIZER, Conversations(FOLDER, TOKENIZER), DataConfig(64))
 
 
 SAID = (Message("user", "Name <|endoftext|> it."), Message("assistant", "os.path"))
@@ -181,12 +186,12 @@ def said(conversations: Conversations, tokens: list[int], marks: list[bool]) -> 
 def test_answers_are_counted_with_what_ends_them(chat_folder: Path) -> None:
     plain = Conversations(FOLDER, TOKENIZER)
     tokens = plain.tokens(TURNS)
-    assert said(plain, tokens, plain.counted(TURNS, tokens)) == [" ős.path 🐍", " os<|endoftext|>"]
+    assert said(plain, tokens, plain.loss_mask(TURNS, tokens)) == [" ős.path 🐍", " os<|endoftext|>"]
     first = (Message("assistant", "Hello"), Message("user", "Bye"))
     tokens = plain.tokens(first)
-    assert said(plain, tokens, plain.counted(first, tokens)) == [" Hello"]
-    with pytest.raises(GpuguideError, match="no message is of the role assistant"):
-        plain.counted(TURNS[:2], plain.tokens(TURNS[:2]))
+    assert said(plain, tokens, plain.loss_mask(first, tokens)) == [" Hello"]
+    with pytest.raises(GpuguideError, match="assistant"):
+        plain.loss_mask(TURNS[:2], plain.tokens(TURNS[:2]))
 
 
 def test_answers_are_those_that_transformers_marks(chat_folder: Path) -> None:
@@ -197,7 +202,7 @@ def test_answers_are_those_that_transformers_marks(chat_folder: Path) -> None:
     marked = theirs.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
     tokens = ours.tokens(TURNS)
     assert tokens == marked["input_ids"]
-    assert list(map(int, ours.counted(TURNS, tokens))) == marked["assistant_masks"]
+    assert list(map(int, ours.loss_mask(TURNS, tokens))) == marked["assistant_masks"]
 
 
 def test_a_template_that_rewrites_what_was_said_is_refused(chat_folder: Path) -> None:
@@ -205,8 +210,8 @@ def test_a_template_that_rewrites_what_was_said_is_refused(chat_folder: Path) ->
         "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     )
     ours = Conversations(chat_folder, Tokenizer.read(chat_folder / "tokenizer.json"))
-    with pytest.raises(GpuguideError, match=r"another way once others follow.*--loss all"):
-        ours.counted(TURNS, ours.tokens(TURNS))
+    with pytest.raises(GpuguideError, match="--train-on-assistant"):
+        ours.loss_mask(TURNS, ours.tokens(TURNS))
 
 
 def test_only_what_holds_a_part_of_an_answer_is_trained_on(tmp_path: Path) -> None:
@@ -218,32 +223,33 @@ def test_only_what_holds_a_part_of_an_answer_is_trained_on(tmp_path: Path) -> No
     data.write_text("".join(json.dumps(each) + "\n" for each in (long, *short)))
     conversations = Conversations(FOLDER, TOKENIZER)
 
-    def done(**more: Any) -> Prepared:
-        return prepare(read(data), None, TOKENIZER, conversations, Limits(48, counted="answers", **more))
+    def done(**more: Any) -> DatasetSplits:
+        return tokenize(
+            load_data(data), None, TOKENIZER, conversations, DataConfig(48, train_on_assistant=True, **more)
+        )
 
-    cut = done(too_long="cut")
-    assert cut.unanswered == 1
+    cut = done(overflow="truncate")
+    assert cut.without_answer == 1
     assert len(cut.training) + len(cut.held_out) == 9
-    assert cut.notes[-1] == "1 part left out, in which no answer is that could be learnt."
     for piece in (*cut.training, *cut.held_out):
         tokens, marks = piece.sequence
         assert torch.equal(tokens, piece.tokens)
         assert TOKENIZER.decode(tokens[marks.bool()].tolist()) == f" {piece.text.rpartition(' ')[2]}<|endoftext|>"
-    split = done(too_long="split")
-    parts = [each for each in (*split.training, *split.held_out) if "part" in each.place]
-    assert len(parts) + split.unanswered > 1
-    assert "".join(TOKENIZER.decode(each.tokens[each.counted].tolist()) for each in parts) == " y = 2<|endoftext|>"
+    split = done(overflow="chunk")
+    parts = [each for each in (*split.training, *split.held_out) if "part" in each.location]
+    assert len(parts) + split.without_answer > 1
+    assert "".join(TOKENIZER.decode(each.tokens[each.loss_mask].tolist()) for each in parts) == " y = 2<|endoftext|>"
 
 
 def test_answers_need_conversations(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text " * 40)
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     conversations = Conversations(FOLDER, TOKENIZER)
-    for name, says in (("a.txt", "is a text, so there is no answer"), ("a.jsonl", "line 1: this is no conversation")):
+    for name, says in (("a.txt", "is a text, so it has no answer"), ("a.jsonl", "line 1: this is no conversation")):
         with pytest.raises(GpuguideError, match=says):
-            prepare(read(tmp_path / name), None, TOKENIZER, conversations, Limits(64, counted="answers"))
-    with pytest.raises(UnknownName, match="There is no loss named 'answer'"):
-        Limits(64, counted="answer")
+            tokenize(
+                load_data(tmp_path / name), None, TOKENIZER, conversations, DataConfig(64, train_on_assistant=True)
+            )
 
 
 def test_a_template_that_is_damaged_or_refuses(chat_folder: Path, tmp_path: Path) -> None:
@@ -252,7 +258,7 @@ def test_a_template_that_is_damaged_or_refuses(chat_folder: Path, tmp_path: Path
     data = tmp_path / "a.jsonl"
     data.write_text('{"text": "x"}\n{"messages": [{"role": "user", "content": "y"}]}\n')
     with pytest.raises(GpuguideError, match=r"a\.jsonl, line 2: The chat template .* refuses it: no system message"):
-        prepare(read(data), None, tokenizer, Conversations(chat_folder, tokenizer), Limits(64))
+        tokenize(load_data(data), None, tokenizer, Conversations(chat_folder, tokenizer), DataConfig(64))
     (chat_folder / "chat_template.jinja").write_text("{{ ''.__class__.__mro__() }}")
     with pytest.raises(GpuguideError, match="refuses it"):
         Conversations(chat_folder, tokenizer).text(SAID)

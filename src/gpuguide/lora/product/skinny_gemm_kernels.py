@@ -1,12 +1,12 @@
-"""Triton kernels of products that read a large matrix once and leave little: beside a thin matrix, and over its rows.
+"""Triton kernels of skinny GEMMs: a large matrix times a low-rank one, and reductions over the rows of a large matrix.
 
-They are bound by memory. So a program holds a few tiles of the large matrix on their way at any time, and there are
-enough programs for all multiprocessors. The thin operand is read again by every program, out of the L2 cache; the
-larger a program's tile, the less often.
+They are memory-bound. So each program keeps several loads of the large matrix in flight, and there are enough programs
+for all multiprocessors. Every program reads the skinny operand again from the L2 cache; the larger its tile, the less
+often.
 
-:func:`narrow` sums along a row: a program has its rows to itself. :func:`sums_over_rows` sums along a column, and there
-are too few columns: rows are divided among programs as well, whose sums in fp32 a second kernel puts together, always
-in the same order. An adapter needs two such sums, of different matrices over the same rows: one launch takes both.
+:func:`skinny_matmul` sums along rows, so each program owns its rows. :func:`reduce_rows` sums along columns, of which
+there are too few, so rows are split among programs as well (split-K); a second kernel adds their sums in fp32, always
+in the same order. An adapter needs two such reductions over the same rows, which one launch computes.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import triton
 import triton.language as tl
 
 MOST_SPLITS = 64
-"""Among how many programs the rows of one column are divided at most: one program adds up all their sums at once"""
-ADDED_AT_ONCE = 2048
-"""Sums in fp32 that a program of :func:`added_kernel` holds in its registers: few, so that there are many programs"""
-SUMMED_AT_ONCE = 128
-"""Columns that a program of :func:`sums_kernel` takes"""
+"""Largest number of programs among which the rows of a column are split: one program then adds all their sums"""
+SUMS_PER_PROGRAM = 2048
+"""Sums in fp32 that a program of :func:`reduce_splits_kernel` holds in registers: few, for many programs"""
+COLUMNS_PER_PROGRAM = 128
+"""Columns that a program of :func:`partial_sums_kernel` takes"""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a program loads of the large matrix at once, with how many warps, and how many of them are on the way."""
+    """Tile of the large matrix that a program loads at a time, with the number of warps and of loads in flight."""
 
     rows: int
     columns: int
     warps: int = 4
     stages: int = 4
     programs: int = 2
-    """For each multiprocessor, where rows are divided"""
+    """Programs per multiprocessor, where rows are split"""
 
 
 @triton.jit
-def narrow_kernel(
+def skinny_matmul_kernel(
     wide,  # (rows, inner), with the numbers of a row side by side
     thin,  # (rank, inner) if INNER_LAST, else (inner, rank), contiguous
     out,  # (rows, rank), contiguous
@@ -53,7 +53,7 @@ def narrow_kernel(
     COLUMNS: tl.constexpr,  # of the large matrix, at once
     WIDTH: tl.constexpr,  # a power of two, RANK or more
 ):
-    """Multiply some rows by the whole thin matrix."""
+    """Multiply a block of rows by the whole skinny matrix."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, COLUMNS)
     place = tl.arange(0, WIDTH)
@@ -74,7 +74,7 @@ def narrow_kernel(
 
 
 @triton.jit
-def sums_kernel(
+def partial_sums_kernel(
     wide,  # (rows, columns), with the numbers of a row side by side
     thin,  # (rows, rank), contiguous
     other_wide,  # (rows, other_columns)
@@ -91,7 +91,7 @@ def sums_kernel(
     COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Sum over some rows, for a block of columns of the one matrix or of the other, whose blocks come after."""
+    """Reduce a split of the rows, for a block of columns of the first matrix or, in later blocks, of the other one."""
     block = tl.program_id(0)
     blocks = tl.cdiv(columns, COLUMNS)
     sums += (tl.program_id(1) * tl.num_programs(0) + block).to(tl.int64) * (COLUMNS * WIDTH)
@@ -120,7 +120,7 @@ def sums_kernel(
 
 
 @triton.jit
-def added_kernel(
+def reduce_splits_kernel(
     sums,  # (splits, blocks, COLUMNS, WIDTH), fp32
     out,  # (columns, rank), contiguous
     other_out,  # (rank, other_columns), contiguous
@@ -134,7 +134,7 @@ def added_kernel(
     SPLITS: tl.constexpr,  # a power of two, ``splits`` or more
     CHUNK: tl.constexpr,  # of the columns of a block, how many a program takes
 ):
-    """Add up the sums of all splits for some columns."""
+    """Reduce the partial sums of all splits, for a chunk of columns."""
     column = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)  # the padded ones of the last block are counted too
     place = tl.arange(0, WIDTH)
     split = tl.arange(0, SPLITS)
@@ -153,8 +153,8 @@ def added_kernel(
 # --- launches --------------------------------------------------------------------------------------------
 
 
-def narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float, tile: Tile | None = None) -> torch.Tensor:
-    """Return ``scale * wide @ thin``. See :func:`gpuguide.lora.product.thin.narrow`.
+def skinny_matmul(wide: torch.Tensor, thin: torch.Tensor, scale: float, tile: Tile | None = None) -> torch.Tensor:
+    """Return ``scale * wide @ thin``. See :func:`gpuguide.lora.product.skinny_gemm.skinny_matmul`.
 
     Parameters
     ----------
@@ -163,16 +163,16 @@ def narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float, tile: Tile | No
     thin : torch.Tensor
         ``(inner, rank)``, of any layout.
     scale : float
-        What the product is multiplied by.
+        Factor of the product.
     tile : Tile, optional
-        What a program takes at once.
+        Tile of a program.
     """
     (rows, inner), rank = wide.shape, thin.shape[1]
-    wide = _with_dense_rows(wide)
+    wide = _make_rows_dense(wide)
     inner_last = thin.t().is_contiguous()
-    tile = tile or tile_for_narrow(rows, rank, _multiprocessors(wide.device))
+    tile = tile or skinny_matmul_tile(rows, rank, _multiprocessors(wide.device))
     out = wide.new_empty(rows, rank)
-    narrow_kernel[(triton.cdiv(rows, tile.rows),)](
+    skinny_matmul_kernel[(triton.cdiv(rows, tile.rows),)](
         wide,
         thin if inner_last else thin.contiguous(),
         out,
@@ -191,7 +191,7 @@ def narrow(wide: torch.Tensor, thin: torch.Tensor, scale: float, tile: Tile | No
     return out
 
 
-def sums_over_rows(
+def reduce_rows(
     wide: torch.Tensor,
     thin: torch.Tensor,
     other_wide: torch.Tensor,
@@ -207,17 +207,17 @@ def sums_over_rows(
     thin, other_thin : torch.Tensor
         ``(rows, rank)``, both of one rank.
     tile : Tile, optional
-        What a program takes at once.
+        Tile of a program.
     """
     (rows, columns), rank, other_columns = wide.shape, thin.shape[1], other_wide.shape[1]
-    wide, other_wide = _with_dense_rows(wide), _with_dense_rows(other_wide)
+    wide, other_wide = _make_rows_dense(wide), _make_rows_dense(other_wide)
     multiprocessors = _multiprocessors(wide.device)
-    tile = tile or tile_for_sums(rank, columns + other_columns, multiprocessors)
+    tile = tile or reduction_tile(rank, columns + other_columns, multiprocessors)
     blocks = triton.cdiv(columns, tile.columns) + triton.cdiv(other_columns, tile.columns)
-    splits, rows_each = divided(rows, blocks, tile, multiprocessors)
+    splits, rows_each = split_rows(rows, blocks, tile, multiprocessors)
     sums = torch.empty(splits, blocks, tile.columns, width(rank), dtype=torch.float32, device=wide.device)
     out, other_out = wide.new_empty(columns, rank), wide.new_empty(rank, other_columns)
-    sums_kernel[(blocks, splits)](
+    partial_sums_kernel[(blocks, splits)](
         wide,
         thin.contiguous(),
         other_wide,
@@ -237,8 +237,8 @@ def sums_over_rows(
         num_stages=tile.stages,
     )
     at_once = triton.next_power_of_2(splits)
-    chunk = min(tile.columns, max(1, ADDED_AT_ONCE // (at_once * width(rank))))
-    added_kernel[(blocks * tile.columns // chunk,)](
+    chunk = min(tile.columns, max(1, SUMS_PER_PROGRAM // (at_once * width(rank))))
+    reduce_splits_kernel[(blocks * tile.columns // chunk,)](
         sums,
         out,
         other_out,
@@ -255,8 +255,8 @@ def sums_over_rows(
     return out, other_out
 
 
-def tile_for_narrow(rows: int, rank: int, multiprocessors: int) -> Tile:
-    """Return a tile of as many rows as leave a program for nearly every multiprocessor."""
+def skinny_matmul_tile(rows: int, rank: int, multiprocessors: int) -> Tile:
+    """Return the tile with the most rows that still gives nearly every multiprocessor a program."""
     stages = 6 if width(rank) <= 64 else 3  # with their part of the thin matrix they must find room
     for height in (64, 32):
         if triton.cdiv(rows, height) >= 0.9 * multiprocessors:
@@ -264,36 +264,36 @@ def tile_for_narrow(rows: int, rank: int, multiprocessors: int) -> Tile:
     return Tile(16, 256 if width(rank) <= 32 else 128, stages=stages)
 
 
-def tile_for_sums(rank: int, columns: int, multiprocessors: int) -> Tile:
-    """Return a tile for sums over rows, of so many columns in all.
+def reduction_tile(rank: int, columns: int, multiprocessors: int) -> Tile:
+    """Return the tile of a reduction over rows, for the total number of columns.
 
     One program for each multiprocessor writes fewest sums. With more blocks of columns than multiprocessors a second
     one fills the last round.
     """
     if width(rank) > 64:
-        return Tile(64, SUMMED_AT_ONCE, stages=3)
-    if columns > multiprocessors * SUMMED_AT_ONCE:
-        return Tile(64, SUMMED_AT_ONCE, stages=4)
-    return Tile(64, SUMMED_AT_ONCE, stages=5, programs=1)
+        return Tile(64, COLUMNS_PER_PROGRAM, stages=3)
+    if columns > multiprocessors * COLUMNS_PER_PROGRAM:
+        return Tile(64, COLUMNS_PER_PROGRAM, stages=4)
+    return Tile(64, COLUMNS_PER_PROGRAM, stages=5, programs=1)
 
 
-def divided(rows: int, blocks: int, tile: Tile, multiprocessors: int) -> tuple[int, int]:
-    """Return among how many programs the rows of a column are divided, and how many rows each of them takes."""
+def split_rows(rows: int, blocks: int, tile: Tile, multiprocessors: int) -> tuple[int, int]:
+    """Return the number of splits of the rows, and the number of rows of each."""
     wanted = max(1, min(MOST_SPLITS, tile.programs * multiprocessors // blocks))
     rows_each = tile.rows * triton.cdiv(triton.cdiv(rows, wanted), tile.rows)
     return triton.cdiv(rows, rows_each), rows_each
 
 
 def width(rank: int) -> int:
-    """Return how many columns a product has that yields ``rank``: tensor cores take no fewer than 16."""
+    """Return the padded rank: a power of two, at least the 16 columns that tensor cores need."""
     return max(16, int(triton.next_power_of_2(rank)))
 
 
-def _with_dense_rows(matrix: torch.Tensor) -> torch.Tensor:
+def _make_rows_dense(matrix: torch.Tensor) -> torch.Tensor:
     return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
 
 
 @functools.cache
 def _multiprocessors(device: torch.device) -> int:
-    """Return how many multiprocessors a device has; interpreted on a processor, a few."""
+    """Return the number of multiprocessors of a device; a few in the interpreter on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from gpuguide.errors import GpuguideError
-from gpuguide.finetuning import Message, Sample, read
+from gpuguide.finetuning import Message, Sample, load_data
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 SAID = (Message("user", "Hi"), Message("assistant", "Hello"))
@@ -19,7 +19,7 @@ SAID = (Message("user", "Hi"), Message("assistant", "Hello"))
 def test_a_text(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("one\ntwo ü\n", encoding="utf-8")
-    source = read(path)
+    source = load_data(path)
     assert source.is_one_text
     assert [sample.text for sample in source.samples] == ["one\ntwo ü\n"]
 
@@ -27,7 +27,7 @@ def test_a_text(tmp_path: Path) -> None:
 def test_lines_in_both_forms(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "one"}\r\n\n' + json.dumps({"messages": CHAT, "id": 3}).encode())
-    source = read(path)
+    source = load_data(path)
     assert not source.is_one_text
     assert source.samples == (Sample("line 1", "one"), Sample("line 3", messages=SAID))
 
@@ -35,7 +35,7 @@ def test_lines_in_both_forms(tmp_path: Path) -> None:
 def test_rows_in_both_forms(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["one", None], "messages": [None, CHAT], "other": [1, 2]}), path)
-    assert read(path).samples == (Sample("row 1", "one"), Sample("row 2", messages=SAID))
+    assert load_data(path).samples == (Sample("row 1", "one"), Sample("row 2", messages=SAID))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_malformed_line_is_named_by_its_number(tmp_path: Path, line: str | byt
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' + (line if isinstance(line, bytes) else line.encode()) + b"\n")
     with pytest.raises(GpuguideError, match=said):
-        read(path)
+        load_data(path)
 
 
 CALL = {"type": "function", "function": {"name": "time", "arguments": "{}"}}
@@ -93,7 +93,7 @@ def test_messages_keep_all_that_they_hold(tmp_path: Path) -> None:
     said = {"role": "assistant", "content": None, "tool_calls": [CALL], "weight": 0, "name": None}
     rows = [{"messages": [*CHAT, said], "tools": [{"type": "function"}], "text": None}, {"text": "a", "messages": None}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    first, second = read(tmp_path / "a.jsonl").samples
+    first, second = load_data(tmp_path / "a.jsonl").samples
     assert first.messages == (*SAID, Message("assistant", None, {"tool_calls": [CALL], "weight": 0}))
     assert [each.is_learnt for each in first.messages] == [True, True, False]
     assert first.tools == ({"type": "function"},)
@@ -106,34 +106,34 @@ def test_rows_of_parquet_hold_no_fields_that_only_others_have(tmp_path: Path) ->
     parquet.write_table(
         pyarrow.table({"messages": [[*CHAT, said]], "tools": ['[{"type": "x"}]']}), tmp_path / "a.parquet"
     )
-    (sample,) = read(tmp_path / "a.parquet").samples
+    (sample,) = load_data(tmp_path / "a.parquet").samples
     assert sample.messages == (*SAID, Message("assistant", None, {"tool_calls": [CALL]}))
     assert sample.tools == ({"type": "x"},)
     parquet.write_table(pyarrow.table({"conversations": ["x"]}), tmp_path / "b.parquet")
     with pytest.raises(GpuguideError, match=r"columns are: conversations\. .*ShareGPT"):
-        read(tmp_path / "b.parquet")
+        load_data(tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b""])
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path, mark: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(mark + b"one\r\ntwo")
-    assert read(tmp_path / "a.txt").samples[0].text == "one\r\ntwo"
+    assert load_data(tmp_path / "a.txt").samples[0].text == "one\r\ntwo"
     (tmp_path / "a.jsonl").write_bytes(mark + b'{"text": "one"}\n' + mark + b'{"text": "two"}\n')
-    assert [each.text for each in read(tmp_path / "a.jsonl").samples] == ["one", "two"]
+    assert [each.text for each in load_data(tmp_path / "a.jsonl").samples] == ["one", "two"]
     (tmp_path / "b.txt").write_bytes(mark)
     with pytest.raises(GpuguideError, match=r"b\.txt is empty"):
-        read(tmp_path / "b.txt")
+        load_data(tmp_path / "b.txt")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.data"])
 def test_json_lines_with_another_ending(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('\n{"text": "one"}\n{"text": "two"}\n')
-    source = read(tmp_path / name)
+    source = load_data(tmp_path / name)
     assert not source.is_one_text
     assert [each.text for each in source.samples] == ["one", "two"]
     (tmp_path / name).write_text(json.dumps([{"text": "one"}], indent=1))
     with pytest.raises(GpuguideError, match=r"line 1: this is no JSON .*not one list"):
-        read(tmp_path / name)
+        load_data(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_json_lines_with_another_ending(tmp_path: Path, name: str) -> None:
 )
 def test_a_text_that_only_begins_like_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.md").write_text(text)
-    source = read(tmp_path / "a.md")
+    source = load_data(tmp_path / "a.md")
     assert source.is_one_text
     assert source.samples[0].text == text
 
@@ -180,7 +180,7 @@ def test_a_text_that_only_begins_like_json(tmp_path: Path, text: str) -> None:
 def test_what_is_no_text_says_what_it_is(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GpuguideError, match=rf"{name}[, ].*{says}"):
-        read(tmp_path / name)
+        load_data(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
@@ -188,26 +188,26 @@ def test_what_is_no_text_says_what_it_is(tmp_path: Path, name: str, content: byt
 def test_an_empty_file(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(GpuguideError, match=rf"{name} is empty"):
-        read(tmp_path / name)
+        load_data(tmp_path / name)
 
 
 def test_other_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(GpuguideError, match=r"none\.txt does not exist"):
-        read(tmp_path / "none.txt")
+        load_data(tmp_path / "none.txt")
     with pytest.raises(GpuguideError, match="is a folder; name a file in it"):
-        read(tmp_path)
+        load_data(tmp_path)
     (tmp_path / "a.txt").write_bytes(b"one\ntwo \xff")
     with pytest.raises(GpuguideError, match=r"a\.txt, line 2: this is no text in UTF-8"):
-        read(tmp_path / "a.txt")
+        load_data(tmp_path / "a.txt")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(GpuguideError, match=r"a\.parquet cannot be read as Parquet"):
-        read(tmp_path / "a.parquet")
+        load_data(tmp_path / "a.parquet")
     parquet.write_table(pyarrow.table({"words": ["one"]}), tmp_path / "b.parquet")
     with pytest.raises(GpuguideError, match="has no column text or messages; its columns are: words"):
-        read(tmp_path / "b.parquet")
+        load_data(tmp_path / "b.parquet")
     parquet.write_table(pyarrow.table({"text": ["one", None]}), tmp_path / "c.parquet")
     with pytest.raises(GpuguideError, match=r"c\.parquet, row 2: this must be"):
-        read(tmp_path / "c.parquet")
+        load_data(tmp_path / "c.parquet")
     parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), tmp_path / "d.parquet")
     with pytest.raises(GpuguideError, match=r"d\.parquet is empty"):
-        read(tmp_path / "d.parquet")
+        load_data(tmp_path / "d.parquet")

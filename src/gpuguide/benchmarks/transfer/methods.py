@@ -1,4 +1,4 @@
-"""The ways to make a pretrained model do a task: what each trains."""
+"""The methods of transfer learning that are compared, and the parameters that each of them trains."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Groups = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to train a part of a model."""
+class TransferMethod:
+    """A method that trains a part of a model."""
 
     prepare: Callable[[GPT2], nn.Module]
     """Takes a model of its own, and returns what answers, its parameters frozen or not"""
@@ -93,14 +93,14 @@ def from_scratch(model: GPT2) -> nn.Module:
         return NextToken(GPT2(model.config))
 
 
-WAYS = {
-    "new-head": Way(new_head, on_features=True),
-    "soft-prompt": Way(soft_prompt),
-    "top-quarter": Way(top_layers(1 / 4)),
-    "top-half": Way(top_layers(1 / 2)),
-    "lora": Way(adapters),
-    "full": Way(NextToken),
-    "new-head-full": Way(all_with_new_head, head_rate=HEAD_RATE),
-    "full-layer-rates": Way(NextToken, decay=DECAY),
-    "from-scratch": Way(from_scratch),
+METHODS = {
+    "new-head": TransferMethod(new_head, on_features=True),
+    "soft-prompt": TransferMethod(soft_prompt),
+    "top-quarter": TransferMethod(top_layers(1 / 4)),
+    "top-half": TransferMethod(top_layers(1 / 2)),
+    "lora": TransferMethod(adapters),
+    "full": TransferMethod(NextToken),
+    "new-head-full": TransferMethod(all_with_new_head, head_rate=HEAD_RATE),
+    "full-layer-rates": TransferMethod(NextToken, decay=DECAY),
+    "from-scratch": TransferMethod(from_scratch),
 }

@@ -10,8 +10,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from gpuguide.errors import GpuguideError
-from gpuguide.finetuning import Limits, Message, prepare, read
-from gpuguide.finetuning.conversation import Conversations
+from gpuguide.finetuning import DataConfig, Message, load_data, tokenize
+from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.models.tokenizer import Tokenizer
 
 TURNS = [
@@ -69,7 +69,7 @@ def learnt(ours: Conversations, given: list[dict[str, Any]]) -> list[str]:
     said = messages(given)
     tokens = ours.tokens(said)
     stretches: list[list[int]] = [[]]
-    for token, counted in zip(tokens, ours.counted(said, tokens), strict=True):
+    for token, counted in zip(tokens, ours.loss_mask(said, tokens), strict=True):
         if counted:
             stretches[-1].append(token)
         elif stretches[-1]:
@@ -90,7 +90,7 @@ def test_marked_answers_are_those_of_transformers(folder: Path, special: dict[st
     said = messages(TURNS)
     tokens = ours.tokens(said)
     assert tokens == theirs["input_ids"]
-    assert list(map(int, ours.counted(said, tokens))) == theirs["assistant_masks"]
+    assert list(map(int, ours.loss_mask(said, tokens))) == theirs["assistant_masks"]
     assert 0 < sum(theirs["assistant_masks"]) < len(tokens)
 
 
@@ -139,8 +139,8 @@ def test_weights_where_every_token_counts_are_refused(folder: Path, tmp_path: Pa
     rows = [{"messages": [TURNS[1], {**TURNS[2], "weight": 0}]}, {"messages": TURNS[1:3]}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     ours = with_template(folder, LLAMA)
-    with pytest.raises(GpuguideError, match=r"line 1: message 2 is not to be learnt .*weight 0.*--loss answers"):
-        prepare(read(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, Limits(64))
+    with pytest.raises(GpuguideError, match=r"line 1: message 2 .*weight 0.*--train-on-assistant"):
+        tokenize(load_data(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, DataConfig(64))
 
 
 def test_weights_need_a_mark_for_each_answer(folder: Path) -> None:
@@ -238,20 +238,20 @@ def test_half_of_a_surrogate_pair_is_named_by_its_line(folder: Path, tmp_path: P
     for template in (LLAMA, None):
         ours = with_template(folder, template)
         with pytest.raises(GpuguideError, match=r"line 2: .*half of a surrogate pair"):
-            prepare(read(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, Limits(64))
+            tokenize(load_data(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, DataConfig(64))
 
 
 def test_a_text_that_a_template_wrote_before(folder: Path, tmp_path: Path) -> None:
     ours = with_template(folder, LLAMA, {}, bos_token="<|endoftext|>")
     written = [ours.text(messages([TURNS[1], {"role": "assistant", "content": str(n)}])) for n in range(3)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*written, "plain"]))
-    done = prepare(read(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, Limits(64))
+    done = tokenize(load_data(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, DataConfig(64))
     theirs = AutoTokenizer.from_pretrained(folder)
-    pieces = {piece.place: piece.tokens.tolist() for piece in (*done.training, *done.held_out)}
+    pieces = {piece.location: piece.tokens.tolist() for piece in (*done.training, *done.held_out)}
     assert pieces["line 2"] == [*theirs(written[1], add_special_tokens=False)["input_ids"], ours.tokenizer.end_of_text]
     assert "3 texts with special tokens of the model" in " ".join(done.notes)
     (tmp_path / "b.txt").write_text("\n".join(f"{text} {number}" for number, text in enumerate(written * 9)))
-    done = prepare(read(tmp_path / "b.txt"), None, ours.tokenizer, ours, Limits(64))
+    done = tokenize(load_data(tmp_path / "b.txt"), None, ours.tokenizer, ours, DataConfig(64))
     whole = [token for piece in (*done.training, *done.held_out) for token in piece.tokens.tolist()]
     assert whole == theirs((tmp_path / "b.txt").read_text(), add_special_tokens=False)["input_ids"]
     assert whole.count(0) == 27
@@ -261,6 +261,6 @@ def test_a_text_that_a_template_wrote_before(folder: Path, tmp_path: Path) -> No
 def test_a_text_that_ends_with_an_end_gets_no_second_one(folder: Path, tmp_path: Path) -> None:
     ours = with_template(folder, LLAMA)
     (tmp_path / "a.jsonl").write_text('{"text": "one<|endoftext|>"}\n{"text": "two"}\n')
-    done = prepare(read(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, Limits(64))
-    pieces = {piece.place: piece.tokens.tolist() for piece in (*done.training, *done.held_out)}
+    done = tokenize(load_data(tmp_path / "a.jsonl"), None, ours.tokenizer, ours, DataConfig(64))
+    pieces = {piece.location: piece.tokens.tolist() for piece in (*done.training, *done.held_out)}
     assert pieces["line 1"] == [*ours.tokenizer.encode("one"), 0]
