@@ -19,7 +19,8 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.engine import LONGEST_TEXT, Engine
+from gpuguide.inference.engine import Engine
+from gpuguide.inference.generate import LONGEST_TEXT
 from gpuguide.sampling import sample_token
 from gpuguide.sampling.reference import Settings
 
