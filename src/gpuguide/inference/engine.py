@@ -235,7 +235,7 @@ class Engine:
 
         every = torch.arange(count, device=self.decoder.device)
         tokens, lengths, writing = self.tokens[:count], self.lengths[:count], self.writing[:count]
-        forward = fused.Step(self.decoder, self.cache, every)
+        forward = fused.DecodeStep(self.decoder, self.cache, every)
         greedy = self.settings.temperature == 0
 
         def step() -> torch.Tensor:

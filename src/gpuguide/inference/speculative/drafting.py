@@ -25,7 +25,7 @@ from gpuguide.sampling import sample_token
 from gpuguide.sampling.reference import Settings
 
 if TYPE_CHECKING:
-    from gpuguide.inference.fused import Step
+    from gpuguide.inference.fused import DecodeStep
 
 
 class Drafter(Protocol):
@@ -204,11 +204,11 @@ class Forward:
     def __init__(self, decoder: Decoder, cache: Cache, rows: int, seq: int) -> None:
         self.decoder, self.cache, self.seq = decoder, cache, seq
         self.every = torch.arange(rows, device=decoder.device)
-        self.step: Step | None = None  # with kernels: a row's tokens side by side, row after row
+        self.step: DecodeStep | None = None  # with kernels: all tokens of a row, row after row
         if decoder.suits_kernels():
             from gpuguide.inference import fused
 
-            self.step = fused.Step(decoder, cache, self.every.repeat_interleave(seq))
+            self.step = fused.DecodeStep(decoder, cache, self.every.repeat_interleave(seq))
 
     def __call__(self, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Read tokens.
