@@ -16,9 +16,6 @@ Install = Callable[..., FakeNvml]
 def test_limits_are_counted_over_the_readings() -> None:
     shares = monitor.compute_clock_limit_shares([4, 4, 0x24, 0, math.nan])
     assert shares == {"SW Power Cap": 0.75, "SW Thermal Slowdown": 0.25}
-        "SW Power Cap": 0.75,
-        "SW Thermal Slowdown": 0.25,
-    }
     assert monitor.compute_clock_limit_shares([0, 0]) == monitor.compute_clock_limit_shares([]) == {}
 
 
