@@ -25,7 +25,7 @@ from gpuguide.inference.serving import (
     occupancy,
     summarise,
 )
-from gpuguide.inference.serving.reading import plan
+from gpuguide.inference.serving.prefill_chunks import plan_chunks
 from gpuguide.inference.serving.scheduler import TokenCopy
 from gpuguide.inference.serving.statistics import ENDED, FREE, READING, WRITING
 from gpuguide.sampling.reference import Settings
@@ -602,7 +602,7 @@ def test_a_plan_keeps_to_its_budget_and_to_the_order(lengths: list[tuple[int, in
     ]
     left = {text.number: text.left_to_read for text in texts}
     before = {text.number: text.read for text in texts}
-    groups = plan(texts, budget)
+    groups = plan_chunks(texts, budget)
     assert sum(group.cost for group in groups) <= budget
     planned = [text.number for group in groups for text in group.texts]
     assert len(set(planned)) == len(planned)

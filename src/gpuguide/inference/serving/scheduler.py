@@ -25,8 +25,8 @@ import torch
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.engine import Engine
 from gpuguide.inference.host_copy import Clock, DeviceEvent, HostCopy
-from gpuguide.inference.serving.pace import LEAST, Pace
-from gpuguide.inference.serving.reading import Group, plan
+from gpuguide.inference.serving.prefill_budget import LEAST, PrefillBudget
+from gpuguide.inference.serving.prefill_chunks import ChunkGroup, plan_chunks
 from gpuguide.inference.serving.requests import CANCELLED, LIMIT, STOP, Queue, Request, Text, check_fits
 from gpuguide.inference.serving.slots import Batch, Slots
 from gpuguide.inference.serving.statistics import Step
@@ -111,7 +111,7 @@ class Scheduler:
         self.continuous = policy == "continuous"
         self.clock = clock or Clock()
         self.slots = Slots(engine, share)
-        self.pace = Pace(latency_target, chunk, self.slots.buckets)
+        self.budget = PrefillBudget(latency_target, chunk, self.slots.buckets)
         self.texts: dict[int, Text] = {}
         """All texts since the start by their numbers, also those that have ended"""
         self.steps: list[Step] = []
@@ -227,20 +227,20 @@ class Scheduler:
             return
         while self.slots.next_free is not None and (text := self._queue.first(self._now())):
             # Nobody overtakes: whoever needs many pages would never get them.
-            if self.slots.next_free >= self.pace.rows() or not self.slots.enter(text, wait=self.continuous):
+            if self.slots.next_free >= self.budget.rows() or not self.slots.enter(text, wait=self.continuous):
                 return
             self._queue.pop()
             self._reading.append(text)
             text.entered, text.entered_at = self._now(), len(self.steps)
 
-    def _plan(self) -> list[Group]:
+    def _plan(self) -> list[ChunkGroup]:
         """Choose what is read of prompts before the next tokens are written."""
         if not self._writing:
-            return plan(self._reading, self.pace.chunk)  # nobody is kept waiting
+            return plan_chunks(self._reading, self.budget.chunk)  # nobody is kept waiting
         rows = self.slots.batch((), self.slots.holders()).rows
-        return plan(self._reading, self.pace.budget(rows), most=self.pace.groups)
+        return plan_chunks(self._reading, self.budget.tokens(rows), most=self.budget.groups)
 
-    def _read(self, groups: Sequence[Group]) -> list[TokenCopy]:
+    def _read(self, groups: Sequence[ChunkGroup]) -> list[TokenCopy]:
         """Read pieces of prompts, and draw the first token of each text whose prompt ends."""
         told = self.slots.tell_device([text for group in groups for text in group.texts])
         first, at = [], 0
@@ -292,7 +292,7 @@ class Scheduler:
         """Learn from a step that the device has done."""
         step = done.step
         step.seconds = done.copy.event.since(done.began)
-        self.pace.note(step.rows, step.read, step.seconds)
+        self.budget.record(step.rows, step.read, step.seconds)
 
     # --- what becomes of a text --------------------------------------------------------------------------
 
