@@ -44,7 +44,7 @@ def configure(folder: Path, **settings: object) -> None:
 
 
 def test_the_text_goes_out_and_how_fast_it_was_to_standard_error(gpuguide: Run) -> None:
-    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, *ON_CPU)
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--max-new-tokens", 12, *ON_CPU)
     assert status == 0
     assert out == loaded().complete(PROMPT, 12) + "\n"
     rows = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in err.splitlines())
@@ -55,8 +55,16 @@ def test_the_text_goes_out_and_how_fast_it_was_to_standard_error(gpuguide: Run) 
     assert "not compared" in rows["share of the read ceiling"]
 
 
+def test_the_old_name_of_an_option_works_alone(gpuguide: Run) -> None:
+    new = gpuguide("generate", "--prompt", PROMPT, "--max-new-tokens", 2, *ON_CPU)
+    assert gpuguide("generate", "--prompt", PROMPT, "--tokens", 2, *ON_CPU)[:2] == new[:2]
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 2, "--max-new-tokens", 2, *ON_CPU)
+    assert (status, out) == (2, "")
+    assert "--tokens is the old name of" in err
+
+
 def test_one_token_has_no_speed(gpuguide: Run) -> None:
-    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 1, *ON_CPU)
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--max-new-tokens", 1, *ON_CPU)
     assert (status, out) == (0, ",\n")
     assert "time to first token" in err
     assert "speed" not in err
@@ -65,7 +73,7 @@ def test_one_token_has_no_speed(gpuguide: Run) -> None:
 def test_a_prompt_from_standard_input_is_taken_byte_for_byte(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     given = b"x = '\xff'\nimport "
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-    status, out, err = gpuguide("generate", "--prompt", "-", "--tokens", 8, *ON_CPU)
+    status, out, err = gpuguide("generate", "--prompt", "-", "--max-new-tokens", 8, *ON_CPU)
     expected = loaded().complete(given, 8)
     assert (status, out) == (0, expected if expected.endswith("\n") else expected + "\n")
     assert f"{len(loaded().tokenizer.prompt(given))} tokens" in err
@@ -92,7 +100,9 @@ def test_an_end_of_text_of_the_settings_of_generation(gpuguide: Run, checkpoint:
     written = models.generate(loaded().model, loaded().tokenizer.prompt(PROMPT), 12)
     place = max(written.index(token) for token in written)
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [written[place]]}))
-    _, _, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, "--model", checkpoint, "--device", "cpu")
+    _, _, err = gpuguide(
+        "generate", "--prompt", PROMPT, "--max-new-tokens", 12, "--model", checkpoint, "--device", "cpu"
+    )
     assert re.search(rf"new tokens +{place} ", err)
 
 
@@ -108,7 +118,7 @@ def test_the_folder_of_an_adapter(gpuguide: Run, checkpoint: Path, tmp_path: Pat
 
 
 def test_settings_arrive(gpuguide: Run) -> None:
-    words = ("--tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
+    words = ("--max-new-tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
     format = ("--weights", "int8", "--dtype", "bf16")
     _, out, err = gpuguide("generate", "--prompt", PROMPT, *words, *format, *ON_CPU)
     prompt = loaded().tokenizer.prompt(PROMPT)
@@ -124,7 +134,7 @@ def test_an_end_of_text_ends_it_unless_it_is_in_the_prompt(gpuguide: Run, checkp
     written = models.generate(loaded().model, tokenizer.prompt(PROMPT), 12)
     place = max(written.index(token) for token in written)
     configure(checkpoint, eos_token_id=[written[place]])
-    words = ("generate", "--model", checkpoint, "--device", "cpu", "--tokens", 12)
+    words = ("generate", "--model", checkpoint, "--device", "cpu", "--max-new-tokens", 12)
     _, out, err = gpuguide(*words, "--prompt", PROMPT)
     assert out.rstrip("\n") == tokenizer.decode(written[:place]).rstrip("\n")
     assert re.search(rf"new tokens +{place} ", err)
@@ -169,7 +179,7 @@ def test_what_the_terminal_cannot_show_is_replaced(capsys: pytest.CaptureFixture
     ("words", "status", "message"),
     [
         ((), 2, "Missing option '--prompt'"),
-        (("--prompt", "x", "--tokens", "0"), 2, "--tokens"),
+        (("--prompt", "x", "--max-new-tokens", "0"), 2, "--max-new-tokens"),
         (("--prompt", "x", "--model", "mian"), 2, "There is no model named 'mian'. Did you mean main?"),
         (("--prompt", "x", "--weights", "int3"), 2, "There is no kind of weights named 'int3'."),
         (("--prompt", "x", "--dtype", "bf61"), 2, "There is no format named 'bf61'. Did you mean bf16 or fp16?"),
@@ -178,7 +188,7 @@ def test_what_the_terminal_cannot_show_is_replaced(capsys: pytest.CaptureFixture
         (("--prompt", "x", "--top-p", "1.5"), 1, "top-p is 1.5; it must lie above 0"),
         (("--prompt", "x", "--seed", "-1"), 1, "seed is -1"),
         (("--prompt", "~!" * 1200), 1, "the model's context of 512; give its last 511"),
-        (("--prompt", "x", "--tokens", "512"), 1, "context of 512; ask for 511 or fewer"),
+        (("--prompt", "x", "--max-new-tokens", "512"), 1, "context of 512; ask for 511 or fewer"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else None,
 )

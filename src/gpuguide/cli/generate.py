@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuguide.cli.old_names import merge_old_name
 from gpuguide.cli.screen import err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import device as devices
@@ -59,10 +60,10 @@ def generate(
     model: Annotated[
         str, typer.Option(help="main, draft, gpt2 (downloads it), or a folder with a GPT-2 or Llama 3 checkpoint.")
     ] = "main",
-    tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"New tokens at most; by default {NEW_TOKENS}, or what fits into the context."),
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help=f"New tokens at most; by default {NEW_TOKENS}, or what the context holds.")
     ] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Old name of --max-new-tokens, for this release.")] = None,
     temperature: Annotated[
         float, typer.Option(help="0 for greedy decoding; 1 draws from the model's distribution.")
     ] = 0.0,
@@ -78,9 +79,9 @@ def generate(
 ) -> None:
     """Continue a text: the text goes to standard output, its speed to standard error.
 
-    The text ends with the model's end-of-text token, after --tokens tokens, or with Ctrl-C.
+    The text ends with the model's end-of-text token, after --max-new-tokens tokens, or with Ctrl-C.
 
-    Example: gpuguide generate --prompt "def __init__(self" --tokens 64
+    Example: gpuguide generate --prompt "def __init__(self" --max-new-tokens 64
     """
     import torch
 
@@ -90,6 +91,7 @@ def generate(
     from gpuguide.inference.decoder import WEIGHTS
     from gpuguide.models.tokenizer import prompt_with_special
 
+    limit = merge_old_name("--max-new-tokens", max_new_tokens, "--tokens", tokens)
     settings = streaming.sampling_settings(temperature, top_k, top_p, min_p)
     if weights not in WEIGHTS:
         raise unknown("kind of weights", weights, WEIGHTS)
@@ -100,7 +102,7 @@ def generate(
     # In fp32 a 7B model would take 27 GB on the host. But what is quantised is best not rounded before.
     loaded = models.load(model, format if weights == "plain" else torch.float32)
     ids = prompt_with_special(loaded.tokenizer, standard_input() if prompt == STANDARD_INPUT else os.fsencode(prompt))
-    count = min(NEW_TOKENS, max(1, loaded.config.context - len(ids))) if tokens is None else tokens
+    count = min(NEW_TOKENS, max(1, loaded.config.context - len(ids))) if limit is None else limit
     decoder = prepare(loaded.model, weights=weights, dtype=format, device=where.torch_device)
     if where.is_gpu:
         engine = streaming.engine_for(decoder, len(ids), count, settings)
