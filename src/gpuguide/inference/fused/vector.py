@@ -23,14 +23,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpuguide.inference.fused.packed_gemv import gemv, interleave_for_packed_weights
 from gpuguide.inference.fused.parts import (
     add_bias,
     apply_rope,
     argmax_key,
     embed,
-    gemv,
     griddep_wait,
-    interleave_for_packed_weights,
     launch_dependents,
     load_cos_sin,
     load_normalized,
