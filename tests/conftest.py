@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,6 +92,14 @@ def _why_no_gpu() -> str | None:
     import torch
 
     return None if torch.cuda.is_available() else "no CUDA GPU here; run `pytest -m gpu` on a machine that has one"
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """Draw the same numbers in every test, whichever tests ran before."""
+    random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")

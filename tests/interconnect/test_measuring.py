@@ -19,7 +19,7 @@ MIB = 2**20
 IDLE = BoardState(link_generation=1, most_link_generation=5, link_width=16, most_link_width=16)
 AT_WORK = replace(IDLE, link_generation=5)
 PCIE_5 = 32e9 * 16 / 8 * 128 / 130
-PAIR = PairLink(0, 1, are_peers=True, nvlinks=18, promise=450e9, over_pcie=None)
+PAIR = PairLink(0, 1, are_peers=True, nvlinks=18, nominal=450e9, over_pcie=None)
 
 
 def gpu(index: int = 0, board: BoardState = AT_WORK) -> GpuLinks:
@@ -33,15 +33,15 @@ def test_every_direction_to_the_host_is_measured_and_both_promise_twice_as_much(
         ("d2h", None, MIB),
         ("both", None, MIB),
     ]
-    assert [each.promise for each in found] == pytest.approx([PCIE_5, PCIE_5, 2 * PCIE_5], rel=1e-4)
+    assert [each.nominal for each in found] == pytest.approx([PCIE_5, PCIE_5, 2 * PCIE_5], rel=1e-4)
     assert all(0 < each.bandwidth < 1e13 for each in found)
-    assert found[0].share == pytest.approx(found[0].bandwidth / PCIE_5, rel=1e-4)
-    assert measuring.host_links(gpu(board=IDLE), "cpu", MIB)[0].share is None  # the table has no generation 1
+    assert found[0].efficiency == pytest.approx(found[0].bandwidth / PCIE_5, rel=1e-4)
+    assert measuring.host_links(gpu(board=IDLE), "cpu", MIB)[0].efficiency is None  # the table has no generation 1
 
 
 def test_a_pair_is_measured_each_way_and_both_ways_at_once() -> None:
     found = measuring.peer_links(PAIR, "cpu", "cpu", MIB)
-    assert [(each.gpu, each.other, each.direction, each.promise) for each in found] == [
+    assert [(each.gpu, each.other, each.direction, each.nominal) for each in found] == [
         (0, 1, "one", 450e9),
         (1, 0, "one", 450e9),
         (0, 1, "both", 900e9),
@@ -62,7 +62,7 @@ def on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
         whole = getattr(measuring, name)
         monkeypatch.setattr(measuring, name, lambda link, *devices, whole=whole: whole(link, *["cpu"] * len(devices)))
     monkeypatch.setattr(measuring, "HOST_SIZE", MIB)
-    monkeypatch.setattr(measuring, "_looked_at_again", lambda found, machine: gpu(found.index))
+    monkeypatch.setattr(measuring, "_read_again", lambda found, machine: gpu(found.index))
 
 
 def test_a_machine_is_measured_and_promises_what_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +71,11 @@ def test_a_machine_is_measured_and_promises_what_it_is_at_work(monkeypatch: pyte
     report = measuring.measure(Machine((gpu(0, IDLE), gpu(1, IDLE)), (PAIR,)), said.append)
     assert said == ["GPU 0 and the host", "GPU 1 and the host", "GPU 0 and GPU 1"]
     assert [each.connections.board for each in report.machine.gpus] == [AT_WORK, AT_WORK]
-    assert [each.promise for each in report.carried[:3]] == pytest.approx([PCIE_5, PCIE_5, 2 * PCIE_5], rel=1e-4)
+    assert [each.nominal for each in report.bandwidths[:3]] == pytest.approx([PCIE_5, PCIE_5, 2 * PCIE_5], rel=1e-4)
     data = json.loads(json.dumps(report.as_data()))
     assert len(data["measured"]) == 9
-    assert data["measured"][0]["share"] == pytest.approx(report.carried[0].bandwidth / PCIE_5, rel=1e-4)
-    assert data["gpus"][0]["pcie_promise"] == pytest.approx(PCIE_5, rel=1e-4)
+    assert data["measured"][0]["efficiency"] == pytest.approx(report.bandwidths[0].bandwidth / PCIE_5, rel=1e-4)
+    assert data["gpus"][0]["pcie_nominal"] == pytest.approx(PCIE_5, rel=1e-4)
     assert data["faults"] == []
 
 
@@ -118,4 +118,4 @@ def test_every_name_of_the_face_is_there_and_no_other() -> None:
 @pytest.mark.gpu
 def test_this_machine_keeps_a_good_part_of_its_promises() -> None:
     report = interconnect.measure(interconnect.discover())
-    assert all(0.1 < each.share < 1.05 for each in report.carried if each.share is not None)
+    assert all(0.1 < each.efficiency < 1.05 for each in report.bandwidths if each.efficiency is not None)

@@ -81,7 +81,7 @@ def test_a_trace_in_words() -> None:
         "SM clock: mean 1.98 GHz, highest 1.98 GHz",
         "temperature: mean 41 °C, highest 42 °C",
         "energy: 250 J by power × time, 260 J by the driver's counter",
-        "clock limits: the power limit (67% of the readings), the GPU is idle (33% of the readings)",
+        "clock limits: SW Power Cap (67% of the readings), GPU Idle (33% of the readings)",
         "not read: memory utilisation, the driver says 'Not Supported'",
         "a reading took 2.00 ms, 0.60% of the time of one thread",
     ]

@@ -1,4 +1,4 @@
-"""``gpuguide bench``: the benchmarks, and how to run them."""
+"""``gpuguide bench``: list, run and compare the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuguide.cli import compare
+from gpuguide.cli.old_names import merge_old_name
 from gpuguide.cli.screen import broken, duration, err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
@@ -39,16 +40,17 @@ def bench_list() -> None:
 def bench_run(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks; all if none is named.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smallest case, few samples, nothing stored.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what is already measured.")] = False,
+    overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Measure finished cases again.")] = None,
+    again: Annotated[bool | None, typer.Option("--again", help="Old name of --overwrite, for this release.")] = None,
     commit: Annotated[str | None, typer.Option(help="The code's commit, where git cannot tell.")] = None,
-    time_limit: Annotated[float, typer.Option(min=0, help="Seconds after which no further case is begun.")] = math.inf,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds after which no further case starts.")] = math.inf,
     out_folder: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to store the records.")] = None,
     device: Annotated[str, typer.Option(help="gpu or cpu.")] = "gpu",
 ) -> None:
     """Measure this machine and store each case as it is finished.
 
-    Finished cases are not measured again, so an interrupted run goes on where it stopped. What was measured with
-    another version of a library is measured anew; a record of other code is kept beside the new one.
+    Finished cases are not measured again, so an interrupted run resumes where it stopped. What was measured with
+    another version of a library is measured again; a record of other code is kept next to the new one.
 
     Example: gpuguide bench run ceilings copy-size
     """
@@ -80,7 +82,7 @@ def bench_run(
         target,
         folder,
         quick=quick,
-        again=again,
+        again=bool(merge_old_name("--overwrite", overwrite, "--again", again)),
         commit=commit,
         time_limit=time_limit,
         report=show,
@@ -88,14 +90,14 @@ def bench_run(
     )
     parts = [f"{outcome.measured} case{'s' * (outcome.measured != 1)} measured"]
     if outcome.already_fresh:
-        parts.append(f"{outcome.already_fresh} were measured before (--again measures them anew)")
+        parts.append(f"{outcome.already_fresh} were measured before (--overwrite measures them again)")
     if outcome.not_reached:
         parts.append(f"{outcome.not_reached} not reached within the time limit (run again to go on)")
     err.print("; ".join(parts) + ".", markup=False)
 
 
 def one_line(case: Case) -> str:
-    """Return what happened to a contender in one line."""
+    """Describe the result of a contender in one line."""
     if case.status != "ok":
         return f"{case.contender}: {case.status} ({case.reason})"
     return f"{case.contender}: " + ", ".join(

@@ -1,4 +1,4 @@
-"""``gpuguide generate``: a model continues a text, and says how fast it was and how fast it could be."""
+"""``gpuguide generate``: continue a text, and report time to first token, speed and share of the read ceiling."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuguide.cli.old_names import merge_old_name
 from gpuguide.cli.screen import err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import device as devices
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     import torch
 
     from gpuguide.inference import Decoder, Engine
-    from gpuguide.measure.records import Record
 
 FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Our name of each format, and PyTorch's"""
 NEW_TOKENS = 128
-"""How many tokens are written unless one asks for more, or fewer have room"""
+"""New tokens by default, or fewer where the context ends"""
 STANDARD_INPUT = "-"
+READ_BENCHMARK, READ_CONTENDER, READ_SIZE = "memory-hierarchy", "l2", 2**30
+"""Benchmark case that is timed where no record has a read ceiling, and its working set in bytes"""
 
 
 @dataclass
@@ -36,11 +38,11 @@ class Times:
 
     arrivals: list[float] = field(default_factory=list)
 
-    def of(self, tokens: Iterable[int]) -> Iterator[int]:
-        """Yield the tokens, and note when each comes."""
-        begun = time.perf_counter()
+    def record(self, tokens: Iterable[int]) -> Iterator[int]:
+        """Yield the tokens, and record when each arrives."""
+        start = time.perf_counter()
         for token in tokens:
-            self.arrivals.append(time.perf_counter() - begun)
+            self.arrivals.append(time.perf_counter() - start)
             yield token
 
     @property
@@ -53,18 +55,21 @@ class Times:
 def generate(
     prompt: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="What to continue, special tokens by their names; - reads standard input."),
+        typer.Option(metavar="TEXT", help="Text to continue, special tokens by their names; - reads standard input."),
     ],
     model: Annotated[
         str, typer.Option(help="main, draft, gpt2 (downloads it), or a folder with a GPT-2 or Llama 3 checkpoint.")
     ] = "main",
-    tokens: Annotated[
-        int | None, typer.Option(min=1, help=f"New tokens at most; by default {NEW_TOKENS}, or what has room.")
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help=f"New tokens at most; by default {NEW_TOKENS}, or what the context holds.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token; 1 draws as the model says.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw from so many of the most likely tokens; 0 for all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the fewest tokens that together are so likely.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Draw from tokens at least so likely, relative to the first.")] = 0.0,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Old name of --max-new-tokens, for this release.")] = None,
+    temperature: Annotated[
+        float, typer.Option(help="0 for greedy decoding; 1 draws from the model's distribution.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw from this many of the most likely tokens; 0 for all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the fewest tokens with this total probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Draw from tokens with this share of the highest probability.")] = 0.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
     weights: Annotated[str, typer.Option(help="plain, int8 or int4, for the matrices of the layers.")] = "plain",
     dtype: Annotated[
@@ -72,38 +77,42 @@ def generate(
     ] = None,
     device: Annotated[str | None, typer.Option(help="gpu or cpu; by default a GPU where there is one.")] = None,
 ) -> None:
-    """Continue a text: the text goes to standard output, how fast it was to standard error.
+    """Continue a text: the text goes to standard output, its speed to standard error.
 
-    The text ends with the model's end-of-text token, after --tokens tokens, or with Ctrl-C.
+    The text ends with the model's end-of-text token, after --max-new-tokens tokens, or with Ctrl-C.
 
-    Example: gpuguide generate --prompt "def __init__(self" --tokens 64
+    Example: gpuguide generate --prompt "def __init__(self" --max-new-tokens 64
     """
     import torch
 
     from gpuguide import models
-    from gpuguide.inference import prepare, writing
+    from gpuguide.inference import generate as loop
+    from gpuguide.inference import prepare, streaming
     from gpuguide.inference.decoder import WEIGHTS
     from gpuguide.models.tokenizer import prompt_with_special
 
-    drawing = writing.settings(temperature, top_k, top_p, min_p)
+    limit = merge_old_name("--max-new-tokens", max_new_tokens, "--tokens", tokens)
+    settings = streaming.sampling_settings(temperature, top_k, top_p, min_p)
     if weights not in WEIGHTS:
         raise unknown("kind of weights", weights, WEIGHTS)
     where = devices.current_or_cpu() if device is None else devices.choose(device)
     if where.backend == "fake":
-        raise GpuguideError(f"A device that {devices.FAKE_VARIABLE} makes up cannot write; use --device cpu.")
+        raise GpuguideError(f"A device that {devices.FAKE_VARIABLE} makes up cannot generate text; use --device cpu.")
     format = format_for(dtype, where)
     # In fp32 a 7B model would take 27 GB on the host. But what is quantised is best not rounded before.
     loaded = models.load(model, format if weights == "plain" else torch.float32)
-    given = prompt_with_special(loaded.tokenizer, standard_input() if prompt == STANDARD_INPUT else os.fsencode(prompt))
-    count = min(NEW_TOKENS, max(1, loaded.config.context - len(given))) if tokens is None else tokens
+    ids = prompt_with_special(loaded.tokenizer, standard_input() if prompt == STANDARD_INPUT else os.fsencode(prompt))
+    count = min(NEW_TOKENS, max(1, loaded.config.context - len(ids))) if limit is None else limit
     decoder = prepare(loaded.model, weights=weights, dtype=format, device=where.torch_device)
-    engine = writing.engine_for(decoder, len(given), count, drawing)
-    times = Times()
-    coming = times.of(writing.stream(engine, given, count, loaded.tokenizer.ends, seed))
     if where.is_gpu:
-        warm_up(engine, given)
-    print_as_it_comes(writing.pieces_of_text(loaded.tokenizer, coming))
-    report(f"{model} in {dtype_name(format)}, {weights} weights", len(given), times, decoder, where)
+        engine = streaming.engine_for(decoder, len(ids), count, settings)
+        stream = streaming.stream(engine, ids, count, loaded.tokenizer.ends, seed)
+        warm_up(engine, ids)
+    else:
+        stream = loop.generate(decoder, ids, count, settings, stop=loaded.tokenizer.ends, seed=seed)
+    times = Times()
+    print_stream(streaming.detokenize(loaded.tokenizer, times.record(stream)))
+    report(f"{model} in {dtype_name(format)}, {weights} weights", len(ids), times, decoder, where)
 
 
 def standard_input() -> bytes:
@@ -145,15 +154,15 @@ def dtype_name(format: torch.dtype) -> str:
 
 
 def warm_up(engine: Engine, prompt: list[int]) -> None:
-    """Write a little for nobody, so that compiling kernels and capturing a step do not count as writing."""
-    from gpuguide.inference import writing
+    """Generate a few tokens and drop them, so that compiling kernels and capturing a CUDA graph are not timed."""
+    from gpuguide.inference import streaming
 
     err.print("Compiling kernels for this GPU, which takes longest the first time")
-    for _ in writing.stream(engine, prompt, min(3, engine.capacity - len(prompt))):
+    for _ in streaming.stream(engine, prompt, min(3, engine.capacity - len(prompt))):
         pass
 
 
-def print_as_it_comes(pieces: Iterable[str]) -> None:
+def print_stream(pieces: Iterable[str]) -> None:
     """Print text piece by piece and end its last line; Ctrl-C ends the text."""
     last = "\n"
     try:
@@ -161,7 +170,7 @@ def print_as_it_comes(pieces: Iterable[str]) -> None:
             typer.echo(printable(piece), nl=False)
             last = piece[-1]
     except KeyboardInterrupt:
-        err.print("\nInterrupted; this is how fast it was until then.")
+        err.print("\nInterrupted; the speed is that of the tokens so far.")
     if last != "\n":
         typer.echo()
 
@@ -172,82 +181,77 @@ def printable(text: str) -> str:
     return text.encode(encoding, errors="replace").decode(encoding)
 
 
-# --- how fast it was, and could be -----------------------------------------------------------------------
+# --- the report ------------------------------------------------------------------------------------------
 
 
 def report(what: str, prompt: int, times: Times, decoder: Decoder, where: Device) -> None:
-    """Print how fast a text was written to standard error, and on a GPU how fast memory would allow it."""
+    """Print the speed of a text to standard error, and on a GPU its share of the measured read ceiling."""
     table = listing("measure", "value", head=False)
     table.add_row("model", what)
     table.add_row("device", where.name)
-    table.add_row("prompt", counted(prompt, "token"))
+    table.add_row("prompt", with_count(prompt, "token"))
     if times.arrivals:
         table.add_row("time to first token", format_quantity(times.arrivals[0], "s"))
     table.add_row("new tokens", str(len(times.arrivals)))
     if times.step:
         table.add_row("speed", f"{significant(1 / times.step)} token/s, {significant(times.step * 1e3)} ms a token")
-        for name, value in roofline(prompt, len(times.arrivals), times.step, decoder, where):
+        for name, value in memory_rows(prompt, len(times.arrivals), times.step, decoder, where):
             table.add_row(name, value)
     show(table, stderr=True)
 
 
-def roofline(prompt: int, written: int, step: float, decoder: Decoder, where: Device) -> Iterator[tuple[str, str]]:
-    """Yield rows that compare a step's mean time with that of reading what it must read."""
+def memory_rows(
+    prompt: int, new_tokens: int, step: float, decoder: Decoder, where: Device
+) -> Iterator[tuple[str, str]]:
+    """Yield rows that compare a step's mean bandwidth with the read ceiling, the roofline bound of decoding."""
     from gpuguide.inference import cost
 
     shape, storage = decoder.shape, decoder.storage()
-    context = prompt + (written - 2) / 2  # the first of the new tokens came from the prompt, without a step
+    context = prompt + (new_tokens - 2) / 2  # the first of the new tokens came from the prompt, without a step
     weights = cost.weight_bytes_read(shape, storage)
     cache = (context + 1) * cost.cache_bytes_per_token(shape, storage)
     read = weights + cache
-    yield "a step reads", f"{format_bytes(weights)} of weights, {format_bytes(cache)} of cache on average"
+    label = "share of the read ceiling"
+    yield "a step reads", f"{format_bytes(weights)} of weights, {format_bytes(cache)} of KV cache on average"
     if not where.is_gpu:
-        yield "share of the roofline", "not compared: a processor's caches may hold some of it"
+        yield label, "not compared: a processor's caches may hold part of it"
         return
     try:
-        bandwidth, source = copy_bandwidth(where)
+        bandwidth, source = read_ceiling(where)
     except GpuguideError as error:
-        yield "share of the roofline", f"not compared: {error}"
+        yield label, f"not compared: {error}"
         return
     share = f"{100 * read / step / bandwidth:.0f}% of {format_quantity(bandwidth, 'B/s')}, {source}"
     small = "; all of it fits into the L2 cache, which is faster than memory" if read < where.l2 else ""
-    yield "share of the roofline", share + small
+    yield label, share + small
 
 
-def copy_bandwidth(where: Device) -> tuple[float, str]:
-    """Return the bandwidth of a large copy on a GPU in B/s, and who measured it.
+def read_ceiling(where: Device) -> tuple[float, str]:
+    """Return the highest measured bandwidth of reading a GPU's memory in B/s, and where it was measured.
 
-    That is the user's own record, or the published one of the same GPU, or else a copy that is timed now.
+    The ceiling is from the user's own records, or the published ones of the same GPU, or else a read is timed now.
 
     Raises
     ------
     GpuguideError
-        If there is no record, and the copy cannot be timed.
+        If there is no record, and the read cannot be timed.
     """
-    from gpuguide.measure import benchmark, runner, store
+    from gpuguide.measure import benchmark, machines, runner, store
 
-    own = [record for record in store.mine("ceilings") if record.device == where.slug]
-    published = [record for record in store.published_records() if record.benchmark == "ceilings"]
-    same = [record for record in published if record.device == where.slug]
-    for records, source in ((own, "a copy in your own record"), (same, "a copy in the published record of this GPU")):
-        for found in filter(None, map(copy_of, records)):
-            return found, source
-    declared = benchmark.get("ceilings")
-    alone = replace(declared, contenders={"copy": declared.contenders["copy"]})
-    (case,) = runner.measure_case(alone, {}, where, quick=True)
+    own = (record for name in machines.READS for record in store.mine(name))
+    published = map(store.load, machines.source_files())
+    for records, source in ((own, "measured in your own records"), (published, "measured in this GPU's records")):
+        known = {r.benchmark: r for r in records if r.device == where.slug and not r.simulated}
+        if rates := list(machines.memory_rates(known, machines.READS, where.l2)):
+            return machines.highest(rates).value, source
+    declared = benchmark.get(READ_BENCHMARK)
+    alone = replace(declared, contenders={READ_CONTENDER: declared.contenders[READ_CONTENDER]})
+    (case,) = runner.measure_case(alone, {"working_set": READ_SIZE}, where, quick=True)
     if case.status != "ok":
-        raise GpuguideError(f"The bandwidth of {where.name} could not be measured: {case.reason}.")
-    return case.metrics["bandwidth"].summary.median, "a copy timed just now"
+        raise GpuguideError(f"The read bandwidth of {where.name} could not be measured: {case.reason}.")
+    return case.metrics["bandwidth"].summary.median, "measured just now"
 
 
-def copy_of(record: Record) -> float | None:
-    """Return the median bandwidth of the copy in a record of ceilings, B/s; ``None`` if it was not measured."""
-    for case in record.cases:
-        if case.contender == "copy" and case.status == "ok" and not record.simulated:
-            return case.metrics["bandwidth"].summary.median
-    return None
-
-
-def counted(count: int, what: str) -> str:
-    """Return a number of things: ``1 token``, ``2 tokens``."""
+def with_count(count: int, what: str) -> str:
+    """Return a count with its noun: ``1 token``, ``2 tokens``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

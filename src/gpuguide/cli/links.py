@@ -1,4 +1,4 @@
-"""``gpuguide links``: what links this machine's GPUs, and what each link carries."""
+"""``gpuguide links``: the links of this machine's GPUs, and the measured bandwidth of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
-    from gpuguide.interconnect.measuring import Carried, Report
+    from gpuguide.interconnect.measuring import LinkBandwidth, Report
 
 DIRECTIONS = {"h2d": "host to GPU", "d2h": "GPU to host"}
 
@@ -25,10 +25,11 @@ def links(
         Path | None, typer.Option("--out", metavar="FILE", help="Write everything to this file, as JSON.")
     ] = None,
 ) -> None:
-    """Show what links this machine's GPUs, and measure each link.
+    """List the links of this machine's GPUs, and measure the bandwidth of each.
 
-    PCI Express as negotiated and as possible, NVLink, and the part of the host that each GPU is near. A promise is what
-    the link's standard leaves after its line code. It takes a few seconds a GPU, and 2 GiB of its memory.
+    PCI Express as negotiated and as possible, NVLink, and the part of the host that each GPU is near. The nominal
+    bandwidth is what the link's standard leaves after its line code, and efficiency is the measured share of it. It
+    takes a few seconds a GPU, and 2 GiB of its memory.
 
     Example: gpuguide links --out links.json
     """
@@ -38,11 +39,13 @@ def links(
 
     machine = interconnect.discover()
     report = interconnect.measure(machine, lambda text: err.print(f"measuring: {text}", markup=False))
-    for line in told(report.machine):
+    for line in describe(report.machine):
         say(line)
-    table = listing("link", "direction", "promise", "measured", "share", whole=("promise", "measured", "share"))
-    for each in report.carried:
-        table.add_row(*row(each))
+    table = listing(
+        "link", "direction", "nominal", "measured", "efficiency", whole=("nominal", "measured", "efficiency")
+    )
+    for link in report.bandwidths:
+        table.add_row(*describe_bandwidth(link))
     print()
     show(table)
     for fault in report.machine.faults(at_work=True):
@@ -62,21 +65,21 @@ def save(report: Report, path: Path) -> None:
     err.print(f"Written to {path}", markup=False)
 
 
-def told(machine: Machine) -> Iterator[str]:
-    """Yield a line for each GPU and each pair of them."""
+def describe(machine: Machine) -> Iterator[str]:
+    """Yield a line that describes each GPU and each pair of them."""
     for gpu in machine.gpus:
-        yield f"GPU {gpu.index}, {gpu.name}: {'; '.join(of_gpu(gpu))}"
+        yield f"GPU {gpu.index}, {gpu.name}: {'; '.join(describe_gpu(gpu))}"
     for pair in machine.pairs:
-        yield f"GPU {pair.first} and GPU {pair.second}: {'; '.join(between(pair))}"
+        yield f"GPU {pair.first} and GPU {pair.second}: {'; '.join(describe_pair(pair))}"
 
 
-def of_gpu(gpu: GpuLinks) -> Iterator[str]:
-    """Yield what links a GPU, in words."""
+def describe_gpu(gpu: GpuLinks) -> Iterator[str]:
+    """Yield descriptions of a GPU's links."""
     board, nvlink = gpu.connections.board, gpu.connections.nvlink
     if board.link_generation is None or board.link_width is None:
         yield "the driver does not say how it is plugged in; is nvidia-ml-py installed?"
     else:
-        yield f"PCIe generation {board.link_generation}, {board.link_width} lanes{possible(gpu)}"
+        yield f"PCIe generation {board.link_generation}, {board.link_width} lanes{describe_maximum(gpu)}"
     if nvlink.count:
         rate = f" of {format_quantity(nvlink.rate, 'B/s')} on the wire each way" if nvlink.rate else ""
         yield f"{nvlink.count} NVLinks{rate}"
@@ -86,8 +89,8 @@ def of_gpu(gpu: GpuLinks) -> Iterator[str]:
         yield f"near NUMA node {gpu.connections.numa_node}"
 
 
-def possible(gpu: GpuLinks) -> str:
-    """Return what the PCIe link could be at most, if that is more than it is or was."""
+def describe_maximum(gpu: GpuLinks) -> str:
+    """Describe the fastest PCIe link that board and slot allow, compared with the one negotiated."""
     board = gpu.connections.board
     now, most = (board.link_generation, board.link_width), (board.most_link_generation, board.most_link_width)
     if None in most:
@@ -95,8 +98,8 @@ def possible(gpu: GpuLinks) -> str:
     return ", which is all that board and slot allow" if now == most else f", of at most {most[0]} and {most[1]}"
 
 
-def between(pair: PairLink) -> Iterator[str]:
-    """Yield what is between two GPUs, in words."""
+def describe_pair(pair: PairLink) -> Iterator[str]:
+    """Yield descriptions of the connection between two GPUs."""
     if not pair.are_peers:
         yield "neither reaches the other's memory, so copies go through the host"
     if pair.nvlinks:
@@ -105,14 +108,14 @@ def between(pair: PairLink) -> Iterator[str]:
         yield f"over PCIe they have {pair.over_pcie} in common"
 
 
-def row(carried: Carried) -> tuple[str, str, str, str, str]:
-    """Return a line of the table."""
-    ends = f"GPU {carried.gpu}" if carried.other is None else f"GPU {carried.gpu} and GPU {carried.other}"
-    one_way = DIRECTIONS.get(carried.direction) or f"GPU {carried.gpu} to GPU {carried.other}"
+def describe_bandwidth(link: LinkBandwidth) -> tuple[str, str, str, str, str]:
+    """Return the cells of a link in the table."""
+    ends = f"GPU {link.gpu}" if link.other is None else f"GPU {link.gpu} and GPU {link.other}"
+    one_way = DIRECTIONS.get(link.direction) or f"GPU {link.gpu} to GPU {link.other}"
     return (
-        "PCIe, " + ends if carried.other is None else ends,
-        "both at once" if carried.direction == "both" else one_way,
-        "not known" if carried.promise is None else format_quantity(carried.promise, "B/s"),
-        format_quantity(carried.bandwidth, "B/s"),
-        "" if carried.share is None else f"{carried.share:.0%}",
+        "PCIe, " + ends if link.other is None else ends,
+        "both at once" if link.direction == "both" else one_way,
+        "not known" if link.nominal is None else format_quantity(link.nominal, "B/s"),
+        format_quantity(link.bandwidth, "B/s"),
+        "" if link.efficiency is None else f"{link.efficiency:.0%}",
     )

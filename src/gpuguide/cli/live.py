@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpuguide.hardware.monitor import Sampler, limits_named
+from gpuguide.hardware.monitor import Sampler, name_clock_limits
 from gpuguide.hardware.totals import Tally
 from gpuguide.hardware.trace import GrowingFile, Trace
 from gpuguide.measure.traces import title_of, value_text
@@ -178,7 +178,7 @@ def latest(trace: Trace, name: str) -> str:
 def held(trace: Trace) -> list[str]:
     """Return in words what keeps the clock from being higher, if anything does."""
     bits = trace.rows[-1].readings.get("clock_limits", math.nan)
-    names = [] if math.isnan(bits) else limits_named(int(bits))
+    names = [] if math.isnan(bits) else name_clock_limits(int(bits))
     return [f"clock limits: {', '.join(names)}"] if names else []
 
 

@@ -1,7 +1,8 @@
-"""Writing text with a model: prefill, decode, and what makes both fast.
+"""Generating text with a model: prefill, decode, and what makes both fast.
 
-:mod:`~gpuguide.inference.plain` explains, :mod:`~gpuguide.inference.fused` has the kernels for a GPU, and an
-:class:`Engine` writes with either.
+:mod:`~gpuguide.inference.generate` has the loop for one prompt, :mod:`~gpuguide.inference.plain` the layers in plain
+PyTorch and :mod:`~gpuguide.inference.fused` the kernels for a GPU. An :class:`Engine` generates several texts at a time
+with either.
 
 >>> from gpuguide import models
 >>> main = models.load("main")
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from gpuguide.inference.cache import PAGE, Cache, empty_cache, static_cache
 from gpuguide.inference.decoder import Decoder, prepare
-from gpuguide.inference.engine import GREEDY, Engine
+from gpuguide.inference.engine import Engine
+from gpuguide.inference.generate import GREEDY
 
 __all__ = ["GREEDY", "PAGE", "Cache", "Decoder", "Engine", "empty_cache", "prepare", "static_cache"]

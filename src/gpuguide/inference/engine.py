@@ -16,17 +16,11 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache, static_cache
 from gpuguide.inference.decoder import Decoder
+from gpuguide.inference.generate import GREEDY, LONGEST_TEXT, PREFILL_CHUNK, check_limits, check_prompt
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.prefill import Prefill
 from gpuguide.sampling import NO_TOKEN, sample_token
 from gpuguide.sampling.reference import SamplingSettings
-
-GREEDY = SamplingSettings(temperature=0.0)
-"""Always the most likely token"""
-LONGEST_TEXT = 2**20
-"""Draws for which a row's seeds stay apart from those of the next seed"""
-PREFILL_CHUNK = 512
-"""Tokens of a prompt that are read at a time"""
 
 
 class Engine:
@@ -246,7 +240,7 @@ class Engine:
 
         every = torch.arange(count, device=self.decoder.device)
         tokens, lengths, writing = self.tokens[:count], self.lengths[:count], self.writing[:count]
-        forward = fused.Step(self.decoder, self.cache, every)
+        forward = fused.DecodeStep(self.decoder, self.cache, every)
         greedy = self.settings.temperature == 0
 
         def step() -> torch.Tensor:
@@ -259,16 +253,8 @@ class Engine:
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise a :class:`GpuguideError` if a prompt is empty, too long, or holds what is no token."""
-        if not prompt:
-            raise GpuguideError("The prompt has no tokens. For an empty text, give the tokenizer's end_of_text.")
-        if len(prompt) >= self.capacity:
-            raise GpuguideError(
-                f"A prompt of {len(prompt)} tokens leaves no room in a capacity of {self.capacity}; "
-                f"give its last {self.capacity - 1} or fewer."
-            )
-        vocab = self.decoder.shape.vocab
-        if not 0 <= min(prompt) <= max(prompt) < vocab:
-            raise GpuguideError(f"The prompt holds a token that is not below {vocab}: {min(prompt)} to {max(prompt)}.")
+        check_prompt(prompt, self.decoder.shape.vocab)
+        check_limits(len(prompt), 0, self.capacity)
 
 
 def _check_cache(cache: Cache, decoder: Decoder, rows: int, capacity: int) -> None:

@@ -1,6 +1,6 @@
-"""What links which GPUs of this machine, and what each link promises one way.
+"""Discovery of the links between this machine's GPUs, and the nominal bandwidth of each, one way.
 
-A promise is what a link carries one way after its line code, before headers and checksums, by the table
+The nominal bandwidth is what a link carries one way after its line code, before headers and checksums, by the table
 :mod:`gpuguide.hardware.links`: for PCI Express the rate of a lane times the lanes as negotiated, for NVLink the rate of
 a link times the links.
 """
@@ -14,20 +14,20 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import links
 from gpuguide.hardware.monitor.connections import Connections, NvLinks, narrower, read_connections
 
-__all__ = ["GpuLinks", "Machine", "PairLink", "discover", "nvlink_promise", "pcie_promise"]
+__all__ = ["GpuLinks", "Machine", "PairLink", "compute_nvlink_bandwidth", "compute_pcie_bandwidth", "discover"]
 
 ON_THE_WIRE = 1.1
 """By how much the rate that a driver gives for an NVLink may exceed what its vendor prints: the driver counts the bits
 on the wire, and line code and error correction take one of seventeen"""
 
 
-def pcie_promise(generation: int | None, width: int | None) -> float | None:
-    """Return what a PCIe link carries one way after its line code, B/s.
+def compute_pcie_bandwidth(generation: int | None, width: int | None) -> float | None:
+    """Return the nominal bandwidth of a PCIe link one way, after its line code, B/s.
 
     It is ``None`` where generation or width is not known, or the table lacks the generation: the first two, to which an
     idle GPU falls back.
 
-    >>> round(pcie_promise(5, 16) / 1e9, 1), pcie_promise(None, 16)
+    >>> round(compute_pcie_bandwidth(5, 16) / 1e9, 1), compute_pcie_bandwidth(None, 16)
     (63.0, None)
     """
     link = links.load().get(f"pcie-{generation}-x16")
@@ -36,12 +36,12 @@ def pcie_promise(generation: int | None, width: int | None) -> float | None:
     return link.per_lane * width
 
 
-def nvlink_promise(rate: float | None) -> float | None:
-    """Return what one NVLink carries one way, B/s, from the rate that the driver gives for it.
+def compute_nvlink_bandwidth(rate: float | None) -> float | None:
+    """Return the nominal bandwidth of one NVLink one way, B/s, from the rate that the driver gives for it.
 
     That is the figure of the table which is at most a little below, else the driver's own.
 
-    >>> nvlink_promise(26.562e9), nvlink_promise(53.125e9), nvlink_promise(20e9)
+    >>> compute_nvlink_bandwidth(26.562e9), compute_nvlink_bandwidth(53.125e9), compute_nvlink_bandwidth(20e9)
     (25000000000.0, 50000000000.0, 20000000000.0)
     """
     if not rate:
@@ -52,7 +52,7 @@ def nvlink_promise(rate: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class GpuLinks:
-    """How one GPU is connected."""
+    """The links of one GPU."""
 
     index: int
     """As PyTorch counts"""
@@ -60,16 +60,16 @@ class GpuLinks:
     connections: Connections
 
     @property
-    def promise(self) -> float | None:
-        """Return what the PCIe link promises one way as negotiated, B/s."""
+    def nominal(self) -> float | None:
+        """Nominal bandwidth of the PCIe link as negotiated, one way, B/s."""
         board = self.connections.board
-        return pcie_promise(board.link_generation, board.link_width)
+        return compute_pcie_bandwidth(board.link_generation, board.link_width)
 
     @property
     def allowed(self) -> float | None:
-        """Return what the PCIe link would carry one way with all that board and slot allow, B/s."""
+        """Nominal bandwidth of the fastest PCIe link that board and slot allow, one way, B/s."""
         board = self.connections.board
-        return pcie_promise(board.most_link_generation, board.most_link_width)
+        return compute_pcie_bandwidth(board.most_link_generation, board.most_link_width)
 
     def fault(self, *, at_work: bool = False) -> str | None:
         """Return a sentence on a link that is less than the board allows; see :func:`narrower`."""
@@ -79,23 +79,23 @@ class GpuLinks:
 
 @dataclass(frozen=True)
 class PairLink:
-    """What is between two GPUs."""
+    """The connection of two GPUs."""
 
     first: int
     second: int
     are_peers: bool
     """Whether each can reach the other's memory by itself"""
     nvlinks: int
-    """How many NVLinks join the two, directly or by a switch"""
-    promise: float | None
-    """B/s one way over all NVLinks of the pair; ``None`` without NVLink"""
+    """Number of NVLinks between the two, directly or through a switch"""
+    nominal: float | None
+    """Bandwidth one way in B/s over all NVLinks of the pair; ``None`` without NVLink"""
     over_pcie: str | None
-    """What is on the way over PCIe"""
+    """Bridges and switches that the pair shares over PCIe"""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPUs that PyTorch sees, and what links them."""
+    """The GPUs that PyTorch sees, and their links."""
 
     gpus: tuple[GpuLinks, ...]
     pairs: tuple[PairLink, ...]
@@ -114,7 +114,7 @@ class Machine:
             found["connections"]["nvlink"].pop("remote")
             for key in ("memory_free", "is_partitioned"):
                 found["connections"]["board"].pop(key)
-            gpus.append({**found, "pcie_promise": gpu.promise, "pcie_allowed": gpu.allowed})
+            gpus.append({**found, "pcie_nominal": gpu.nominal, "pcie_allowed": gpu.allowed})
         return {"gpus": gpus, "pairs": [asdict(pair) for pair in self.pairs]}
 
 
@@ -150,7 +150,7 @@ def discover() -> Machine:
 def pair_link(first: GpuLinks, second: GpuLinks, are_peers: bool) -> PairLink:
     """Return what is between two GPUs, from what the driver says of each."""
     count = nvlinks_between(first.connections, second.connections) if are_peers else 0
-    each = nvlink_promise(first.connections.nvlink.rate)
+    each = compute_nvlink_bandwidth(first.connections.nvlink.rate)
     ways = first.connections.ancestors
     return PairLink(
         first.index,

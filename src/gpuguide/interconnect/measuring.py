@@ -1,6 +1,6 @@
-"""What each link of this machine carries, beside what it promises.
+"""Bandwidth of each link of this machine, measured and nominal.
 
-A look, and no benchmark: one large size, a few copies by the host's clock, and of them the median. Every copy is
+This is a quick check, not a benchmark: the median of a few copies of one large size by the host's clock. Every copy is
 checked before it is timed.
 
 Source: NVIDIA nvbandwidth, for large buffers, medians, and checked copies.
@@ -22,51 +22,51 @@ from gpuguide.interconnect.copies import DIRECTIONS, Route, route
 from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
 from gpuguide.interconnect.peers import PEER_DIRECTIONS, PeerRoute, peer_route
 
-__all__ = ["HOST_SIZE", "PEER_SIZE", "Carried", "Report", "host_links", "measure", "peer_links"]
+__all__ = ["HOST_SIZE", "PEER_SIZE", "LinkBandwidth", "Report", "host_links", "measure", "peer_links"]
 
 MIB = 2**20
 HOST_SIZE, PEER_SIZE = 256 * MIB, 1024 * MIB
-"""Bytes of a copy"""
+"""Bytes of a copy to or from the host, and between GPUs"""
 TURNS = 9
-"""That are timed, after two that are not"""
+"""Timed turns, after two that are not timed"""
 COPIES = 8
-"""In each turn, one after the other: enough that what waiting for them costs is under 1 %"""
+"""Copies of a turn, one after the other: so many that waiting for them takes less than 1 % of the time"""
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What one link carried, one way or both ways at once."""
+class LinkBandwidth:
+    """Measured bandwidth of one link, one way or both ways at once."""
 
     gpu: int
-    """As PyTorch counts; with two, the one that sends"""
+    """Index of the GPU in PyTorch; of two GPUs, the one that sends"""
     other: int | None
-    """The GPU that receives; None for the host"""
+    """Index of the GPU that receives; ``None`` for the host"""
     direction: str
     """``h2d``, ``d2h`` or ``both`` over PCIe, ``one`` or ``both`` between GPUs"""
     size: int
     """Bytes each way"""
     bandwidth: float
-    """B/s, of both ways together where there are two"""
-    promise: float | None
-    """B/s, counted alike; None where nobody says it"""
+    """Measured B/s, of both ways together where there are two"""
+    nominal: float | None
+    """Nominal B/s, counted alike; ``None`` if unknown"""
 
     @property
-    def share(self) -> float | None:
-        """Return how much of its promise the link keeps."""
-        return self.bandwidth / self.promise if self.promise else None
+    def efficiency(self) -> float | None:
+        """Measured bandwidth as a share of the nominal one."""
+        return self.bandwidth / self.nominal if self.nominal else None
 
 
 @dataclass(frozen=True)
 class Report:
-    """The links of a machine, and what was measured of each."""
+    """The links of a machine, and the measured bandwidth of each."""
 
     machine: Machine
-    """As it was while the links were at work"""
-    carried: tuple[Carried, ...]
+    """Links as negotiated while they were busy"""
+    bandwidths: tuple[LinkBandwidth, ...]
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain dictionaries and lists, for JSON, in bytes and B/s."""
-        measured = [{**asdict(each), "share": each.share} for each in self.carried]
+        measured = [{**asdict(link), "efficiency": link.efficiency} for link in self.bandwidths]
         return {**self.machine.as_data(), "measured": measured, "faults": self.machine.faults(at_work=True)}
 
 
@@ -85,14 +85,14 @@ def measure(machine: Machine, say: Callable[[str], None] = lambda text: None) ->
     GpuguideError
         If a copy arrives damaged, or cannot be made, for example because the memory does not suffice.
     """
-    carried: list[Carried] = []
+    carried: list[LinkBandwidth] = []
     at_work = []
     place = ""
     try:
         for gpu in machine.gpus:
             say(place := f"GPU {gpu.index} and the host")
             carried += host_links(gpu, f"cuda:{gpu.index}")
-            at_work.append(_looked_at_again(gpu, machine))
+            at_work.append(_read_again(gpu, machine))
         for pair in machine.pairs:
             say(place := f"GPU {pair.first} and GPU {pair.second}")
             carried += peer_links(pair, f"cuda:{pair.first}", f"cuda:{pair.second}")
@@ -101,43 +101,43 @@ def measure(machine: Machine, say: Callable[[str], None] = lambda text: None) ->
         raise GpuguideError(
             f"A copy between {place} failed: {said}. Ask 'nvidia-smi' who else uses the GPU."
         ) from error
-    # An idle link may have been slower than it now is, so what it promises is said by the second look.
+    # An idle link may have been slower than it now is, so the second reading gives the nominal bandwidth.
     now = {gpu.index: gpu for gpu in at_work}
     renewed = [
-        replace(each, promise=_of_ways(now[each.gpu].promise, each.direction)) if each.other is None else each
+        replace(each, nominal=_nominal_for(now[each.gpu].nominal, each.direction)) if each.other is None else each
         for each in carried
     ]
     return Report(replace(machine, gpus=tuple(at_work)), tuple(renewed))
 
 
-def host_links(gpu: GpuLinks, device: str, size: int = HOST_SIZE) -> list[Carried]:
-    """Return what pinned memory reaches between the host and a GPU, in each direction and in both at once.
+def host_links(gpu: GpuLinks, device: str, size: int = HOST_SIZE) -> list[LinkBandwidth]:
+    """Measure copies from pinned memory between the host and a GPU, in each direction and in both at once.
 
     Parameters
     ----------
     gpu : GpuLinks
-        What it is and how it is connected.
+        The GPU and its links.
     device : str
-        Its name in PyTorch; ``cpu`` for tests.
+        The GPU's name in PyTorch; ``cpu`` for tests.
     size : int
         Bytes each way.
     """
     found = []
     for direction in DIRECTIONS:
         bandwidth = _bandwidth(route("pinned", direction, size, device), [device])
-        found.append(Carried(gpu.index, None, direction, size, bandwidth, _of_ways(gpu.promise, direction)))
+        found.append(LinkBandwidth(gpu.index, None, direction, size, bandwidth, _nominal_for(gpu.nominal, direction)))
     return found
 
 
-def peer_links(pair: PairLink, first: str, second: str, size: int = PEER_SIZE) -> list[Carried]:
-    """Return what copy engines reach between two GPUs: each way alone, and both at once; nothing if they are no peers.
+def peer_links(pair: PairLink, first: str, second: str, size: int = PEER_SIZE) -> list[LinkBandwidth]:
+    """Measure copies between two GPUs, each way alone and both at once; none if they are no peers.
 
     Parameters
     ----------
     pair : PairLink
-        What is between the two.
+        Connection of the two.
     first, second : str
-        Their names in PyTorch; twice ``cpu`` for tests.
+        Names of the two in PyTorch; twice ``cpu`` for tests.
     size : int
         Bytes each way.
     """
@@ -150,12 +150,12 @@ def peer_links(pair: PairLink, first: str, second: str, size: int = PEER_SIZE) -
     for direction, source, to in turns:
         copy = peer_route("copy-engine", direction, size, names[source], names[to])
         bandwidth = _bandwidth(copy, [first, second])
-        found.append(Carried(source, to, direction, size, bandwidth, _of_ways(pair.promise, direction)))
+        found.append(LinkBandwidth(source, to, direction, size, bandwidth, _nominal_for(pair.nominal, direction)))
     return found
 
 
-def _of_ways(one_way: float | None, direction: str) -> float | None:
-    """Return a promise in the measure of what is compared with it: twice as much for both directions."""
+def _nominal_for(one_way: float | None, direction: str) -> float | None:
+    """Return a nominal bandwidth for the directions that are measured: twice the one-way value for both."""
     return None if one_way is None else one_way * (2 if direction == "both" else 1)
 
 
@@ -191,7 +191,7 @@ def _times(copy: Route | PeerRoute, devices: Sequence[str]) -> Iterator[float]:
             yield (time.perf_counter() - begun) / COPIES
 
 
-def _looked_at_again(gpu: GpuLinks, machine: Machine) -> GpuLinks:
-    """Return how a GPU is connected just after its link was at work, when no clock of it has been lowered yet."""
+def _read_again(gpu: GpuLinks, machine: Machine) -> GpuLinks:
+    """Read a GPU's connections again just after its link was busy, before its clock is lowered."""
     uuids = [str(torch.cuda.get_device_properties(each.index).uuid) for each in machine.gpus]
     return replace(gpu, connections=read_connections(uuids[gpu.index], uuids))

@@ -7,7 +7,7 @@ import math
 import statistics
 
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware.monitor import limits_over
+from gpuguide.hardware.monitor import compute_clock_limit_shares
 from gpuguide.hardware.quantities import BOARD, QUANTITIES
 from gpuguide.hardware.totals import Row, Tally
 from gpuguide.hardware.trace import Trace
@@ -86,7 +86,7 @@ def described(trace: Trace, tally: Tally | None = None) -> list[str]:
     known = [f"{format_quantity(value, 'J')} by {way}" for way, value in energies.items() if value is not None]
     if known:
         lines.append(f"energy: {', '.join(known)}")
-    limits = limits_over(tally.clock_limits.elements())
+    limits = compute_clock_limit_shares(tally.clock_limits.elements())
     if limits:
         shares = [f"{name} ({significant(100 * share, 2)}% of the readings)" for name, share in limits.items()]
         lines.append(f"clock limits: {', '.join(shares)}")

@@ -14,22 +14,23 @@ Install = Callable[..., FakeNvml]
 
 
 def test_limits_are_counted_over_the_readings() -> None:
-    assert monitor.limits_over([4, 4, 0x24, 0, math.nan]) == {"the power limit": 0.75, "the temperature (driver)": 0.25}
-    assert monitor.limits_over([0, 0]) == monitor.limits_over([]) == {}
+    shares = monitor.compute_clock_limit_shares([4, 4, 0x24, 0, math.nan])
+    assert shares == {"SW Power Cap": 0.75, "SW Thermal Slowdown": 0.25}
+    assert monitor.compute_clock_limit_shares([0, 0]) == monitor.compute_clock_limit_shares([]) == {}
 
 
 def test_every_limit_has_a_meaning() -> None:
     assert set(monitor.CLOCK_LIMIT_MEANINGS) == set(monitor.CLOCK_LIMITS.values())
-    explained = monitor.limits_explained(0x44)
-    assert list(explained) == ["the power limit", "the temperature (hardware)"]
-    assert "cooling" in explained["the temperature (hardware)"]
+    explained = monitor.explain_clock_limits(0x44)
+    assert list(explained) == ["SW Power Cap", "HW Thermal Slowdown"]
+    assert "cooling" in explained["HW Thermal Slowdown"]
 
 
 def test_a_bit_that_has_no_name_here_is_told_too() -> None:
     new_bit = 1 << 40
-    assert monitor.limits_named(4 | new_bit) == ["the power limit", "a reason without a name here"]
-    assert "newer" in monitor.limits_explained(new_bit)["a reason without a name here"]
-    assert monitor.limits_over([4, new_bit]) == {"the power limit": 0.5, "a reason without a name here": 0.5}
+    assert monitor.name_clock_limits(4 | new_bit) == ["SW Power Cap", "unknown reason"]
+    assert "newer" in monitor.explain_clock_limits(new_bit)["unknown reason"]
+    assert monitor.compute_clock_limit_shares([4, new_bit]) == {"SW Power Cap": 0.5, "unknown reason": 0.5}
 
 
 def test_the_bits_are_those_of_the_real_library() -> None:

@@ -134,7 +134,7 @@ def test_the_real_library_has_what_is_asked_of_it() -> None:
 
 def test_what_limits_the_clock_is_said_in_words() -> None:
     pynvml = pytest.importorskip("pynvml")
-    assert monitor.limits_named(0) == []
-    assert monitor.limits_named(0x24) == ["the power limit", "the temperature (driver)"]
-    assert monitor.limits_named(pynvml.nvmlClocksEventReasonSwPowerCap) == ["the power limit"]
-    assert monitor.limits_named(pynvml.nvmlClocksEventReasonGpuIdle) == ["the GPU is idle"]
+    assert monitor.name_clock_limits(0) == []
+    assert monitor.name_clock_limits(0x24) == ["SW Power Cap", "SW Thermal Slowdown"]
+    assert monitor.name_clock_limits(pynvml.nvmlClocksEventReasonSwPowerCap) == ["SW Power Cap"]
+    assert monitor.name_clock_limits(pynvml.nvmlClocksEventReasonGpuIdle) == ["GPU Idle"]

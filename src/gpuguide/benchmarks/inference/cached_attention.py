@@ -96,7 +96,7 @@ def cache_bytes(keys: Keys) -> int:
 
 def ours(problem: Problem, keys: Keys) -> Attend:
     """Return our kernel, which finds a sequence's pages in a table."""
-    from gpuguide.inference.fused.attention import Attention
+    from gpuguide.inference.fused.attention import CacheAttention
 
     batch, heads, head_dim = problem.queries.shape
     context = number(keys, "context")
@@ -104,7 +104,7 @@ def ours(problem: Problem, keys: Keys) -> Attend:
     table = torch.arange(batch * context // PAGE, dtype=torch.int32, device=device).view(batch, -1)
     rows = torch.arange(batch, device=device)
     last = torch.full((batch,), context - 1, device=device)
-    attention = Attention(batch, heads, number(keys, "kv_heads"), head_dim, context, problem.keys)
+    attention = CacheAttention(batch, heads, number(keys, "kv_heads"), head_dim, context, problem.keys)
     out = torch.empty_like(problem.queries)
     return lambda place: attention(problem.queries, problem.keys[place], problem.values[place], table, rows, last, out)
 

@@ -9,7 +9,7 @@ from gpuguide.inference.decoder import Linear
 from gpuguide.inference.fused.attention import overlaps
 
 
-class StepProduct(fused.Step):
+class StepProduct(fused.DecodeStep):
     """A product with as many tokens as it is made for, by the kernels of a step that has nothing else to do.
 
     For one token the result is added to what is there, as a step adds it to the hidden state. For several, the inputs
@@ -25,7 +25,7 @@ class StepProduct(fused.Step):
 
     def __init__(self, tokens: torch.Tensor, linear: Linear) -> None:
         # The step's own constructor sets up a whole model.
-        self.tokens, self.matrix, self.count = tokens, fused.Matrix.of(linear), len(tokens)
+        self.tokens, self.matrix, self.count = tokens, fused.Matrix.from_linear(linear), len(tokens)
         device, outputs = tokens.device, self.matrix.outputs
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if tokens.is_cuda else 4
         self.overlap = overlaps(device)
@@ -34,12 +34,12 @@ class StepProduct(fused.Step):
         parts = of_one.parts if self.count == 1 else self.tiling.parts
         self.hidden = torch.zeros(1, outputs, dtype=torch.float32, device=device)
         self.partial = torch.empty(parts, self.count, outputs, dtype=torch.float32, device=device)
-        self.arrived = torch.zeros(outputs, dtype=torch.int32, device=device)
+        self.counters = torch.zeros(outputs, dtype=torch.int32, device=device)
 
     def multiply(self) -> torch.Tensor:
         """Return what adds up to the product, ``(parts, batch, outputs)``, in fp32: the same memory every time."""
         if self.count == 1:
-            self._add(self.matrix, self.tokens)
+            self._gemv_and_add(self.matrix, self.tokens)
             return self.hidden.unsqueeze(0)
-        self._part(self.matrix, self.tiling, self.tokens)
+        self._split_k(self.matrix, self.tiling, self.tokens)
         return self.partial

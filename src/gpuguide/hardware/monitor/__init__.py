@@ -11,9 +11,9 @@ from gpuguide.hardware.monitor.chip_counters import CHIP_COUNTERS, ChipCounters
 from gpuguide.hardware.monitor.clock_limits import (
     CLOCK_LIMIT_MEANINGS,
     CLOCK_LIMITS,
-    limits_explained,
-    limits_named,
-    limits_over,
+    compute_clock_limit_shares,
+    explain_clock_limits,
+    name_clock_limits,
 )
 from gpuguide.hardware.monitor.driver import BoardState, DriverState, read_board, read_driver
 from gpuguide.hardware.monitor.sampler import Sampler
@@ -30,10 +30,10 @@ __all__ = [
     "ChipCounters",
     "DriverState",
     "Sampler",
+    "compute_clock_limit_shares",
+    "explain_clock_limits",
     "find_gpu",
-    "limits_explained",
-    "limits_named",
-    "limits_over",
+    "name_clock_limits",
     "read_board",
     "read_driver",
     "samplers",

@@ -1,13 +1,13 @@
-"""Attention of one query to the keys in a cache, which is cut into parts that are read side by side (split-K).
+"""Attention of one query to the KV cache, whose keys are split into parts that are read in parallel (split-K).
 
-A query of a sequence needs all its keys and values, each once: there is nothing to gain but bandwidth. One program a
-head would leave most of the GPU idle, so each head's keys are cut into parts, one program each. A program keeps a
+A query needs all keys and values of its sequence, each once, so attention is memory-bound here. One program a head
+would leave most of the GPU idle, so the keys of each head are split into parts, one program each. A program keeps a
 running maximum, a sum and a weighted sum of values, as :mod:`gpuguide.attention.tiled` explains. The last program of a
-head to finish, which a counter knows, adds the parts up.
+head to finish, according to a counter, adds the parts up.
 
-All programs should run at once, since a few that come after the others take as long as those did: so there are two for
-each multiprocessor, or fewer, and each takes as many keys at a time as it can hold. Where there are more heads than
-that, programs come in many rounds and keep the memory busy together, each with fewer keys.
+All programs should run at once, because a few that start late would take as long again. So there are at most two for
+each multiprocessor, and each takes as many keys at a time as it can hold. With more heads than that, programs run in
+many rounds and keep the memory busy together, each with fewer keys.
 
 Source: T. Dao et al., "Flash-Decoding for long-context inference", 2023, https://pytorch.org/blog/flash-decoding/.
 """
@@ -21,18 +21,18 @@ import triton
 import triton.language as tl
 
 from gpuguide.inference.cache import PAGE
-from gpuguide.inference.fused.parts import let_successor_start, wait_for_predecessor
+from gpuguide.inference.fused.parts import griddep_wait, launch_dependents
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
 PROGRAMS_PER_PROCESSOR = 2
 """Programs that each of the GPU's multiprocessors holds at once, with as many keys as they can have"""
 FEWEST_ROWS = 16
-"""Of a product on tensor cores: heads that share keys and values are filled up to as many. The arithmetic is free."""
+"""Rows of a matmul on tensor cores: query heads that share a KV head are padded to as many, which costs no time"""
 SMALLEST_PART = 2**14
-"""Numbers in the keys that are worth a program of their own, and adding up with the others"""
+"""Numbers in the keys of the smallest part that is worth a program of its own"""
 MOST_PARTS = 64
-"""That the last program of a head adds up"""
+"""Parts that the last program of a head adds up at most"""
 AT_ONCE, AT_ONCE_OF_FEW = 2**13, 2**14
 """Numbers in the keys that a program takes at a time: of many programs, and of so few that all run at once"""
 LARGEST_BLOCK = 256
@@ -40,11 +40,35 @@ LARGEST_BLOCK = 256
 
 
 @triton.jit
-def attend_kernel(queries, keys, values, table, table_width, cache_rows, positions, out, partial, sums, arrived, scale,
-                  KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_DIM: tl.constexpr,
-                  PAGE: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, PARTS_PAD: tl.constexpr,
-                  STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Read one part of the keys and values of one token's heads; the last program of them adds all parts up."""
+def attend_kernel(
+    queries,  # (tokens, KV_HEADS, GROUP, HEAD_DIM)
+    # the KV cache of this layer
+    keys,  # (pages, KV_HEADS, PAGE, HEAD_DIM)
+    values,  # (pages, KV_HEADS, PAGE, HEAD_DIM)
+    table,  # (rows, table_width), int32: pages of each row
+    table_width,
+    cache_rows,  # (tokens,), int64: row of each token
+    positions,  # (tokens,), int64
+    out,  # (tokens, KV_HEADS, GROUP, HEAD_DIM), written
+    # split-K
+    partial,  # (tokens, KV_HEADS, PARTS, GROUP, HEAD_DIM), fp32: acc of each part
+    statistics,  # (tokens, KV_HEADS, PARTS, GROUP, 2), fp32: m_i and l_i of each part
+    counters,  # (tokens, KV_HEADS), int32: parts that have finished; zero before and after
+    scale,  # of the scores: HEAD_DIM ** -0.5
+    # heads
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads that share a KV head
+    GROUP_PAD: tl.constexpr,  # rows of the matmul, ``GROUP`` or more
+    HEAD_DIM: tl.constexpr,
+    # tiles
+    PAGE: tl.constexpr,  # tokens of a page
+    BLOCK: tl.constexpr,  # keys at a time
+    PARTS: tl.constexpr,  # parts of the keys of a head
+    PARTS_PAD: tl.constexpr,  # a power of two, ``PARTS`` or more
+    STAGES: tl.constexpr,  # blocks in flight
+    PDL: tl.constexpr,
+):
+    """Attend with the query heads of one KV head to one part of its keys; the last program adds all parts up."""
     token, kv_head, part = tl.program_id(2), tl.program_id(1), tl.program_id(0)
     length = tl.load(positions + token) + 1
     pages = tl.cdiv(length, PAGE)
@@ -54,86 +78,100 @@ def attend_kernel(queries, keys, values, table, table_width, cache_rows, positio
     head = tl.arange(0, GROUP_PAD)
     column = tl.arange(0, HEAD_DIM)
     slot = tl.arange(0, BLOCK)
-    of_query = ((token * KV_HEADS + kv_head) * GROUP + head)[:, None] * HEAD_DIM + column[None, :]
-    let_successor_start(OVERLAP)
-    wait_for_predecessor(OVERLAP)
-    q = tl.load(queries + of_query, mask=(head < GROUP)[:, None], other=0)
-    maximum = tl.full((GROUP_PAD,), LOWEST, tl.float32)
-    total = tl.zeros((GROUP_PAD,), tl.float32)
-    mixed = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
+    q_offset = ((token * KV_HEADS + kv_head) * GROUP + head)[:, None] * HEAD_DIM + column[None, :]
+    launch_dependents(PDL)
+    griddep_wait(PDL)
+    q = tl.load(queries + q_offset, mask=(head < GROUP)[:, None], other=0)
+    m_i = tl.full((GROUP_PAD,), LOWEST, tl.float32)
+    l_i = tl.zeros((GROUP_PAD,), tl.float32)
+    acc = tl.zeros((GROUP_PAD, HEAD_DIM), tl.float32)
     for start in tl.range(first, last, BLOCK, num_stages=STAGES):
-        seen = start + slot < last
-        if BLOCK == PAGE:  # its keys lie side by side: one number says where
+        # -- look up the pages of these keys
+        mask = start + slot < last
+        if BLOCK == PAGE:  # one page
             page = tl.load(table + start // PAGE).to(tl.int64)
-            begin = ((page * KV_HEADS + kv_head) * PAGE + slot) * HEAD_DIM
+            row = ((page * KV_HEADS + kv_head) * PAGE + slot) * HEAD_DIM
         else:
-            page = tl.load(table + (start + slot) // PAGE, mask=seen, other=0).to(tl.int64)
-            begin = ((page * KV_HEADS + kv_head) * PAGE + slot % PAGE) * HEAD_DIM
-        place = begin[:, None] + column[None, :]
-        k = tl.load(keys + place, mask=seen[:, None], other=0)
-        v = tl.load(values + place, mask=seen[:, None], other=0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        scores = tl.where(seen[None, :], scores * (scale * LOG2_E), LOWEST)
-        highest = tl.maximum(maximum, tl.max(scores, 1))
-        shrink = tl.exp2(maximum - highest)
-        weights = tl.exp2(scores - highest[:, None])
-        total = total * shrink + tl.sum(weights, 1)
-        mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
-        maximum = highest
+            page = tl.load(table + (start + slot) // PAGE, mask=mask, other=0).to(tl.int64)
+            row = ((page * KV_HEADS + kv_head) * PAGE + slot % PAGE) * HEAD_DIM
+        kv_offset = row[:, None] + column[None, :]
+        # -- load k and v
+        k = tl.load(keys + kv_offset, mask=mask[:, None], other=0)
+        v = tl.load(values + kv_offset, mask=mask[:, None], other=0)
+        # -- compute qk
+        qk = tl.dot(q, tl.trans(k), input_precision="ieee")
+        qk = tl.where(mask[None, :], qk * (scale * LOG2_E), LOWEST)
+        # -- update m_i, l_i and acc
+        m_ij = tl.maximum(m_i, tl.max(qk, 1))
+        alpha = tl.exp2(m_i - m_ij)
+        p = tl.exp2(qk - m_ij[:, None])
+        l_i = l_i * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+        m_i = m_ij
     if PARTS == 1:
-        tl.store(out + of_query, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
+        tl.store(out + q_offset, (acc / l_i[:, None]).to(out.dtype.element_ty), mask=(head < GROUP)[:, None])
     else:
-        kept = (head < GROUP)[:, None]
+        # -- store this part; the last program to do so adds all parts of its heads up
+        is_head = (head < GROUP)[:, None]
         index = (token * KV_HEADS + kv_head) * PARTS
-        of_part = (index + part) * GROUP + head
-        tl.store(partial + of_part[:, None] * HEAD_DIM + column[None, :], mixed, mask=kept)
-        tl.store(sums + 2 * of_part, maximum, mask=head < GROUP)
-        tl.store(sums + 2 * of_part + 1, total, mask=head < GROUP)
+        part_row = (index + part) * GROUP + head
+        tl.store(partial + part_row[:, None] * HEAD_DIM + column[None, :], acc, mask=is_head)
+        tl.store(statistics + 2 * part_row, m_i, mask=head < GROUP)
+        tl.store(statistics + 2 * part_row + 1, l_i, mask=head < GROUP)
         tl.debug_barrier()
-        if tl.atomic_add(arrived + token * KV_HEADS + kv_head, 1, sem="acq_rel") == PARTS - 1:
-            tl.store(arrived + token * KV_HEADS + kv_head, 0)
-            for number in range(GROUP):
-                add_parts(partial, sums, out, index, number, GROUP, HEAD_DIM, PARTS, PARTS_PAD)
+        if tl.atomic_add(counters + token * KV_HEADS + kv_head, 1, sem="acq_rel") == PARTS - 1:
+            tl.store(counters + token * KV_HEADS + kv_head, 0)
+            for query_head in range(GROUP):
+                add_parts(partial, statistics, out, index, query_head, GROUP, HEAD_DIM, PARTS, PARTS_PAD)
 
 
 @triton.jit
-def add_parts(partial, sums, out, index, head, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PARTS: tl.constexpr,
-              PARTS_PAD: tl.constexpr):  # fmt: skip
-    """Add the parts of one head up, each weighted by how far its maximum is below the highest of all."""
+def add_parts(
+    partial,  # (tokens, KV_HEADS, PARTS, GROUP, HEAD_DIM), fp32
+    statistics,  # (tokens, KV_HEADS, PARTS, GROUP, 2), fp32
+    out,  # (tokens, KV_HEADS, GROUP, HEAD_DIM), written
+    index,  # of the first part: (token * KV_HEADS + kv_head) * PARTS
+    head,  # query head within the group
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_PAD: tl.constexpr,
+):
+    """Add up the parts of one query head, each rescaled to the highest m_i of all."""
     part = tl.arange(0, PARTS_PAD)
     column = tl.arange(0, HEAD_DIM)
-    of_part = (index + part) * GROUP + head
-    there = part < PARTS
-    maxima = tl.load(sums + 2 * of_part, mask=there, other=LOWEST, cache_modifier=".cg")
-    totals = tl.load(sums + 2 * of_part + 1, mask=there, other=0.0, cache_modifier=".cg")
-    places = of_part[:, None] * HEAD_DIM + column[None, :]
-    values = tl.load(partial + places, mask=there[:, None], other=0.0, cache_modifier=".cg")
-    weights = tl.exp2(maxima - tl.max(maxima, 0))
-    result = tl.sum(values * weights[:, None], 0) / tl.sum(totals * weights, 0)
+    part_row = (index + part) * GROUP + head
+    mask = part < PARTS
+    m_i = tl.load(statistics + 2 * part_row, mask=mask, other=LOWEST, cache_modifier=".cg")
+    l_i = tl.load(statistics + 2 * part_row + 1, mask=mask, other=0.0, cache_modifier=".cg")
+    offset = part_row[:, None] * HEAD_DIM + column[None, :]
+    acc = tl.load(partial + offset, mask=mask[:, None], other=0.0, cache_modifier=".cg")
+    alpha = tl.exp2(m_i - tl.max(m_i, 0))
+    result = tl.sum(acc * alpha[:, None], 0) / tl.sum(l_i * alpha, 0)
     tl.store(out + (index // PARTS * GROUP + head) * HEAD_DIM + column, result.to(out.dtype.element_ty))
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """How attention is shared out."""
+class AttentionTiling:
+    """How the programs of attention divide the keys."""
 
     parts: int
-    """Into which the keys of a head are cut"""
+    """Parts of the keys of a head (split-K)"""
     block: int
     """Keys that a program takes at a time: one page, or several"""
     stages: int
-    """Blocks that are under way"""
+    """Blocks in flight"""
 
 
-def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processors: int) -> Tiling:
-    """Return how to share attention out so that the whole GPU has work.
+def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processors: int) -> AttentionTiling:
+    """Choose the tiling with which the whole GPU has work.
 
     Parameters
     ----------
     count, kv_heads, head_dim : int
-        Tokens and heads of keys: together so many programs there are for each part; and the size of a head.
+        Tokens, KV heads, of which each pair has a program for each part, and the size of a head.
     capacity : int
-        Keys that there can be.
+        Keys that a sequence can have.
     processors : int
         Multiprocessors of the GPU.
     """
@@ -141,24 +179,24 @@ def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processo
     parts = max(1, min(at_once // (count * kv_heads), capacity * head_dim // SMALLEST_PART, MOST_PARTS))
     few = count * kv_heads * parts <= at_once
     block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_OF_FEW if few else AT_ONCE) // head_dim))
-    return Tiling(parts, block, 3 if block == PAGE else 2)
+    return AttentionTiling(parts, block, 3 if block == PAGE else 2)
 
 
-class Attention:
-    """Attention of a fixed number of tokens to a cache: its memory between the two halves of the work.
+class CacheAttention:
+    """Attention of a fixed number of tokens to a KV cache, with the buffers that split-K needs.
 
     Parameters
     ----------
     count : int
         Tokens.
     heads, kv_heads, head_dim : int
-        Of queries, of keys, and the size of one.
+        Query heads, KV heads, and the size of a head.
     capacity : int
         Keys that a sequence can have.
     like : torch.Tensor
-        The keys of a cache: for their format and device.
+        Keys of a cache, whose type and device the buffers get.
     overlap : bool
-        Whether the kernel is launched while its predecessor runs, which that one must allow for.
+        Whether the kernel is launched while its predecessor runs (PDL), which the predecessor must allow.
     """
 
     def __init__(self, count: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: torch.Tensor,
@@ -168,14 +206,14 @@ class Attention:
         self.tiling = tiling_for(count, kv_heads, head_dim, capacity, processors)
         self.scale = head_dim**-0.5
         self.overlap = overlap
-        room = (count, kv_heads, self.tiling.parts, self.group)
-        self.partial = torch.empty(*room, head_dim, dtype=torch.float32, device=like.device)
-        self.sums = torch.empty(*room, 2, dtype=torch.float32, device=like.device)
-        self.arrived = torch.zeros(count, kv_heads, dtype=torch.int32, device=like.device)
+        shape = (count, kv_heads, self.tiling.parts, self.group)
+        self.partial = torch.empty(*shape, head_dim, dtype=torch.float32, device=like.device)
+        self.statistics = torch.empty(*shape, 2, dtype=torch.float32, device=like.device)
+        self.counters = torch.zeros(count, kv_heads, dtype=torch.int32, device=like.device)
 
     def __call__(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor,
                  rows: torch.Tensor, positions: torch.Tensor, out: torch.Tensor) -> torch.Tensor:  # fmt: skip
-        """Attend.
+        """Attend to the cache and return ``out``.
 
         Parameters
         ----------
@@ -186,24 +224,43 @@ class Attention:
         table : torch.Tensor
             ``(rows, pages of a row)``, int32.
         rows, positions : torch.Tensor
-            ``(count,)``, int64: whose token it is, and its position: it sees the keys up to there.
+            ``(count,)``, int64: cache row and position of each token; the causal mask ends at the position.
         out : torch.Tensor
-            As ``queries``; written.
+            Buffer of the shape of ``queries``; written.
         """
         count, _, head_dim = queries.shape
         kv_heads = keys.shape[1]
         launch = {"launch_pdl": True} if self.overlap else {}
         parts = self.tiling.parts
         attend_kernel[(parts, kv_heads, count)](
-            queries, keys, values, table, table.shape[1], rows, positions, out, self.partial, self.sums, self.arrived,
-            self.scale, KV_HEADS=kv_heads, GROUP=self.group,
-            GROUP_PAD=max(FEWEST_ROWS, triton.next_power_of_2(self.group)), HEAD_DIM=head_dim,
-            PAGE=PAGE, BLOCK=self.tiling.block, PARTS=parts, PARTS_PAD=triton.next_power_of_2(parts),
-            STAGES=self.tiling.stages, OVERLAP=self.overlap, num_warps=4, **launch,
-        )  # fmt: skip
+            queries=queries,
+            keys=keys,
+            values=values,
+            table=table,
+            table_width=table.shape[1],
+            cache_rows=rows,
+            positions=positions,
+            out=out,
+            partial=self.partial,
+            statistics=self.statistics,
+            counters=self.counters,
+            scale=self.scale,
+            KV_HEADS=kv_heads,
+            GROUP=self.group,
+            GROUP_PAD=max(FEWEST_ROWS, triton.next_power_of_2(self.group)),
+            HEAD_DIM=head_dim,
+            PAGE=PAGE,
+            BLOCK=self.tiling.block,
+            PARTS=parts,
+            PARTS_PAD=triton.next_power_of_2(parts),
+            STAGES=self.tiling.stages,
+            PDL=self.overlap,
+            num_warps=4,
+            **launch,
+        )
         return out
 
 
 def overlaps(device: torch.device) -> bool:
-    """Return whether kernels on a device can be launched while their predecessors run: from compute capability 9."""
+    """Return whether a device supports programmatic dependent launch: from compute capability 9.0."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -1,9 +1,9 @@
-"""A decode step for several tokens: products of a matrix with as many vectors, on tensor cores.
+"""A decode step for several tokens: skinny matmuls (GEMM) on tensor cores.
 
-A matrix that is read for one token serves all of a batch. So long as there are few, bandwidth still is the limit, and
-the tensor cores are there to keep arithmetic out of the way. Norms are kernels of their own here: every program would
-have to read all tokens to compute them. Two of the four products of a layer have too few outputs to fill a GPU, and
-cut their inputs into parts (split-K), whose sums the norm that follows adds up.
+A matrix that is read for one token serves the whole batch. As long as the batch is small, the step stays memory-bound,
+and the tensor cores keep the arithmetic out of the way. Norms are kernels of their own here, because otherwise every
+program would have to read all tokens to compute them. Two of the four matmuls of a layer have too few outputs to fill a
+GPU, so they split their inputs into parts (split-K), which the norm that follows adds up.
 """
 
 from __future__ import annotations
@@ -13,37 +13,50 @@ import triton.language as tl
 
 from gpuguide.inference.fused.parts import (
     add_bias,
-    let_successor_start,
+    apply_rope,
+    argmax_key,
+    griddep_wait,
+    launch_dependents,
+    load_cos_sin,
     load_rows,
-    load_turns,
-    order_of,
-    place_in_cache,
-    rotated,
-    store_activated,
-    store_projected,
-    wait_for_predecessor,
+    locate_in_cache,
+    store_activation,
+    store_query_key_value,
 )
 
 
 @triton.jit
-def add_and_norm_kernel(hidden, partial, bias, norm_weight, norm_bias, epsilon, normed, count, width,
-                        PARTS: tl.constexpr, BIAS: tl.constexpr, LAYER_NORM: tl.constexpr, BLOCK: tl.constexpr,
-                        OVERLAP: tl.constexpr):  # fmt: skip
-    """Add the parts of a product to the hidden state of one token, and write what the next product reads: its norm."""
-    let_successor_start(OVERLAP)
+def add_and_norm_kernel(
+    hidden,  # (count, width), fp32: the parts are added to it
+    partial,  # (PARTS, count, width), fp32: split-K parts of the matmul before
+    bias,  # (width,): of that matmul, read with BIAS
+    norm_weight,  # (width,)
+    norm_bias,  # (width,), read with LAYER_NORM
+    epsilon,
+    normed,  # (count, width), written
+    count,  # tokens
+    width,  # hidden size of the model
+    PARTS: tl.constexpr,  # split-K parts; 0 before the first layer
+    BIAS: tl.constexpr,
+    LAYER_NORM: tl.constexpr,  # LayerNorm, otherwise RMSNorm
+    BLOCK: tl.constexpr,  # a power of two, ``width`` or more
+    PDL: tl.constexpr,
+):
+    """Add the split-K parts of a matmul to the hidden state of one token, and store its norm for the next matmul."""
+    launch_dependents(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < width
     weight = tl.load(norm_weight + column, mask=inside, other=0).to(tl.float32)
-    wait_for_predecessor(OVERLAP)
+    griddep_wait(PDL)
     token = tl.program_id(0)
-    where = hidden + token * width + column
-    x = tl.load(where, mask=inside, other=0)
+    address = hidden + token * width + column
+    x = tl.load(address, mask=inside, other=0)
     for part in tl.static_range(PARTS):
         x += tl.load(partial + (part * count + token) * width + column, mask=inside, other=0)
     if BIAS:
         x += tl.load(bias + column, mask=inside, other=0).to(tl.float32)
     if PARTS > 0:
-        tl.store(where, x, mask=inside)
+        tl.store(address, x, mask=inside)
     if LAYER_NORM:
         x = tl.where(inside, x - tl.sum(x, 0) / width, 0.0)
     x = x * tl.rsqrt(tl.sum(x * x, 0) / width + epsilon) * weight
@@ -53,8 +66,8 @@ def add_and_norm_kernel(hidden, partial, bias, norm_weight, norm_bias, epsilon, 
 
 
 @triton.jit
-def unpacked(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr):
-    """Return a tile's numbers, without their scales, in the format of the tokens."""
+def unpack(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr):
+    """Unpack the numbers of a tile, ``(ROWS, BLOCK)`` in the type ``like``, without their scales."""
     if BITS == 4:
         place = tl.arange(0, 8)
         shift = place // 2 * 4 + place % 2 * 16
@@ -71,12 +84,29 @@ def unpacked(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.cons
 
 
 @triton.jit
-def product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, start, stop, TOKENS: tl.constexpr,
-            ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr, STAGES: tl.constexpr,
-            OVERLAP: tl.constexpr):  # fmt: skip
-    """Multiply some tokens by some rows of a matrix, over inputs ``start`` to ``stop``: ``(tokens, rows)`` in fp32."""
-    let_successor_start(OVERLAP)
-    wait_for_predecessor(OVERLAP)
+def gemm(
+    x,  # (count, inputs)
+    weight,  # (outputs, stride): numbers, or words of packed ones
+    scales,  # (outputs, groups), read for quantised weights
+    m,  # (TOKENS,): tokens
+    n,  # (ROWS,): outputs
+    count,  # tokens there are
+    inputs,
+    outputs,
+    stride,
+    groups,  # scales of a row
+    start,  # first input
+    stop,  # input to stop before
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,  # inputs at a time; with 4 bits those that share a scale
+    BITS: tl.constexpr,
+    STAGES: tl.constexpr,  # blocks in flight
+    PDL: tl.constexpr,
+):
+    """Multiply tokens by rows of a matrix over inputs ``start`` to ``stop``: ``(TOKENS, ROWS)`` in fp32."""
+    launch_dependents(PDL)
+    griddep_wait(PDL)
     like = x.dtype.element_ty
     WORD: tl.constexpr = 1 if BITS == 0 else 32 // BITS
     total = tl.zeros((TOKENS, ROWS), tl.float32)
@@ -85,7 +115,7 @@ def product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, sta
         column = at + tl.arange(0, BLOCK)
         inside = (m < count)[:, None] & (column < inputs)[None, :]
         values = tl.load(x + m[:, None] * inputs + column[None, :], mask=inside, other=0)
-        numbers = tl.trans(unpacked(tile, like, ROWS, BLOCK, BITS))
+        numbers = tl.trans(unpack(tile, like, ROWS, BLOCK, BITS))
         if BITS == 4:  # a block is a group
             by = tl.load(scales + n * groups + at // BLOCK, mask=n < outputs, other=0).to(tl.float32)
             total += tl.dot(values, numbers, input_precision="ieee") * by[None, :]
@@ -97,61 +127,143 @@ def product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, sta
 
 
 @triton.jit
-def project_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, queries, keys,
-                          values, table, table_width, cache_rows, positions, rotations, QUERIES: tl.constexpr,
-                          KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, ROTATE: tl.constexpr,
-                          BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                          BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Compute queries, keys and values: rotated, and the latter two put into the cache."""
+def project_matrix_kernel(
+    x,  # (count, inputs): the normalised hidden state
+    # the matrix
+    weight,  # (outputs, stride): numbers, or words of packed ones
+    scales,  # (outputs, groups), read for quantised weights
+    bias,  # (outputs,), read with BIAS
+    inputs,
+    outputs,
+    stride,
+    groups,  # scales of a row
+    count,  # tokens
+    # queries, and the KV cache of this layer
+    queries,  # (count, QUERIES), written
+    keys,  # (pages, KV_HEADS, PAGE, HEAD_DIM), written
+    values,  # (pages, KV_HEADS, PAGE, HEAD_DIM), written
+    table,  # (rows, table_width), int32: pages of each row
+    table_width,
+    cache_rows,  # (count,), int64: row of each token
+    positions,  # (count,), int64
+    rope,  # (context, HEAD_DIM / 2, 2), fp32: cosines and sines, read with ROPE
+    # heads
+    QUERIES: tl.constexpr,  # numbers in the queries of a token: heads * HEAD_DIM
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr,  # tokens of a page
+    ROPE: tl.constexpr,  # whether queries and keys are rotated
+    # variants
+    BIAS: tl.constexpr,
+    BITS: tl.constexpr,  # of a quantised weight: 8 or 4; 0 for weights in the model's format
+    # tiles
+    TOKENS: tl.constexpr,  # tokens of a program
+    ROWS: tl.constexpr,  # outputs of a program
+    BLOCK: tl.constexpr,  # inputs at a time; with 4 bits those that share a scale
+    STAGES: tl.constexpr,  # blocks in flight
+    PDL: tl.constexpr,
+):
+    """Compute queries, keys and values; rotate (RoPE) and put keys and values into the cache."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
-                STAGES, OVERLAP)  # fmt: skip
+    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
+                STAGES, PDL)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
-    position, slot = place_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
-    if ROTATE:
-        cosine, sine = load_turns(rotations, position, n, QUERIES, KV_HEADS, HEAD_DIM, ROWS)
-        y = rotated(y, cosine, sine, TOKENS, ROWS)
-    store_projected(y, m, n, count, outputs, queries, keys, values, slot, QUERIES, KV_HEADS, HEAD_DIM, PAGE)
+    position, slot = locate_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
+    if ROPE:
+        cos, sin = load_cos_sin(rope, position, n, QUERIES, KV_HEADS, HEAD_DIM, ROWS)
+        y = apply_rope(y, cos, sin, TOKENS, ROWS)
+    store_query_key_value(y, m, n, count, outputs, queries, keys, values, slot, QUERIES, KV_HEADS, HEAD_DIM, PAGE)
 
 
 @triton.jit
-def activate_matrix_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, inner,
-                           GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TOKENS: tl.constexpr,
-                           ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-                           OVERLAP: tl.constexpr):  # fmt: skip
-    """Compute the first product of the feed-forward part and what follows it: GELU or the gate."""
+def activate_matrix_kernel(
+    x,  # (count, inputs): the normalised hidden state
+    # the matrix
+    weight,  # (outputs, stride): numbers, or words of packed ones
+    scales,  # (outputs, groups), read for quantised weights
+    bias,  # (outputs,), read with BIAS
+    inputs,
+    outputs,
+    stride,
+    groups,  # scales of a row
+    count,  # tokens
+    inner,  # (count, outputs), or (count, outputs / 2) with GATED; written
+    # variants
+    GATED: tl.constexpr,  # SwiGLU, otherwise GELU
+    BIAS: tl.constexpr,
+    BITS: tl.constexpr,  # of a quantised weight: 8 or 4; 0 for weights in the model's format
+    # tiles
+    TOKENS: tl.constexpr,  # tokens of a program
+    ROWS: tl.constexpr,  # outputs of a program
+    BLOCK: tl.constexpr,  # inputs at a time; with 4 bits those that share a scale
+    STAGES: tl.constexpr,  # blocks in flight
+    PDL: tl.constexpr,
+):
+    """Compute the first matmul of the feed-forward part and its activation: GELU or SwiGLU."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
-                STAGES, OVERLAP)  # fmt: skip
+    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
+                STAGES, PDL)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
-    store_activated(y, m, n, count, outputs, inner, GATED, TOKENS, ROWS)
+    store_activation(y, m, n, count, outputs, inner, GATED, TOKENS, ROWS)
 
 
 @triton.jit
-def part_kernel(x, weight, scales, bias, inputs, outputs, stride, groups, count, partial, length,
-                BITS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-                OVERLAP: tl.constexpr):  # fmt: skip
-    """One part of a product, over ``length`` inputs: the sum is left to the norm that follows."""
+def split_k_kernel(
+    x,  # (count, inputs)
+    # the matrix
+    weight,  # (outputs, stride): numbers, or words of packed ones
+    scales,  # (outputs, groups), read for quantised weights
+    bias,  # (outputs,), read with BIAS
+    inputs,
+    outputs,
+    stride,
+    groups,  # scales of a row
+    count,  # tokens
+    # split-K
+    partial,  # (parts, count, outputs), fp32, written
+    length,  # inputs of a part
+    BITS: tl.constexpr,  # of a quantised weight: 8 or 4; 0 for weights in the model's format
+    # tiles
+    TOKENS: tl.constexpr,  # tokens of a program
+    ROWS: tl.constexpr,  # outputs of a program
+    BLOCK: tl.constexpr,  # inputs at a time; with 4 bits those that share a scale
+    STAGES: tl.constexpr,  # blocks in flight
+    PDL: tl.constexpr,
+):
+    """Compute one split-K part of a matmul, over ``length`` inputs; :func:`add_and_norm_kernel` adds the parts up."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(2)
-    y = product(x, weight, scales, m, n, count, inputs, outputs, stride, groups, part * length,
-                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, STAGES, OVERLAP)  # fmt: skip
+    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, part * length,
+                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, STAGES, PDL)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(partial + (part * count + m)[:, None] * outputs + n[None, :], y, mask=inside)
 
 
 @triton.jit
-def head_matrix_kernel(x, weight, count, inputs, outputs, logits, best, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-                       BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
-    """Compute the logits, in fp32, and the best of each token."""
+def head_matrix_kernel(
+    x,  # (count, inputs): the normalised hidden state
+    weight,  # (outputs, inputs)
+    count,  # tokens
+    inputs,
+    outputs,  # the vocabulary's size
+    logits,  # (count, outputs), fp32, written
+    best,  # (count,), int64: argmax_key of the highest logit, raised
+    # tiles
+    TOKENS: tl.constexpr,  # tokens of a program
+    ROWS: tl.constexpr,  # outputs of a program
+    BLOCK: tl.constexpr,  # inputs at a time; with 4 bits those that share a scale
+    STAGES: tl.constexpr,  # blocks in flight
+    PDL: tl.constexpr,
+):
+    """Compute the logits in fp32, and the maximum of each token by one atomic operation a program."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = product(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,
-                OVERLAP)  # fmt: skip
+    y = gemm(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,
+                PDL)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(logits + m.to(tl.int64)[:, None] * outputs + n[None, :], y, mask=inside)
-    order = tl.where(inside, order_of(y, n[None, :]), -9223372036854775808)
-    tl.atomic_max(best + m, tl.max(order, 1), mask=m < count, sem="relaxed")
+    keys = tl.where(inside, argmax_key(y, n[None, :]), -9223372036854775808)
+    tl.atomic_max(best + m, tl.max(keys, 1), mask=m < count, sem="relaxed")

@@ -1,9 +1,9 @@
-"""A decode step in few kernels, all its memory reserved beforehand, so that a CUDA graph can hold it.
+"""A decode step in few kernels, with all buffers allocated beforehand, so that a CUDA graph can capture it.
 
 For one token a layer is five kernels (:mod:`~gpuguide.inference.fused.vector`): norm with queries, keys and values;
-attention; its second product; norm with the first product of the feed-forward part; the second. For several tokens the
-norms are kernels of their own (:mod:`~gpuguide.inference.fused.matrix`), which makes seven. Where the weights are few,
-though, several tokens too go through the kernels for one, side by side: each reads the weights, from the L2 cache.
+attention; output projection; norm with the first matrix of the feed-forward part; the second. For several tokens the
+norms are kernels of their own (:mod:`~gpuguide.inference.fused.matrix`), which makes seven. Several tokens of a small
+model also use the kernels for one token, in parallel: each reads the weights from the L2 cache.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import triton
 
 from gpuguide.inference.cache import PAGE, Cache
 from gpuguide.inference.decoder import Decoder, Layer, Norm
-from gpuguide.inference.fused import matrix, vector
-from gpuguide.inference.fused.attention import Attention, overlaps
+from gpuguide.inference.fused import matrix as matrix_kernels
+from gpuguide.inference.fused import vector
+from gpuguide.inference.fused.attention import CacheAttention, overlaps
 from gpuguide.inference.fused.tiling import (
     LONGEST_PART,
     Matrix,
@@ -29,27 +30,27 @@ from gpuguide.inference.fused.tiling import (
 )
 
 LARGEST_OVERLAPPED = 2**26
-"""Bytes of a layer's weights up to which it pays to launch its kernels while their predecessors run. Of a large layer
-every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
-LARGEST_SIDE_BY_SIDE = 2**25
-"""Bytes of a layer's weights, read anew for each token, up to which several tokens use the kernels for one. To read
-them from the L2 cache takes less time than the two kernels a layer that this saves."""
+"""Bytes of a layer's weights up to which launching kernels while their predecessors run (PDL) is faster. In a large
+layer every kernel fills the GPU by itself, and programs that wait take the place of programs that read."""
+LARGEST_GEMV = 2**25
+"""Bytes of a layer's weights, counted once for each token, up to which several tokens use the GEMV kernels. Reading
+weights from the L2 cache again takes less time than the two more kernels a layer of the GEMM path."""
 LOWEST = -(2**63)
-"""Below every logit, as :func:`gpuguide.inference.fused.parts.order_of` orders them"""
+"""Lower than every :func:`~gpuguide.inference.fused.parts.argmax_key`"""
 
 
-class Step:
-    """One step: the next tokens of some rows go in, the logits after them come out.
+class DecodeStep:
+    """One decode step: from the next tokens of some rows to the logits after them.
 
     Parameters
     ----------
     decoder : Decoder
-        One that :meth:`suits the kernels <gpuguide.inference.decoder.Decoder.suits_kernels>`.
+        Model that :meth:`suits the kernels <gpuguide.inference.decoder.Decoder.suits_kernels>`.
     cache : Cache
-        For it.
+        KV cache of the model.
     rows : torch.Tensor
-        ``(count,)``, int64: whose tokens they are. A row may occur several times, with its tokens in order: each sees
-        the keys of those before it.
+        ``(count,)``, int64: cache row of each token. A row may occur several times, with its tokens in order: each
+        attends to the keys of those before it.
     """
 
     def __init__(self, decoder: Decoder, cache: Cache, rows: torch.Tensor) -> None:
@@ -59,23 +60,23 @@ class Step:
         self.count = count = len(rows)
         shape, device = decoder.shape, decoder.device
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-        self.layers = [_Matrices.of(layer) for layer in decoder.layers]
+        self.layers = [_Matrices.from_layer(layer) for layer in decoder.layers]
         self.overlap = overlaps(device) and self.layers[0].nbytes() <= LARGEST_OVERLAPPED
-        self.side_by_side = count == 1 or count * self.layers[0].nbytes() <= LARGEST_SIDE_BY_SIDE
-        self.head = Matrix.of(decoder.head)
+        self.uses_gemv = count == 1 or count * self.layers[0].nbytes() <= LARGEST_GEMV
+        self.head = Matrix.from_linear(decoder.head)
 
-        def room(*size: int, dtype: torch.dtype = decoder.dtype) -> torch.Tensor:
+        def buffer(*size: int, dtype: torch.dtype = decoder.dtype) -> torch.Tensor:
             return torch.empty(count, *size, dtype=dtype, device=device)
 
-        self.hidden = room(shape.hidden, dtype=torch.float32)
-        self.normed = room(shape.hidden)
-        self.queries = room(shape.heads, shape.head_dim)
-        self.mixed = room(shape.heads, shape.head_dim)
-        self.inner = room(shape.intermediate)
-        self.logits = room(shape.vocab, dtype=torch.float32)
+        self.hidden = buffer(shape.hidden, dtype=torch.float32)
+        self.normed = buffer(shape.hidden)
+        self.queries = buffer(shape.heads, shape.head_dim)
+        self.attention_out = buffer(shape.heads, shape.head_dim)
+        self.inner = buffer(shape.intermediate)
+        self.logits = buffer(shape.vocab, dtype=torch.float32)
         self.best = torch.full((count,), LOWEST, dtype=torch.int64, device=device)
-        """The order of the best logit of each row so far, and which token it is; :func:`advance` puts it back"""
-        self.attention = Attention(
+        """Argmax key of each row so far; :func:`advance` resets it"""
+        self.attention = CacheAttention(
             count, shape.heads, shape.kv_heads, shape.head_dim, cache.capacity, cache.keys, overlap=self.overlap
         )
         self.out_tiling = self._tiling(self.layers[0].out, can_split=True)
@@ -86,162 +87,232 @@ class Step:
             triton.cdiv(max(shape.intermediate, shape.hidden), LONGEST_PART) + 1,
         )
         self.partial = torch.empty(parts, count, shape.hidden, dtype=torch.float32, device=device)
-        """Sums over parts of the inputs of a product, to be added up"""
-        self.arrived = torch.zeros(count * shape.hidden, dtype=torch.int32, device=device)
-        """How many programs have finished with their part, for each token and group of rows; zero between kernels"""
+        """Split-K parts of a matmul, to be added up"""
+        self.counters = torch.zeros(count * shape.hidden, dtype=torch.int32, device=device)
+        """Parts that have finished, for each token and row block; zero between kernels"""
 
     def __call__(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Push one token of each row through the model.
+        """Compute the logits after one token of each row.
 
         Parameters
         ----------
         tokens : torch.Tensor
             ``(count,)``, int64
         lengths : torch.Tensor
-            ``(count,)``, int64: how many tokens are before each, and so its position.
+            ``(count,)``, int64: tokens in the cache before each, which is its position.
 
         Returns
         -------
         torch.Tensor
-            ``(count, vocab_size)``, in fp32: the same memory every time.
+            ``(count, vocab_size)``, in fp32: the same buffer every time.
         """
         self._embed(tokens, lengths)
-        return self.of_hidden(lengths)
+        return self.run_layers(lengths)
 
-    def of_hidden(self, lengths: torch.Tensor) -> torch.Tensor:
-        """Do the same for tokens whose vectors somebody else has put into :attr:`hidden`."""
-        if self.side_by_side:
-            self._side_by_side(lengths)
+    def run_layers(self, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the logits from embeddings that the caller has stored in :attr:`hidden`."""
+        if self.uses_gemv:
+            self._run_gemv(lengths)
         else:
-            self._together(lengths)
+            self._run_gemm(lengths)
         return self.logits
 
     def _embed(self, tokens: torch.Tensor, lengths: torch.Tensor) -> None:
         width, block = self.decoder.shape.hidden, 1024
         positions = self.decoder.position_embedding
         self._launch(
-            vector.embed_kernel, (self.count, triton.cdiv(width, block)), 4,
-            tokens, lengths, self.decoder.token_embedding, tokens if positions is None else positions, self.hidden,
-            WIDTH=width, BLOCK=block, POSITIONS=positions is not None,
-        )  # fmt: skip
+            vector.embed_kernel,
+            (self.count, triton.cdiv(width, block)),
+            4,
+            tokens=tokens,
+            positions=lengths,
+            embedding=self.decoder.token_embedding,
+            position_embedding=tokens if positions is None else positions,
+            hidden=self.hidden,
+            WIDTH=width,
+            BLOCK=block,
+            POSITIONS=positions is not None,
+        )
 
-    # --- each token by itself ------------------------------------------------------------------------------
+    # --- GEMV: each token by itself ------------------------------------------------------------------------
 
-    def _side_by_side(self, positions: torch.Tensor) -> None:
-        shape, kernels = self.decoder.shape, vector
-        for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
-            into_cache = self._cache_arguments(number, positions)
-            self._normed(kernels.project_kernel, layer.attention_norm, of.query_key_value, into_cache,
-                         **self._head_sizes())  # fmt: skip
+    def _run_gemv(self, positions: torch.Tensor) -> None:
+        activation = {"inner": self.inner, "GATED": self.decoder.shape.gated}
+        for number, (layer, matrices) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
+            heads = {**self._cache_arguments(number, positions), **self._head_sizes()}
+            self._norm_and_gemv(vector.project_kernel, layer.attention_norm, matrices.query_key_value, heads)
             self._attend(number, positions)
-            self._add(of.out, self.mixed)
-            self._normed(kernels.activate_kernel, layer.feed_forward_norm, of.up, (self.inner,), GATED=shape.gated)
-            self._add(of.down, self.inner)
+            self._gemv_and_add(matrices.out, self.attention_out)
+            self._norm_and_gemv(vector.activate_kernel, layer.feed_forward_norm, matrices.up, activation)
+            self._gemv_and_add(matrices.down, self.inner)
         norm, head = self.decoder.final_norm, self.head
         tiling = vector_tiling(head, self.processors, can_cut=False)
         self._launch(
-            kernels.head_kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), head.weight,
-            head.inputs, head.outputs, self.logits, self.best, LAYER_NORM=norm.bias is not None, INPUTS=tiling.padded,
+            vector.head_kernel,
+            (tiling.programs, self.count),
+            tiling.warps,
+            hidden=self.hidden,
+            **_norm_arguments(norm),
+            weight=head.weight,
+            inputs=head.inputs,
+            outputs=head.outputs,
+            logits=self.logits,
+            best=self.best,
+            INPUTS=tiling.padded,
             ROWS=tiling.rows,
-        )  # fmt: skip
+        )
 
-    def _normed(self, kernel: Any, norm: Norm, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
-        tiling = vector_tiling(of, self.processors, can_cut=False)
+    def _norm_and_gemv(self, kernel: Any, norm: Norm, matrix: Matrix, others: Mapping[str, Any]) -> None:
+        tiling = vector_tiling(matrix, self.processors, can_cut=False)
         self._launch(
-            kernel, (tiling.programs, self.count), tiling.warps, self.hidden, *_norm(norm), *of.arguments(), *into,
-            LAYER_NORM=norm.bias is not None, **vector_constants(of, tiling, self.mixed), **constants,
-        )  # fmt: skip
+            kernel,
+            (tiling.programs, self.count),
+            tiling.warps,
+            hidden=self.hidden,
+            **_norm_arguments(norm),
+            **matrix.arguments(),
+            **others,
+            **vector_constants(matrix, tiling, self.attention_out),
+        )
 
-    def _add(self, of: Matrix, x: torch.Tensor) -> None:
-        tiling = vector_tiling(of, self.processors, can_cut=True)
+    def _gemv_and_add(self, matrix: Matrix, x: torch.Tensor) -> None:
+        tiling = vector_tiling(matrix, self.processors, can_cut=True)
         self._launch(
-            vector.add_kernel, (tiling.programs, self.count, tiling.parts), tiling.warps, x, *of.arguments(),
-            self.hidden, self.partial, self.arrived, tiling.length, PARTS=tiling.parts,
-            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds), **vector_constants(of, tiling, x),
-        )  # fmt: skip
+            vector.add_kernel,
+            (tiling.programs, self.count, tiling.parts),
+            tiling.warps,
+            x=x,
+            **matrix.arguments(),
+            hidden=self.hidden,
+            partial=self.partial,
+            counters=self.counters,
+            length=tiling.length,
+            SPLIT_K=tiling.parts,
+            ROUNDS_PAD=triton.next_power_of_2(tiling.rounds),
+            **vector_constants(matrix, tiling, x),
+        )
 
-    # --- all tokens together --------------------------------------------------------------------------------
+    # --- GEMM: all tokens together --------------------------------------------------------------------------
 
-    def _together(self, positions: torch.Tensor) -> None:
-        shape, kernels = self.decoder.shape, matrix
+    def _run_gemm(self, positions: torch.Tensor) -> None:
+        activation = {"inner": self.inner, "GATED": self.decoder.shape.gated}
         before: Matrix | None = None
         parts = 0
-        for number, (layer, of) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
+        for number, (layer, matrices) in enumerate(zip(self.decoder.layers, self.layers, strict=True)):
             self._add_and_norm(before, parts, layer.attention_norm)
-            into_cache = self._cache_arguments(number, positions)
-            self._matrix(kernels.project_matrix_kernel, of.query_key_value, into_cache, **self._head_sizes())
+            heads = {**self._cache_arguments(number, positions), **self._head_sizes()}
+            self._gemm(matrix_kernels.project_matrix_kernel, matrices.query_key_value, heads)
             self._attend(number, positions)
-            self._part(of.out, self.out_tiling, self.mixed)
-            self._add_and_norm(of.out, self.out_tiling.parts, layer.feed_forward_norm)
-            self._matrix(kernels.activate_matrix_kernel, of.up, (self.inner,), GATED=shape.gated)
-            self._part(of.down, self.down_tiling, self.inner)
-            before, parts = of.down, self.down_tiling.parts
+            self._split_k(matrices.out, self.out_tiling, self.attention_out)
+            self._add_and_norm(matrices.out, self.out_tiling.parts, layer.feed_forward_norm)
+            self._gemm(matrix_kernels.activate_matrix_kernel, matrices.up, activation)
+            self._split_k(matrices.down, self.down_tiling, self.inner)
+            before, parts = matrices.down, self.down_tiling.parts
         self._add_and_norm(before, parts, self.decoder.final_norm)
         tiling, head = self._tiling(self.head, can_split=False), self.head
         self._launch(
-            kernels.head_matrix_kernel, self._grid(head, tiling), tiling.warps, self.normed, head.weight, self.count,
-            head.inputs, head.outputs, self.logits, self.best, TOKENS=tiling.tokens, ROWS=tiling.rows,
-            BLOCK=tiling.block, STAGES=tiling.stages,
-        )  # fmt: skip
+            matrix_kernels.head_matrix_kernel,
+            self._grid(head, tiling),
+            tiling.warps,
+            x=self.normed,
+            weight=head.weight,
+            count=self.count,
+            inputs=head.inputs,
+            outputs=head.outputs,
+            logits=self.logits,
+            best=self.best,
+            **_tile_constants(tiling),
+        )
 
-    def _matrix(self, kernel: Any, of: Matrix, into: tuple[Any, ...], **constants: Any) -> None:
-        tiling = self._tiling(of, can_split=False)
+    def _gemm(self, kernel: Any, matrix: Matrix, others: Mapping[str, Any]) -> None:
+        tiling = self._tiling(matrix, can_split=False)
         self._launch(
-            kernel, self._grid(of, tiling), tiling.warps, self.normed, *of.arguments(), self.count, *into,
-            BIAS=of.has_bias, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
-            STAGES=tiling.stages, **constants,
-        )  # fmt: skip
+            kernel,
+            self._grid(matrix, tiling),
+            tiling.warps,
+            x=self.normed,
+            **matrix.arguments(),
+            count=self.count,
+            **others,
+            BIAS=matrix.has_bias,
+            BITS=matrix.bits,
+            **_tile_constants(tiling),
+        )
 
-    def _part(self, of: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
-        blocks = triton.cdiv(of.inputs, tiling.block)
+    def _split_k(self, matrix: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
+        blocks = triton.cdiv(matrix.inputs, tiling.block)
         length = triton.cdiv(blocks, tiling.parts) * tiling.block
         self._launch(
-            matrix.part_kernel, (*self._grid(of, tiling), tiling.parts), tiling.warps, x, *of.arguments(),
-            self.count, self.partial, length, BITS=of.bits, TOKENS=tiling.tokens, ROWS=tiling.rows, BLOCK=tiling.block,
-            STAGES=tiling.stages,
-        )  # fmt: skip
+            matrix_kernels.split_k_kernel,
+            (*self._grid(matrix, tiling), tiling.parts),
+            tiling.warps,
+            x=x,
+            **matrix.arguments(),
+            count=self.count,
+            partial=self.partial,
+            length=length,
+            BITS=matrix.bits,
+            **_tile_constants(tiling),
+        )
 
     def _add_and_norm(self, before: Matrix | None, parts: int, norm: Norm) -> None:
         width = self.decoder.shape.hidden
         has_bias = before is not None and before.has_bias
         self._launch(
-            matrix.add_and_norm_kernel, (self.count,), 4 if width <= 2048 else 8, self.hidden, self.partial,
-            before.bias if before is not None and has_bias else self.hidden, *_norm(norm), self.normed, self.count,
-            width, PARTS=parts, BIAS=has_bias, LAYER_NORM=norm.bias is not None, BLOCK=triton.next_power_of_2(width),
-        )  # fmt: skip
+            matrix_kernels.add_and_norm_kernel,
+            (self.count,),
+            4 if width <= 2048 else 8,
+            hidden=self.hidden,
+            partial=self.partial,
+            bias=before.bias if before is not None and has_bias else self.hidden,
+            **_norm_arguments(norm),
+            normed=self.normed,
+            count=self.count,
+            width=width,
+            PARTS=parts,
+            BIAS=has_bias,
+            BLOCK=triton.next_power_of_2(width),
+        )
 
-    def _tiling(self, of: Matrix, *, can_split: bool) -> MatrixTiling:
-        return matrix_tiling(of, self.count, self.processors, can_split=can_split)
+    def _tiling(self, matrix: Matrix, *, can_split: bool) -> MatrixTiling:
+        return matrix_tiling(matrix, self.count, self.processors, can_split=can_split)
 
-    def _grid(self, of: Matrix, tiling: MatrixTiling) -> tuple[int, int]:
-        return triton.cdiv(of.outputs, tiling.rows), triton.cdiv(self.count, tiling.tokens)
+    def _grid(self, matrix: Matrix, tiling: MatrixTiling) -> tuple[int, int]:
+        return triton.cdiv(matrix.outputs, tiling.rows), triton.cdiv(self.count, tiling.tokens)
 
     # --- both ------------------------------------------------------------------------------------------------
 
     def _attend(self, number: int, positions: torch.Tensor) -> None:
         cache = self.cache
         keys, values = cache.keys[number], cache.values[number]
-        self.attention(self.queries, keys, values, cache.table, self.rows, positions, self.mixed)
+        self.attention(self.queries, keys, values, cache.table, self.rows, positions, self.attention_out)
 
-    def _cache_arguments(self, number: int, positions: torch.Tensor) -> tuple[Any, ...]:
-        cache = self.cache
-        rotations = self.decoder.rotations
-        return (self.queries, cache.keys[number], cache.values[number], cache.table, cache.table.shape[1], self.rows,
-                positions, self.hidden if rotations is None else rotations)  # fmt: skip
+    def _cache_arguments(self, number: int, positions: torch.Tensor) -> dict[str, Any]:
+        cache, rope = self.cache, self.decoder.rotations
+        return {
+            "queries": self.queries,
+            "keys": cache.keys[number],
+            "values": cache.values[number],
+            "table": cache.table,
+            "table_width": cache.table.shape[1],
+            "cache_rows": self.rows,
+            "positions": positions,
+            "rope": self.hidden if rope is None else rope,
+        }
 
-    def _head_sizes(self) -> Mapping[str, Any]:
+    def _head_sizes(self) -> dict[str, Any]:
         shape = self.decoder.shape
         return {
             "QUERIES": shape.heads * shape.head_dim,
             "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,
             "PAGE": PAGE,
-            "ROTATE": self.decoder.rotations is not None,
+            "ROPE": self.decoder.rotations is not None,
         }
 
-    def _launch(self, kernel: Any, grid: tuple[int, ...], warps: int, *arguments: Any, **constants: Any) -> None:
+    def _launch(self, kernel: Any, grid: tuple[int, ...], warps: int, **arguments: Any) -> None:
         pdl = {"launch_pdl": True} if self.overlap else {}
-        kernel[grid](*arguments, **constants, OVERLAP=self.overlap, num_warps=warps, **pdl)
+        kernel[grid](**arguments, PDL=self.overlap, num_warps=warps, **pdl)
 
 
 @dataclass(frozen=True)
@@ -254,37 +325,61 @@ class _Matrices:
     down: Matrix
 
     def nbytes(self) -> int:
-        """Return their size in bytes."""
-        return sum(of.weight.nbytes for of in (self.query_key_value, self.out, self.up, self.down))
+        """Return the size of the weights in bytes."""
+        return sum(matrix.weight.nbytes for matrix in (self.query_key_value, self.out, self.up, self.down))
 
     @classmethod
-    def of(cls, layer: Layer) -> _Matrices:
-        return cls(*(Matrix.of(linear) for linear in (layer.query_key_value, layer.out, layer.up, layer.down)))
+    def from_layer(cls, layer: Layer) -> _Matrices:
+        return cls(*(Matrix.from_linear(linear) for linear in (layer.query_key_value, layer.out, layer.up, layer.down)))
 
 
-def _norm(norm: Norm) -> tuple[Any, ...]:
-    return norm.weight, norm.weight if norm.bias is None else norm.bias, norm.epsilon
+def _norm_arguments(norm: Norm) -> dict[str, Any]:
+    return {
+        "norm_weight": norm.weight,
+        "norm_bias": norm.weight if norm.bias is None else norm.bias,
+        "epsilon": norm.epsilon,
+        "LAYER_NORM": norm.bias is not None,
+    }
+
+
+def _tile_constants(tiling: MatrixTiling) -> dict[str, int]:
+    return {"TOKENS": tiling.tokens, "ROWS": tiling.rows, "BLOCK": tiling.block, "STAGES": tiling.stages}
 
 
 # --- the end of a step -----------------------------------------------------------------------------------
 
 
-def advance(step: Step, drawn: torch.Tensor | None, tokens: torch.Tensor, lengths: torch.Tensor, writing: torch.Tensor,
-            texts: torch.Tensor) -> None:  # fmt: skip
-    """Finish a step: the new tokens become the last ones, and every row that is writing is one token longer.
+def advance(
+    step: DecodeStep,
+    drawn: torch.Tensor | None,
+    tokens: torch.Tensor,
+    lengths: torch.Tensor,
+    writing: torch.Tensor,
+    texts: torch.Tensor,
+) -> None:
+    """Finish a step: store the new tokens as the next input and in the texts, whose lengths grow by one.
 
     Parameters
     ----------
-    step : Step
-        Which has been run.
+    step : DecodeStep
+        Step that has been run.
     drawn : torch.Tensor or None
         ``(count,)``, int64: the new tokens; ``None`` for the most likely ones, which the step knows.
     tokens, lengths, writing, texts
-        As :class:`gpuguide.inference.Engine` has them, of the step's rows; written.
+        State of :class:`gpuguide.inference.Engine` for the step's rows; written.
     """
-    count = step.count
     pdl = {"launch_pdl": True} if step.overlap and drawn is None else {}
-    vector.advance_kernel[(count,)](
-        step.best, step.best if drawn is None else drawn, tokens, lengths, writing, texts, texts.shape[1],
-        GREEDY=drawn is None, LOWEST=LOWEST, OVERLAP=bool(pdl), num_warps=1, **pdl,
-    )  # fmt: skip
+    vector.advance_kernel[(step.count,)](
+        best=step.best,
+        drawn=step.best if drawn is None else drawn,
+        tokens=tokens,
+        lengths=lengths,
+        writing=writing,
+        texts=texts,
+        text_width=texts.shape[1],
+        GREEDY=drawn is None,
+        LOWEST=LOWEST,
+        PDL=bool(pdl),
+        num_warps=1,
+        **pdl,
+    )

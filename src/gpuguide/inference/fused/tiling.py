@@ -1,4 +1,4 @@
-"""How the products of a decode step are cut up for a GPU: which rows, tokens and inputs a program has."""
+"""Tiling of the matmuls of a decode step: the rows, tokens and inputs of each program."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpuguide.inference.decoder import Linear
 from gpuguide.inference.quantize import Int4
 
 LONGEST_PART = 4096
-"""Numbers of a vector that the registers of a program hold beside the weights"""
+"""Numbers of a vector that the registers of a program hold in addition to the weights"""
 WIDTH = 128
-"""Parts of vectors are multiples of this, as the groups of four-bit weights are its divisors"""
+"""Multiple that split-K parts have: the groups of 4-bit weights divide it"""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix as a kernel takes it."""
+    """A matrix as the kernels read it."""
 
     weight: torch.Tensor
-    """Numbers of the model's format, or int32 words of quantised ones, ``(outputs, stride)``"""
+    """Weights in the model's format, or packed in int32 words, ``(outputs, stride)``"""
     scales: torch.Tensor
     bias: torch.Tensor
     has_bias: bool
@@ -38,7 +38,7 @@ class Matrix:
     """Inputs that share a scale, with 4 bits"""
 
     @classmethod
-    def of(cls, linear: Linear) -> Matrix:
+    def from_linear(cls, linear: Linear) -> Matrix:
         """Return the matrix of a linear layer, plain or quantised."""
         weight = linear.weight
         has_bias = linear.bias is not None
@@ -63,33 +63,41 @@ class Matrix:
         """Elements of a row in memory."""
         return self.weight.shape[1]
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Return what every kernel takes of a matrix, in order."""
-        return self.weight, self.scales, self.bias, self.inputs, self.outputs, self.stride, self.groups
+    def arguments(self) -> dict[str, Any]:
+        """Return the kernel arguments that describe the matrix."""
+        return {
+            "weight": self.weight,
+            "scales": self.scales,
+            "bias": self.bias,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "stride": self.stride,
+            "groups": self.groups,
+        }
 
 
 @dataclass(frozen=True)
 class VectorTiling:
-    """How a product with one vector is shared out."""
+    """How the programs of a GEMV divide its rows."""
 
     parts: int
-    """Into which the vector is cut, where it is too long for registers"""
+    """Splits of the vector (split-K), where it is too long for the registers of a program"""
     length: int
-    """Of a part"""
+    """Inputs of a part"""
     padded: int
-    """The power of two that holds a part"""
+    """Power of two that a part is padded to"""
     rows: int
-    """That a program multiplies at a time"""
+    """Rows that a program multiplies at a time"""
     programs: int
-    """That share the rows out"""
+    """Grid size: programs that divide the rows among themselves"""
     rounds: int
-    """In which they take them"""
+    """Row blocks of a program"""
     warps: int
 
 
 @dataclass(frozen=True)
 class MatrixTiling:
-    """How a product with several tokens is cut up."""
+    """How the programs of a matmul with several tokens divide its tokens, rows and inputs."""
 
     tokens: int
     rows: int
@@ -100,11 +108,12 @@ class MatrixTiling:
 
 
 def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTiling:
-    """Return the tiling for one vector.
+    """Choose the tiling of a GEMV.
 
-    Found by trying, on an H200 with the shapes of models of one and of seven billion weights: how many rows a program
-    has under way, how many warps share them, and how many programs a multiprocessor has. Small matrices get fewer rows
-    a program, so that every multiprocessor has work for two. The rounds in which programs take rows come out even.
+    The constants were tuned on an H200 with the shapes of models of one and of seven billion weights: the rows that a
+    program has in flight, the warps that share them, and the programs of a multiprocessor. Small matrices get fewer
+    rows a program, so that every multiprocessor has work for two programs. All programs have as many row blocks, except
+    for the last ones.
     """
     inputs = matrix.stride * matrix.word
     parts = triton.cdiv(inputs, LONGEST_PART) if can_cut else 1
@@ -127,7 +136,7 @@ def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTi
 
 
 def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: bool) -> MatrixTiling:
-    """Return the tiling for ``count`` tokens; ``can_split`` says whether inputs may be cut into parts."""
+    """Choose the tiling of a matmul for ``count`` tokens; ``can_split`` allows split-K."""
     tokens = max(16, min(64, triton.next_power_of_2(count)))
     few = count <= 32
     block = matrix.group if matrix.bits == 4 else 256 if few else 128
@@ -140,18 +149,18 @@ def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: boo
     return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
 
 
-def vector_constants(of: Matrix, tiling: VectorTiling, like: torch.Tensor) -> Mapping[str, Any]:
-    """Return what is fixed when a kernel for one vector is compiled; ``like`` is of the model's format and device.
+def vector_constants(matrix: Matrix, tiling: VectorTiling, like: torch.Tensor) -> Mapping[str, Any]:
+    """Return the compile-time constants of a GEMV kernel; ``like`` has the model's type and device.
 
-    Sums of narrow weights go through fp16 for a model in 16 bits. The instructions for that are a GPU's: elsewhere, and
-    for a model in fp32, everything is computed in fp32.
+    Sums of quantised weights are computed partly in fp16 for a model in 16 bits. That takes a GPU's instructions, so in
+    the interpreter, and for a model in fp32, everything is computed in fp32.
     """
     return {
-        "BIAS": of.has_bias,
-        "BITS": of.bits,
-        "GROUP": of.group,
+        "BIAS": matrix.has_bias,
+        "BITS": matrix.bits,
+        "GROUP": matrix.group,
         "EXACT": like.dtype == torch.float32 or not like.is_cuda,
         "INPUTS": tiling.padded,
-        "ACROSS": tiling.padded // of.word,
+        "WORDS": tiling.padded // matrix.word,
         "ROWS": tiling.rows,
     }

@@ -1,9 +1,10 @@
-"""Serving many requests with one engine: continuous batching, pages that prompts share, and a promise about latency.
+"""Serving many requests with one engine: continuous batching, prefix sharing, chunked prefill and a latency SLO.
 
-:mod:`~gpuguide.inference.serving.scheduler` has the loop, :mod:`~gpuguide.inference.serving.pace` what fits beside a
-step, :mod:`~gpuguide.inference.serving.transfer` how tokens reach the host without a wait,
-:mod:`~gpuguide.inference.serving.statistics` what a run did, and :mod:`~gpuguide.inference.serving.workload` makes
-requests to measure with.
+:mod:`~gpuguide.inference.serving.scheduler` has the loop, :mod:`~gpuguide.inference.serving.prefill_budget` the token
+budget of chunked prefill, :mod:`~gpuguide.inference.serving.prefill_chunks` what each step prefills,
+:mod:`gpuguide.inference.host_copy` the asynchronous copies of tokens to the host,
+:mod:`~gpuguide.inference.serving.statistics` the statistics of a run, and
+:mod:`~gpuguide.inference.serving.workload` requests to measure with.
 
 >>> from gpuguide import models
 >>> from gpuguide.inference import Engine, prepare
@@ -17,10 +18,10 @@ requests to measure with.
 
 from __future__ import annotations
 
+from gpuguide.inference.host_copy import Clock
 from gpuguide.inference.serving.requests import Request, Text
 from gpuguide.inference.serving.scheduler import POLICIES, Scheduler
 from gpuguide.inference.serving.statistics import Step, Summary, occupancy, summarise
-from gpuguide.inference.serving.transfer import Clock
 from gpuguide.inference.serving.workload import lognormal_requests
 
 __all__ = ["POLICIES", "Clock", "Request", "Scheduler", "Step", "Summary", "Text", "lognormal_requests", "occupancy",

@@ -10,13 +10,11 @@ from math import isfinite
 
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.cache import pages_for
-from gpuguide.inference.engine import LONGEST_TEXT
+from gpuguide.inference.generate import check_limits, check_seed
 from gpuguide.inference.pages import Reservation
 
 LIMIT, STOP, CANCELLED = "limit", "stop", "cancelled"
 """Why a text ended: it has the tokens that were asked for, a stop token was drawn, or nobody wants it any more"""
-HIGHEST_SEED = 2**63 // LONGEST_TEXT - 1
-"""Seeds are multiplied by ``LONGEST_TEXT`` in 64 bits"""
 
 
 @dataclass(frozen=True)
@@ -118,13 +116,7 @@ def check_fits(request: Request, capacity: int, pages: int) -> None:
         Pages of the cache, for all texts together.
     """
     prompt = len(request.prompt)
-    if request.new_tokens < 0:
-        raise GpuguideError(f"A text of {request.new_tokens} new tokens cannot be written; ask for 0 or more.")
-    if prompt + request.new_tokens > capacity:
-        raise GpuguideError(
-            f"A prompt of {prompt} tokens and {request.new_tokens} more do not fit into a capacity of {capacity}; "
-            f"ask for {capacity - prompt} or fewer."
-        )
+    check_limits(prompt, request.new_tokens, capacity)
     needed = pages_for(request.kept_tokens())
     if needed > pages:
         raise GpuguideError(
@@ -133,8 +125,7 @@ def check_fits(request: Request, capacity: int, pages: int) -> None:
         )
     if request.arrival is not None and not isfinite(request.arrival):
         raise GpuguideError(f"A request arrives after {request.arrival} s; give a finite time, or leave it out.")
-    if not 0 <= request.seed <= HIGHEST_SEED:
-        raise GpuguideError(f"A seed is {request.seed}; give one from 0 to {HIGHEST_SEED}.")
+    check_seed(request.seed)
 
 
 class Queue:

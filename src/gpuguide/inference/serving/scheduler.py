@@ -24,12 +24,12 @@ import torch
 
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.engine import Engine
-from gpuguide.inference.serving.pace import LEAST, Pace
-from gpuguide.inference.serving.reading import Group, plan
+from gpuguide.inference.host_copy import Clock, DeviceEvent, HostCopy
+from gpuguide.inference.serving.prefill_budget import LEAST, PrefillBudget
+from gpuguide.inference.serving.prefill_chunks import ChunkGroup, plan_chunks
 from gpuguide.inference.serving.requests import CANCELLED, LIMIT, STOP, Queue, Request, Text, check_fits
 from gpuguide.inference.serving.slots import Batch, Slots
 from gpuguide.inference.serving.statistics import Step
-from gpuguide.inference.serving.transfer import Clock, Delivery, Mark
 
 POLICIES = ("continuous", "static")
 """When requests enter: whenever a slot is free, or a batch at a time"""
@@ -37,13 +37,37 @@ CHUNK = 2048
 """Tokens of prompts that are read before a step, at most"""
 
 
+class TokenCopy(HostCopy):
+    """New tokens of some texts on their way to the host.
+
+    Parameters
+    ----------
+    tokens, clock
+        As in :class:`HostCopy`.
+    texts : sequence of Text
+        Texts that the tokens belong to.
+    places : sequence of int
+        Index of each text's token in ``tokens``.
+    """
+
+    def __init__(self, tokens: torch.Tensor, texts: Sequence[Text], places: Sequence[int], clock: Clock) -> None:
+        super().__init__(tokens, clock)
+        self.texts = texts
+        self.places = places
+
+    def tokens(self) -> list[int]:
+        """Wait for the tokens and return them, one for each text."""
+        tokens = self.wait()
+        return [tokens[place] for place in self.places]
+
+
 @dataclass(frozen=True)
 class UnderWay:
-    """A step that the device may still be at."""
+    """A step that the device may still be computing."""
 
     step: Step
-    began: Mark
-    delivery: Delivery
+    began: DeviceEvent
+    copy: TokenCopy
 
 
 class Scheduler:
@@ -87,7 +111,7 @@ class Scheduler:
         self.continuous = policy == "continuous"
         self.clock = clock or Clock()
         self.slots = Slots(engine, share)
-        self.pace = Pace(latency_target, chunk, self.slots.buckets)
+        self.budget = PrefillBudget(latency_target, chunk, self.slots.buckets)
         self.texts: dict[int, Text] = {}
         """All texts since the start by their numbers, also those that have ended"""
         self.steps: list[Step] = []
@@ -186,13 +210,13 @@ class Scheduler:
         self._admit()
         groups = self._plan() if self._reading else []
         before = self._under_way
-        began = before.delivery.mark if before else Mark(self.clock, self.engine.decoder.device)
+        began = before.copy.event if before else DeviceEvent(self.clock, self.engine.decoder.device)
         with torch.inference_mode():
             first = self._read(groups)
             self._under_way = self._write(began, sum(group.cost for group in groups))
-        arrived = self._take(before.delivery) if before else []
-        for delivery in first:
-            arrived += self._take(delivery)
+        arrived = self._take(before.copy) if before else []
+        for copy in first:
+            arrived += self._take(copy)
         if before:
             self._measure(before)
         return arrived
@@ -203,20 +227,20 @@ class Scheduler:
             return
         while self.slots.next_free is not None and (text := self._queue.first(self._now())):
             # Nobody overtakes: whoever needs many pages would never get them.
-            if self.slots.next_free >= self.pace.rows() or not self.slots.enter(text, wait=self.continuous):
+            if self.slots.next_free >= self.budget.rows() or not self.slots.enter(text, wait=self.continuous):
                 return
             self._queue.pop()
             self._reading.append(text)
             text.entered, text.entered_at = self._now(), len(self.steps)
 
-    def _plan(self) -> list[Group]:
+    def _plan(self) -> list[ChunkGroup]:
         """Choose what is read of prompts before the next tokens are written."""
         if not self._writing:
-            return plan(self._reading, self.pace.chunk)  # nobody is kept waiting
+            return plan_chunks(self._reading, self.budget.chunk)  # nobody is kept waiting
         rows = self.slots.batch((), self.slots.holders()).rows
-        return plan(self._reading, self.pace.budget(rows), most=self.pace.groups)
+        return plan_chunks(self._reading, self.budget.tokens(rows), most=self.budget.groups)
 
-    def _read(self, groups: Sequence[Group]) -> list[Delivery]:
+    def _read(self, groups: Sequence[ChunkGroup]) -> list[TokenCopy]:
         """Read pieces of prompts, and draw the first token of each text whose prompt ends."""
         told = self.slots.tell_device([text for group in groups for text in group.texts])
         first, at = [], 0
@@ -227,17 +251,17 @@ class Scheduler:
             self.slots.have_read(group.texts)
             if count := group.ending:
                 tokens = self.engine.begin(rows[:count], lengths[:count], logits[:count], seeds[:count])
-                first.append(Delivery(tokens, group.texts[:count], range(count), self.clock))
+                first.append(TokenCopy(tokens, group.texts[:count], range(count), self.clock))
                 self._begin(group.texts[:count])
         return first
 
-    def _write(self, began: Mark, read: int) -> UnderWay | None:
+    def _write(self, began: DeviceEvent, read: int) -> UnderWay | None:
         """Write the next token of each text, unless a static batch still reads: it begins together."""
         batch = self._batch if self.continuous or not self._reading else Batch()
         if not batch.rows and not read:
             return None
         tokens = self.engine.step(batch.rows) if batch.rows else self.engine.tokens[:0]
-        delivery = Delivery(tokens, batch.texts, batch.places, self.clock)
+        copy = TokenCopy(tokens, batch.texts, batch.places, self.clock)
         step = Step(batch.rows, len(batch.texts), read)
         self.steps.append(step)
         last = []
@@ -246,14 +270,14 @@ class Scheduler:
             if text.drawn == text.request.new_tokens:
                 last.append(text)
         self._end(last)
-        return UnderWay(step, began, delivery)
+        return UnderWay(step, began, copy)
 
-    def _take(self, delivery: Delivery) -> list[tuple[int, int]]:
+    def _take(self, copy: TokenCopy) -> list[tuple[int, int]]:
         """Wait for tokens and hand them to their texts; what was drawn after an end is thrown away."""
-        tokens = delivery.tokens()
+        tokens = copy.tokens()
         now = self._now()
         arrived, complete = [], []
-        for text, token in zip(delivery.texts, tokens, strict=True):
+        for text, token in zip(copy.texts, tokens, strict=True):
             if text.reason is None:
                 reason = text.take(token, now)
                 if reason != STOP:
@@ -267,8 +291,8 @@ class Scheduler:
     def _measure(self, done: UnderWay) -> None:
         """Learn from a step that the device has done."""
         step = done.step
-        step.seconds = done.delivery.mark.since(done.began)
-        self.pace.note(step.rows, step.read, step.seconds)
+        step.seconds = done.copy.event.since(done.began)
+        self.budget.record(step.rows, step.read, step.seconds)
 
     # --- what becomes of a text --------------------------------------------------------------------------
 

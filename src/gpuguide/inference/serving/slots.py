@@ -10,9 +10,9 @@ import torch
 
 from gpuguide.inference.cache import NOBODY
 from gpuguide.inference.engine import Engine
+from gpuguide.inference.host_copy import copy_to_device
 from gpuguide.inference.pages import Pages
 from gpuguide.inference.serving.requests import Text
-from gpuguide.inference.serving.transfer import upload
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Slots:
         if not rows:
             return torch.empty(3, 0, dtype=torch.int64)
         engine = self.engine
-        told = upload([self._state(row) for row in rows], engine.decoder.device).T.contiguous()
+        told = copy_to_device([self._state(row) for row in rows], engine.decoder.device).T.contiguous()
         index = told[0]
         engine.lengths[index] = told[1]
         engine.writing[index] = False

@@ -28,7 +28,8 @@ import torch
 
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.engine import GREEDY, LONGEST_TEXT, Engine
+from gpuguide.inference.engine import Engine
+from gpuguide.inference.generate import GREEDY, LONGEST_TEXT
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.speculative.acceptance import accept_logits, agree
 from gpuguide.inference.speculative.drafting import Drafter, Forward, LookupDrafter, ModelDrafter, PromptLookup

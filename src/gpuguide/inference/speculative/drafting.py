@@ -19,12 +19,13 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import plain
 from gpuguide.inference.cache import Cache
 from gpuguide.inference.decoder import Decoder
-from gpuguide.inference.engine import LONGEST_TEXT, Engine
+from gpuguide.inference.engine import Engine
+from gpuguide.inference.generate import LONGEST_TEXT
 from gpuguide.sampling import sample_token
 from gpuguide.sampling.reference import SamplingSettings
 
 if TYPE_CHECKING:
-    from gpuguide.inference.fused import Step
+    from gpuguide.inference.fused import DecodeStep
 
 
 class Drafter(Protocol):
@@ -203,11 +204,11 @@ class Forward:
     def __init__(self, decoder: Decoder, cache: Cache, rows: int, seq: int) -> None:
         self.decoder, self.cache, self.seq = decoder, cache, seq
         self.every = torch.arange(rows, device=decoder.device)
-        self.step: Step | None = None  # with kernels: a row's tokens side by side, row after row
+        self.step: DecodeStep | None = None  # with kernels: all tokens of a row, row after row
         if decoder.suits_kernels():
             from gpuguide.inference import fused
 
-            self.step = fused.Step(decoder, cache, self.every.repeat_interleave(seq))
+            self.step = fused.DecodeStep(decoder, cache, self.every.repeat_interleave(seq))
 
     def __call__(self, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Read tokens.

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import triton
 
-from gpuguide.inference.fused import Step
+from gpuguide.inference.fused import DecodeStep
 from gpuguide.inference.fused.step import LOWEST
 from gpuguide.inference.speculative import kernels
 
@@ -26,9 +26,9 @@ class GreedyCycle:
 
     Parameters
     ----------
-    read_two, read_one : Step
+    read_two, read_one : DecodeStep
         Of the draft: two tokens of each row, side by side, and one.
-    verify : Step
+    verify : DecodeStep
         Of the target: ``k + 1`` tokens of each row, side by side.
     lengths, ends, texts, outcomes : torch.Tensor
         As :class:`gpuguide.inference.speculative.Speculator` has them; all but ``ends`` are written.
@@ -36,8 +36,17 @@ class GreedyCycle:
         Tokens of a text at most.
     """
 
-    def __init__(self, read_two: Step, read_one: Step, verify: Step, lengths: torch.Tensor, ends: torch.Tensor,
-                 texts: torch.Tensor, outcomes: torch.Tensor, capacity: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        read_two: DecodeStep,
+        read_one: DecodeStep,
+        verify: DecodeStep,
+        lengths: torch.Tensor,
+        ends: torch.Tensor,
+        texts: torch.Tensor,
+        outcomes: torch.Tensor,
+        capacity: int,
+    ) -> None:
         self.read_two, self.read_one, self.verify = read_two, read_one, verify
         self.lengths, self.ends, self.texts, self.outcomes = lengths, ends, texts, outcomes
         self.capacity = capacity
@@ -68,14 +77,14 @@ class GreedyCycle:
         last = self.read_two
         for number in range(1, self.k):
             self._embed_guess(last, self.given[:, number], self.draft_places[number], self.read_one)
-            self.read_one.of_hidden(self.draft_places[number])
+            self.read_one.run_layers(self.draft_places[number])
             last = self.read_one
         self._embed_guess(last, self.given, self.given_places, self.verify)
-        self.verify.of_hidden(self.given_places.flatten())
+        self.verify.run_layers(self.given_places.flatten())
         self._move_on()
         return self.gained
 
-    def _embed_guess(self, guesser: Step, given: torch.Tensor, places: torch.Tensor, step: Step) -> None:
+    def _embed_guess(self, guesser: DecodeStep, given: torch.Tensor, places: torch.Tensor, step: DecodeStep) -> None:
         """Take a guess from a step, and embed what the next one reads: it alone, or after all before it."""
         decoder = step.decoder
         positions, width = decoder.position_embedding, decoder.shape.hidden
@@ -100,7 +109,7 @@ class GreedyCycle:
         return {"K": self.k, "PLACES": triton.next_power_of_2(self.k + 1)}
 
 
-def _after(step: Step, warps: int) -> dict[str, Any]:
+def _after(step: DecodeStep, warps: int) -> dict[str, Any]:
     """Return how to launch a small kernel after a step: while it still runs, if the step's own kernels are."""
     pdl = {"launch_pdl": True} if step.overlap else {}
-    return {"OVERLAP": step.overlap, "num_warps": warps, **pdl}
+    return {"PDL": step.overlap, "num_warps": warps, **pdl}

@@ -23,7 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.inference.fused.parts import embed, let_successor_start, wait_for_predecessor
+from gpuguide.inference.fused.parts import embed, griddep_wait, launch_dependents
 from gpuguide.sampling.reference import SamplingSettings
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -284,7 +284,7 @@ def advance(
 
 @triton.jit
 def token_of(order):
-    """Return the token whose logit :func:`gpuguide.inference.fused.parts.order_of` put into an order."""
+    """Return the token whose logit :func:`gpuguide.inference.fused.parts.argmax_key` put into an order."""
     return 2147483647 - (order & 0xFFFFFFFF)
 
 
@@ -318,15 +318,15 @@ def prepare_cycle(row, length, ends, texts, last_two, last_two_places, draft_pla
 @triton.jit
 def embed_guess_kernel(best, given, places, embedding, position_embedding, hidden, given_stride, SEQ: tl.constexpr,
                        COUNT: tl.constexpr, LOWEST_ORDER: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-                       POSITIONS: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                       POSITIONS: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Take a guess from a step of the draft, and write the first hidden states of the step that reads it.
 
     That one reads ``COUNT`` tokens of each row, ``given``, of which the last is the guess: the best token after the
     last of the ``SEQ`` tokens of a row that the draft has read. Later kernels read positions before they wait, so none
     may begin before what wrote them has ended.
     """
-    wait_for_predecessor(OVERLAP)
-    let_successor_start(OVERLAP)
+    griddep_wait(PDL)
+    launch_dependents(PDL)
     row, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
     given += row * given_stride + place
     if place == COUNT - 1:
@@ -348,9 +348,9 @@ def embed_guess_kernel(best, given, places, embedding, position_embedding, hidde
 @triton.jit
 def move_on_kernel(best, lengths, ends, texts, outcomes, gained, last_two, last_two_places, draft_places, given,
                    given_places, text_width, capacity, K: tl.constexpr, PLACES: tl.constexpr,
-                   LOWEST_ORDER: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
+                   LOWEST_ORDER: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """Compare a row's guesses with the target's choices, extend its text, and prepare the next cycle."""
-    wait_for_predecessor(OVERLAP)
+    griddep_wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, PLACES)
     best += row * (K + 1) + place

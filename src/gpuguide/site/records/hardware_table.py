@@ -154,8 +154,8 @@ class Sources(SphinxDirective):
 
 
 def newest_first() -> list[datasheet.Gpu]:
-    """Return all GPUs, those of the highest compute capability first, which are the newest."""
-    return sorted(datasheet.load().values(), key=lambda gpu: gpu.capability, reverse=True)
+    """Return all GPUs, newest first: by compute capability, and within one against the order of the datasheet table."""
+    return sorted(datasheet.load().values(), key=lambda gpu: gpu.capability)[::-1]
 
 
 def overview_cell(gpu: datasheet.Gpu, key: str, measured: list[Amount]) -> list[nodes.Node]:

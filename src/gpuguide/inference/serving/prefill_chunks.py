@@ -1,4 +1,4 @@
-"""Which pieces of prompts are read before a step."""
+"""Prefill chunks: the parts of prompts that are processed before a decode step."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from gpuguide.inference.serving.requests import Text
 
 
 @dataclass(frozen=True)
-class Group:
-    """Pieces of prompts that are read together: they begin at the same position."""
+class ChunkGroup:
+    """Chunks of several prompts that are prefilled together, because they begin at the same position."""
 
     texts: list[Text]
-    """Those whose prompts end here come first"""
+    """Requests of the chunks; those whose prompts end here come first"""
     pieces: list[Sequence[int]]
-    """The next tokens of the prompt of each"""
+    """Next tokens of each prompt"""
     start: int
-    """Their position"""
+    """Position of the first token of each"""
     ending: int
-    """How many prompts end here"""
+    """Number of prompts that end here"""
 
     @property
     def cost(self) -> int:
-        """Tokens that are computed, with those that fill up shorter pieces."""
+        """Tokens that are computed, padding included."""
         return len(self.pieces) * max(map(len, self.pieces))
 
 
-def plan(reading: Sequence[Text], budget: int, most: int | None = None) -> list[Group]:
-    """Choose what to read, in the order of the texts, and move them on.
+def plan_chunks(reading: Sequence[Text], budget: int, most: int | None = None) -> list[ChunkGroup]:
+    """Choose the chunks to prefill, in the order of the requests, and advance their ``read`` counts.
 
     Parameters
     ----------
     reading : sequence of Text
-        Whose prompts are being read.
+        Requests in prefill.
     budget : int
-        Tokens that may be computed.
+        Tokens that may be computed (the chunked-prefill token budget).
     most : int, optional
-        Groups that there may be; by default any number.
+        Limit on the groups; by default none.
 
     Returns
     -------
-    list of Group
-        A text is in one of them at most.
+    list of ChunkGroup
+        Groups, each request in one of them at most.
     """
-    groups: list[Group] = []
+    groups: list[ChunkGroup] = []
     left = list(reading)
     while left and budget > 0 and len(groups) != most:
         group = _next_group(left, budget)
@@ -54,14 +54,14 @@ def plan(reading: Sequence[Text], budget: int, most: int | None = None) -> list[
     return groups
 
 
-def _next_group(reading: Sequence[Text], budget: int) -> Group:
-    """Choose a piece of the first prompt, and of others that are as far as it is."""
+def _next_group(reading: Sequence[Text], budget: int) -> ChunkGroup:
+    """Choose a chunk of the first prompt, and of others that are at the same position."""
     start, longest = reading[0].read, min(reading[0].left_to_read, budget)
     texts = [reading[0]]
     for text in reading[1:]:
         if (len(texts) + 1) * longest > budget:
             break
-        # Of what is computed, less than half only fills up.
+        # Less than half of what is computed is padding.
         if text.read == start and 2 * text.left_to_read > longest:
             texts.append(text)
     texts.sort(key=lambda text: text.left_to_read > longest)
@@ -69,4 +69,4 @@ def _next_group(reading: Sequence[Text], budget: int) -> Group:
     pieces = [text.request.prompt[start : start + longest] for text in texts]
     for text, piece in zip(texts, pieces, strict=True):
         text.read += len(piece)
-    return Group(texts, pieces, start, ending)
+    return ChunkGroup(texts, pieces, start, ending)

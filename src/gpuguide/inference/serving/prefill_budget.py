@@ -1,13 +1,13 @@
-"""How much of a prompt fits beside a step, so that those who write do not wait longer than they were promised.
+"""Chunked-prefill token budget: prompt tokens to process per decode step within an inter-token latency (ITL) SLO.
 
-A step that writes one token for each text takes little longer if some tokens of a prompt are read before it, and much
-longer if a thousand are. How much longer depends on model, GPU and batch, so it is measured while requests are served,
-and what is not known yet is approached from below.
+A decode step takes little longer if a few tokens of a prompt are prefilled before it, and much longer with a thousand.
+How much longer depends on model, GPU and batch, so it is measured while requests are served, and sizes that were not
+measured yet are approached from below.
 
 References
 ----------
 A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", 2024, section 4: prompts
-are read in chunks, between the steps of those who write, and a budget follows from the latency that was promised.
+are prefilled in chunks between decode steps, and a token budget follows from the latency target.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections import deque
 from collections.abc import Sequence
 
 LEAST = 16
-"""Tokens of prompts that are read in a step even if that takes too long, or nobody would ever begin to write"""
+"""Prompt tokens of a step even if that exceeds the target; otherwise no request would ever start to decode"""
 RECENT = 8
-"""Times of which the median is taken"""
+"""Number of recent times of which the median is taken"""
 MEMORY = 4096
-"""Steps after which everything is learnt anew: clocks change, and a step that was too slow once gets another chance"""
+"""Steps after which all times are measured again: clocks change, and a size that was once too slow is retried"""
 
 Times = dict[int, deque[float]]
 
 
-class Pace:
-    """What fits into a step.
+class PrefillBudget:
+    """The token budget of prefill, and the rows of a decode step, for an inter-token latency target.
 
     Parameters
     ----------
     target : float or None
-        Seconds from a token to the next of the same text, at most; ``None`` sets no limit.
+        Inter-token latency target (SLO) in seconds; ``None`` sets no limit.
     chunk : int
-        Tokens of prompts that are read in a step, at most.
+        Prompt tokens of a step at most.
     buckets : sequence of int
-        Numbers of rows that a step can have, in order.
+        Batch sizes that a decode step can have, in ascending order.
     """
 
     def __init__(self, target: float | None, chunk: int, buckets: Sequence[int]) -> None:
@@ -49,20 +49,20 @@ class Pace:
 
     @property
     def groups(self) -> int | None:
-        """Groups that may be read before a step: under a target one, for each takes some time of its own."""
+        """Limit on chunk groups before a step: one under a target, because each group takes a time of its own."""
         return None if self.target is None else 1
 
-    def note(self, rows: int, read: int, seconds: float) -> None:
-        """Note what a step took.
+    def record(self, rows: int, read: int, seconds: float) -> None:
+        """Record the time of a step.
 
         Parameters
         ----------
         rows : int
-            Of the step; 0 if none was taken.
+            Rows of the step; 0 if it only prefilled.
         read : int
-            Tokens of prompts that were read before it, with those that only fill up.
+            Prompt tokens that were prefilled before it, padding included.
         seconds : float
-            From the end of the step before to the end of this one.
+            Time from the end of the step before to the end of this one.
         """
         if self.target is None:
             return
@@ -76,26 +76,26 @@ class Pace:
         elif rows:
             _add(self._steps, rows, seconds)
 
-    def budget(self, rows: int) -> int:
-        """Return how many tokens of prompts may be read before a step with so many rows at most.
+    def tokens(self, rows: int) -> int:
+        """Return the budget: prompt tokens that may be prefilled before a step with this many rows.
 
-        Twice the tokens take at most twice the time, so twice as many are tried as soon as that fits for certain.
+        Twice the tokens take at most twice the time, so the budget doubles as soon as that is certain to fit.
         """
         if self.target is None:
             return self.chunk
-        room = self.target - self._step(rows)
+        spare = self.target - self._step(rows)
         allowed, seconds = LEAST, _median(self._reads, LEAST)
-        while seconds is not None and seconds <= room and allowed < self.chunk:
+        while seconds is not None and seconds <= spare and allowed < self.chunk:
             known = _median(self._reads, 2 * allowed)
             seconds = 2 * seconds if known is None else known
-            allowed = 2 * allowed if seconds <= room else allowed
+            allowed = 2 * allowed if seconds <= spare else allowed
         return min(allowed, self.chunk)
 
     def rows(self) -> int:
-        """Return how many rows may be in use: as many as a step alone serves in time.
+        """Return the limit on rows in use: the largest batch whose decode step meets the target.
 
-        More than were ever used are tried with one text more, if the times of the last two numbers of rows promise
-        that it fits.
+        A larger batch than ever before is tried with one more request, if extrapolating the times of the last two batch
+        sizes says that it fits.
         """
         if self.target is None:
             return self.buckets[-1]
@@ -111,13 +111,13 @@ class Pace:
         return most + 1 if expected <= self.target else most
 
     def _step(self, rows: int) -> float:
-        """Return the seconds of a step alone, or of the largest smaller one that is known."""
+        """Return the seconds of a step without prefill, or those of the largest smaller batch that was measured."""
         known = (_median(self._steps, bucket) for bucket in reversed(self.buckets) if bucket <= rows)
         return next((seconds for seconds in known if seconds is not None), 0.0)
 
 
 def _add(times: Times, size: int, seconds: float) -> None:
-    """Keep a time, but not the first one of a size: kernels are compiled in it, or a graph is captured."""
+    """Add a time, except the first one of a size, in which kernels are compiled or a graph is captured."""
     if size in times:
         times[size].append(seconds)
     else:
