@@ -169,7 +169,7 @@ def test_operators_are_what_pytorch_expects_of_them() -> None:
 def test_a_compiler_takes_the_operators(monkeypatch: pytest.MonkeyPatch, spans: Spans | None, dropping: bool) -> None:
     """They are in both graphs, as they would be on a GPU, and the gradients are those of the plain product."""
     torch.compiler.reset()
-    monkeypatch.setattr(skinny_gemm, "is_thin", lambda wide, thin: True)
+    monkeypatch.setattr(skinny_gemm, "is_skinny", lambda wide, thin: True)
     graphs: list[str] = []
     x, dropped = (drawn(2, 3, 5, dtype=torch.float64, seed=seed).requires_grad_() for seed in range(2))
     weight, down = drawn(11, 5, dtype=torch.float64), drawn(4, 5, dtype=torch.float64, seed=3).requires_grad_()

@@ -27,7 +27,7 @@ from gpuguide.sampling import NO_TOKEN, sample_token
 from gpuguide.sampling.reference import SamplingSettings
 
 GREEDY = SamplingSettings(temperature=0.0)
-"""SamplingSettings of greedy decoding: always the most likely token"""
+"""Settings of greedy decoding: always the most likely token"""
 LONGEST_TEXT = 2**20
 """Positions for which a seed has draws of its own; the next seed's draws follow them"""
 HIGHEST_SEED = 2**63 // LONGEST_TEXT - 1

@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     drawn = torch.randint(300, (4000,), generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr(training, "SHAPE", Config(vocab_size=304, context=64, layers=2, heads=2, hidden=64))
     monkeypatch.setattr(training, "tokens", lambda: (drawn, drawn[:500]))
-    for name, value in {"STEPS": 12, "WARM_UP": 3, "WINDOWS": 4, "RISING": 4}.items():
+    for name, value in {"STEPS": 12, "WARM_UP": 3, "WINDOWS": 4, "WARMUP_STEPS": 4}.items():
         monkeypatch.setattr(training, name, value)
     torch.manual_seed(0)
     yield

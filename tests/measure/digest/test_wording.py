@@ -207,4 +207,4 @@ def test_the_librarys_own_code_can_be_reworded_and_not_changed(library: Path) ->
     assert edit(r"\bare_addressable\b|\bis_addressable\b", "can_be_addressed") == now
     assert edit(r"(name=\"attention\",\s+title=\")", r"\1Seen: ") == now
     assert edit(r"raise ValueError\(f?\"", 'raise ValueError("In short: " f"') == now
-    assert edit(r"highest - level", "level - highest") != now
+    assert edit(r"m_i - finite_m_ij", "finite_m_ij - m_i") != now
