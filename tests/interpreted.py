@@ -21,7 +21,7 @@ needs_triton = pytest.mark.skipif(
 PROGRAM = """
 import importlib, json, sys, traceback
 
-from gpuguide.kernels.interpreter import accept_new_numpy
+from gpuguide.triton_support.interpreter import accept_new_numpy
 
 accept_new_numpy()
 sys.path[:0] = sys.argv[1:3]

@@ -25,12 +25,13 @@ from gpuguide.finetuning import (
     RunStage,
     html,
     output_files,
+    peft_names,
     read_log,
     run,
 )
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
-from gpuguide.models import adapters, checkpoint
+from gpuguide.models import checkpoint
 
 CPU = devices.cpu()
 needs = pytest.mark.needs
@@ -124,7 +125,7 @@ def test_the_merged_checkpoint_computes_what_was_trained(data: Path, kind: str, 
     run(asked, CPU, Callback())
     tokens = torch.arange(3, 40).view(1, -1)
     trained = checkpoint.read_model(folder)
-    lora.load_adapter(trained, asked.out / "adapter", places=adapters.places(trained))
+    lora.load_adapter(trained, asked.out / "adapter", places=peft_names.places(trained))
     with torch.inference_mode():
         expected = trained(tokens)
         ours = models.load(asked.out / "merged").model(tokens)
@@ -147,7 +148,7 @@ def test_peft_reads_the_adapter_beside_the_checkpoint(data: Path, kind: str, req
     run(asked, CPU, Callback())
     tokens = torch.arange(3, 40).view(1, -1)
     ours = checkpoint.read_model(folder)
-    lora.load_adapter(ours, asked.out / "adapter", places=adapters.places(ours))
+    lora.load_adapter(ours, asked.out / "adapter", places=peft_names.places(ours))
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     theirs = PeftModel.from_pretrained(base, asked.out / "adapter").eval()
     with torch.inference_mode():

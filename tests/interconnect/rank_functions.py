@@ -109,7 +109,7 @@ def rounded_alike(member: Member) -> list[int]:
 def interpreted_kernel(member: Member, folder: str, sizes: list[int], dtype_name: str) -> bool:
     """Run the kernel in the interpreter, with files that all ranks map in place of the memory of GPUs."""
     from gpuguide.interconnect import allreduce_kernels
-    from gpuguide.kernels.interpreter import accept_new_numpy
+    from gpuguide.triton_support.interpreter import accept_new_numpy
 
     accept_new_numpy()
     dtype, world = getattr(torch, dtype_name), member.world_size

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
-from gpuguide.inference.quantize import quantize_int4, quantize_int8
 from gpuguide.lora.cost import adapted_operations, adapter_parameters, full_operations
+from gpuguide.quantization import quantize_int4, quantize_int8
 
 needs = pytest.mark.needs
 TARGETS = ["c_attn", "c_proj", "c_fc"]

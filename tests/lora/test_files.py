@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
+from gpuguide.finetuning import peft_names
 from gpuguide.lora import checkpoint, files
-from gpuguide.models import adapters
 
 needs = pytest.mark.needs
 PLACES = {
@@ -47,7 +47,7 @@ def of_transformers(name: str) -> Any:
 def test_what_is_written_is_pefts_documented_format(name: str, tmp_path: Path) -> None:
     """As ``docs/source/developer_guides/checkpoint.md`` of PEFT has it."""
     model = adapted(name)
-    lora.save_adapter(model, tmp_path, base="someone/base", places=adapters.places(small.model(name)))
+    lora.save_adapter(model, tmp_path, base="someone/base", places=peft_names.places(small.model(name)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["peft_type"] == "LORA"
@@ -64,7 +64,7 @@ def test_what_is_written_is_pefts_documented_format(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", PLACES)
 def test_what_was_written_is_read_as_it_was(name: str, tmp_path: Path) -> None:
-    model, again, places = adapted(name), small.model(name), adapters.places(small.model(name))
+    model, again, places = adapted(name), small.model(name), peft_names.places(small.model(name))
     lora.save_adapter(model, tmp_path, places=places)
     lora.load_adapter(again, tmp_path, places=places)
     assert torch.equal(again(small.TOKENS), model(small.TOKENS))
@@ -80,7 +80,7 @@ def test_peft_computes_what_we_do_with_our_own_models(name: str, tmp_path: Path)
     from peft import PeftModel
 
     model = adapted(name)
-    lora.save_adapter(model, tmp_path, places=adapters.places(small.model(name)))
+    lora.save_adapter(model, tmp_path, places=peft_names.places(small.model(name)))
     theirs = PeftModel.from_pretrained(of_transformers(name), tmp_path).eval()
     torch.testing.assert_close(theirs(small.TOKENS).logits, model(small.TOKENS), rtol=1e-5, atol=1e-5)
 
@@ -105,7 +105,7 @@ def test_we_compute_what_peft_does_with_layers_of_several_ranks(name: str, tmp_p
     theirs = get_peft_model(of_transformers(name), config).eval()
     theirs.save_pretrained(tmp_path)
     model = small.model(name)
-    lora.load_adapter(model, tmp_path, places=adapters.places(small.model(name)))
+    lora.load_adapter(model, tmp_path, places=peft_names.places(small.model(name)))
     torch.testing.assert_close(model(small.TOKENS), theirs(small.TOKENS).logits, rtol=1e-5, atol=1e-5)
     assert lora.count_parameters(model).trained == sum(
         each.numel() for key, each in theirs.named_parameters() if "lora_" in key
@@ -121,7 +121,7 @@ def test_twenty_steps_beside_parts_of_fused_matrices_are_pefts(tmp_path: Path) -
     theirs = get_peft_model(of_transformers("llama"), config).eval()
     theirs.save_pretrained(tmp_path)
     model = small.model("llama")
-    lora.load_adapter(model, tmp_path, places=adapters.places(small.model("llama")))
+    lora.load_adapter(model, tmp_path, places=peft_names.places(small.model("llama")))
     curves = []
     for logits in (model, lambda tokens: theirs(tokens).logits):
         trained = [each for each in (model if logits is model else theirs).parameters() if each.requires_grad]
@@ -144,7 +144,7 @@ def test_a_merged_checkpoint_is_the_bases_with_the_change(name: str, dtype: torc
     from transformers import AutoModelForCausalLM
 
     model = adapted(name)
-    lora.save_adapter(model, tmp_path / "adapter", places=adapters.places(small.model(name)))
+    lora.save_adapter(model, tmp_path / "adapter", places=peft_names.places(small.model(name)))
     of_transformers(name).to(dtype).save_pretrained(tmp_path / "base", max_shard_size="20KB")
     (tmp_path / "base" / "tokenizer.json").write_text("{}")
     changed = lora.merge_into_checkpoint(tmp_path / "base", tmp_path / "adapter", tmp_path / "merged")
@@ -271,7 +271,7 @@ def test_an_adapter_for_another_base_is_refused(written: Path) -> None:
     with pytest.raises(GpuguideError, match="for another base"):
         lora.load_adapter(model, written)
     with pytest.raises(GpuguideError, match="for another base: the model has no layer"):
-        lora.load_adapter(small.model(), written, places=adapters.places(small.model()))
+        lora.load_adapter(small.model(), written, places=peft_names.places(small.model()))
     assert not lora.adapted_layers(model)
 
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpuguide import lora
+from gpuguide.finetuning import peft_names
 from gpuguide.lora.model import add_to_targets
 from gpuguide.lora.targets import Target, find_targets
-from gpuguide.models import adapters, llama
+from gpuguide.models import llama
 
 MODELS = ("gpt2", "llama", "llama-untied")
 ATTENTION = [f"query_key_value{parts}" for parts in ("", ":q", ":v", ":q,k", ":q,v", ":k,v", ":q,k,v")]
@@ -73,7 +74,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 @given(data=st.data())
 def test_an_adapter_comes_back_bit_for_bit(name: str, named_as_in_transformers: bool, data: st.DataObject) -> None:
     model, again = data.draw(adapted(name)), small_model(name)
-    places = adapters.places(again) if named_as_in_transformers else None
+    places = peft_names.places(again) if named_as_in_transformers else None
     dtype = next(iter(lora.adapted_layers(model).values())).adapter("default").down.dtype
     with tempfile.TemporaryDirectory() as folder:
         lora.save_adapter(model, Path(folder), places=places)
@@ -98,7 +99,7 @@ def test_peft_computes_the_same_with_it(name: str, data: st.DataObject) -> None:
 
     model, base = data.draw(adapted(name, special=False)), small_model(name)
     with tempfile.TemporaryDirectory() as folder:
-        lora.save_adapter(model, Path(folder), places=adapters.places(base))
+        lora.save_adapter(model, Path(folder), places=peft_names.places(base))
         theirs = PeftModel.from_pretrained(converted(base, "cpu"), folder).eval()
     wanted = model(small.TOKENS).detach()
     torch.testing.assert_close(theirs(small.TOKENS).logits, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
@@ -111,14 +112,14 @@ def test_the_as_of_one_matrix_that_were_trained_apart_stay_apart(tmp_path: Path)
     model, again = small.model("llama"), small.model("llama")
     lora.add_adapters(model, ["gate_up"], lora.Settings(rank=3))
     small.something_to_add(model)
-    lora.save_adapter(model, tmp_path, places=adapters.places(small.model("llama")))
+    lora.save_adapter(model, tmp_path, places=peft_names.places(small.model("llama")))
     weights = tmp_path / "adapter_model.safetensors"
     with safe_open(weights, framework="pt") as file:
         tensors, noted = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
     changed = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"
     tensors[changed] = tensors[changed] + 1
     save_file(tensors, weights, metadata=noted)
-    lora.load_adapter(again, tmp_path, places=adapters.places(small.model("llama")))
+    lora.load_adapter(again, tmp_path, places=peft_names.places(small.model("llama")))
     layers = lora.adapted_layers(again)
     assert layers["blocks.0.feed_forward.gate_up"].adapter("default").spans is None
     assert layers["blocks.1.feed_forward.gate_up"].adapter("default").spans == ((0, 48), (48, 96))

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
-from gpuguide.inference.quantize import quantize_int4, quantize_int8
 from gpuguide.lora.packed import Packing
 from gpuguide.precision import LossScaler, TrainingSetup, train_step
+from gpuguide.quantization import quantize_int4, quantize_int8
 
 TARGETS = {
     "gpt2": ["query_key_value:q,v", "attention.out", "up"],

@@ -243,7 +243,7 @@ def test_documented_gpuguide_commands_exist() -> None:
     assert ("doctor",) in commands
     helps: dict[tuple[str, ...], str] = {}
     for words in commands - {("COMMAND", "--help")}:
-        path = tuple(words[: 2 if words[0] in ("bench", "records", "claims") else 1])
+        path = tuple(words[: 2 if words[0] in ("bench", "records", "claims", "new") else 1])
         if path not in helps:
             done = subprocess.run(
                 [sys.executable, "-c", "from gpuguide.cli import main; main()", *path, "--help"],

@@ -25,9 +25,9 @@ from torch.autograd import forward_ad
 from gpuguide.attention import reference
 from gpuguide.attention.known_bugs import requires_gradients
 from gpuguide.attention.layout import empty_addressable_like
-from gpuguide.kernels import forward_mode
-from gpuguide.kernels.context import device_of
 from gpuguide.logits import at_least_fp32
+from gpuguide.triton_support import forward_mode
+from gpuguide.triton_support.context import device_of
 
 __all__ = ["flash_attention", "flash_attention_with_log_sum_exp"]
 

@@ -20,7 +20,7 @@ from gpuguide.attention.flash_backward_kernels import (
 )
 from gpuguide.attention.flash_kernels import attn_fwd_kernel
 from gpuguide.attention.layout import HEAD_SIZES, empty_addressable_like, make_addressable
-from gpuguide.kernels.interpreter import accept_new_numpy
+from gpuguide.triton_support.interpreter import accept_new_numpy
 
 accept_new_numpy()
 

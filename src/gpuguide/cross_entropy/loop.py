@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpuguide import kernels
+from gpuguide import triton_support
 from gpuguide.cross_entropy.reference import (
     check_targets,
     divisor,
@@ -110,7 +110,7 @@ def start_target_check(
     On a GPU the function should be called when all work has been launched. It waits only for the check of the targets,
     which runs right after the first matmul. An earlier call would leave the GPU idle while the host waits.
     """
-    if not kernels.supports_triton(hidden):
+    if not triton_support.supports_triton(hidden):
         check_targets(targets, targets.shape, settings.vocab_size, settings.ignore_index)
         return inverse_count(targets, settings.ignore_index, hidden), lambda: None
     from gpuguide.cross_entropy import fused
@@ -151,7 +151,7 @@ def loss_then_gradient_(
 
     On a GPU that is one kernel, :mod:`gpuguide.cross_entropy.fused`.
     """
-    if kernels.supports_triton(logits):
+    if triton_support.supports_triton(logits):
         from gpuguide.cross_entropy import fused
 
         fused.loss_then_gradient_(

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from gpuguide import kernels
+from gpuguide import triton_support
 from gpuguide.costs import roofline
 from gpuguide.cross_entropy import loop
-from gpuguide.kernels import forward_mode
+from gpuguide.triton_support import forward_mode
 
 Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """The loss, the gradients of hidden states and head (empty where not needed), and the factor of the sum"""
@@ -190,7 +190,7 @@ def can_overwrite(gradient: torch.Tensor) -> bool:
 
 def multiply_(values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Multiply in place by one number, and return the result. On a GPU a factor of one takes no pass over memory."""
-    if kernels.supports_triton(values):
+    if triton_support.supports_triton(values):
         from gpuguide.cross_entropy import fused
 
         with torch.cuda.device_of(values):

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.kernels import cuda_c
+from gpuguide.triton_support import cuda_c
 
 THREADS = 1024
 """Of a block. A block has a multiprocessor for itself, and with it all of its shared memory."""

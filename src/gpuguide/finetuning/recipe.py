@@ -19,7 +19,7 @@ from torch import nn
 
 from gpuguide import lora, models, training
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.finetuning import examples, output_files, settings
+from gpuguide.finetuning import examples, output_files, peft_names, settings
 from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.finetuning.data.files import load_data
 from gpuguide.finetuning.data.splits import DataConfig, tokenize
@@ -28,7 +28,7 @@ from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunSta
 from gpuguide.finetuning.settings import FinetuneOptions
 from gpuguide.finetuning.training_log import LOG, LogRow, Speedometer, TrainingLog
 from gpuguide.hardware.device import Device
-from gpuguide.models import adapters, checkpoint
+from gpuguide.models import checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.precision import cross_entropy_sum
@@ -174,7 +174,7 @@ def export(trained: TrainedModel, callback: Callback) -> RunRecord:
     callback.on_stage(RunStage.EXPORT, options, setup.device)
     try:
         with _out_of_memory_advice(setup.device):
-            lora.save_adapter(model, options.out / ADAPTER, base=options.model, places=adapters.places(model))
+            lora.save_adapter(model, options.out / ADAPTER, base=options.model, places=peft_names.places(model))
             merged_loss = _merge(setup) if options.merge else None
             if not options.merge:
                 shutil.rmtree(options.out / MERGED, ignore_errors=True)  # the checkpoint of an earlier run

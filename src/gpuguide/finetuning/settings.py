@@ -16,11 +16,11 @@ from gpuguide import lora
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.finetuning import memory_check
 from gpuguide.hardware.device import Device
-from gpuguide.inference.quantize import quantize_int4, quantize_int8
 from gpuguide.lora.packed import Packing
 from gpuguide.models import gpt2, llama, shapes
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
+from gpuguide.quantization import quantize_int4, quantize_int8
 from gpuguide.training import TrainingConfig, world_size
 
 if TYPE_CHECKING:

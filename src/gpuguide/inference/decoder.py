@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpuguide import kernels
+from gpuguide import triton_support
 from gpuguide.costs import memory
 from gpuguide.errors import GpuguideError
 from gpuguide.inference.cost.parts import Storage
-from gpuguide.inference.quantize import Int4, Int8, quantize_int4, quantize_int8
+from gpuguide.quantization import Int4, Int8, quantize_int4, quantize_int8
 
 if TYPE_CHECKING:
     from gpuguide.models.gpt2 import GPT2
@@ -107,7 +107,7 @@ class Decoder:
 
         Its kernels compute in fp32 at most, and their heads have a power of two numbers.
         """
-        return kernels.supports_triton(self.token_embedding) and self.shape.head_dim.bit_count() == 1
+        return triton_support.supports_triton(self.token_embedding) and self.shape.head_dim.bit_count() == 1
 
 
 def prepare(
@@ -138,7 +138,7 @@ def prepare(
     GpuguideError
         If the architecture, the kind of weights or the device is unknown, the device is not there, a weight is too
         large for the format, or the matrices cannot be quantised: one is not finite, or the group is none of
-        :data:`~gpuguide.inference.quantize.GROUPS`.
+        :data:`~gpuguide.quantization.GROUPS`.
     """
     from gpuguide.models.gpt2 import GPT2
     from gpuguide.models.llama import Llama

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from gpuguide import quantization
 from gpuguide.attention import attention
 from gpuguide.costs.memory import Shape
-from gpuguide.inference import quantize
 from gpuguide.inference.cache import Cache
 from gpuguide.inference.decoder import Decoder, Layer, Linear, Norm
 
@@ -170,5 +170,5 @@ def linear(values: torch.Tensor, by: Linear) -> torch.Tensor:
     """Multiply ``(..., inputs)`` by a matrix: ``(..., outputs)``."""
     if isinstance(by.weight, torch.Tensor):
         return functional.linear(values, by.weight, by.bias)
-    product = quantize.linear(values, by.weight)
+    product = quantization.linear(values, by.weight)
     return product if by.bias is None else product + by.bias

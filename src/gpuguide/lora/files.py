@@ -72,7 +72,7 @@ def save_adapter(
         What the base model is called; it is only noted.
     places : mapping, optional
         The layers' names in ``transformers``, for a model of :mod:`gpuguide.models`:
-        :func:`gpuguide.models.adapters.places` gives them. Without, they are those of the model.
+        :func:`gpuguide.finetuning.peft_names.places` gives them. Without, they are those of the model.
 
     Raises
     ------

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.kernels.graphs import workspace_of_its_own
+from gpuguide.triton_support.graphs import workspace_of_its_own
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From tokens and targets, ``(batch, seq)`` both, to their mean loss"""

@@ -17,7 +17,7 @@ from gpuguide.plotting.renditions import Draw, Size
 from gpuguide.plotting.text_boxes import cut_off
 
 MIME = "application/vnd.gpuguide.figure+json"
-"""The media type of the bundle that :class:`gpuguide.site.records.figures.FigureRenderer` turns into HTML"""
+"""The media type of the bundle that :class:`gpuguide.site.directives.figures.FigureRenderer` turns into HTML"""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.units import significant
 
 TABLE_MIME = "application/vnd.gpuguide.table+json"
-"""The media type of the bundle that :class:`gpuguide.site.records.figures.FigureRenderer` turns into HTML"""
+"""The media type of the bundle that :class:`gpuguide.site.directives.figures.FigureRenderer` turns into HTML"""
 _NUMBER = re.compile(r"[<>≈~]?\s?[-+−]?\d")
 
 

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from gpuguide.kernels.context import device_of
+from gpuguide.triton_support.context import device_of
 
 TYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 EIGHT_BITS = TYPES[2:]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gpuguide import kernels
+from gpuguide import triton_support
 from gpuguide.sampling import reference
 from gpuguide.sampling.reference import SamplingSettings
 
@@ -38,7 +38,7 @@ def _draw(
     if temperature == 0:
         return reference.greedy_tokens(logits)
     settings = SamplingSettings(temperature, top_k, top_p, min_p)
-    if not kernels.supports_triton(logits):
+    if not triton_support.supports_triton(logits):
         return reference.sample_token(logits, seeds, step, settings)
     from gpuguide.sampling import fused
 

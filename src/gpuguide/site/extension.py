@@ -10,23 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import digest
 from gpuguide.measure.digest import remembered
-from gpuguide.site.execution import faults, page_digests, page_gpus, running, watching
-from gpuguide.site.finding import (
-    change_feed,
-    code_links,
-    descriptions,
-    glossary_links,
-    not_found,
-    repository_links,
-    search_entries,
-    sitemap,
-    source_pages,
-    type_names,
-)
-from gpuguide.site.look import assets, attribute_texts, mathematics, social_preview, stylesheet
-from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
-from gpuguide.site.records import (
+from gpuguide.site.directives import (
     benchmark_list,
     calculators,
     claims_table,
@@ -40,6 +24,22 @@ from gpuguide.site.records import (
     status,
     words,
     your_records,
+)
+from gpuguide.site.execution import faults, page_digests, page_gpus, running, watching
+from gpuguide.site.look import assets, attribute_texts, mathematics, social_preview, stylesheet
+from gpuguide.site.notebooks import downloads
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
+from gpuguide.site.search_and_links import (
+    change_feed,
+    code_links,
+    descriptions,
+    glossary_links,
+    not_found,
+    repository_links,
+    search_entries,
+    sitemap,
+    source_pages,
+    type_names,
 )
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from gpuguide import kernels
 from gpuguide import logits as plain
-from gpuguide.kernels import forward_mode
+from gpuguide import triton_support
+from gpuguide.triton_support import forward_mode
 
 DEVICES = ("cpu", "cuda")
 
@@ -27,7 +27,7 @@ for _name in ("softmax", "log_sum_exp"):
 
 @torch.library.impl("gpuguide::softmax", DEVICES)
 def _softmax(logits: torch.Tensor) -> torch.Tensor:
-    if not kernels.supports_triton(logits):
+    if not triton_support.supports_triton(logits):
         return plain.softmax(logits).contiguous()
     from gpuguide.softmax import fused
 
@@ -37,7 +37,7 @@ def _softmax(logits: torch.Tensor) -> torch.Tensor:
 
 @torch.library.impl("gpuguide::log_sum_exp", DEVICES)
 def _log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
-    if not kernels.supports_triton(logits):
+    if not triton_support.supports_triton(logits):
         return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
     from gpuguide.softmax import fused
 

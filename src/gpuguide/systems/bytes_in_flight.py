@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.kernels import cuda_c
+from gpuguide.triton_support import cuda_c
 
 WARP = 32
 CHUNK = 16

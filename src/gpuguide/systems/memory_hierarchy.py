@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.kernels import cuda_c
+from gpuguide.triton_support import cuda_c
 
 KIB = 2**10
 THREADS = 1024

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from gpuguide.benchmarks.inference import exact, loops, models
 from gpuguide.inference import Engine, prepare
-from gpuguide.inference.quantize import Int4, quantize_int4, quantize_int8
 from gpuguide.models import shapes
+from gpuguide.quantization import Int4, quantize_int4, quantize_int8
 
 TINY = ["tiny-gpt2", "tiny-llama", "tiny-llama-untied"]
 

@@ -11,12 +11,12 @@ from gpuguide.benchmarks.inference import exact, products
 from gpuguide.benchmarks.inference.products import Problem
 from gpuguide.hardware import device as devices
 from gpuguide.inference.decoder import Linear
-from gpuguide.inference.quantize import Int4, Int8
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Keys, too_large
 from gpuguide.models import shapes
 from gpuguide.models.llama import Config
+from gpuguide.quantization import Int4, Int8
 
 LINEAR = declarations.get("decode-linear")
 SMALL: Keys = {"outputs": 48, "inputs": 256, "weights": "int8", "batch": 3}

@@ -98,7 +98,7 @@ def test_what_is_reached(tmp_path: Path) -> None:
 MOVED = {
     "topic/fused.py": "",
     "kernels/fused.py": FILES["topic/fused.py"],
-    **edited("benchmarks/one.py", "from gpuguide.topic import fused", "from gpuguide.kernels import fused"),
+    **edited("benchmarks/one.py", "from gpuguide.topic import fused", "from gpuguide.triton_support import fused"),
 }
 RENAMED = {
     "costs/roofline.py": "",

@@ -12,7 +12,7 @@ from gpuguide.lora import Settings, add_adapters, cost
 from gpuguide.models.gpt2 import GPT2, Config
 from gpuguide.plotting.pictures import fine_tuning as pictures
 from gpuguide.plotting.pictures.fine_tuning import COLUMNS, LAYERS
-from gpuguide.transfer import NewHead, NextToken, SoftPrompt, train_only
+from gpuguide.transfer_learning import NewHead, NextToken, SoftPrompt, train_only
 
 
 def test_the_weights_are_those_that_an_adapter_trains() -> None:

@@ -15,9 +15,9 @@ from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import records, store
 from gpuguide.site.checks import release
+from gpuguide.site.directives import status
+from gpuguide.site.directives.status import PageStatus
 from gpuguide.site.pages import skipped_cells
-from gpuguide.site.records import status
-from gpuguide.site.records.status import PageStatus
 
 PAGE = FRONT.format(benchmarks="copy-size") + "\n# Page\n\n" + cell("x = 1")
 REFERENCE_DEVICE = store.reference_device

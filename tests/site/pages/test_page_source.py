@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuguide.errors import GpuguideError
+from gpuguide.site.directives.cost_card import costs, duration
 from gpuguide.site.look import mathematics
 from gpuguide.site.pages import page_source
-from gpuguide.site.records.cost_card import costs, duration
 
 SOURCE = """---
 gpuguide:

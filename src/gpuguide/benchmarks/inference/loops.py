@@ -14,7 +14,7 @@ from gpuguide.inference.cache import NOBODY
 from gpuguide.inference.decoder import Layer, Linear
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.prefill import Prefill
-from gpuguide.inference.quantize import Int4, Int8, unpack
+from gpuguide.quantization import Int4, Int8, unpack
 
 INNER_K_TILES = 8
 """How PyTorch's product with four-bit weights has them in memory: the largest tiles that it knows"""

@@ -20,9 +20,9 @@ from gpuguide.benchmarks.inputs import rotated
 from gpuguide.hardware.device import Device
 from gpuguide.inference import cost
 from gpuguide.inference.decoder import Linear
-from gpuguide.inference.quantize import Int4, Int8, quantize_int4, quantize_int8
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
+from gpuguide.quantization import Int4, Int8, quantize_int4, quantize_int8
 
 OUT, UP, DOWN = (4096, 4096), (2 * 11008, 4096), (4096, 11008)
 QUERY_KEY_VALUE = (3 * 4096, 4096)

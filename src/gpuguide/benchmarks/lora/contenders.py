@@ -21,11 +21,11 @@ from gpuguide import lora
 from gpuguide.benchmarks.inference import with_transformers
 from gpuguide.benchmarks.lora import problem, reference
 from gpuguide.benchmarks.lora.problem import Thin
+from gpuguide.finetuning import peft_names
 from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.places import Places
 from gpuguide.lora.step import Loss, StepSettings
 from gpuguide.measure.benchmark import Keys
-from gpuguide.models import adapters
 
 Gradients = Mapping[str, tuple[torch.Tensor, ...]]
 
@@ -178,7 +178,7 @@ def _left_as_it_was(module: Any) -> Iterator[None]:
 
 def order_of_ours(model: nn.Module, keys: Keys) -> _OrderOfOurs:
     """Return where the numbers of a case's adapters are in a model of ours that has them."""
-    return _OrderOfOurs(model, adapters.places(problem.build_meta_model(keys)))
+    return _OrderOfOurs(model, peft_names.places(problem.build_meta_model(keys)))
 
 
 class _OrderOfOurs:

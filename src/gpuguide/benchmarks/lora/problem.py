@@ -11,9 +11,10 @@ from functools import lru_cache
 import torch
 
 from gpuguide.errors import unknown
+from gpuguide.finetuning import peft_names
 from gpuguide.lora.places import TransformersMatrix
 from gpuguide.measure.benchmark import Keys
-from gpuguide.models import adapters, gpt2, llama, shapes
+from gpuguide.models import gpt2, llama, shapes
 
 IGNORED = -100
 SPREAD_OF_UP = 0.02
@@ -97,7 +98,7 @@ def adapted(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
     ends = THEIRS[kind(keys)][str(keys["targets"])]
     return {
         place.name: (layer, place)
-        for layer, known in adapters.places(build_meta_model(keys)).items()
+        for layer, known in peft_names.places(build_meta_model(keys)).items()
         for place in known
         if any(place.name.endswith(f".{end}") for end in ends)
     }

@@ -11,7 +11,7 @@ import triton
 from torch.nn import functional
 
 from gpuguide.inference.decoder import Linear
-from gpuguide.inference.quantize import Int4
+from gpuguide.quantization import Int4
 
 LONGEST_PART = 4096
 """Numbers of a vector that the registers of a program hold in addition to the weights"""

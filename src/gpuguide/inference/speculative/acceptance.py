@@ -16,9 +16,9 @@ from dataclasses import asdict
 
 import torch
 
-from gpuguide.kernels import supports_triton
 from gpuguide.logits import adjust, softmax
 from gpuguide.sampling.reference import SamplingSettings, is_distribution
+from gpuguide.triton_support import supports_triton
 
 
 def agree(chosen: torch.Tensor, drafted: torch.Tensor) -> torch.Tensor:

@@ -33,9 +33,9 @@ from gpuguide.inference.generate import GREEDY, LONGEST_TEXT
 from gpuguide.inference.graph import Captured
 from gpuguide.inference.speculative.acceptance import accept_logits, agree
 from gpuguide.inference.speculative.drafting import Drafter, Forward, LookupDrafter, ModelDrafter, PromptLookup
-from gpuguide.kernels import supports_triton
 from gpuguide.logits import check_settings
 from gpuguide.sampling.reference import SamplingSettings, random_words
+from gpuguide.triton_support import supports_triton
 
 if TYPE_CHECKING:
     from gpuguide.inference.speculative.greedy import GreedyCycle

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from gpuguide import kernels
+from gpuguide import triton_support
 from gpuguide.costs import roofline
 
 HIGHEST_RANK = 128
@@ -96,7 +96,7 @@ def is_skinny(wide: torch.Tensor, thin: torch.Tensor) -> bool:
 @torch.library.custom_op("gpuguide::narrow", mutates_args=())
 def skinny_matmul_operator(wide: torch.Tensor, thin: torch.Tensor, scale: float) -> torch.Tensor:
     """Return ``scale * wide @ thin``, ``(rows, rank)``."""
-    if not kernels.supports_triton(wide):
+    if not triton_support.supports_triton(wide):
         return plain_skinny_matmul(wide, thin, scale)
     from gpuguide.lora.product import skinny_gemm_kernels
 
@@ -114,7 +114,7 @@ def factor_gradients_operator(
     rows: torch.Tensor, hidden: torch.Tensor, read: torch.Tensor, through_up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``rows.t() @ hidden`` and ``through_up.t() @ read``."""
-    if not (kernels.supports_triton(rows) and kernels.supports_triton(read)):
+    if not (triton_support.supports_triton(rows) and triton_support.supports_triton(read)):
         return plain_factor_gradients(rows, hidden, read, through_up)
     from gpuguide.lora.product import skinny_gemm_kernels
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from gpuguide import kernels
+from gpuguide import triton_support
 
 NAME = "gpuguide::quantize_fp8"
 
@@ -42,7 +42,7 @@ def reference(
 def _quantize(
     x: torch.Tensor, dtype: torch.dtype, largest: float, smallest_scale: float, transposed: bool
 ) -> Fp8Result:
-    if not kernels.supports_triton(x):
+    if not triton_support.supports_triton(x):
         return reference(x, dtype, largest, smallest_scale, transposed)
     from gpuguide.precision.fp8.kernels import quantize
 

@@ -19,9 +19,9 @@ from gpuguide.claims.pages import TEMPLATE
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import citation, store
 from gpuguide.measure.records import Record
+from gpuguide.site.directives import status
 from gpuguide.site.execution import page_gpus
 from gpuguide.site.pages import page_source, skipped_cells
-from gpuguide.site.records import status
 
 _ROLE = re.compile(r"\{(?:measured|ratio)\}`([^`]+)`")
 _NOT_RUN = re.compile(r"\bnot-run:")

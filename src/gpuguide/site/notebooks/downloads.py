@@ -17,12 +17,12 @@ from urllib.parse import urljoin, urlsplit
 from sphinx.errors import SphinxError
 
 from gpuguide.measure import store
+from gpuguide.site.directives.cost_card import costs, downloads_here, format_run_time
+from gpuguide.site.directives.numbers import stamps
 from gpuguide.site.notebooks import code_cells, library_wheel, notebook, opening_cells, tutorial_zip
 from gpuguide.site.notebooks.plain_markdown import PlainMarkdown
 from gpuguide.site.pages import outline, page_source, reading
 from gpuguide.site.pages.addresses import FOLDER, WHEEL, Addresses
-from gpuguide.site.records.cost_card import costs, downloads_here, format_run_time
-from gpuguide.site.records.numbers import stamps
 
 if TYPE_CHECKING:
     from docutils import nodes

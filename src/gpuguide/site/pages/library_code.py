@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import digest
 from gpuguide.site.execution import faults
-from gpuguide.site.finding.code_names import definition
+from gpuguide.site.search_and_links.code_names import definition
 
 if TYPE_CHECKING:
     from docutils.nodes import Node

@@ -1,0 +1,186 @@
+"""What pages say about the site by itself: the lists of its pages, how long they take, and what was measured last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+from gpuguide.measure import store
+from gpuguide.site.directives import status
+from gpuguide.site.directives.benchmark_list import list_declarations
+from gpuguide.site.directives.cost_card import format_run_time
+from gpuguide.site.execution import watching
+from gpuguide.site.pages import outline, reading
+from gpuguide.site.pages.tables import Cell, table
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+TUTORIALS = "tutorials/index"
+"""The page whose tables of contents are the path"""
+GUIDE = "docs/index"
+"""The page whose tables of contents name the calculators"""
+TIMED = "gg-timed"
+"""The class of a list whose links to pages say how long they take to read: ``{.gg-timed}`` above it"""
+
+
+def connect(app: Sphinx) -> None:
+    """Register this part with Sphinx."""
+    app.add_directive("learning-path", LearningPath)
+    app.add_directive("pages-by-part", PagesByPart)
+    app.add_directive("newest-records", NewestRecords)
+    app.add_node(listing, override=True)
+    app.connect("html-page-context", add_drawer)
+    app.connect("doctree-read", watch_times)
+    app.connect("doctree-resolved", fill_in)
+    app.connect("doctree-resolved", add_times)
+
+
+# --- lists of pages ------------------------------------------------------------------------------------------
+
+
+class listing(nodes.General, nodes.Element):
+    """Stands for a list of pages, which are known when all have been read."""
+
+
+class LearningPath(SphinxDirective):
+    """``{learning-path}``: the tutorials by part, each with its number, title and minutes.
+
+    With ``:whole:``, its first sentence too, and how long it runs.
+    """
+
+    option_spec: ClassVar = {"whole": directives.flag}
+
+    def run(self) -> list[Node]:
+        """Return what will be replaced by the list."""
+        return [list_pages(self, TUTORIALS, whole="whole" in self.options)]
+
+
+class PagesByPart(SphinxDirective):
+    """``{pages-by-part}``: what the tables of contents of this page name, each page with its first sentence."""
+
+    def run(self) -> list[Node]:
+        """Return what will be replaced by the list."""
+        return [list_pages(self, self.env.docname, whole=True)]
+
+
+def list_pages(directive: SphinxDirective, section: str, *, whole: bool) -> listing:
+    """Return what stands for the pages of a section, on a page that is written again when any of them was read."""
+    watching.note_other_pages(directive.env)
+    return listing(section=section, whole=whole)
+
+
+def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Put the lists of pages where they belong."""
+    for place in list(doctree.findall(listing)):
+        place.replace_self(list(list_by_part(app, docname, place["section"], whole=place["whole"])))
+
+
+def list_by_part(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
+    """Yield a heading and a list for each part of a section that has a title, and a list for one that has none."""
+    for part in outline.parts(app.env, section):
+        made = nodes.bullet_list(classes=["gg-path"])
+        for page in part.pages:
+            made += nodes.list_item("", *describe_page(app, docname, page, whole=whole))
+        name = nodes.make_id(part.title)
+        heading = nodes.title("", part.title)
+        yield nodes.section("", heading, made, ids=[f"part-{name}"], classes=["gg-part"]) if part.title else made
+
+
+def add_drawer(app: Sphinx, docname: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Give the landing page, which has no sidebar, links for the drawer of narrow windows: parts and calculators."""
+    if docname != app.config.root_doc:
+        return
+    titles = [part.title for part in outline.parts(app.env, TUTORIALS) if part.title]
+    uri = app.builder.get_relative_uri(docname, TUTORIALS)
+    guide = [page for part in outline.parts(app.env, GUIDE) for page in part.pages]
+    pages = [page for page in guide if app.env.metadata[page].get("gpuguide_calculators")]
+    found = {
+        "Parts": [(f"{uri}#part-{nodes.make_id(title)}", title) for title in titles],
+        "Calculators": [(app.builder.get_relative_uri(docname, page), app.env.titles[page].astext()) for page in pages],
+    }
+    context["drawer"] = [(heading, links) for heading, links in found.items() if links]
+
+
+def describe_page(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
+    """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
+    uri = app.builder.get_relative_uri(docname, page)
+    line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
+    sentence: list[nodes.Node] = [nodes.Text(first_sentence(app.env.get_doctree(page)))]
+    if page.startswith("tutorials/"):
+        number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
+        line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
+        sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
+    shown = [line, sentence] if whole else [line]
+    return [nodes.paragraph("", "", *parts) for parts in shown]
+
+
+def first_sentence(doctree: nodes.document) -> str:
+    """Return the first sentence of a page's first paragraph."""
+    first = next(iter(doctree.findall(nodes.paragraph)), nodes.paragraph("", ""))
+    sentence, stop, _ = " ".join(first.astext().split()).partition(". ")
+    return sentence + stop.strip()
+
+
+def time(text: str) -> nodes.inline:
+    """Return how long something takes, which is not broken; what it follows may be followed by a new line."""
+    return nodes.inline("", text, classes=["gg-path-time"])
+
+
+# --- how long pages take ---------------------------------------------------------------------------------------
+
+
+def minutes_to_read(env: BuildEnvironment, page: str) -> int:
+    """Return how many minutes a page takes to read."""
+    return reading.measure_reading(Path(env.doc2path(page)).read_text(encoding="utf-8")).minutes
+
+
+def watch_times(app: Sphinx, doctree: nodes.document) -> None:
+    """Write a page again when another was read whose minutes it says."""
+    if any(TIMED in made["classes"] for made in doctree.findall(nodes.bullet_list)):
+        watching.note_other_pages(app.env)
+
+
+def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Say behind each link to a page, in a list that asks for it, how long that page takes to read."""
+    lists = [made for made in doctree.findall(nodes.bullet_list) if TIMED in made["classes"]]
+    if not lists:
+        return
+    pages = {app.builder.get_relative_uri(docname, page): page for page in app.env.all_docs}
+    for link in [link for made in lists for link in made.findall(nodes.reference)]:
+        page = pages.get(link.get("refuri", ""))
+        if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
+            behind = [nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
+            link.parent.insert(link.parent.index(link) + 1, behind)
+
+
+# --- what was measured last ------------------------------------------------------------------------------------
+
+
+class NewestRecords(SphinxDirective):
+    """``{newest-records} 5``: the published records that were measured last."""
+
+    required_arguments = 1
+
+    def run(self) -> list[Node]:
+        """Return a table."""
+        watching.note_folder(self.env, store.published_folder())
+        texts = list_declarations()
+        records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
+        records.sort(key=lambda record: max(run.finished_at for run in record.runs), reverse=True)
+        rows: list[list[Cell]] = []
+        for record in records[: int(self.arguments[0])]:
+            watching.note_record(self.env, record)
+            day = nodes.inline("", status.measured_on(record).isoformat(), classes=["gg-day"])
+            address = f"docs/measurements.html#record-{record.device}-{record.benchmark}"
+            up = "../" * self.env.docname.count("/")
+            link = nodes.reference("", texts[record.benchmark]["title"], refuri=up + address, internal=True)
+            rows.append([link, record.device_name, day])
+        return [table(["what", "on", "measured"], rows)]

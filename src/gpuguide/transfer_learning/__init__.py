@@ -1,0 +1,48 @@
+"""Transfer learning: which part of a pretrained model is trained for another task, and what that costs.
+
+* :mod:`~gpuguide.transfer_learning.freezing`: what is trained and what stays, batch norms too; a learning rate for each
+  layer.
+* :mod:`~gpuguide.transfer_learning.texts`: a language model that answers by its next token, with a new head or a soft
+  prompt, or after solved examples.
+* :mod:`~gpuguide.transfer_learning.cost`: operations and memory, by how deep the gradient goes.
+* :mod:`~gpuguide.transfer_learning.images`, :mod:`~gpuguide.transfer_learning.resnet`: two tasks on drawn images, and a
+  network for them.
+"""
+
+from gpuguide.transfer_learning.cost import Depth, activation_bytes, measure_saved_bytes, operations, training_bytes
+from gpuguide.transfer_learning.freezing import (
+    changed,
+    layer_rates,
+    snapshot,
+    train_mode,
+    train_only,
+    trained_parameters,
+)
+from gpuguide.transfer_learning.images import SHAPES, SIGNS, Images, shapes, signs
+from gpuguide.transfer_learning.resnet import ResNet
+from gpuguide.transfer_learning.texts import NewHead, NextToken, SoftPrompt, hidden_at, prepend_examples
+
+__all__ = [  # noqa: RUF022 - the order of the API reference
+    "train_only",
+    "train_mode",
+    "trained_parameters",
+    "snapshot",
+    "changed",
+    "layer_rates",
+    "NextToken",
+    "NewHead",
+    "SoftPrompt",
+    "prepend_examples",
+    "hidden_at",
+    "Depth",
+    "operations",
+    "activation_bytes",
+    "training_bytes",
+    "measure_saved_bytes",
+    "Images",
+    "shapes",
+    "SHAPES",
+    "signs",
+    "SIGNS",
+    "ResNet",
+]

@@ -1,0 +1,71 @@
+"""What search reads of a built page."""
+
+from __future__ import annotations
+
+from gpuguide.site.search_and_links.search_entries import KINDS, Entry, script, shorten
+from gpuguide.site.search_and_links.search_places import CALCULATOR, CLAIM, FIGURE, SECTION, read
+
+PAGE = """<body><nav>Around the page</nav><article class="bd-article"><section id="a-page"><h1>A page</h1>
+<p>What it is <em>ab</em>out.</p><ul><li>one</li><li>two</li></ul>
+<section id="first"><h2>First<a class="headerlink" href="#first">#</a></h2><p>Text &amp; more.</p>
+<details class="gg-fold"><summary>Why</summary><p>Folded text.</p></details>
+<div class="highlight"><pre><span>torch</span><span>.</span><span>cuda</span> = <span>x1</span></pre></div>
+<div class="output"><pre>printed 123</pre></div>
+<figure id="curve"><img class="only-light" alt="A curve rises."/><img class="only-dark" alt="A curve rises."/>
+<figcaption><p><span class="caption-text">Rates. Dashed: the ceiling.</span><a class="headerlink">#</a></p>
+<div class="legend"><p class="gg-stamp">NVIDIA H200 · n = 20</p></div></figcaption></figure>
+<p>After it.</p></section>
+<div class="gg-claim" id="claim-a"><p class="gg-heard">“It is so.” <span class="gg-verdict">False</span></p>
+<p>It is not.</p>
+<p>unclosed <b>bold</div><p>Last.</p></section></article><footer>Below it</footer></body>"""
+
+
+def test_text_belongs_to_the_innermost_place() -> None:
+    page, first, figure, claim = read(PAGE)
+    assert [place.kind for place in (page, first, figure, claim)] == [SECTION, SECTION, FIGURE, CLAIM]
+    assert [place.anchor for place in (page, first, figure, claim)] == ["", "first", "curve", "claim-a"]
+    assert page.text == "What it is about. one two Last."
+    assert first.text == "Text & more. Why Folded text. After it."
+    assert first.names_in_code == "torch cuda"
+    assert (figure.name, figure.text) == ("Rates. Dashed: the ceiling.", "A curve rises. Rates. Dashed: the ceiling.")
+    assert (claim.name, claim.text) == ("“It is so.”", "“It is so.” False It is not. unclosed bold")
+
+
+def test_a_page_with_a_calculator_is_one() -> None:
+    (page,) = read(
+        '<article class="bd-article"><section id="p"><div class="gg-calculator" id="c"></div></section></article>'
+    )
+    assert (page.kind, page.anchor) == (CALCULATOR, "")
+
+
+def test_a_claim_in_a_fold_has_the_address_of_its_content() -> None:
+    fold = '<summary>“So.” <span class="gg-verdict">True</span></summary><div id="claim-b"><p>It is.</p></div>'
+    page = f'<article class="bd-article"><section id="p"><details class="gg-claim">{fold}</details></section></article>'
+    _, claim = read(page)
+    assert (claim.kind, claim.anchor, claim.name, claim.text) == (CLAIM, "claim-b", "“So.”", "“So.” True It is.")
+
+
+def test_sentences_come_before_tables_and_what_only_stands_without_scripts_is_left_out() -> None:
+    table = "<table><tr><td>2.67</td><td>1.29</td></tr></table>"
+    (page,) = read(
+        f'<article class="bd-article"><section id="p">{table}<p>Faster.</p>'
+        '<div class="gg-worked"><p>An example, as the calculator needs scripts.</p></div></section></article>'
+    )
+    assert page.text == "Faster. 2.67 1.29"
+
+
+def test_a_page_without_an_article_has_no_places() -> None:
+    assert read("<body><section id='a'><p>Text</p></section></body>") == []
+
+
+def test_a_row_of_the_list_ends_with_its_last_text() -> None:
+    made = script([Entry("Page", "A “page”", "a.html"), Entry("Section", "B", "a.html#b", text="words")], [["a", "b"]])
+    first, second = made.splitlines()[1:3]
+    assert first == f'[{KINDS.index("Page")}, "A “page”", "a.html"],'
+    assert second == f'[{KINDS.index("Section")}, "B", "a.html#b", "", "", "words"]'
+
+
+def test_a_beginning_is_whole_sentences_or_whole_words() -> None:
+    assert shorten("") == ""
+    assert shorten("One sentence. Another one. And " + 40 * "so on ") == "One sentence. Another one."
+    assert shorten(60 * "word ").endswith("word …")
