@@ -381,7 +381,7 @@ def skip_without_what_it_needs(backend: str | None) -> None:
     capability = torch.cuda.get_device_capability()
     if backend in choice.OURS and capability < choice.OLDEST:
         pytest.skip("our kernels are for GPUs of compute capability 9.0 and newer")
-    if backend == "gluon" and capability[0] != choice.BY_HAND_GENERATION:
+    if backend == "gluon" and capability[0] != choice.GLUON_GENERATION:
         pytest.skip("the schedule by hand is for GPUs of compute capability 9")
 
 

@@ -14,7 +14,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in mod
 
 def takes_tensors(module: str) -> bool:
     """Return whether a module's callers are programs that hand it tensors, so that it does without our own error."""
-    return room(module) in {"topic", "triton_support", "quantization", "training", "inference", "interconnect"} and not imports_our_error(module)
+    rooms = {"topic", "triton_support", "quantization", "training", "inference", "interconnect"}
+    return room(module) in rooms and not imports_our_error(module)
 
 
 def imports_our_error(module: str) -> bool:
