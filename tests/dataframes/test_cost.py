@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import cost, data, operations
-from gpuguide.dataframes.cost import Line, Machine, Measurement, fit_line
+from gpuguide.dataframes.cost import Line, MachineParameters, Measurement, fit_line
 from gpuguide.errors import GpuguideError
 
 HOST, GPU = ("pandas", "polars"), ("cudf", "gpuguide", "cudf-pandas")
@@ -23,17 +23,17 @@ FROM_GPU = {"cudf": Line(3e-5, 1 / 8e9), "gpuguide": Line(3e-5, 1 / 9e9)}
 every_operation = pytest.mark.parametrize("operation", operations.OPERATIONS)
 
 
-def made_up(spread: float = 0.0) -> tuple[Machine, list[Measurement]]:
+def made_up(spread: float = 0.0) -> tuple[MachineParameters, list[Measurement]]:
     """Return a machine and the times that its parameters give, each wrong by up to a share."""
     chance = random.Random(0)
-    machine = Machine({}, {}, TO_GPU, FROM_GPU)
+    machine = MachineParameters({}, {}, TO_GPU, FROM_GPU)
     for place, names, overhead, rate in (("host", HOST, 2e-4, 5e7), ("gpu", GPU, 1e-3, 5e9)):
         lines = {
             (engine, operation): Line(overhead * chance.uniform(0.5, 2), chance.uniform(0.5, 2) / rate)
             for engine in names
             for operation in operations.OPERATIONS
         }
-        machine = Machine(**{**vars(machine), place: lines})
+        machine = MachineParameters(**{**vars(machine), place: lines})
     times = []
     for (engine, operation), line in {**machine.host, **machine.gpu}.items():
         for rows in ROWS:
@@ -187,7 +187,7 @@ def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_oth
     def moving(**given: bool) -> float:
         return cost.where_to_run("sort", 10**6, machine=machine, **given).transfer_seconds  # type: ignore[arg-type]
 
-    machine = Machine(machine.host, {("cudf", "sort"): Line(0.0, 1e-12)}, machine.to_gpu, machine.from_gpu)
+    machine = MachineParameters(machine.host, {("cudf", "sort"): Line(0.0, 1e-12)}, machine.to_gpu, machine.from_gpu)
     there = TO_GPU["cudf"].at(cost.bytes_in("sort", 10**6))
     back = FROM_GPU["cudf"].at(cost.bytes_out("sort", 10**6))
     assert moving(resident=True) == 0
@@ -200,7 +200,7 @@ def test_a_frame_on_the_gpu_is_not_sent_to_the_host_for_less_than_the_way_there_
     """Ten thousand rows: pandas would be done in a fifth of cuDF's time, and fetching them takes longer than that."""
     host, gpu = {("pandas", "filter"): Line(1e-4, 0.0)}, {("cudf", "filter"): Line(5e-4, 0.0)}
     slow_copies = {"cudf": Line(3e-4, 1e-9)}
-    machine = Machine(host, gpu, slow_copies, slow_copies)
+    machine = MachineParameters(host, gpu, slow_copies, slow_copies)
     there = cost.where_to_run("filter", 10**4, resident=True, machine=machine)
     assert (there.place, there.engine, there.transfer_seconds) == ("gpu", "cudf", 0)
     assert there.host_seconds == pytest.approx(1e-4 + 6e-4 + 2e-5 * 15)
@@ -208,13 +208,13 @@ def test_a_frame_on_the_gpu_is_not_sent_to_the_host_for_less_than_the_way_there_
     wanted_here = cost.where_to_run("filter", 10**4, resident=True, returned=True, machine=machine)
     assert wanted_here.host_transfer_seconds == pytest.approx(3e-4 + 2e-5 * 10)
     assert cost.where_to_run("filter", 10**4, resident=None, machine=machine).place == "cpu"
-    nobody_knows = Machine(host, gpu, {}, {})
+    nobody_knows = MachineParameters(host, gpu, {}, {})
     assert cost.where_to_run("filter", 10**4, resident=True, machine=nobody_knows).host_seconds == math.inf
 
 
 def test_the_reason_says_what_decides() -> None:
     host, gpu = {("pandas", "sort"): Line(0.0, 1e-8)}, {("cudf", "sort"): Line(1e-3, 1e-9)}
-    machine = Machine(host, gpu, {"cudf": Line(0.0, 1e-9)}, {"cudf": Line(0.0, 1e-9)})
+    machine = MachineParameters(host, gpu, {"cudf": Line(0.0, 1e-9)}, {"cudf": Line(0.0, 1e-9)})
 
     def reason(rows: int, resident: bool | None) -> str:
         return cost.where_to_run("sort", rows, resident=resident, machine=machine).reason
@@ -242,8 +242,8 @@ def test_the_choice_changes_at_the_crossover(operation: str, resident: bool | No
 def test_a_gpu_that_never_pays_and_one_that_always_does() -> None:
     slow, fast = Line(1.0, 1.0), Line(0.5, 0.5)
     copies = {"cudf": Line(0.0, 0.0)}
-    host_wins = Machine({("pandas", "sort"): fast}, {("cudf", "sort"): slow}, copies, copies)
-    gpu_wins = Machine({("pandas", "sort"): slow}, {("cudf", "sort"): fast}, copies, copies)
+    host_wins = MachineParameters({("pandas", "sort"): fast}, {("cudf", "sort"): slow}, copies, copies)
+    gpu_wins = MachineParameters({("pandas", "sort"): slow}, {("cudf", "sort"): fast}, copies, copies)
     assert cost.crossover("sort", resident=True, machine=host_wins) == math.inf
     assert cost.crossover("sort", resident=True, machine=gpu_wins) == 0.0
 
@@ -253,7 +253,7 @@ def test_how_often_the_choice_is_right() -> None:
     assert cost.share_right(times, cost.fitted(times, HOST, GPU), HOST, GPU) == 1.0
     _, noisy = made_up(spread=0.15)
     assert 0.9 <= cost.share_right(noisy, cost.fitted(noisy, HOST, GPU), HOST, GPU) <= 1.0
-    always_gpu = Machine(
+    always_gpu = MachineParameters(
         {pair: Line(1e9, 0.0) for pair in MADE_UP[0].host}, MADE_UP[0].gpu, {"cudf": Line(0, 0)}, {"cudf": Line(0, 0)}
     )
     assert cost.share_right(times, always_gpu, HOST, GPU) < 0.9
@@ -305,7 +305,7 @@ def test_sizes_that_the_fit_has_not_seen_are_predicted_too() -> None:
 
 
 def test_an_engine_without_measured_copies_is_asked_for_resident_frames_only() -> None:
-    machine = Machine(
+    machine = MachineParameters(
         {("pandas", "sort"): Line(1.0, 0.0)}, {("cudf-pandas", "sort"): Line(1e-3, 0.0)}, TO_GPU, FROM_GPU
     )
     assert cost.where_to_run("sort", 10, resident=True, machine=machine).engine == "cudf-pandas"
@@ -316,7 +316,7 @@ def test_an_engine_without_measured_copies_is_asked_for_resident_frames_only() -
 def test_the_faster_copy_can_decide() -> None:
     """Our copy is faster, and our group-by is not; which engine is chosen depends on where the frame is."""
     lines = {("cudf", "groupby"): Line(1e-3, 1e-10), ("gpuguide", "groupby"): Line(1e-3, 2e-10)}
-    machine = Machine({("pandas", "groupby"): Line(1.0, 1e-6)}, lines, TO_GPU, FROM_GPU)
+    machine = MachineParameters({("pandas", "groupby"): Line(1.0, 1e-6)}, lines, TO_GPU, FROM_GPU)
     assert cost.where_to_run("groupby", 10**8, resident=True, machine=machine).engine == "cudf"
     assert cost.where_to_run("groupby", 10**8, resident=False, machine=machine).engine == "gpuguide"
 

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 @functools.cache
-def engine(name: str) -> engines.Engine:
+def engine(name: str) -> engines.DataframeEngine:
     return engines.engine(name)
 
 

@@ -29,7 +29,7 @@ GPT2, LLAMA, MIXTRAL = map(presets.shape, ("gpt2", "llama-3.1-8b", "mixtral-8x7b
 PEAK, BANDWIDTH = 1000e12, 4e12
 SMALL = memory.Shape(3, 32, 4, 2, 8, 48, 100, 64)
 """Grouped keys and a gate, small enough to run"""
-NARROW = gpt2.Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)
+NARROW = gpt2.GPT2Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)
 NARROW_SHAPE = replace(
     GPT2, layers=3, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=128, vocab=100, context=64
 )

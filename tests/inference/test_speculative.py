@@ -18,7 +18,7 @@ from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.speculative import Speculator
 from gpuguide.inference.speculative.drafting import LookupDrafter, PromptLookup
 from gpuguide.models import corpus
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.sampling.reference import SamplingSettings
 
 NEW = 24
@@ -63,7 +63,7 @@ def plain_texts(main: GPT2, prompts: list[list[int]]) -> list[list[int]]:
 def small_model(seed: int, vocab: int = VOCAB) -> GPT2:
     """Return a model with random weights, large enough that its distributions are uneven."""
     torch.manual_seed(seed)
-    model = GPT2(Config(vocab_size=vocab, context=16, layers=1, heads=1, hidden=8)).double().eval()
+    model = GPT2(GPT2Config(vocab_size=vocab, context=16, layers=1, heads=1, hidden=8)).double().eval()
     with torch.no_grad():
         model.token_embedding.weight.mul_(20)
         model.position_embedding.weight.mul_(50)

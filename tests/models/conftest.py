@@ -8,10 +8,10 @@ import torch
 from tokenizers import decoders, pre_tokenizers, processors, trainers
 
 from gpuguide.models import corpus, pretraining
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.pretraining import Corpus, Recipe
 
-TINY = Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
+TINY = GPT2Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
 
 
 @pytest.fixture(scope="session")

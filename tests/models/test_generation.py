@@ -16,7 +16,7 @@ PROMPTS_A_LENGTH, LENGTHS = 20, (1, 4, 11, 24, 60)
 NEW_TOKENS = 16
 
 
-TINY_LLAMA = llama.Config(vocab_size=300, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
+TINY_LLAMA = llama.LlamaConfig(vocab_size=300, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
 
 
 @pytest.fixture

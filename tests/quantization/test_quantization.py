@@ -18,7 +18,7 @@ from torch import nn
 from gpuguide import models
 from gpuguide.models import corpus
 from gpuguide.models.evaluation import evaluate
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.quantization import (
     GROUPS,
     Int4,
@@ -467,7 +467,7 @@ def test_inputs_that_do_not_fit(x: torch.Tensor) -> None:
 @pytest.fixture
 def small() -> GPT2:
     torch.manual_seed(0)
-    return GPT2(Config(vocab_size=61, context=16, layers=2, heads=2, hidden=20)).eval()
+    return GPT2(GPT2Config(vocab_size=61, context=16, layers=2, heads=2, hidden=20)).eval()
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", round_to_nearest])

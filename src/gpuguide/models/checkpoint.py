@@ -35,7 +35,7 @@ from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import END_OF_TEXT, CheckpointTokenizer, Tokenizer
 
-PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.Config | llama.Config]] = {
+PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.GPT2Config | llama.LlamaConfig]] = {
     "gpt2": gpt2_checkpoint.parse_config,
     "llama": llama_checkpoint.parse_config,
 }
@@ -97,7 +97,7 @@ def read_tokenizer(folder: Path, numbers: int) -> Tokenizer:
     return tokenizer
 
 
-def read_config(folder: Path) -> gpt2.Config | llama.Config:
+def read_config(folder: Path) -> gpt2.GPT2Config | llama.LlamaConfig:
     """Read the shape of a model.
 
     Raises
@@ -113,7 +113,7 @@ def read_config(folder: Path) -> gpt2.Config | llama.Config:
     return as_stored(PARSERS[kind](given, folder / CONFIG), folder)
 
 
-def as_stored(config: gpt2.Config | llama.Config, folder: Path) -> gpt2.Config | llama.Config:
+def as_stored(config: gpt2.GPT2Config | llama.LlamaConfig, folder: Path) -> gpt2.GPT2Config | llama.LlamaConfig:
     """Return the shape of a model with a head of its own where the weights hold one, whatever the settings say.
 
     ``transformers`` ties the head to the embedding only if the file has no head or one of the same numbers.
@@ -123,16 +123,16 @@ def as_stored(config: gpt2.Config | llama.Config, folder: Path) -> gpt2.Config |
     GpuguideError
         If a file of the weights is damaged, or a GPT-2 has a head of its own, which is not computed here.
     """
-    tied = isinstance(config, gpt2.Config) or config.tied
+    tied = isinstance(config, gpt2.GPT2Config) or config.tied
     if not tied or not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
         return config
     source, paths = weight_files(folder)
-    embedding = "wte.weight" if isinstance(config, gpt2.Config) else "model.embed_tokens.weight"
-    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.Config) else "") as tensors:
+    embedding = "wte.weight" if isinstance(config, gpt2.GPT2Config) else "model.embed_tokens.weight"
+    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.GPT2Config) else "") as tensors:
         pair = [tensors[name].read() for name in (HEAD, embedding) if name in tensors]
     if len(pair) < 2 or (pair[0].shape == pair[1].shape and torch.equal(pair[0], pair[1].to(pair[0].dtype))):
         return config
-    if isinstance(config, gpt2.Config):
+    if isinstance(config, gpt2.GPT2Config):
         raise GpuguideError(
             f"{source}: {HEAD} differs from {embedding}. A GPT-2 with a head of its own cannot be read; if the head is "
             "a leftover, delete it from the file."

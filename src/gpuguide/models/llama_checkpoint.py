@@ -14,7 +14,7 @@ import torch
 
 from gpuguide.errors import GpuguideError
 from gpuguide.models.checkpoint_files import check_assumed, listed, number, whole_number
-from gpuguide.models.llama import Config, Llama, RopeScaling
+from gpuguide.models.llama import Llama, LlamaConfig, RopeScaling
 
 SIZES = {
     "vocab_size": "vocab_size",
@@ -55,7 +55,7 @@ IGNORED_IF_TIED = (*IGNORED, "lm_head.weight")
 """The same where the head is tied: some checkpoints hold the embedding twice"""
 
 
-def parse_config(given: Mapping[str, Any], path: Path) -> Config:
+def parse_config(given: Mapping[str, Any], path: Path) -> LlamaConfig:
     """Return the shape that a ``config.json`` describes.
 
     Parameters
@@ -77,7 +77,7 @@ def parse_config(given: Mapping[str, Any], path: Path) -> Config:
     epsilon = number(given, "rms_norm_eps", path, 1e-6)
     base, scaling = _rope(given, path, sizes["context"])
     try:
-        config = Config(
+        config = LlamaConfig(
             **sizes,
             norm_epsilon=epsilon,
             rope_base=base,

@@ -17,7 +17,7 @@ from gpuguide.models import llama
 
 CPU, H200 = devices.cpu(), devices.fake("h200")
 OFFLOAD = declarations.get("offload")
-TINY = llama.Config(vocab_size=8, context=512, layers=5, heads=4, kv_heads=2, hidden=32, inner=48)
+TINY = llama.LlamaConfig(vocab_size=8, context=512, layers=5, heads=4, kv_heads=2, hidden=32, inner=48)
 KEYS = {"tokens": 16}
 
 

@@ -20,11 +20,11 @@ from gpuguide.benchmarks.transfer_learning.training import (
     use_tf32,
 )
 from gpuguide.finetuning.return_types import KINDS
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.transfer_learning import NewHead, changed, layer_rates, snapshot, trained_parameters
 
 LAYERS, HIDDEN, VOCAB = 4, 32, 50
-CONFIG = Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
+CONFIG = GPT2Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
 STEPS = 4
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -177,7 +177,7 @@ def test_a_new_head_learns_faster_than_pretrained_weights(model: GPT2) -> None:
 
 
 def test_a_part_of_few_layers_is_one_at_least() -> None:
-    shallow = GPT2(Config(vocab_size=VOCAB, context=64, layers=2, heads=2, hidden=HIDDEN, dropout=0.0))
+    shallow = GPT2(GPT2Config(vocab_size=VOCAB, context=64, layers=2, heads=2, hidden=HIDDEN, dropout=0.0))
     module = METHODS["top-quarter"].prepare(shallow)
     assert {
         name.split(".")[2] for name, each in module.named_parameters() if each.requires_grad and "blocks" in name

@@ -17,7 +17,7 @@ from gpuguide.measure.records import Rate
 GROUPS = (1, 10, 100, 200, 1000, 10**4, 10**5, 10**6)
 """cuDF adds in shared memory where a block meets fewer than 128; our copies of a sum run out above 19 000"""
 GROUPED_ROWS = 10**8
-GROUP_MAKERS: dict[str, Callable[[int], engines.Engine]] = {
+GROUP_MAKERS: dict[str, Callable[[int], engines.DataframeEngine]] = {
     "cudf": lambda groups: engines.engine("cudf"),
     "gpuguide": DenseKeys,
 }

@@ -61,19 +61,19 @@ SLOW = 1.0
 # --- work ------------------------------------------------------------------------------------------------
 
 
-def pooled_cudf() -> engines.Engine:
+def pooled_cudf() -> engines.DataframeEngine:
     """Return cuDF, with memory from the driver's pool."""
     cudf_frames.use_pool()
     return engines.engine("cudf")
 
 
-def ours() -> engines.Engine:
+def ours() -> engines.DataframeEngine:
     """Return cuDF with our copy and our group-by."""
     cudf_frames.use_pool()
     return DenseKeys(data.KEYS)
 
 
-MAKE: dict[str, Callable[[], engines.Engine]] = {
+MAKE: dict[str, Callable[[], engines.DataframeEngine]] = {
     "pandas": lambda: engines.engine("pandas"),
     "polars": lambda: engines.engine("polars-lazy"),
     "duckdb": lambda: engines.engine("duckdb"),
@@ -120,7 +120,7 @@ def raw_work(device: Device, keys: Keys) -> Work:
     return timed(raw_call(operation, *frames), engine.wait, keys, lambda: check_raw(engine, operation))
 
 
-def check_raw(engine: engines.Engine, operation: str) -> None:
+def check_raw(engine: engines.DataframeEngine, operation: str) -> None:
     """Compare a call without our interface with the reference, on a small frame."""
     asked = operations.get(operation)
     table = data.frame(ROWS[0], columns=asked.columns)

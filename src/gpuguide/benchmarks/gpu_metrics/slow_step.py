@@ -26,10 +26,10 @@ from gpuguide.measure import records, traces
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.models import corpus
-from gpuguide.models.gpt2 import GPT2, Config, GPT2Attention
+from gpuguide.models.gpt2 import GPT2, GPT2Attention, GPT2Config
 from gpuguide.models.tokenizer import Tokenizer
 
-SHAPE = Config()
+SHAPE = GPT2Config()
 """GPT-2 small"""
 TOKENIZER = models.packaged_folder("main") / "tokenizer.json"
 """That of the models that come with the library; loading one of them whole would make each change of how models are

@@ -32,7 +32,7 @@ def shape_of(keys: Keys) -> Shape:
 
 
 @cache
-def _shape(config: gpt2.Config | llama.Config) -> Shape:
+def _shape(config: gpt2.GPT2Config | llama.LlamaConfig) -> Shape:
     return prepare(shapes.build_meta_model(config, torch.bfloat16)).shape
 
 

@@ -41,7 +41,7 @@ Multiply = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatmulProblem:
     """Tokens, and several matrices of one shape, so that none is still in the L2 cache when its turn comes."""
 
     tokens: torch.Tensor
@@ -49,7 +49,7 @@ class Problem:
     matrices: list[Linear]
 
     @classmethod
-    def of(cls, keys: Keys, device: Device) -> Problem:
+    def of(cls, keys: Keys, device: Device) -> MatmulProblem:
         """Draw one: all numbers are normal."""
         outputs, inputs = number(keys, "outputs"), number(keys, "inputs")
         tokens = torch.randn(number(keys, "batch"), inputs, dtype=torch.bfloat16, device=device.torch_device)
@@ -99,7 +99,9 @@ def work(make: Callable[[torch.Tensor, Linear], Multiply], device: Device, keys:
     rates = {"bandwidth": Rate("B/s", moved)}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    problem: Problem = shared(("products", device.torch_device, *keys.values()), lambda: Problem.of(keys, device))
+    problem: MatmulProblem = shared(
+        ("products", device.torch_device, *keys.values()), lambda: MatmulProblem.of(keys, device)
+    )
     calls = [make(problem.tokens, linear) for linear in problem.matrices]
     wanted = problem.exact()
     error = exact.relative_error(calls[0]().sum(0), wanted)  # before any other call, which may add to the result

@@ -34,7 +34,7 @@ class Inputs:
     sin: torch.Tensor
 
     @classmethod
-    def of(cls, config: llama.Config, tokens: int, device: str) -> Inputs:
+    def of(cls, config: llama.LlamaConfig, tokens: int, device: str) -> Inputs:
         """Draw the hidden states of ``tokens`` tokens in bf16."""
         length = min(tokens, SEQUENCE)
         hidden = torch.randn(tokens // length, length, config.hidden, device=device).bfloat16()
@@ -42,7 +42,7 @@ class Inputs:
         return cls(hidden, cos, sin)
 
 
-def layer(config: llama.Config, index: int, device: str) -> nn.Module:
+def layer(config: llama.LlamaConfig, index: int, device: str) -> nn.Module:
     """Return a layer with random weights in bf16, drawn on the device: the same ones for the same index."""
     with torch.device("meta"):
         made = llama.LlamaBlock(config).to(torch.bfloat16)
@@ -57,19 +57,19 @@ def layer(config: llama.Config, index: int, device: str) -> nn.Module:
     return made.eval()
 
 
-def layers(config: llama.Config, device: str) -> Iterator[nn.Module]:
+def layers(config: llama.LlamaConfig, device: str) -> Iterator[nn.Module]:
     """Yield all layers, one after the other, so that a GPU need not hold them together."""
     return (layer(config, index, device) for index in range(config.layers))
 
 
 @functools.lru_cache(maxsize=1)
-def offloaded(config: llama.Config, device: str) -> OffloadedLayers:
+def offloaded(config: llama.LlamaConfig, device: str) -> OffloadedLayers:
     """Return the layers in the host's memory, once for all contenders and cases: to pin so much takes seconds."""
     return OffloadedLayers([each.cpu() for each in layers(config, device)], device)
 
 
 @torch.no_grad()
-def expected(config: llama.Config, inputs: Inputs, device: str) -> torch.Tensor:
+def expected(config: llama.LlamaConfig, inputs: Inputs, device: str) -> torch.Tensor:
     """Return what layers give that never left the device, each drawn anew when its turn comes."""
     hidden = inputs.hidden
     for each in layers(config, device):
@@ -95,11 +95,11 @@ def check(found: torch.Tensor, right: torch.Tensor) -> None:
 
 # --- work ------------------------------------------------------------------------------------------------
 
-Forward = Callable[[llama.Config, Inputs, str], Callable[[], torch.Tensor]]
+Forward = Callable[[llama.LlamaConfig, Inputs, str], Callable[[], torch.Tensor]]
 """Takes the shape, the inputs and a device, and returns a forward pass"""
 
 
-def over_the_link(overlap: bool, config: llama.Config, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
+def over_the_link(overlap: bool, config: llama.LlamaConfig, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
     """Return the forward pass whose layers come over the link, while others compute or not."""
     model = offloaded(config, device)
 
@@ -110,7 +110,7 @@ def over_the_link(overlap: bool, config: llama.Config, inputs: Inputs, device: s
     return forward
 
 
-def on_the_device(config: llama.Config, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
+def on_the_device(config: llama.LlamaConfig, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
     """Return the forward pass of layers that are all in the device's memory."""
     resident = list(layers(config, device))
 
@@ -123,7 +123,7 @@ def on_the_device(config: llama.Config, inputs: Inputs, device: str) -> Callable
     return forward
 
 
-def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Config | None = None) -> Work:
+def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.LlamaConfig | None = None) -> Work:
     """Run the layers once, from hidden states to hidden states; embedding and head stay out."""
     config, tokens = shape or config_of(), int(keys["tokens"])
     rates = {"throughput": Rate("token/s", tokens)}
@@ -136,7 +136,7 @@ def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Conf
     )
 
 
-def copy_work(device: Device, keys: Keys, shape: llama.Config | None = None) -> Work:
+def copy_work(device: Device, keys: Keys, shape: llama.LlamaConfig | None = None) -> Work:
     """Bring every layer and compute nothing: the bound of a pass that the link decides."""
     config = shape or config_of()
     if device.backend == "fake":
@@ -150,7 +150,7 @@ def copy_work(device: Device, keys: Keys, shape: llama.Config | None = None) -> 
     )
 
 
-def check_copies(model: OffloadedLayers, config: llama.Config, device: str) -> None:
+def check_copies(model: OffloadedLayers, config: llama.LlamaConfig, device: str) -> None:
     """Check that after copying alone the last two layers, whose buffers nobody overwrites, are those drawn.
 
     Raises
@@ -168,14 +168,14 @@ def check_copies(model: OffloadedLayers, config: llama.Config, device: str) -> N
             assert torch.equal(found, right), f"layer {index} did not arrive whole"
 
 
-def config_of() -> llama.Config:
+def config_of() -> llama.LlamaConfig:
     """Return the shape that is measured."""
     found = shapes.config(SHAPE)
-    assert isinstance(found, llama.Config)
+    assert isinstance(found, llama.LlamaConfig)
     return found
 
 
-def layer_bytes(config: llama.Config) -> int:
+def layer_bytes(config: llama.LlamaConfig) -> int:
     """Return the bytes of the weights of all layers in bf16."""
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
     attention = (rows + config.hidden) * config.hidden

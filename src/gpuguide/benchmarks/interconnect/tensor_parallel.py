@@ -46,7 +46,7 @@ def calls_in_graph(tokens: int) -> int:
     return 20 if tokens <= 64 else 5 if tokens <= 1024 else 1
 
 
-class Layer:
+class TensorParallelLayer:
     """The layer as a rank has it: its inputs, the whole matrices, which all ranks draw alike, and its own part."""
 
     def __init__(self, member: Member, tokens: int, hidden: int, inner: int) -> None:
@@ -75,16 +75,18 @@ class Layer:
         assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, at most {ACCEPTED_ERROR:.1e} is accepted"
 
 
-def shared_layer(member: Member, *shape: int) -> Layer:
+def shared_layer(member: Member, *shape: int) -> TensorParallelLayer:
     """Return the layer of a case, the same for all its contenders: the matrices are large."""
     shared = member.kept["shared"]
     if "layer" not in shared:
-        shared["layer"] = Layer(member, *shape)
-    found: Layer = shared["layer"]
+        shared["layer"] = TensorParallelLayer(member, *shape)
+    found: TensorParallelLayer = shared["layer"]
     return found
 
 
-def of_layer(layer: Layer, run: Callable[[], torch.Tensor], check: Callable[[torch.Tensor], None]) -> Task:
+def of_layer(
+    layer: TensorParallelLayer, run: Callable[[], torch.Tensor], check: Callable[[torch.Tensor], None]
+) -> Task:
     """Return a task that checks what its last call gave; before the first one that is NaN."""
     left = [torch.full_like(layer.values, torch.nan)]
 

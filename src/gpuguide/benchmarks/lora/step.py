@@ -174,7 +174,7 @@ def bytes_needed(keys: Keys) -> float:
     config = problem.config(keys)
     tokens = int(keys["batch"]) * int(keys["seq_len"])
     parameters = parameters_of(config)
-    inner = 4 * config.hidden if isinstance(config, gpt2.Config) else 2 * config.inner
+    inner = 4 * config.hidden if isinstance(config, gpt2.GPT2Config) else 2 * config.inner
     a_step = tokens * (config.layers * (24 * config.hidden + 6 * inner) + 14 * config.vocab_size)
     weights = (len(LORA_STEP.contenders) + 1) * 2 * parameters
     checking = 3 * 4 * parameters
@@ -182,7 +182,7 @@ def bytes_needed(keys: Keys) -> float:
     return weights + full + checking + 2 * a_step
 
 
-def parameters_of(config: problem.Config) -> int:
+def parameters_of(config: problem.ModelConfig) -> int:
     """Return the parameters of a model, tied ones counted once."""
     return shapes.build_meta_model(config, torch.bfloat16).parameter_count()
 

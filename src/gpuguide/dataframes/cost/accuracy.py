@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gpuguide.dataframes.cost.choice import Place, where_to_run
-from gpuguide.dataframes.cost.fitting import Machine, Measurement, fitted
+from gpuguide.dataframes.cost.fitting import MachineParameters, Measurement, fitted
 from gpuguide.errors import GpuguideError
 
 Point = tuple[str, int, str]
@@ -16,7 +16,7 @@ RULE_ROWS = 10**6
 
 
 def verdicts(
-    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+    measurements: Iterable[Measurement], machine: MachineParameters, host: Sequence[str], gpu: Sequence[str]
 ) -> dict[Point, bool]:
     """Return where the choice names the place at which an operation was measured to be done sooner.
 
@@ -77,7 +77,7 @@ def unseen_verdicts(measurements: Sequence[Measurement], host: Sequence[str], gp
 
 
 def share_right(
-    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+    measurements: Iterable[Measurement], machine: MachineParameters, host: Sequence[str], gpu: Sequence[str]
 ) -> float:
     """Return how many of the :func:`verdicts` are right, as a share of all.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuguide.dataframes import operations
-from gpuguide.dataframes.cost.fitting import Line, Machine
+from gpuguide.dataframes.cost.fitting import Line, MachineParameters
 from gpuguide.dataframes.cost.sizes import bytes_in, bytes_out
 from gpuguide.errors import GpuguideError, unknown
 
@@ -37,7 +37,7 @@ class Choice:
 
 
 def where_to_run(
-    operation: str, rows: int, *, resident: bool | None, machine: Machine, returned: bool | None = None
+    operation: str, rows: int, *, resident: bool | None, machine: MachineParameters, returned: bool | None = None
 ) -> Choice:
     """Return where an operation is done sooner, with the predicted times and the reason.
 
@@ -54,7 +54,7 @@ def where_to_run(
         Where the frame is: ``True`` in the GPU's memory, so that the host has to fetch it; ``False`` in the host's, so
         that it must be copied to the GPU; ``None`` in both, so that nobody copies it, as in a benchmark without
         transfers.
-    machine : Machine
+    machine : MachineParameters
         What was measured, from :func:`~gpuguide.dataframes.cost.fitted`.
     returned : bool, optional
         Whether the result is wanted in the host's memory, or else in the GPU's. By default it is wanted where the frame
@@ -99,7 +99,9 @@ def where_to_run(
     return Choice(place, engine, host, on_gpu, moving[gpu_engine], reason, to_host)
 
 
-def transfer_time(engine: str, operation: str, rows: int, machine: Machine, *, resident: bool, returned: bool) -> float:
+def transfer_time(
+    engine: str, operation: str, rows: int, machine: MachineParameters, *, resident: bool, returned: bool
+) -> float:
     """Return the predicted seconds of an engine's copies to and from the GPU; infinite if they were not measured."""
     needed = [] if resident else [(machine.to_gpu, bytes_in)]
     needed += [(machine.from_gpu, bytes_out)] if returned else []
@@ -107,7 +109,7 @@ def transfer_time(engine: str, operation: str, rows: int, machine: Machine, *, r
 
 
 def host_transfer_time(
-    operation: str, rows: int, machine: Machine, *, resident: bool | None, returned: bool | None
+    operation: str, rows: int, machine: MachineParameters, *, resident: bool | None, returned: bool | None
 ) -> float:
     """Return the predicted seconds of the copies that work on the host takes; infinite if none were measured.
 
@@ -134,7 +136,9 @@ def _soonest(seconds: Mapping[str, float]) -> tuple[str, float]:
     return min(seconds.items(), key=lambda pair: pair[1])
 
 
-def crossover(operation: str, *, resident: bool | None, machine: Machine, returned: bool | None = None) -> float:
+def crossover(
+    operation: str, *, resident: bool | None, machine: MachineParameters, returned: bool | None = None
+) -> float:
     """Return the number of rows from which on the GPU is faster; infinite if it never is.
 
     Parameters as for :func:`where_to_run`.

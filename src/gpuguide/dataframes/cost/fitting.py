@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineParameters:
     """What was measured on one machine."""
 
     host: Mapping[tuple[str, str], Line]
@@ -89,7 +89,7 @@ def _product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> Machine:
+def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> MachineParameters:
     """Return a machine's parameters from times of the benchmark ``dataframe``.
 
     Parameters
@@ -116,7 +116,7 @@ def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequen
     for place, known in machine.items():
         if not known:
             raise GpuguideError(f"No time of an operation on the {place} was measured; run the benchmark 'dataframe'.")
-    return Machine(
+    return MachineParameters(
         machine["host"],
         machine["gpu"],
         _transfers(found, gpu, "none", "in", bytes_in),

@@ -17,7 +17,7 @@ TRANSFERS = ("none", "in", "in-out")
 UserFunction = Callable[[float], float]
 
 
-class Engine(Protocol):
+class DataframeEngine(Protocol):
     """One dataframe library. Its methods call the library's own and do nothing else with the data.
 
     A frame is whatever the library works on; :meth:`load` makes one from an Arrow table that
@@ -77,7 +77,7 @@ def cannot_run(engine: str, function: UserFunction, error: Exception, instead: s
     )
 
 
-def call(engine: Engine, operation: str, frame: Any, lookup: Any = None) -> Callable[[], Any]:
+def call(engine: DataframeEngine, operation: str, frame: Any, lookup: Any = None) -> Callable[[], Any]:
     """Return a call without arguments that does an operation of :data:`gpuguide.dataframes.operations.OPERATIONS`.
 
     Raises
@@ -98,12 +98,14 @@ def call(engine: Engine, operation: str, frame: Any, lookup: Any = None) -> Call
     return calls[operations.get(operation).name]
 
 
-def call_with_transfer(engine: Engine, operation: str, table: Any, lookup: Any, transfer: str) -> Callable[[], Any]:
+def call_with_transfer(
+    engine: DataframeEngine, operation: str, table: Any, lookup: Any, transfer: str
+) -> Callable[[], Any]:
     """Return a call that does an operation on Arrow tables, and copies as much as ``transfer`` says.
 
     Parameters
     ----------
-    engine : Engine
+    engine : DataframeEngine
         That does it.
     operation : str
         Of :data:`gpuguide.dataframes.operations.OPERATIONS`.
@@ -124,7 +126,7 @@ def call_with_transfer(engine: Engine, operation: str, table: Any, lookup: Any, 
     return lambda: engine.unload(call(engine, operation, *loaded())())
 
 
-def check(engine: Engine, operation: str, rows: int = CHECKED_ROWS) -> None:
+def check(engine: DataframeEngine, operation: str, rows: int = CHECKED_ROWS) -> None:
     """Compare an engine with the reference, on a frame with missing values.
 
     Raises
