@@ -106,7 +106,7 @@ def test_what_cannot_be_fitted_is_told(amounts: list[float], seconds: list[float
 
 def test_a_machine_is_found_again_from_its_times() -> None:
     machine, times = made_up()
-    found = cost.fitted(times, HOST, GPU)
+    found = cost.fit_parameters(times, HOST, GPU)
     assert set(found.host) == set(machine.host)
     for pair, line in {**machine.host, **machine.gpu}.items():
         again = {**found.host, **found.gpu}[pair]
@@ -126,7 +126,7 @@ def test_a_difference_that_is_noise_sets_no_price(difference: float) -> None:
         replace(each, seconds=into + difference) if _case(each) == ("cudf", "sort", 10**5, "in-out") else each
         for each in times
     ]
-    back = cost.fitted(noisy, HOST, GPU).from_gpu["cudf"]
+    back = cost.fit_parameters(noisy, HOST, GPU).from_gpu["cudf"]
     for rows in (10**6, 10**8):
         size = cost.bytes_out("sort", rows)
         assert back.at(size) == pytest.approx(FROM_GPU["cudf"].at(size), rel=0.1)
@@ -139,10 +139,10 @@ def _case(each: Measurement) -> tuple[str, str, int, str]:
 def test_what_was_not_measured_is_told() -> None:
     _, times = made_up()
     with pytest.raises(GpuguideError, match="on the gpu was measured"):
-        cost.fitted([each for each in times if each.engine in HOST], HOST, GPU)
+        cost.fit_parameters([each for each in times if each.engine in HOST], HOST, GPU)
     with pytest.raises(GpuguideError, match=r"No transfer was measured; .* transfer=in"):
-        cost.fitted([each for each in times if each.transfer == "none"], HOST, GPU)
-    machine = cost.fitted([each for each in times if each.operation != "sort"], HOST, GPU)
+        cost.fit_parameters([each for each in times if each.transfer == "none"], HOST, GPU)
+    machine = cost.fit_parameters([each for each in times if each.operation != "sort"], HOST, GPU)
     with pytest.raises(GpuguideError, match="no measured operation named 'sort'"):
         cost.where_to_run("sort", 10, resident=True, machine=machine)
 
@@ -250,9 +250,9 @@ def test_a_gpu_that_never_pays_and_one_that_always_does() -> None:
 
 def test_how_often_the_choice_is_right() -> None:
     _, times = made_up()
-    assert cost.share_right(times, cost.fitted(times, HOST, GPU), HOST, GPU) == 1.0
+    assert cost.share_right(times, cost.fit_parameters(times, HOST, GPU), HOST, GPU) == 1.0
     _, noisy = made_up(spread=0.15)
-    assert 0.9 <= cost.share_right(noisy, cost.fitted(noisy, HOST, GPU), HOST, GPU) <= 1.0
+    assert 0.9 <= cost.share_right(noisy, cost.fit_parameters(noisy, HOST, GPU), HOST, GPU) <= 1.0
     always_gpu = MachineParameters(
         {pair: Line(1e9, 0.0) for pair in MADE_UP[0].host}, MADE_UP[0].gpu, {"cudf": Line(0, 0)}, {"cudf": Line(0, 0)}
     )
@@ -291,7 +291,7 @@ def test_memory_of_a_filter_and_a_sort_is_what_was_watched() -> None:
 def test_sizes_that_the_fit_has_not_seen_are_predicted_too() -> None:
     _, times = made_up()
     exact = cost.unseen_verdicts(times, HOST, GPU)
-    assert set(exact) == set(cost.verdicts(times, cost.fitted(times, HOST, GPU), HOST, GPU))
+    assert set(exact) == set(cost.verdicts(times, cost.fit_parameters(times, HOST, GPU), HOST, GPU))
     assert len(exact) == len(operations.OPERATIONS) * len(ROWS) * 3
     assert all(exact.values())
     odd = [

@@ -50,7 +50,7 @@ def draft() -> Decoder:
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
     """Beginnings of different lengths, from a text that no model has seen."""
-    tokens = models.load("main").tokenizer.encode(corpus.held_out())
+    tokens = models.load("main").tokenizer.encode(corpus.load_held_out())
     return [tokens[500 * number : 500 * number + length] for number, length in enumerate((33, 7, 1))]
 
 

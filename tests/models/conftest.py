@@ -64,7 +64,7 @@ def llama3_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     merges.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    merges.train_from_iterator([corpus.held_out()], trainer)
+    merges.train_from_iterator([corpus.load_held_out()], trainer)
     merges.add_special_tokens(list(LLAMA3_SPECIAL))
     begin = LLAMA3_SPECIAL[0]
     merges.post_processor = processors.Sequence(

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from gpuguide.errors import GpuguideError
 from gpuguide.models.checkpoint import read_config, read_model
-from gpuguide.models.checkpoint_files import listed
+from gpuguide.models.checkpoint_files import format_names
 from gpuguide.models.llama import LlamaConfig, RopeScaling
 from gpuguide.models.llama_checkpoint import parse_config
 
@@ -308,4 +308,4 @@ def test_a_shard_left_out_of_the_index_leaves_tensors_missing(sharded: Path) -> 
 
 
 def test_a_few_names_are_listed_whole() -> None:
-    assert listed(["b", "a"]) == "a, b"
+    assert format_names(["b", "a"]) == "a, b"

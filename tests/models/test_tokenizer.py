@@ -45,14 +45,14 @@ def test_all_single_bytes() -> None:
 
 
 def test_text_and_its_bytes_give_the_same_tokens() -> None:
-    text = corpus.held_out()
+    text = corpus.load_held_out()
     assert TOKENIZER.encode(text) == TOKENIZER.encode(text.encode())
 
 
 @pytest.mark.parametrize("name", models.PACKAGED)
 def test_same_tokens_as_transformers(name: str) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(models.packaged_folder(name))
-    text = corpus.held_out() + "naïve  café\t\n\n  日本語 🙂 1234567890"
+    text = corpus.load_held_out() + "naïve  café\t\n\n  日本語 🙂 1234567890"
     tokens = models.load(name).tokenizer.encode(text)
     assert tokens == theirs.encode(text)
     assert theirs.decode(tokens) == text

@@ -577,7 +577,7 @@ def test_a_llama_of_another_library() -> None:
 def test_what_the_packaged_model_loses() -> None:
     """With 8 bits nothing that one could see, with 4 bits a few hundredths of a nat a token: on a third of the text."""
     main = models.load("main")
-    text = corpus.held_out()[:8000]
+    text = corpus.load_held_out()[:8000]
     exact, eight, four = (
         evaluate(model, main.tokenizer, text).loss
         for model in (main.model, *(quantized_copy(main.model, weights, head=True) for weights in ("int8", "int4")))

@@ -38,7 +38,7 @@ def load(table: Any, engine: DataframeEngine) -> Any:
         If a column has a type that not every engine takes, a sum of integers might not fit 64 bits, or the frame does
         not fit the GPU.
     """
-    return engine.load(data.checked(table))
+    return engine.load(data.normalize_table(table))
 
 
 def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -> Any:

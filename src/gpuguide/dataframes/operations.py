@@ -146,7 +146,7 @@ def reference(name: str, table: Any, lookup: Any | None = None) -> Any:
     name : str
         Of :data:`OPERATIONS`.
     table, lookup : pyarrow.Table
-        From :func:`gpuguide.dataframes.data.checked`.
+        From :func:`gpuguide.dataframes.data.normalize_table`.
     """
     compute = library("pyarrow.compute")
     field = compute.field

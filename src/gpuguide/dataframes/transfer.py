@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.dataframes.data import unsupported
+from gpuguide.dataframes.data import refuse_type
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
@@ -208,7 +208,7 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
             else:
                 data, offsets = copied(None, 0), torch.zeros(width, dtype=torch.uint8, device=device)
         else:
-            raise unsupported(name, chunks.type, (*DTYPES, *OFFSETS), "cannot be copied like this")
+            raise refuse_type(name, chunks.type, (*DTYPES, *OFFSETS), "cannot be copied like this")
         columns.append(Column(name, kind, rows, array.null_count, data, validity, offsets))
     (through or staging(device)).copy(sources, destinations)
     return columns

@@ -234,6 +234,6 @@ def encode_splits(tokenizer: Tokenizer, samples: int | None = None) -> Mapping[s
     parts = {
         "training": return_types.training(samples),
         "validation": return_types.validation(),
-        "held-out": return_types.held_out(),
+        "held-out": return_types.load_held_out(),
     }
     return {name: return_types.encode(part, tokenizer) for name, part in parts.items()}

@@ -25,8 +25,8 @@ from gpuguide.models.checkpoint_files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     StoredTensor,
-    listed,
-    opened,
+    format_names,
+    open_weights,
     read_json,
     tokenizer_settings,
     weight_files,
@@ -128,7 +128,7 @@ def as_stored(config: gpt2.GPT2Config | llama.LlamaConfig, folder: Path) -> gpt2
         return config
     source, paths = weight_files(folder)
     embedding = "wte.weight" if isinstance(config, gpt2.GPT2Config) else "model.embed_tokens.weight"
-    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.GPT2Config) else "") as tensors:
+    with open_weights(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.GPT2Config) else "") as tensors:
         pair = [tensors[name].read() for name in (HEAD, embedding) if name in tensors]
     if len(pair) < 2 or (pair[0].shape == pair[1].shape and torch.equal(pair[0], pair[1].to(pair[0].dtype))):
         return config
@@ -156,7 +156,7 @@ def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> GPT2 | Llama
         raise GpuguideError(f"A model can be read in {', '.join(map(str, FORMATS))}; {dtype} is none of them.")
     model = shapes.build_meta_model(read_config(folder), dtype)
     source, paths = weight_files(folder)
-    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
+    with open_weights(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
         check(tensors, places_in(model), names_to_ignore(model), source)
         model.to_empty(device="cpu")
         shapes.tie(model)
@@ -192,12 +192,12 @@ def check(
     given = {name for name in tensors if not name.endswith(ignored)}
     if missing := places.keys() - given:
         raise GpuguideError(
-            f"{source} has no tensor {listed(missing)}; it does not hold the model that {CONFIG} describes."
+            f"{source} has no tensor {format_names(missing)}; it does not hold the model that {CONFIG} describes."
             f"{file_kinds.other_names(tensors, places)}"
         )
     if unknown := given - places.keys():
         raise GpuguideError(
-            f"{source}: no place for {listed(unknown)}; it is another kind of model."
+            f"{source}: no place for {format_names(unknown)}; it is another kind of model."
             f"{file_kinds.other_names(tensors, places)}"
         )
     for name, place in places.items():

@@ -120,13 +120,13 @@ def write(folder: Path, model: GPT2, tokenizer: Tokenizer) -> None:
     weights = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in to_transformers(model).items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     tokenizer.write(folder / TOKENIZER)
-    write_json(folder / CONFIG, described(model.config, tokenizer))
+    write_json(folder / CONFIG, describe_config(model.config, tokenizer))
     end = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
     tokenizer_settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_json(folder / TOKENIZER_CONFIG, {**tokenizer_settings, "model_max_length": model.config.context, **end})
 
 
-def described(config: GPT2Config, tokenizer: Tokenizer) -> dict[str, object]:
+def describe_config(config: GPT2Config, tokenizer: Tokenizer) -> dict[str, object]:
     """Return the content of ``config.json``."""
     return {
         "architectures": ["GPT2LMHeadModel"],

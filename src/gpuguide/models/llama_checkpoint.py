@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint_files import check_assumed, listed, number, whole_number
+from gpuguide.models.checkpoint_files import check_assumed, format_names, number, whole_number
 from gpuguide.models.llama import Llama, LlamaConfig, RopeScaling
 
 SIZES = {
@@ -106,7 +106,7 @@ def _rope(given: Mapping[str, Any], path: Path, context: int) -> tuple[float, di
     if kind not in ROPE_TYPES:
         raise GpuguideError(f"{path}: rope_type is {kind!r}; only {' and '.join(map(repr, ROPE_TYPES))} can be read.")
     if left := settings.keys() - {"rope_type", "type", "rope_theta", ORIGINAL, *ROPE_SCALING.values()}:
-        raise GpuguideError(f"{path}: the rope setting {listed(left)} cannot be read.")
+        raise GpuguideError(f"{path}: the rope setting {format_names(left)} cannot be read.")
     base = number(settings if "rope_theta" in settings else given, "rope_theta", path, 10000.0)
     if kind == "default":
         return base, None

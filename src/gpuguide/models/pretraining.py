@@ -337,7 +337,7 @@ def _finish(
     (folder / RECORD).unlink(missing_ok=True)
     gpt2_checkpoint.write(folder, state.model, data.tokenizer)
     model, tokenizer = checkpoint.read(folder)  # the weights as they were written, in bf16
-    result = evaluate(model, tokenizer, corpus.held_out())
+    result = evaluate(model, tokenizer, corpus.load_held_out())
     record: dict[str, Any] = {
         "model": name,
         "parameters": model.parameter_count(),

@@ -173,11 +173,11 @@ def without_one(gradients: contenders.Gradients) -> contenders.Gradients:
 
 def test_the_reference_is_what_autograd_finds_of_adapters_in_float64() -> None:
     """Written out for one matrix, and differentiated by autograd itself."""
-    expected = reference.of_adapters(SMALL, "cpu")
+    expected = reference.compute_adapter_gradients(SMALL, "cpu")
     model = problem.model(SMALL, "cpu", torch.float64)
     values = problem.values(SMALL, "cpu")
-    name, (layer, _) = next(iter(problem.adapted(SMALL).items()))
-    for other, (path, _) in problem.adapted(SMALL).items():
+    name, (layer, _) = next(iter(problem.find_adapted_matrices(SMALL).items()))
+    for other, (path, _) in problem.find_adapted_matrices(SMALL).items():
         if other != name:
             down, up = (each.double() for each in values[other])
             model.get_submodule(path).weight.data += problem.scale(SMALL) * up @ down

@@ -21,7 +21,7 @@ from gpuguide.benchmarks.transfer_learning.training import (
 )
 from gpuguide.finetuning.return_types import KINDS
 from gpuguide.models.gpt2 import GPT2, GPT2Config
-from gpuguide.transfer_learning import NewHead, changed, layer_rates, snapshot, trained_parameters
+from gpuguide.transfer_learning import NewHead, find_changed, layer_rates, snapshot, trained_parameters
 
 LAYERS, HIDDEN, VOCAB = 4, 32, 50
 CONFIG = GPT2Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
@@ -83,7 +83,7 @@ def test_only_what_is_trained_changes(method: TransferMethod, model: GPT2) -> No
     if method.on_features:
         wanted = {"fc.weight", "fc.bias"}
     tied = {name.replace("token_embedding", "head") for name in wanted if "token_embedding" in name}
-    assert set(changed(training.module, before)) == wanted | tied
+    assert set(find_changed(training.module, before)) == wanted | tied
 
 
 @each_method
@@ -92,10 +92,10 @@ def test_a_training_that_begins_anew_remembers_nothing(method: TransferMethod, m
     first = snapshot(training.module)
     training.begin(examples(seed=9), STEPS, 3)
     training.finish()
-    assert changed(training.module, first)
+    assert find_changed(training.module, first)
     training.begin(examples(seed=5), STEPS, 1)
     training.finish()
-    assert changed(training.module, first) == []
+    assert find_changed(training.module, first) == []
 
 
 def test_features_change_nothing_but_the_work(model: GPT2) -> None:
@@ -109,7 +109,7 @@ def test_the_pretrained_model_stays(model: GPT2) -> None:
     before = snapshot(model)
     for method in METHODS.values():
         trained(method, model)
-    assert changed(model, before) == []
+    assert find_changed(model, before) == []
 
 
 def test_the_learning_rate_rises_and_falls() -> None:

@@ -13,7 +13,11 @@ from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import KINDS, Function
 from gpuguide.models.tokenizer import Tokenizer
 
-PARTS = {"training": return_types.training, "validation": return_types.validation, "held-out": return_types.held_out}
+PARTS = {
+    "training": return_types.training,
+    "validation": return_types.validation,
+    "held-out": return_types.load_held_out,
+}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +86,7 @@ def test_what_does_not_fit_is_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_a_score_counts_the_likeliest_of_the_nine_and_the_surprise_among_all(tokenizer: Tokenizer) -> None:
-    encoded = return_types.encode(return_types.held_out()[:40], tokenizer)
+    encoded = return_types.encode(return_types.load_held_out()[:40], tokenizer)
     logits = torch.randn(40, tokenizer.vocab_size, generator=torch.Generator().manual_seed(0))
     right = encoded.answers[encoded.kinds]
     logits[torch.arange(10), right[:10]] += 20

@@ -82,7 +82,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 """What each step on the way changes; the changes before it stay"""
 
 
-def after_each(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
+def accumulate_changes(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
     """Return the loop after each change; the changes before it stay."""
     way, found = Way(), {}
     for name, change in changes.items():
@@ -91,7 +91,7 @@ def after_each(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
     return found
 
 
-WAYS = after_each(CHANGES)
+WAYS = accumulate_changes(CHANGES)
 
 
 class WrittenOut(GPT2Attention):
@@ -230,7 +230,7 @@ def work(device: Device, keys: Keys) -> Work:
 
     def sample() -> float:
         if not times:
-            found.update(watched(training))
+            found.update(watch_training(training))
             every = training.step_seconds()
             times.extend(every[index * len(every) // SAMPLES] for index in range(SAMPLES))
         return times.pop(0)
@@ -238,7 +238,7 @@ def work(device: Device, keys: Keys) -> Work:
     return Work([], check=lambda: check(training), rates=rates, sample=sample, further=lambda: found)
 
 
-def watched(training: Training) -> Mapping[str, Metric]:
+def watch_training(training: Training) -> Mapping[str, Metric]:
     """Train for some seconds and return the readings of that time, and what the loop itself knows about it."""
     device = str(training.device)
     training.run(WARM_SECONDS)

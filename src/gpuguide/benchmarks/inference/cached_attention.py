@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from gpuguide.benchmarks.inference import exact
-from gpuguide.benchmarks.inference.models import number, shared
-from gpuguide.benchmarks.inputs import rotated
+from gpuguide.benchmarks.inference.models import number, share_object
+from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.hardware.device import Device
 from gpuguide.inference import PAGE
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -56,7 +56,7 @@ class CachedAttentionProblem:
         """Draw one from N(0, 1). In pages, those of a sequence follow one another."""
         batch, kv_heads, context = number(keys, "batch"), number(keys, "kv_heads"), number(keys, "context")
         head_dim = number(keys, "head_dim")
-        sets = rotated(cache_bytes(keys), device)
+        sets = count_input_sets(cache_bytes(keys), device)
         pages = batch * context // PAGE
         shape = (sets, pages, kv_heads, PAGE, head_dim) if paged else (sets, batch, kv_heads, context, head_dim)
 
@@ -176,7 +176,7 @@ def work(make: Callable[[CachedAttentionProblem, Keys], Attend], device: Device,
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
     key = ("cached attention", paged, device.torch_device, *keys.values())
-    problem: CachedAttentionProblem = shared(key, lambda: CachedAttentionProblem.of(keys, device, paged=paged))
+    problem: CachedAttentionProblem = share_object(key, lambda: CachedAttentionProblem.of(keys, device, paged=paged))
     attend = make(problem, keys)
 
     def call_on(place: int) -> Callable[[], torch.Tensor]:

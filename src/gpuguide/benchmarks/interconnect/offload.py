@@ -63,13 +63,13 @@ def layers(config: llama.LlamaConfig, device: str) -> Iterator[nn.Module]:
 
 
 @functools.lru_cache(maxsize=1)
-def offloaded(config: llama.LlamaConfig, device: str) -> OffloadedLayers:
+def offload_layers(config: llama.LlamaConfig, device: str) -> OffloadedLayers:
     """Return the layers in the host's memory, once for all contenders and cases: to pin so much takes seconds."""
     return OffloadedLayers([each.cpu() for each in layers(config, device)], device)
 
 
 @torch.no_grad()
-def expected(config: llama.LlamaConfig, inputs: Inputs, device: str) -> torch.Tensor:
+def compute_expected(config: llama.LlamaConfig, inputs: Inputs, device: str) -> torch.Tensor:
     """Return what layers give that never left the device, each drawn anew when its turn comes."""
     hidden = inputs.hidden
     for each in layers(config, device):
@@ -99,9 +99,11 @@ Forward = Callable[[llama.LlamaConfig, Inputs, str], Callable[[], torch.Tensor]]
 """Takes the shape, the inputs and a device, and returns a forward pass"""
 
 
-def over_the_link(overlap: bool, config: llama.LlamaConfig, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
+def prepare_offloaded_forward(
+    overlap: bool, config: llama.LlamaConfig, inputs: Inputs, device: str
+) -> Callable[[], torch.Tensor]:
     """Return the forward pass whose layers come over the link, while others compute or not."""
-    model = offloaded(config, device)
+    model = offload_layers(config, device)
 
     def forward() -> torch.Tensor:
         model.overlap = overlap
@@ -110,7 +112,7 @@ def over_the_link(overlap: bool, config: llama.LlamaConfig, inputs: Inputs, devi
     return forward
 
 
-def on_the_device(config: llama.LlamaConfig, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
+def prepare_resident_forward(config: llama.LlamaConfig, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
     """Return the forward pass of layers that are all in the device's memory."""
     resident = list(layers(config, device))
 
@@ -132,7 +134,7 @@ def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Llam
     inputs = Inputs.of(config, tokens, device.torch_device)
     forward = torch.no_grad()(prepare(config, inputs, device.torch_device))
     return Work(
-        [forward], lambda: check(forward(), expected(config, inputs, device.torch_device)), rates, timing="wall"
+        [forward], lambda: check(forward(), compute_expected(config, inputs, device.torch_device)), rates, timing="wall"
     )
 
 
@@ -141,7 +143,7 @@ def copy_work(device: Device, keys: Keys, shape: llama.LlamaConfig | None = None
     config = shape or config_of()
     if device.backend == "fake":
         return Work([lambda: None], rates={"bandwidth": Rate("B/s", layer_bytes(config))}, timing="wall")
-    model = offloaded(config, device.torch_device)
+    model = offload_layers(config, device.torch_device)
     return Work(
         [model.copy_only],
         lambda: check_copies(model, config, device.torch_device),
@@ -202,17 +204,17 @@ OFFLOAD = Benchmark(
     question="How close does a model whose layers come over the link get to what the link alone takes?",
     contenders={
         "overlapped": Contender(
-            functools.partial(forward_work, functools.partial(over_the_link, True)),
+            functools.partial(forward_work, functools.partial(prepare_offloaded_forward, True)),
             BF16,
         ),
         "one-after-the-other": Contender(
-            functools.partial(forward_work, functools.partial(over_the_link, False)),
+            functools.partial(forward_work, functools.partial(prepare_offloaded_forward, False)),
             BF16,
         ),
         "copy-only": Contender(copy_work, BF16),
-        "resident": Contender(functools.partial(forward_work, on_the_device), BF16, not_resident),
+        "resident": Contender(functools.partial(forward_work, prepare_resident_forward), BF16, not_resident),
     },
     cases=lambda device: [{"tokens": tokens} for tokens in TOKENS] if device.is_gpu else [],
     memory=bytes_needed,
-    end=offloaded.cache_clear,
+    end=offload_layers.cache_clear,
 )

@@ -41,7 +41,7 @@ class LoraContender:
     """From adapters by name to values in the order of the parameters that are trained; without adapters, the model's"""
     named: Callable[[Sequence[torch.Tensor]], Gradients]
     """The other way round, for gradients"""
-    expected: Callable[[Keys, str], reference.Expected] = reference.of_adapters
+    expected: Callable[[Keys, str], reference.Expected] = reference.compute_adapter_gradients
 
 
 Make = Callable[[Keys, str], LoraContender]
@@ -79,7 +79,7 @@ def peft(
     from peft import LoraConfig, get_peft_model
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    base = with_transformers.converted(problem.model(keys, device), device, attention_without_mask())
+    base = with_transformers.convert_model(problem.model(keys, device), device, attention_without_mask())
     base.loss_function = ForCausalLMLoss  # which GPT-2 takes too, with a warning that no compiler takes
     kind = problem.kind(keys)
     config = LoraConfig(
@@ -114,7 +114,7 @@ def full(keys: Keys, device: str) -> LoraContender:
     """Return the training of all weights: bf16 with copies in fp32, the loss without logits, compiled and captured."""
     model = problem.model(keys, device)
     names = [name for name, each in model.named_parameters() if each.requires_grad]
-    places = reference.at_the_ends(keys)
+    places = reference.find_end_matrices(keys)
 
     def named(gradients: Sequence[torch.Tensor]) -> Gradients:
         found = dict(zip(names, gradients, strict=True))
@@ -123,7 +123,9 @@ def full(keys: Keys, device: str) -> LoraContender:
     def arrange(values: Mapping[str, Thin]) -> Sequence[torch.Tensor]:
         return [each.detach() for each in problem.model(keys, device).parameters()]
 
-    return LoraContender(model, WithoutHead(model).loss, StepSettings(), arrange, named, reference.of_weights)
+    return LoraContender(
+        model, WithoutHead(model).loss, StepSettings(), arrange, named, reference.compute_weight_gradients
+    )
 
 
 @cache

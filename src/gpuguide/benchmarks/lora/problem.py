@@ -93,7 +93,7 @@ def batch(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens.to(device), targets.to(device)
 
 
-def adapted(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
+def find_adapted_matrices(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
     """Return our layer and its place for each matrix of ``transformers`` that has an adapter, by its name there."""
     ends = THEIRS[kind(keys)][str(keys["targets"])]
     return {
@@ -115,7 +115,7 @@ def _values(items: tuple[tuple[str, object], ...], device: str) -> Mapping[str, 
     generator, rank = torch.Generator().manual_seed(2), int(keys["rank"])
     found = {}
     whole = build_meta_model(keys)
-    for name, (layer, place) in adapted(keys).items():
+    for name, (layer, place) in find_adapted_matrices(keys).items():
         weight = whole.get_submodule(layer).weight
         assert isinstance(weight, torch.Tensor)
         outputs, inputs = weight.shape

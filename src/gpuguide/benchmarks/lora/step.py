@@ -46,7 +46,7 @@ def work(make: Make, device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return Work([lambda: None], rates=rates, timing="wall")
     forget_what_was_compiled()
-    before = allocated(device)
+    before = measure_allocated(device)
     trained = make(keys, device.torch_device)
     step = step_of(trained, keys)
     tokens, targets = problem.batch(keys, device.torch_device)
@@ -104,7 +104,7 @@ def shared_memory(case: Hashable) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def allocated(device: Device) -> int:
+def measure_allocated(device: Device) -> int:
     """Return the bytes in use on the device, after what nobody needs is freed."""
     if not device.is_gpu:
         return 0
@@ -142,7 +142,7 @@ def cases(device: Device) -> Sequence[Keys]:
     ]
 
 
-def compiled_there(device: Device, keys: Keys) -> str | None:
+def restrict_compiled(device: Device, keys: Keys) -> str | None:
     """Say where a compiled peer is not measured."""
     if usual(keys):
         return None
@@ -210,13 +210,13 @@ LORA_STEP = Benchmark(
             lambda keys, device: contenders.peft(keys, device, COMPILED),
             "peft",
             "transformers",
-            leaves_out=compiled_there,
+            leaves_out=restrict_compiled,
         ),
         "peft-compile-chunked-loss": contender(
             lambda keys, device: contenders.peft(keys, device, COMPILED, chunked=True),
             "peft",
             "transformers",
-            leaves_out=compiled_there,
+            leaves_out=restrict_compiled,
         ),
         "peft-liger": contender(
             contenders.peft_with_liger, "peft", "transformers", "liger-kernel", leaves_out=no_kernels_for_gpt2

@@ -2,7 +2,7 @@
 
 Three quantities decide. An operation has a price that does not depend on the rows (a call of Python, a plan, launches
 of kernels); it has a price for each row; and data that is not where the work is done must be brought there, and its
-result back, over a connection with a bandwidth. All are measured: :func:`~gpuguide.dataframes.cost.fitted`
+result back, over a connection with a bandwidth. All are measured: :func:`~gpuguide.dataframes.cost.fit_parameters`
 takes them from times.
 
 >>> host = {("pandas", "sort"): Line(1e-4, 1e-7)}
@@ -35,7 +35,7 @@ from gpuguide.dataframes.cost.choice import (
     transfer_time,
     where_to_run,
 )
-from gpuguide.dataframes.cost.fitting import Line, MachineParameters, Measurement, fit_line, fitted
+from gpuguide.dataframes.cost.fitting import Line, MachineParameters, Measurement, fit_line, fit_parameters
 from gpuguide.dataframes.cost.sizes import (
     ROOM,
     WIDTH,
@@ -63,7 +63,7 @@ __all__ = [
     "bytes_out",
     "crossover",
     "fit_line",
-    "fitted",
+    "fit_parameters",
     "host_transfer_time",
     "memory_needed",
     "rows_of_result",

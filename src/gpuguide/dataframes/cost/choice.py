@@ -55,7 +55,7 @@ def where_to_run(
         that it must be copied to the GPU; ``None`` in both, so that nobody copies it, as in a benchmark without
         transfers.
     machine : MachineParameters
-        What was measured, from :func:`~gpuguide.dataframes.cost.fitted`.
+        What was measured, from :func:`~gpuguide.dataframes.cost.fit_parameters`.
     returned : bool, optional
         Whether the result is wanted in the host's memory, or else in the GPU's. By default it is wanted where the frame
         is; of one that is in both, where it was computed.

@@ -21,7 +21,7 @@ class DataframeEngine(Protocol):
     """One dataframe library. Its methods call the library's own and do nothing else with the data.
 
     A frame is whatever the library works on; :meth:`load` makes one from an Arrow table that
-    :func:`gpuguide.dataframes.data.checked` returned. What each operation returns stands in
+    :func:`gpuguide.dataframes.data.normalize_table` returned. What each operation returns stands in
     :data:`gpuguide.dataframes.operations.OPERATIONS`.
     """
 
@@ -110,7 +110,7 @@ def call_with_transfer(
     operation : str
         Of :data:`gpuguide.dataframes.operations.OPERATIONS`.
     table, lookup : pyarrow.Table
-        From :func:`gpuguide.dataframes.data.checked`; ``lookup`` for a join.
+        From :func:`gpuguide.dataframes.data.normalize_table`; ``lookup`` for a join.
     transfer : str
         ``none``: the frame is loaded now, and the result stays with the engine. ``in``: every call loads it.
         ``in-out``: it brings back the result as well.
@@ -135,7 +135,7 @@ def check(engine: DataframeEngine, operation: str, rows: int = CHECKED_ROWS) -> 
         If they differ; the message says where.
     """
     asked = operations.get(operation)
-    table = data.checked(data.frame(rows, columns=asked.columns, nulls=CHECKED_NULLS, nans=CHECKED_NULLS))
+    table = data.normalize_table(data.frame(rows, columns=asked.columns, nulls=CHECKED_NULLS, nans=CHECKED_NULLS))
     lookup = data.lookup(rows) if asked.has_lookup else None
     found = call_with_transfer(engine, operation, table, lookup, "in-out")()
     different = operations.difference(operation, found, operations.reference(operation, table, lookup))
