@@ -38,9 +38,9 @@ def made_up(spread: float = 0.0) -> tuple[MachineParameters, list[Measurement]]:
     for (engine, operation), line in {**machine.host, **machine.gpu}.items():
         for rows in ROWS:
             for transfer in ("none", "in", "in-out") if engine in COPIED else ("none",):
-                moved = 0.0 if transfer == "none" else TO_GPU[engine].at(cost.bytes_in(operation, rows))
-                moved += FROM_GPU[engine].at(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
-                seconds = (line.at(rows) + moved) * (1 + spread * chance.uniform(-1, 1))
+                moved = 0.0 if transfer == "none" else TO_GPU[engine].predict(cost.bytes_in(operation, rows))
+                moved += FROM_GPU[engine].predict(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
+                seconds = (line.predict(rows) + moved) * (1 + spread * chance.uniform(-1, 1))
                 times.append(Measurement(engine, operation, rows, transfer, seconds))
     return machine, times
 
@@ -80,7 +80,7 @@ def test_a_filter_before_costs_a_fused_group_by_nothing() -> None:
 def test_a_line_is_found_again(overhead: float, each: float) -> None:
     found = fit_line(ROWS, [overhead + each * rows for rows in ROWS])
     for rows in ROWS:
-        assert found.at(rows) == pytest.approx(overhead + each * rows, rel=1e-6)
+        assert found.predict(rows) == pytest.approx(overhead + each * rows, rel=1e-6)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(1e-7, 1e3)), min_size=1, max_size=8))
@@ -95,7 +95,7 @@ def test_a_line_without_overhead_or_without_growth() -> None:
     assert fit_line([1.0, 10.0], [2.0, 30.0]) == Line(0.0, pytest.approx((1 / 2 + 1 / 3) / (1 / 4 + 1 / 9)))
     assert fit_line([1.0, 10.0], [3.0, 2.0]) == Line(pytest.approx((1 / 3 + 1 / 2) / (1 / 9 + 1 / 4)), 0.0)
     assert fit_line([0.0], [3.0]) == Line(pytest.approx(3.0), 0.0)
-    assert fit_line([7.0], [3.0]).at(7.0) == pytest.approx(3.0)
+    assert fit_line([7.0], [3.0]).predict(7.0) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("amounts", "seconds"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])
@@ -129,7 +129,7 @@ def test_a_difference_that_is_noise_sets_no_price(difference: float) -> None:
     back = cost.fit_parameters(noisy, HOST, GPU).from_gpu["cudf"]
     for rows in (10**6, 10**8):
         size = cost.bytes_out("sort", rows)
-        assert back.at(size) == pytest.approx(FROM_GPU["cudf"].at(size), rel=0.1)
+        assert back.predict(size) == pytest.approx(FROM_GPU["cudf"].predict(size), rel=0.1)
 
 
 def _case(each: Measurement) -> tuple[str, str, int, str]:
@@ -158,14 +158,14 @@ def test_the_choice_is_the_shorter_predicted_time(
     machine, _ = MADE_UP
     choice = cost.where_to_run(operation, rows, resident=resident, returned=returned, machine=machine)
     assert (choice.place == "gpu") is (choice.gpu_seconds < choice.host_seconds)
-    into = {engine: TO_GPU[engine].at(cost.bytes_in(operation, rows)) for engine in COPIED}
-    back = {engine: FROM_GPU[engine].at(cost.bytes_out(operation, rows)) for engine in COPIED}
-    fetched = min(FROM_GPU[engine].at(cost.bytes_in(operation, rows)) for engine in COPIED) if resident else 0.0
-    handed_on = min(TO_GPU[engine].at(cost.bytes_out(operation, rows)) for engine in COPIED)
+    into = {engine: TO_GPU[engine].predict(cost.bytes_in(operation, rows)) for engine in COPIED}
+    back = {engine: FROM_GPU[engine].predict(cost.bytes_out(operation, rows)) for engine in COPIED}
+    fetched = min(FROM_GPU[engine].predict(cost.bytes_in(operation, rows)) for engine in COPIED) if resident else 0.0
+    handed_on = min(TO_GPU[engine].predict(cost.bytes_out(operation, rows)) for engine in COPIED)
     fetched += handed_on if resident is not None and not returned else 0.0
-    host = {engine: machine.host[engine, operation].at(rows) + fetched for engine in HOST}
+    host = {engine: machine.host[engine, operation].predict(rows) + fetched for engine in HOST}
     gpu = {
-        engine: machine.gpu[engine, operation].at(rows)
+        engine: machine.gpu[engine, operation].predict(rows)
         + (into[engine] if resident is False else 0)
         + (back[engine] if returned else 0)
         for engine in (COPIED if returned or resident is False else GPU)
@@ -188,8 +188,8 @@ def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_oth
         return cost.where_to_run("sort", 10**6, machine=machine, **given).transfer_seconds  # type: ignore[arg-type]
 
     machine = MachineParameters(machine.host, {("cudf", "sort"): Line(0.0, 1e-12)}, machine.to_gpu, machine.from_gpu)
-    there = TO_GPU["cudf"].at(cost.bytes_in("sort", 10**6))
-    back = FROM_GPU["cudf"].at(cost.bytes_out("sort", 10**6))
+    there = TO_GPU["cudf"].predict(cost.bytes_in("sort", 10**6))
+    back = FROM_GPU["cudf"].predict(cost.bytes_out("sort", 10**6))
     assert moving(resident=True) == 0
     assert moving(resident=False) == there + back
     assert moving(resident=False, returned=False) == there

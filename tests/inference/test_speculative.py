@@ -139,7 +139,7 @@ def test_a_text_may_fill_its_capacity(draft: Decoder, prompts: list[list[int]], 
     texts = writer.write([prompts[0][:5], prompts[1][:3]], 16)
     for _ in range(4):
         writer.cycle()
-    assert writer.written() == texts
+    assert writer.read_new_tokens() == texts
     assert [len(text) for text in texts] == [16, 16]
     assert writer.outcomes[:, 0].min() >= 4
 
@@ -155,7 +155,7 @@ def test_a_row_is_used_again(draft: Decoder, prompts: list[list[int]]) -> None:
 def first_token(decoder: Decoder, prompt: list[int]) -> list[int]:
     writer = Speculator(decoder, LOOKUP, rows=1, capacity=100, k=1)
     writer.start([prompt], 5)
-    return writer.written()[0]
+    return writer.read_new_tokens()[0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -171,7 +171,7 @@ def test_what_lies_beyond_a_text_is_not_read(
         for cache, missing in ((writer.target.cache, 0), (writer.drafter.engine.cache, 1)):  # type: ignore[attr-defined]
             poison(cache, writer.lengths - missing)
         writer.cycle()
-    assert writer.written() == expected
+    assert writer.read_new_tokens() == expected
 
 
 def poison(cache: Cache, lengths: torch.Tensor) -> None:
@@ -267,7 +267,7 @@ def test_a_gpu_writes_the_same_texts(
             writer.cycle()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert writer.written() == expected
+    assert writer.read_new_tokens() == expected
 
 
 # --- lookup --------------------------------------------------------------------------------------------------

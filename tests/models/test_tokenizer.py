@@ -179,7 +179,7 @@ def test_a_path_that_is_no_utf8(llama3_tokenizer: Path, tmp_path: Path) -> None:
     """As Python writes the bytes of ``ü`` where the locale is C."""
     path = tmp_path / os.fsdecode(b"\xff.json")
     path.write_bytes(llama3_tokenizer.read_bytes())
-    assert CheckpointTokenizer.of_file(path, [401], 403).vocab_size == 403
+    assert CheckpointTokenizer.from_file(path, [401], 403).vocab_size == 403
 
 
 def spoilt(path: Path, folder: Path, **changes: object) -> Path:

@@ -48,7 +48,9 @@ def read_work(memory: str, device: Device, keys: Keys) -> Work:
     """Let all multiprocessors read, each its own part of the working set, again and again."""
     if device.backend == "fake":
         return Work(calls=[lambda: None])
-    reading = memory_hierarchy.Reading.of(working_set(keys), READ, multiprocessors(device), memory, device.torch_device)
+    reading = memory_hierarchy.Reading.set_up(
+        working_set(keys), READ, multiprocessors(device), memory, device.torch_device
+    )
 
     def check() -> None:
         reading()
@@ -101,7 +103,7 @@ def follow_work(memory: str, device: Device, keys: Keys) -> Work:
         return Work(calls=[lambda: None])
     is_near = working_set(keys) < FAR
     hops = MANY_HOPS if is_near else FEW_HOPS
-    chain = memory_hierarchy.Chain.of(working_set(keys), hops, memory, device.torch_device, is_near=is_near)
+    chain = memory_hierarchy.Chain.draw(working_set(keys), hops, memory, device.torch_device, is_near=is_near)
 
     def check() -> None:
         assert chain.leads_where_it_should(), f"after {hops} hops the chain is not where it should be"
@@ -163,7 +165,7 @@ def flight_work(loads: int, device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return Work(calls=[lambda: None])
     words = torch.randint(2**31 - 1, (GIB // bytes_in_flight.WORD,), dtype=torch.int32, device=device.torch_device)
-    flight = bytes_in_flight.Flight.of(words, count_bytes_in_flight(keys), loads)
+    flight = bytes_in_flight.Flight.set_up(words, count_bytes_in_flight(keys), loads)
 
     def check() -> None:
         flight()

@@ -217,7 +217,7 @@ def answer_logits(model: GPT2, data: Encoded) -> torch.Tensor:
     by_length = data.last.argsort()
     found = []
     for places in by_length.split(AT_ONCE):
-        some = data.chosen(places).to(device)
+        some = data.select(places).to(device)
         tokens = some.tokens[:, : int(some.last[-1]) + 1]  # the longest comes last
         hidden = model.hidden_states(tokens)[-1][torch.arange(len(some), device=device), some.last]
         found.append(model.head(model.final_norm(hidden)))

@@ -269,12 +269,12 @@ def _pattern(values: Mapping[str, float], default: float) -> dict[str, float]:
 def _settings_of(given: Mapping[str, Any], path: str, config: Path) -> Settings:
     """Return the settings of a layer. A pattern of PEFT is a regular expression for the end of its name."""
 
-    def chosen(patterns: object, otherwise: Any) -> Any:
+    def choose(patterns: object, otherwise: Any) -> Any:
         found = patterns.items() if isinstance(patterns, dict) else ()
         return next((value for key, value in found if re.match(rf"(.*\.)?({key})$", path)), otherwise)
 
-    rank = chosen(given.get("rank_pattern"), given["r"])
-    alpha = chosen(given.get("alpha_pattern"), given["lora_alpha"])
+    rank = choose(given.get("rank_pattern"), given["r"])
+    alpha = choose(given.get("alpha_pattern"), given["lora_alpha"])
     try:
         return Settings(rank, alpha, given.get("lora_dropout", 0.0), bool(given.get("use_rslora")))
     except TypeError as error:

@@ -85,7 +85,7 @@ def read_tokenizer(folder: Path, numbers: int) -> Tokenizer:
             f"There is no {TOKENIZER} in {folder}; without it the model's tokens mean nothing."
             f"{file_kinds.instead_of_tokenizer(folder)}"
         )
-    tokenizer = CheckpointTokenizer.of_file(path, ends_of_text(folder), numbers)
+    tokenizer = CheckpointTokenizer.from_file(path, ends_of_text(folder), numbers)
     if tokenizer.vocab_size > numbers:
         raise GpuguideError(
             f"The tokenizer in {folder} has {tokenizer.vocab_size} tokens and the model {numbers}: "

@@ -183,7 +183,7 @@ class CheckpointTokenizer(Tokenizer):
         super().__init__(merges, ends)
 
     @classmethod
-    def of_file(cls, path: Path, ends: Collection[int | str], numbers: int) -> CheckpointTokenizer:
+    def from_file(cls, path: Path, ends: Collection[int | str], numbers: int) -> CheckpointTokenizer:
         """Read a ``tokenizer.json``. Parameters and errors as of :class:`CheckpointTokenizer` and :meth:`read`."""
         try:
             # Not by its path, which the library wants in UTF-8.

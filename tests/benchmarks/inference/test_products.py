@@ -57,12 +57,12 @@ def test_bytes_are_those_of_the_weights_with_their_scales(weights: str, bits: fl
 
 def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
     device = replace(devices.cpu(), l2=100_000)
-    problem = MatmulProblem.of(SMALL, device)
+    problem = MatmulProblem.draw(SMALL, device)
     assert len(problem.matrices) * products.matrix_bytes(SMALL) >= 2 * device.l2
     kept = [linear.weight for linear in problem.matrices]
     assert all(isinstance(weight, Int8) for weight in kept)
     assert len({weight.weight.data_ptr() for weight in kept if isinstance(weight, Int8)}) == len(kept)
-    assert isinstance(MatmulProblem.of({**SMALL, "weights": "int4"}, device).matrices[0].weight, Int4)
+    assert isinstance(MatmulProblem.draw({**SMALL, "weights": "int4"}, device).matrices[0].weight, Int4)
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -85,7 +85,7 @@ def compare_our_kernels(outputs: int, inputs: int, weights: str, batch: int) -> 
     """Compare with the reference, in fp32, which is what the interpreter multiplies in."""
     torch.manual_seed(0)
     keys: Keys = {"outputs": outputs, "inputs": inputs, "weights": weights, "batch": batch}
-    drawn = MatmulProblem.of(keys, devices.cpu())
+    drawn = MatmulProblem.draw(keys, devices.cpu())
     kept = drawn.matrices[0].weight
     linear = Linear(kept.float() if isinstance(kept, torch.Tensor) else kept)
     problem = MatmulProblem(drawn.tokens.float(), [linear])

@@ -53,7 +53,7 @@ def test_a_layer_that_does_not_arrive_whole_is_told(name: str) -> None:
 
 
 def test_what_differs_or_is_not_finite_is_told() -> None:
-    inputs = offload.Inputs.of(TINY, 16, "cpu")
+    inputs = offload.Inputs.draw(TINY, 16, "cpu")
     right = offload.compute_expected(TINY, inputs, "cpu")
     offload.check(right.clone(), right)
     with pytest.raises(AssertionError, match="are not those"):

@@ -141,7 +141,7 @@ def test_all_train_the_same_adapters() -> None:
             assert counts[0] == counts[1]
             values = problem.values(keys, "cpu")
             for trained in (ours, theirs):
-                back = trained.named(trained.arrange(values))
+                back = trained.name_gradients(trained.arrange(values))
                 assert back.keys() == values.keys()
                 assert all(torch.equal(back[name][half], values[name][half]) for name in values for half in (0, 1))
 
@@ -156,7 +156,7 @@ def test_a_wrong_step_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> N
         if fault == "frozen":
             return replace(trained, settings=replace(trained.settings, learning_rate=1e-30))
         if fault == "one matrix":
-            return replace(trained, named=lambda gradients: without_one(trained.named(gradients)))
+            return replace(trained, name_gradients=lambda gradients: without_one(trained.name_gradients(gradients)))
         return trained
 
     work = step.work(wrong, devices.cpu(), SMALL)

@@ -39,7 +39,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = task.part
 
     def part(which: str, name: str, device: str) -> Encoded:
-        return whole(which, name, device).chosen(torch.arange(40))
+        return whole(which, name, device).select(torch.arange(40))
 
     for module in (task, scores, rates):
         monkeypatch.setattr(module, "part", part)
@@ -156,7 +156,7 @@ def test_a_step_of_each_way() -> None:
 
 
 def test_the_error_is_the_share_of_wrong_answers() -> None:
-    texts = task.part("validation", "draft", "cpu").chosen(torch.arange(30))
+    texts = task.part("validation", "draft", "cpu").select(torch.arange(30))
     module = NextToken(task.load_model("draft", "cpu"))
     with torch.no_grad():
         logits = module(texts.tokens, texts.last)
@@ -164,7 +164,7 @@ def test_the_error_is_the_share_of_wrong_answers() -> None:
 
 
 def test_a_new_head_is_asked_for_kinds_and_others_for_tokens() -> None:
-    texts = task.part("validation", "draft", "cpu").chosen(torch.arange(6))
+    texts = task.part("validation", "draft", "cpu").select(torch.arange(6))
     model = task.load_model("draft", "cpu")
     assert torch.equal(examples_for(NewHead(model, len(KINDS)), texts).wanted, texts.kinds)
     assert torch.equal(examples_for(NextToken(model), texts).wanted, texts.answers[texts.kinds])
@@ -180,7 +180,7 @@ def test_draws_are_other_functions_and_the_same_every_time() -> None:
 
 
 def test_examples_before_a_question_are_read_as_they_would_be_written() -> None:
-    texts = task.part("validation", "draft", "cpu").chosen(torch.arange(3))
+    texts = task.part("validation", "draft", "cpu").select(torch.arange(3))
     solved = shortest_of_each(task.draw_functions(64, "draft", "cpu", 0), room=200, seed=0)
     asked = ask_in_context(solved, texts)
     for row in range(3):
@@ -199,7 +199,7 @@ def test_examples_are_the_shortest_of_their_kind_and_fit() -> None:
     assert 0 < len(few) < len(solved)
     assert sum(len(tokens) + 1 for tokens, _ in few) <= 100
     assert shortest_of_each(texts, room=10_000, seed=1) != solved
-    only = texts.chosen((texts.kinds == texts.kinds[0]).nonzero()[:, 0])
+    only = texts.select((texts.kinds == texts.kinds[0]).nonzero()[:, 0])
     assert len(shortest_of_each(only, room=10_000, seed=0)) == 1
 
 

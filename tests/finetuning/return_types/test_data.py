@@ -71,7 +71,7 @@ def test_a_function_is_read_between_an_end_of_text_and_the_question(tokenizer: T
     counted = encoded.targets != -100
     assert counted.sum(1).tolist() == [1, 1]
     assert encoded.targets[counted].tolist() == [tokenizer.encode(" int")[0], tokenizer.encode(" None")[0]]
-    assert torch.equal(encoded.chosen(torch.tensor([1])).targets, encoded.targets[1:])
+    assert torch.equal(encoded.select(torch.tensor([1])).targets, encoded.targets[1:])
 
 
 def test_answers_are_told_apart_by_their_first_token(tokenizer: Tokenizer) -> None:

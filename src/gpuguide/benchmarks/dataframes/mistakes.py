@@ -38,7 +38,7 @@ COLD_PARTS = ("import", "load", "first_call", "second_call")
 class Plans(LazyPolars):
     """Polars' plans, of which none is ever run."""
 
-    def collected(self, result: Any) -> Any:
+    def collect(self, result: Any) -> Any:
         """Return the plan as it is."""
         return result
 

@@ -120,13 +120,13 @@ def batches(way: Way) -> Iterator[torch.Tensor]:
     tokenizer = Tokenizer.read(TOKENIZER)
     drawn: Iterator[torch.Tensor]
 
-    def tokenised(document: str) -> torch.Tensor:
+    def tokenise(document: str) -> torch.Tensor:
         return torch.tensor(tokenizer.encode(document)[: SHAPE.context + 1])
 
     if way.tokenised_once:
-        drawn = itertools.cycle([tokenised(document) for document in documents()])
+        drawn = itertools.cycle([tokenise(document) for document in documents()])
     else:
-        drawn = map(tokenised, itertools.cycle(documents()))
+        drawn = map(tokenise, itertools.cycle(documents()))
     while True:
         yield torch.stack([next(drawn) for _ in range(way.batch)])
 
@@ -161,7 +161,7 @@ class Training:
         self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         """Where the work of each step begins and ends in the GPU's queue"""
 
-    def moved(self, tokens: torch.Tensor) -> torch.Tensor:
+    def move_batch(self, tokens: torch.Tensor) -> torch.Tensor:
         """Copy a batch to the GPU: from pinned memory nobody waits for it, otherwise the host does.
 
         The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
@@ -188,7 +188,7 @@ class Training:
             self.loading += time.perf_counter() - asked
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             before.record()
-            self.train_on(self.moved(tokens))
+            self.train_on(self.move_batch(tokens))
             after.record()
             self.marks.append((before, after))
         torch.cuda.synchronize()
@@ -207,7 +207,7 @@ class Training:
 
 def check(training: Training) -> None:
     """Compare the first loss with that of plain fp32, and see that a step on the same batch lowers it."""
-    tokens = training.moved(next(training.batches))
+    tokens = training.move_batch(next(training.batches))
     with torch.no_grad():
         exact = [float(loss_of(training.model, sequence, mixed=False)) for sequence in tokens.split(1)]
     for _ in range(2):

@@ -52,7 +52,7 @@ class CachedAttentionProblem:
     paged: bool
 
     @classmethod
-    def of(cls, keys: Keys, device: Device, *, paged: bool) -> CachedAttentionProblem:
+    def draw(cls, keys: Keys, device: Device, *, paged: bool) -> CachedAttentionProblem:
         """Draw one from N(0, 1). In pages, those of a sequence follow one another."""
         batch, kv_heads, context = number(keys, "batch"), number(keys, "kv_heads"), number(keys, "context")
         head_dim = number(keys, "head_dim")
@@ -70,7 +70,7 @@ class CachedAttentionProblem:
         """How many sets of keys and values there are."""
         return len(self.keys)
 
-    def of_sequence(self, kept: torch.Tensor, row: int) -> torch.Tensor:
+    def select_sequence(self, kept: torch.Tensor, row: int) -> torch.Tensor:
         """Return a sequence's keys or values in the first set: ``(kv_heads, context, head_dim)``."""
         if not self.paged:
             return kept[0, row]
@@ -79,7 +79,7 @@ class CachedAttentionProblem:
 
     def exact(self, row: int) -> torch.Tensor:
         """Return what a sequence's queries read from the first set, in fp32: ``(heads, head_dim)``."""
-        keys, values = (self.of_sequence(kept, row).float() for kept in (self.keys, self.values))
+        keys, values = (self.select_sequence(kept, row).float() for kept in (self.keys, self.values))
         queries = self.queries[row].float().unflatten(0, (len(keys), -1))  # (kv_heads, group, head_dim)
         weights = torch.softmax(queries @ keys.mT * keys.shape[-1] ** -0.5, dim=-1)
         return (weights @ values).flatten(0, 1)
@@ -176,7 +176,7 @@ def work(make: Callable[[CachedAttentionProblem, Keys], Attend], device: Device,
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
     key = ("cached attention", paged, device.torch_device, *keys.values())
-    problem: CachedAttentionProblem = share_object(key, lambda: CachedAttentionProblem.of(keys, device, paged=paged))
+    problem: CachedAttentionProblem = share_object(key, lambda: CachedAttentionProblem.draw(keys, device, paged=paged))
     attend = make(problem, keys)
 
     def call_on(place: int) -> Callable[[], torch.Tensor]:

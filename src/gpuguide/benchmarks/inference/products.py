@@ -49,7 +49,7 @@ class MatmulProblem:
     matrices: list[Linear]
 
     @classmethod
-    def of(cls, keys: Keys, device: Device) -> MatmulProblem:
+    def draw(cls, keys: Keys, device: Device) -> MatmulProblem:
         """Draw one: all numbers are normal."""
         outputs, inputs = number(keys, "outputs"), number(keys, "inputs")
         tokens = torch.randn(number(keys, "batch"), inputs, dtype=torch.bfloat16, device=device.torch_device)
@@ -100,7 +100,7 @@ def work(make: Callable[[torch.Tensor, Linear], Multiply], device: Device, keys:
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
     problem: MatmulProblem = share_object(
-        ("products", device.torch_device, *keys.values()), lambda: MatmulProblem.of(keys, device)
+        ("products", device.torch_device, *keys.values()), lambda: MatmulProblem.draw(keys, device)
     )
     calls = [make(problem.tokens, linear) for linear in problem.matrices]
     wanted = problem.exact()

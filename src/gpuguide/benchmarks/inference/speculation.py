@@ -132,7 +132,7 @@ def speculative(draft: Decoder | PromptLookup, target: Decoder, device: Device, 
         for seed, prompt in enumerate(prompts):
             speculator.start([prompt], count, [seed])
             seconds += time_call(cycles, device)[0]
-            texts += speculator.written()
+            texts += speculator.read_new_tokens()
             found["acceptance"].append(speculator.acceptance())
             found["tokens_per_cycle"].append(speculator.tokens_per_cycle())
         return Written(seconds, texts, found)

@@ -34,7 +34,7 @@ class Inputs:
     sin: torch.Tensor
 
     @classmethod
-    def of(cls, config: llama.LlamaConfig, tokens: int, device: str) -> Inputs:
+    def draw(cls, config: llama.LlamaConfig, tokens: int, device: str) -> Inputs:
         """Draw the hidden states of ``tokens`` tokens in bf16."""
         length = min(tokens, SEQUENCE)
         hidden = torch.randn(tokens // length, length, config.hidden, device=device).bfloat16()
@@ -131,7 +131,7 @@ def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Llam
     rates = {"throughput": Rate("token/s", tokens)}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates, timing="wall")
-    inputs = Inputs.of(config, tokens, device.torch_device)
+    inputs = Inputs.draw(config, tokens, device.torch_device)
     forward = torch.no_grad()(prepare(config, inputs, device.torch_device))
     return Work(
         [forward], lambda: check(forward(), compute_expected(config, inputs, device.torch_device)), rates, timing="wall"

@@ -84,7 +84,7 @@ def errors_of(trained: LoraContender, step: TrainingStep, keys: Keys, device: st
     assert len(found) == len(gradients), "a parameter has no gradient"
     moved = [not torch.equal(old, new) for old, new in zip(before, step.masters.trained, strict=True)]
     assert all(moved), f"{moved.count(False)} of {len(moved)} parameters were not changed by the step"
-    return reference.errors(trained.expected(keys, device), loss, trained.named(found))
+    return reference.errors(trained.expected(keys, device), loss, trained.name_gradients(found))
 
 
 def forget_what_was_compiled() -> None:

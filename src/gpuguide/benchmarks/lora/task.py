@@ -179,7 +179,7 @@ def check(model: GPT2, course: TrainingHistory, held_out: Encoded) -> None:
     for name, each in model.named_parameters():
         if not each.requires_grad:
             assert torch.equal(each, frozen[name.replace(".base.", ".")]), f"{name} is frozen and was changed"
-    some = held_out.chosen(torch.arange(CHECKED))
+    some = held_out.select(torch.arange(CHECKED))
     wanted = comparison.answer_logits(merge_into_fp64(model, base), some)
     error = float((comparison.answer_logits(model, some) - wanted).norm() / wanted.norm())
     assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"

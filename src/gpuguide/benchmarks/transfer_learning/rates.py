@@ -25,7 +25,7 @@ class ValidationContender(TrainedContender):
     def further(self) -> Mapping[str, Metric]:
         """Return the errors of all draws."""
         validation, training = [], []
-        for draw, _ in self.finished():
+        for draw, _ in self.finish_draws():
             validation.append(error(self.training.module, part("validation", self.name, self.device)))
             training.append(error(self.training.module, draw_functions(self.count, self.name, self.device, draw)))
         return {"validation_error": records.metric("1", validation), "training_error": records.metric("1", training)}
@@ -34,12 +34,12 @@ class ValidationContender(TrainedContender):
 def make_validated_contender(method: TransferMethod) -> Contender:
     """Return a training method as a contender."""
 
-    def at_rate(keys: Keys, device: str) -> ValidationContender:
+    def build(keys: Keys, device: str) -> ValidationContender:
         return ValidationContender(
             method, float(keys["learning_rate"]), DRAWS if keys["steps"] == STEPS else 1, keys, device
         )
 
-    return contender(at_rate)
+    return contender(build)
 
 
 def cases(device: Device) -> Sequence[Keys]:

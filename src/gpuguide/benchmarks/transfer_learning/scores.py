@@ -70,7 +70,7 @@ class ScoreContender(TrainedContender):
         """Return scores of all draws, and what the training took."""
         found: dict[str, list[float]] = {"error": [], "training_error": [], "old_loss": []}
         seconds = []
-        for draw, took in self.finished():
+        for draw, took in self.finish_draws():
             seconds += [took] if draw or self.draws == 1 else []  # some steps of the first were timed one by one
             for name, value in self.scores(draw).items():
                 found[name].append(value)

@@ -46,7 +46,7 @@ def draw_functions(count: int, name: str, device: str, draw: int) -> Encoded:
     """Return functions to train on, others for each draw."""
     training = part("training", name, device)
     order = torch.randperm(len(training), generator=torch.Generator().manual_seed(draw))
-    return training.chosen(order[:count].to(device))
+    return training.select(order[:count].to(device))
 
 
 def examples_for(module: nn.Module, texts: Encoded) -> Examples:

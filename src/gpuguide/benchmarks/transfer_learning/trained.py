@@ -59,7 +59,7 @@ class TrainedContender:
         model = load_model(self.name, device)
         module = method.prepare(copy.deepcopy(model))
         self.first = examples_for(module, texts)
-        check_gradients(module, examples_for(module, texts.chosen(torch.arange(min(BATCH, self.count)))))
+        check_gradients(module, examples_for(module, texts.select(torch.arange(min(BATCH, self.count)))))
         self.training = TransferTraining(method, model, learning_rate, self.first)
 
     def check(self) -> None:
@@ -78,7 +78,7 @@ class TrainedContender:
             self.begin(0)
         return time_calls(self.training.next_step, self.training.places)
 
-    def finished(self) -> Iterator[tuple[int, float]]:
+    def finish_draws(self) -> Iterator[tuple[int, float]]:
         """Finish every draw, and yield its number and the seconds of the steps that were left."""
         for draw in range(self.draws):
             if draw:

@@ -215,7 +215,7 @@ def use_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
     The setting is the older of PyTorch's two, which its compiler understands in every version.
     """
 
-    def called() -> Result:
+    def run() -> Result:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
         try:
@@ -223,7 +223,7 @@ def use_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    return called
+    return run
 
 
 def measure_settled_memory(device: torch.device) -> int | None:

@@ -68,7 +68,7 @@ def where_to_run(
     if rows < 0:
         raise GpuguideError(f"A frame cannot have {rows} rows; give 0 or more.")
     wanted_on_host = returned if returned is not None else None if resident is None else not resident
-    work_on_host = {engine: line.at(rows) for engine, line in _lines(machine.host, operation).items()}
+    work_on_host = {engine: line.predict(rows) for engine, line in _lines(machine.host, operation).items()}
     host_engine, host_work = _soonest(work_on_host)
     to_host = host_transfer_time(operation, rows, machine, resident=resident, returned=wanted_on_host)
     host = host_work + to_host
@@ -84,7 +84,7 @@ def where_to_run(
     }
     if not moving:
         raise GpuguideError(f"No engine of the GPU was measured with the copies of {operation!r}; say resident=True.")
-    work = {engine: machine.gpu[engine, operation].at(rows) for engine in moving}
+    work = {engine: machine.gpu[engine, operation].predict(rows) for engine in moving}
     gpu_engine, on_gpu = _soonest({engine: work[engine] + moving[engine] for engine in moving})
     place: Place = "gpu" if on_gpu < host else "cpu"
     if place == "gpu" and on_gpu >= host_work:
@@ -105,7 +105,7 @@ def transfer_time(
     """Return the predicted seconds of an engine's copies to and from the GPU; infinite if they were not measured."""
     needed = [] if resident else [(machine.to_gpu, bytes_in)]
     needed += [(machine.from_gpu, bytes_out)] if returned else []
-    return sum(lines[engine].at(size(operation, rows)) if engine in lines else math.inf for lines, size in needed)
+    return sum(lines[engine].predict(size(operation, rows)) if engine in lines else math.inf for lines, size in needed)
 
 
 def host_transfer_time(
@@ -118,7 +118,8 @@ def host_transfer_time(
     needed = [(machine.from_gpu, bytes_in)] if resident else []
     needed += [(machine.to_gpu, bytes_out)] if returned is False and resident is not None else []
     return sum(
-        min((line.at(size(operation, rows)) for line in lines.values()), default=math.inf) for lines, size in needed
+        min((line.predict(size(operation, rows)) for line in lines.values()), default=math.inf)
+        for lines, size in needed
     )
 
 

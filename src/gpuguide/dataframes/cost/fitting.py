@@ -18,7 +18,7 @@ class Line:
     each: float
     """Seconds for each row or byte: one over the rate"""
 
-    def at(self, amount: float) -> float:
+    def predict(self, amount: float) -> float:
         """Return the seconds for an amount."""
         return self.overhead + self.each * amount
 

@@ -73,13 +73,13 @@ class DenseKeys(CuDF):
         """Count and add up the values of each key."""
         if key != "key":
             return super().group_by(frame, key)
-        return self._grouped(frame, above=None)
+        return self._group(frame, above=None)
 
     def filter_group_by(self, frame: Any) -> Any:
         """Count and add up the large values of each key, in one pass."""
-        return self._grouped(frame, above=THRESHOLD)
+        return self._group(frame, above=THRESHOLD)
 
-    def _grouped(self, frame: Any, above: float | None) -> Any:
+    def _group(self, frame: Any, above: float | None) -> Any:
         key, value = frame["key"], frame["value"]
         keys, values = self._columns(key, value)
         totals = dense_group_by(keys, values, self.groups, above, check=False)

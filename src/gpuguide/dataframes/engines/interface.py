@@ -116,14 +116,14 @@ def call_with_transfer(
         ``in-out``: it brings back the result as well.
     """
 
-    def loaded() -> tuple[Any, Any]:
+    def load() -> tuple[Any, Any]:
         return engine.load(table), None if lookup is None else engine.load(lookup)
 
     if transfer == "none":
-        return call(engine, operation, *loaded())
+        return call(engine, operation, *load())
     if transfer == "in":
-        return lambda: call(engine, operation, *loaded())()
-    return lambda: engine.unload(call(engine, operation, *loaded())())
+        return lambda: call(engine, operation, *load())()
+    return lambda: engine.unload(call(engine, operation, *load())())
 
 
 def check(engine: DataframeEngine, operation: str, rows: int = CHECKED_ROWS) -> None:

@@ -133,7 +133,7 @@ class Encoded:
         """Return the same on another device."""
         return Encoded(*(each.to(device) for each in (self.tokens, self.last, self.kinds, self.answers)))
 
-    def chosen(self, places: torch.Tensor) -> Encoded:
+    def select(self, places: torch.Tensor) -> Encoded:
         """Return some of the functions."""
         return Encoded(self.tokens[places], self.last[places], self.kinds[places], self.answers)
 
