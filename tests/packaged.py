@@ -25,7 +25,7 @@ def decoder(name: str = "draft") -> Decoder:
 @functools.cache
 def held_out() -> tuple[int, ...]:
     """Return the tokens of a text that neither model has seen."""
-    return tuple(loaded().tokenizer.encode(corpus.held_out()))
+    return tuple(loaded().tokenizer.encode(corpus.load_held_out()))
 
 
 def uncached(prompt: Sequence[int], count: int, name: str = "draft") -> list[int]:

@@ -21,14 +21,14 @@ Model = TypeVar("Model", bound=nn.Module)
 def random_gpt2(seed: int = 0, *, vocab_size: int = 97, context: int = 256, layers: int = 2, heads: int = 2,
                 hidden: int = 32) -> GPT2:  # fmt: skip
     """Return a GPT-2 in ``eval`` mode."""
-    return _drawn(GPT2(gpt2.Config(vocab_size, context, layers, heads, hidden)), seed)
+    return _drawn(GPT2(gpt2.GPT2Config(vocab_size, context, layers, heads, hidden)), seed)
 
 
 def random_llama(seed: int = 0, *, vocab_size: int = 97, context: int = 256, layers: int = 2, heads: int = 4,
                  kv_heads: int = 2, hidden: int = 64, inner: int = 88, tied: bool = False,
                  rope_scaling: llama.RopeScaling | None = None) -> Llama:  # fmt: skip
     """Return a Llama in ``eval`` mode."""
-    config = llama.Config(vocab_size, context, layers, heads, kv_heads, hidden, inner, tied=tied,
+    config = llama.LlamaConfig(vocab_size, context, layers, heads, kv_heads, hidden, inner, tied=tied,
                           rope_scaling=rope_scaling)  # fmt: skip
     return _drawn(Llama(config), seed)
 

@@ -10,8 +10,8 @@ from torch import nn
 from gpuguide import lora
 from gpuguide.models import gpt2, llama
 
-GPT2 = gpt2.Config(vocab_size=61, context=16, layers=2, heads=2, hidden=32)
-LLAMA = llama.Config(vocab_size=61, context=16, layers=2, heads=4, kv_heads=2, hidden=32, inner=48, tied=True)
+GPT2 = gpt2.GPT2Config(vocab_size=61, context=16, layers=2, heads=2, hidden=32)
+LLAMA = llama.LlamaConfig(vocab_size=61, context=16, layers=2, heads=4, kv_heads=2, hidden=32, inner=48, tied=True)
 CONFIGS: dict[str, Any] = {"gpt2": GPT2, "llama": LLAMA}
 TOKENS = torch.randint(61, (2, 8), generator=torch.Generator().manual_seed(5))
 
@@ -20,7 +20,7 @@ def model(name: str = "gpt2") -> Any:
     """One of the library's own models, the same each time."""
     torch.manual_seed(0)
     config = CONFIGS[name]
-    return (gpt2.GPT2 if isinstance(config, gpt2.Config) else llama.Llama)(config).eval()
+    return (gpt2.GPT2 if isinstance(config, gpt2.GPT2Config) else llama.Llama)(config).eval()
 
 
 def something_to_add(adapted: nn.Module, seed: int = 1) -> None:

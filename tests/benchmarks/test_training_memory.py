@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpuguide.benchmarks import training_memory as benchmarks
-from gpuguide.benchmarks.training_memory import CHECKED, VARIANTS, MemoryVariant, TrainingSetup
+from gpuguide.benchmarks.training_memory import CHECKED, VARIANTS, MemoryVariant, VariantTraining
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -56,14 +56,14 @@ def test_a_right_model_passes_the_check(variant: MemoryVariant) -> None:
 
 @each_variant
 def test_a_wrong_model_is_found(variant: MemoryVariant, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(setup: TrainingSetup) -> torch.Tensor:
+    def wrong(setup: VariantTraining) -> torch.Tensor:
         result = right(setup)
         if result.dtype != torch.float64:
             result[:, -1] *= 1.5
         return result
 
-    right = TrainingSetup.logits
-    monkeypatch.setattr(TrainingSetup, "logits", wrong)
+    right = VariantTraining.logits
+    monkeypatch.setattr(VariantTraining, "logits", wrong)
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match="relative error"):
         benchmarks.check_logits(variant, "cpu")
@@ -72,7 +72,7 @@ def test_a_wrong_model_is_found(variant: MemoryVariant, monkeypatch: pytest.Monk
 @each_variant
 def test_a_step_trains_and_leaves_no_gradients(variant: MemoryVariant) -> None:
     torch.manual_seed(0)
-    setup = TrainingSetup(variant, CHECKED, "cpu")
+    setup = VariantTraining(variant, CHECKED, "cpu")
     matrices = [weight for weight in setup.model.parameters() if weight.ndim == 2]  # bf16 is too coarse for the norms'
     before = [weight.detach().clone() for weight in matrices]
     setup.step()
@@ -84,7 +84,7 @@ def test_a_step_trains_and_leaves_no_gradients(variant: MemoryVariant) -> None:
 def test_each_variant_differs_from_the_others_in_what_it_says() -> None:
     def saved(variant: MemoryVariant) -> int:
         """Return the bytes of the tensors that wait for the backward pass."""
-        setup = TrainingSetup(variant, CHECKED, "cpu")
+        setup = VariantTraining(variant, CHECKED, "cpu")
         found: dict[int, int] = {}
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:

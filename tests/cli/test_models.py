@@ -42,10 +42,10 @@ def test_models_with_wrong_words(gpuguide: Run, words: tuple[str, ...], status: 
 
 def test_train_says_how_long_and_is_resumed(gpuguide: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuguide.models import corpus, pretraining, pretraining_state
-    from gpuguide.models.gpt2 import Config
+    from gpuguide.models.gpt2 import GPT2Config
 
     sources = [corpus.CorpusFile(f"m{index}.py", f"def f{index}(x):\n    return x\n" * 20) for index in range(40)]
-    tiny = pretraining.Recipe(Config(300, 16, 1, 1, 8), steps=200, batch=2, warm_up=3)
+    tiny = pretraining.Recipe(GPT2Config(300, 16, 1, 1, 8), steps=200, batch=2, warm_up=3)
     monkeypatch.setattr(corpus, "standard_library", lambda: sources)
     monkeypatch.setattr(pretraining, "VOCAB_SIZE", 300)
     monkeypatch.setattr(pretraining, "prepare", lambda given, prepare=pretraining.prepare: prepare(given, 300))

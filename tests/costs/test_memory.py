@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from gpuguide.benchmarks import training_memory
-from gpuguide.benchmarks.training_memory import VARIANTS, MemoryVariant, TrainingSetup
+from gpuguide.benchmarks.training_memory import VARIANTS, MemoryVariant, VariantTraining
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import machines
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 
 LLAMA = presets.get("llama-3.1-8b").shape
 SMALL = {
@@ -77,7 +77,7 @@ def test_published_models_have_as_many_parameters_as_published(name: str) -> Non
 
 def test_our_own_model_has_as_many_parameters_as_counted() -> None:
     keys = SMALL["mostly logits"]
-    model = GPT2(Config(vocab_size=3000, layers=3, heads=4, hidden=128))
+    model = GPT2(GPT2Config(vocab_size=3000, layers=3, heads=4, hidden=128))
     assert shape_of(keys).parameters() == model.parameter_count()
 
 
@@ -98,10 +98,10 @@ def autocast_as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def after_a_step(variant: MemoryVariant, keys: Mapping[str, Any]) -> Iterator[tuple[TrainingSetup, Ledger]]:
+def after_a_step(variant: MemoryVariant, keys: Mapping[str, Any]) -> Iterator[tuple[VariantTraining, Ledger]]:
     """Take one step of training or use, and give the stage with a ledger that counts on from there."""
     torch.manual_seed(0)
-    setup = TrainingSetup(variant, keys, "cpu")
+    setup = VariantTraining(variant, keys, "cpu")
     with Ledger() as ledger:
         for tensor in (*setup.model.parameters(), setup.tokens, setup.targets):
             ledger.count(tensor.data)

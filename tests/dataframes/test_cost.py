@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguide.dataframes import cost, data, operations
-from gpuguide.dataframes.cost import Line, Machine, Measurement, fit_line
+from gpuguide.dataframes.cost import Line, MachineParameters, Measurement, fit_line
 from gpuguide.errors import GpuguideError
 
 HOST, GPU = ("pandas", "polars"), ("cudf", "gpuguide", "cudf-pandas")
@@ -23,24 +23,24 @@ FROM_GPU = {"cudf": Line(3e-5, 1 / 8e9), "gpuguide": Line(3e-5, 1 / 9e9)}
 every_operation = pytest.mark.parametrize("operation", operations.OPERATIONS)
 
 
-def made_up(spread: float = 0.0) -> tuple[Machine, list[Measurement]]:
+def made_up(spread: float = 0.0) -> tuple[MachineParameters, list[Measurement]]:
     """Return a machine and the times that its parameters give, each wrong by up to a share."""
     chance = random.Random(0)
-    machine = Machine({}, {}, TO_GPU, FROM_GPU)
+    machine = MachineParameters({}, {}, TO_GPU, FROM_GPU)
     for place, names, overhead, rate in (("host", HOST, 2e-4, 5e7), ("gpu", GPU, 1e-3, 5e9)):
         lines = {
             (engine, operation): Line(overhead * chance.uniform(0.5, 2), chance.uniform(0.5, 2) / rate)
             for engine in names
             for operation in operations.OPERATIONS
         }
-        machine = Machine(**{**vars(machine), place: lines})
+        machine = MachineParameters(**{**vars(machine), place: lines})
     times = []
     for (engine, operation), line in {**machine.host, **machine.gpu}.items():
         for rows in ROWS:
             for transfer in ("none", "in", "in-out") if engine in COPIED else ("none",):
-                moved = 0.0 if transfer == "none" else TO_GPU[engine].at(cost.bytes_in(operation, rows))
-                moved += FROM_GPU[engine].at(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
-                seconds = (line.at(rows) + moved) * (1 + spread * chance.uniform(-1, 1))
+                moved = 0.0 if transfer == "none" else TO_GPU[engine].predict(cost.bytes_in(operation, rows))
+                moved += FROM_GPU[engine].predict(cost.bytes_out(operation, rows)) if transfer == "in-out" else 0.0
+                seconds = (line.predict(rows) + moved) * (1 + spread * chance.uniform(-1, 1))
                 times.append(Measurement(engine, operation, rows, transfer, seconds))
     return machine, times
 
@@ -80,7 +80,7 @@ def test_a_filter_before_costs_a_fused_group_by_nothing() -> None:
 def test_a_line_is_found_again(overhead: float, each: float) -> None:
     found = fit_line(ROWS, [overhead + each * rows for rows in ROWS])
     for rows in ROWS:
-        assert found.at(rows) == pytest.approx(overhead + each * rows, rel=1e-6)
+        assert found.predict(rows) == pytest.approx(overhead + each * rows, rel=1e-6)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(1e-7, 1e3)), min_size=1, max_size=8))
@@ -95,7 +95,7 @@ def test_a_line_without_overhead_or_without_growth() -> None:
     assert fit_line([1.0, 10.0], [2.0, 30.0]) == Line(0.0, pytest.approx((1 / 2 + 1 / 3) / (1 / 4 + 1 / 9)))
     assert fit_line([1.0, 10.0], [3.0, 2.0]) == Line(pytest.approx((1 / 3 + 1 / 2) / (1 / 9 + 1 / 4)), 0.0)
     assert fit_line([0.0], [3.0]) == Line(pytest.approx(3.0), 0.0)
-    assert fit_line([7.0], [3.0]).at(7.0) == pytest.approx(3.0)
+    assert fit_line([7.0], [3.0]).predict(7.0) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("amounts", "seconds"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])
@@ -106,7 +106,7 @@ def test_what_cannot_be_fitted_is_told(amounts: list[float], seconds: list[float
 
 def test_a_machine_is_found_again_from_its_times() -> None:
     machine, times = made_up()
-    found = cost.fitted(times, HOST, GPU)
+    found = cost.fit_parameters(times, HOST, GPU)
     assert set(found.host) == set(machine.host)
     for pair, line in {**machine.host, **machine.gpu}.items():
         again = {**found.host, **found.gpu}[pair]
@@ -126,10 +126,10 @@ def test_a_difference_that_is_noise_sets_no_price(difference: float) -> None:
         replace(each, seconds=into + difference) if _case(each) == ("cudf", "sort", 10**5, "in-out") else each
         for each in times
     ]
-    back = cost.fitted(noisy, HOST, GPU).from_gpu["cudf"]
+    back = cost.fit_parameters(noisy, HOST, GPU).from_gpu["cudf"]
     for rows in (10**6, 10**8):
         size = cost.bytes_out("sort", rows)
-        assert back.at(size) == pytest.approx(FROM_GPU["cudf"].at(size), rel=0.1)
+        assert back.predict(size) == pytest.approx(FROM_GPU["cudf"].predict(size), rel=0.1)
 
 
 def _case(each: Measurement) -> tuple[str, str, int, str]:
@@ -139,10 +139,10 @@ def _case(each: Measurement) -> tuple[str, str, int, str]:
 def test_what_was_not_measured_is_told() -> None:
     _, times = made_up()
     with pytest.raises(GpuguideError, match="on the gpu was measured"):
-        cost.fitted([each for each in times if each.engine in HOST], HOST, GPU)
+        cost.fit_parameters([each for each in times if each.engine in HOST], HOST, GPU)
     with pytest.raises(GpuguideError, match=r"No transfer was measured; .* transfer=in"):
-        cost.fitted([each for each in times if each.transfer == "none"], HOST, GPU)
-    machine = cost.fitted([each for each in times if each.operation != "sort"], HOST, GPU)
+        cost.fit_parameters([each for each in times if each.transfer == "none"], HOST, GPU)
+    machine = cost.fit_parameters([each for each in times if each.operation != "sort"], HOST, GPU)
     with pytest.raises(GpuguideError, match="no measured operation named 'sort'"):
         cost.where_to_run("sort", 10, resident=True, machine=machine)
 
@@ -158,14 +158,14 @@ def test_the_choice_is_the_shorter_predicted_time(
     machine, _ = MADE_UP
     choice = cost.where_to_run(operation, rows, resident=resident, returned=returned, machine=machine)
     assert (choice.place == "gpu") is (choice.gpu_seconds < choice.host_seconds)
-    into = {engine: TO_GPU[engine].at(cost.bytes_in(operation, rows)) for engine in COPIED}
-    back = {engine: FROM_GPU[engine].at(cost.bytes_out(operation, rows)) for engine in COPIED}
-    fetched = min(FROM_GPU[engine].at(cost.bytes_in(operation, rows)) for engine in COPIED) if resident else 0.0
-    handed_on = min(TO_GPU[engine].at(cost.bytes_out(operation, rows)) for engine in COPIED)
+    into = {engine: TO_GPU[engine].predict(cost.bytes_in(operation, rows)) for engine in COPIED}
+    back = {engine: FROM_GPU[engine].predict(cost.bytes_out(operation, rows)) for engine in COPIED}
+    fetched = min(FROM_GPU[engine].predict(cost.bytes_in(operation, rows)) for engine in COPIED) if resident else 0.0
+    handed_on = min(TO_GPU[engine].predict(cost.bytes_out(operation, rows)) for engine in COPIED)
     fetched += handed_on if resident is not None and not returned else 0.0
-    host = {engine: machine.host[engine, operation].at(rows) + fetched for engine in HOST}
+    host = {engine: machine.host[engine, operation].predict(rows) + fetched for engine in HOST}
     gpu = {
-        engine: machine.gpu[engine, operation].at(rows)
+        engine: machine.gpu[engine, operation].predict(rows)
         + (into[engine] if resident is False else 0)
         + (back[engine] if returned else 0)
         for engine in (COPIED if returned or resident is False else GPU)
@@ -187,9 +187,9 @@ def test_a_frame_on_the_host_is_copied_and_its_result_comes_back_unless_said_oth
     def moving(**given: bool) -> float:
         return cost.where_to_run("sort", 10**6, machine=machine, **given).transfer_seconds  # type: ignore[arg-type]
 
-    machine = Machine(machine.host, {("cudf", "sort"): Line(0.0, 1e-12)}, machine.to_gpu, machine.from_gpu)
-    there = TO_GPU["cudf"].at(cost.bytes_in("sort", 10**6))
-    back = FROM_GPU["cudf"].at(cost.bytes_out("sort", 10**6))
+    machine = MachineParameters(machine.host, {("cudf", "sort"): Line(0.0, 1e-12)}, machine.to_gpu, machine.from_gpu)
+    there = TO_GPU["cudf"].predict(cost.bytes_in("sort", 10**6))
+    back = FROM_GPU["cudf"].predict(cost.bytes_out("sort", 10**6))
     assert moving(resident=True) == 0
     assert moving(resident=False) == there + back
     assert moving(resident=False, returned=False) == there
@@ -200,7 +200,7 @@ def test_a_frame_on_the_gpu_is_not_sent_to_the_host_for_less_than_the_way_there_
     """Ten thousand rows: pandas would be done in a fifth of cuDF's time, and fetching them takes longer than that."""
     host, gpu = {("pandas", "filter"): Line(1e-4, 0.0)}, {("cudf", "filter"): Line(5e-4, 0.0)}
     slow_copies = {"cudf": Line(3e-4, 1e-9)}
-    machine = Machine(host, gpu, slow_copies, slow_copies)
+    machine = MachineParameters(host, gpu, slow_copies, slow_copies)
     there = cost.where_to_run("filter", 10**4, resident=True, machine=machine)
     assert (there.place, there.engine, there.transfer_seconds) == ("gpu", "cudf", 0)
     assert there.host_seconds == pytest.approx(1e-4 + 6e-4 + 2e-5 * 15)
@@ -208,13 +208,13 @@ def test_a_frame_on_the_gpu_is_not_sent_to_the_host_for_less_than_the_way_there_
     wanted_here = cost.where_to_run("filter", 10**4, resident=True, returned=True, machine=machine)
     assert wanted_here.host_transfer_seconds == pytest.approx(3e-4 + 2e-5 * 10)
     assert cost.where_to_run("filter", 10**4, resident=None, machine=machine).place == "cpu"
-    nobody_knows = Machine(host, gpu, {}, {})
+    nobody_knows = MachineParameters(host, gpu, {}, {})
     assert cost.where_to_run("filter", 10**4, resident=True, machine=nobody_knows).host_seconds == math.inf
 
 
 def test_the_reason_says_what_decides() -> None:
     host, gpu = {("pandas", "sort"): Line(0.0, 1e-8)}, {("cudf", "sort"): Line(1e-3, 1e-9)}
-    machine = Machine(host, gpu, {"cudf": Line(0.0, 1e-9)}, {"cudf": Line(0.0, 1e-9)})
+    machine = MachineParameters(host, gpu, {"cudf": Line(0.0, 1e-9)}, {"cudf": Line(0.0, 1e-9)})
 
     def reason(rows: int, resident: bool | None) -> str:
         return cost.where_to_run("sort", rows, resident=resident, machine=machine).reason
@@ -242,18 +242,18 @@ def test_the_choice_changes_at_the_crossover(operation: str, resident: bool | No
 def test_a_gpu_that_never_pays_and_one_that_always_does() -> None:
     slow, fast = Line(1.0, 1.0), Line(0.5, 0.5)
     copies = {"cudf": Line(0.0, 0.0)}
-    host_wins = Machine({("pandas", "sort"): fast}, {("cudf", "sort"): slow}, copies, copies)
-    gpu_wins = Machine({("pandas", "sort"): slow}, {("cudf", "sort"): fast}, copies, copies)
+    host_wins = MachineParameters({("pandas", "sort"): fast}, {("cudf", "sort"): slow}, copies, copies)
+    gpu_wins = MachineParameters({("pandas", "sort"): slow}, {("cudf", "sort"): fast}, copies, copies)
     assert cost.crossover("sort", resident=True, machine=host_wins) == math.inf
     assert cost.crossover("sort", resident=True, machine=gpu_wins) == 0.0
 
 
 def test_how_often_the_choice_is_right() -> None:
     _, times = made_up()
-    assert cost.share_right(times, cost.fitted(times, HOST, GPU), HOST, GPU) == 1.0
+    assert cost.share_right(times, cost.fit_parameters(times, HOST, GPU), HOST, GPU) == 1.0
     _, noisy = made_up(spread=0.15)
-    assert 0.9 <= cost.share_right(noisy, cost.fitted(noisy, HOST, GPU), HOST, GPU) <= 1.0
-    always_gpu = Machine(
+    assert 0.9 <= cost.share_right(noisy, cost.fit_parameters(noisy, HOST, GPU), HOST, GPU) <= 1.0
+    always_gpu = MachineParameters(
         {pair: Line(1e9, 0.0) for pair in MADE_UP[0].host}, MADE_UP[0].gpu, {"cudf": Line(0, 0)}, {"cudf": Line(0, 0)}
     )
     assert cost.share_right(times, always_gpu, HOST, GPU) < 0.9
@@ -291,7 +291,7 @@ def test_memory_of_a_filter_and_a_sort_is_what_was_watched() -> None:
 def test_sizes_that_the_fit_has_not_seen_are_predicted_too() -> None:
     _, times = made_up()
     exact = cost.unseen_verdicts(times, HOST, GPU)
-    assert set(exact) == set(cost.verdicts(times, cost.fitted(times, HOST, GPU), HOST, GPU))
+    assert set(exact) == set(cost.verdicts(times, cost.fit_parameters(times, HOST, GPU), HOST, GPU))
     assert len(exact) == len(operations.OPERATIONS) * len(ROWS) * 3
     assert all(exact.values())
     odd = [
@@ -305,7 +305,7 @@ def test_sizes_that_the_fit_has_not_seen_are_predicted_too() -> None:
 
 
 def test_an_engine_without_measured_copies_is_asked_for_resident_frames_only() -> None:
-    machine = Machine(
+    machine = MachineParameters(
         {("pandas", "sort"): Line(1.0, 0.0)}, {("cudf-pandas", "sort"): Line(1e-3, 0.0)}, TO_GPU, FROM_GPU
     )
     assert cost.where_to_run("sort", 10, resident=True, machine=machine).engine == "cudf-pandas"
@@ -316,7 +316,7 @@ def test_an_engine_without_measured_copies_is_asked_for_resident_frames_only() -
 def test_the_faster_copy_can_decide() -> None:
     """Our copy is faster, and our group-by is not; which engine is chosen depends on where the frame is."""
     lines = {("cudf", "groupby"): Line(1e-3, 1e-10), ("gpuguide", "groupby"): Line(1e-3, 2e-10)}
-    machine = Machine({("pandas", "groupby"): Line(1.0, 1e-6)}, lines, TO_GPU, FROM_GPU)
+    machine = MachineParameters({("pandas", "groupby"): Line(1.0, 1e-6)}, lines, TO_GPU, FROM_GPU)
     assert cost.where_to_run("groupby", 10**8, resident=True, machine=machine).engine == "cudf"
     assert cost.where_to_run("groupby", 10**8, resident=False, machine=machine).engine == "gpuguide"
 

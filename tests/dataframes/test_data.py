@@ -54,23 +54,23 @@ def test_the_lookup_has_most_ids_once() -> None:
 
 def test_nan_becomes_a_missing_value_and_the_rest_stays() -> None:
     table = pa.table({"value": [1.5, float("nan"), None], "key": pa.array([1, None, 3], pa.int32())})
-    found = data.checked(table)
+    found = data.normalize_table(table)
     assert found["value"].to_pylist() == [1.5, None, None]
     assert found["key"].equals(table["key"])
 
 
 def test_integers_to_be_summed_are_widened() -> None:
     table = pa.table({"value": pa.array([2**31 - 1, 1], pa.int32()), "key": pa.array([1, 1], pa.int32())})
-    assert [str(field.type) for field in data.checked(table).schema] == ["int64", "int32"]
+    assert [str(field.type) for field in data.normalize_table(table).schema] == ["int64", "int32"]
 
 
 def test_a_sum_that_may_not_fit_is_refused_and_one_that_fits_is_not() -> None:
     with pytest.raises(GpuguideError, match=r"up to 9,223,372,036,854,775,807, and the sum of 2 .* cast the column to"):
-        data.checked(pa.table({"value": [1, 2**63 - 1]}))
+        data.normalize_table(pa.table({"value": [1, 2**63 - 1]}))
     with pytest.raises(GpuguideError, match="may not fit 64 bits"):
-        data.checked(pa.table({"value": [-(2**62) - 1, 0]}))
-    assert data.checked(pa.table({"value": [2**62 - 1, 1]}))["value"].to_pylist() == [2**62 - 1, 1]
-    assert data.checked(pa.table({"value": pa.array([], pa.int64())})).num_rows == 0
+        data.normalize_table(pa.table({"value": [-(2**62) - 1, 0]}))
+    assert data.normalize_table(pa.table({"value": [2**62 - 1, 1]}))["value"].to_pylist() == [2**62 - 1, 1]
+    assert data.normalize_table(pa.table({"value": pa.array([], pa.int64())})).num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_sum_that_may_not_fit_is_refused_and_one_that_fits_is_not() -> None:
 )
 def test_unsupported_types_are_named_with_the_cast_that_helps(column: pa.Array, remedy: str) -> None:
     with pytest.raises(GpuguideError) as caught:
-        data.checked(pa.table({"when": column}))
+        data.normalize_table(pa.table({"when": column}))
     beginning = f"Column 'when' has the type {column.type}, which not every engine takes"
     assert str(caught.value) == f"{beginning}; {remedy}, or leave it out."
 
@@ -99,7 +99,7 @@ def test_the_casts_that_are_advised_can_be_done() -> None:
         "word": pa.chunked_array([pa.array(["a", None]).dictionary_encode()]).cast("string"),
         "price": pa.chunked_array([pa.array([Decimal("1.50"), None])]).cast(pa.float64()),
     }
-    found = data.checked(pa.table(columns)).to_pydict()
+    found = data.normalize_table(pa.table(columns)).to_pydict()
     assert found == {
         "flag": [1, None],
         "day": [1, None],

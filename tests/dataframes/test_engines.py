@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 @functools.cache
-def engine(name: str) -> engines.Engine:
+def engine(name: str) -> engines.DataframeEngine:
     return engines.engine(name)
 
 
@@ -37,7 +37,7 @@ def table_of(rows: list[tuple[int | None, int | None, float | None, str | None]]
     types = (pa.int32(), pa.int64(), pa.float64(), pa.string())
     columns = zip(*rows, strict=True) if rows else [(), (), (), ()]
     arrays = [pa.array(list(column), type) for column, type in zip(columns, types, strict=True)]
-    return data.checked(pa.table(dict(zip(data.COLUMNS, arrays, strict=True))))
+    return data.normalize_table(pa.table(dict(zip(data.COLUMNS, arrays, strict=True))))
 
 
 def lookup_of(rows: list[tuple[int | None, float]]) -> pa.Table:
@@ -47,13 +47,13 @@ def lookup_of(rows: list[tuple[int | None, float]]) -> pa.Table:
 
 LOOKUP = lookup_of([(1, 0.25), (1, 0.75), (2, 0.5), (None, 0.125), (9, 0.0)])
 FRAMES = {
-    "random": data.checked(data.frame(3000, keys=20, ids=12)),
-    "missing values and NaN": data.checked(data.frame(3000, keys=20, ids=12, nulls=0.2, nans=0.2)),
-    "empty": data.checked(data.frame(0)),
+    "random": data.normalize_table(data.frame(3000, keys=20, ids=12)),
+    "missing values and NaN": data.normalize_table(data.frame(3000, keys=20, ids=12, nulls=0.2, nans=0.2)),
+    "empty": data.normalize_table(data.frame(0)),
     "one row": table_of([(7, 1, 0.75, "Zürich")]),
     "one row of nothing": table_of([(None, None, None, None)]),
     "NaN alone": table_of([(1, 1, math.nan, "ü")] * 3),
-    "all keys equal": data.checked(data.frame(2000, keys=1, ids=1)),
+    "all keys equal": data.normalize_table(data.frame(2000, keys=1, ids=1)),
     "no key at all": table_of([(None, None, 0.1 * n, "ü") for n in range(10)]),
     "strings beyond ASCII": table_of(
         [(1, 1, 0.6, text) for text in ("", "ü", "u\u0308", "Ü", "🌍ü", "東京", "aüb" * 99)]

@@ -97,4 +97,4 @@ def test_without_cudf_nobody_knows_which_pandas_it_needs(monkeypatch: pytest.Mon
         raise separate_process.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(separate_process.metadata, "requires", requires)
-    assert separate_process.wanted_pandas() == "another version"
+    assert separate_process.read_required_pandas() == "another version"

@@ -115,7 +115,7 @@ def test_a_step_is_adamw_on_the_mean_loss_of_its_functions(few: Encoded) -> None
     optimizer = torch.optim.AdamW(parameters, lr=1.0, weight_decay=0.0)
     losses = []
     for number, places in enumerate(comparison.order(10, 5, setting)):
-        chosen = few.chosen(places)
+        chosen = few.select(places)
         logits = plain(chosen.tokens)[torch.arange(4), chosen.last]
         loss = functional.cross_entropy(logits, chosen.answers[chosen.kinds])
         optimizer.param_groups[0]["lr"] = setting.rate_at(number, 5)

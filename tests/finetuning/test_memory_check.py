@@ -18,9 +18,11 @@ GIB = 2**30
 LLAMA = shapes.config("llama-1b-shape")
 
 
-@pytest.mark.parametrize("config", [gpt2.Config(97, 64, 2, 2, 32), llama.Config(97, 64, 2, 4, 2, 64, 88, tied=True)])
-def test_the_shape_is_the_models(config: gpt2.Config | llama.Config) -> None:
-    model = GPT2(config) if isinstance(config, gpt2.Config) else llama.Llama(config)
+@pytest.mark.parametrize(
+    "config", [gpt2.GPT2Config(97, 64, 2, 2, 32), llama.LlamaConfig(97, 64, 2, 4, 2, 64, 88, tied=True)]
+)
+def test_the_shape_is_the_models(config: gpt2.GPT2Config | llama.LlamaConfig) -> None:
+    model = GPT2(config) if isinstance(config, gpt2.GPT2Config) else llama.Llama(config)
     estimate = MemoryEstimate(config, 1, 32, 4, False, 2)
     assert estimate.shape.parameters() == sum(each.numel() for each in model.parameters())
 

@@ -21,7 +21,7 @@ from gpuguide.attention.cost import compulsory_bytes, forward_flops, problem
 from gpuguide.costs import limits, memory, presets, roofline
 from gpuguide.errors import GpuguideError
 from gpuguide.inference import PAGE, Decoder, cost, prepare, static_cache
-from gpuguide.inference.cost import BF16, Slot, Storage, stored
+from gpuguide.inference.cost import BF16, Slot, Storage, make_storage
 from gpuguide.inference.decoder import WEIGHTS, Linear, Norm
 from gpuguide.models import gpt2, llama
 
@@ -29,7 +29,7 @@ GPT2, LLAMA, MIXTRAL = map(presets.shape, ("gpt2", "llama-3.1-8b", "mixtral-8x7b
 PEAK, BANDWIDTH = 1000e12, 4e12
 SMALL = memory.Shape(3, 32, 4, 2, 8, 48, 100, 64)
 """Grouped keys and a gate, small enough to run"""
-NARROW = gpt2.Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)
+NARROW = gpt2.GPT2Config(vocab_size=100, context=64, layers=3, heads=4, hidden=32)
 NARROW_SHAPE = replace(
     GPT2, layers=3, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=128, vocab=100, context=64
 )
@@ -59,27 +59,27 @@ def test_gpt2_by_hand() -> None:
 
 def test_narrow_formats_leave_all_but_the_matrices_as_they_are() -> None:
     matrices = 12 * 12 * 768**2
-    assert cost.linear_bytes(GPT2) - cost.linear_bytes(GPT2, stored("int8")) == matrices
+    assert cost.linear_bytes(GPT2) - cost.linear_bytes(GPT2, make_storage("int8")) == matrices
     in_groups_of_64 = Storage(matrix=cost.quantized_size(4, 64))
     assert cost.linear_bytes(GPT2) - cost.linear_bytes(GPT2, in_groups_of_64) == 2 * matrices - (
         matrices / 2 + matrices / 64 * 2
     )
-    assert cost.head_bytes(GPT2, stored("int4")) == cost.head_bytes(GPT2)
-    assert cost.weight_bytes_read(GPT2, stored("fp32")) == 2 * cost.weight_bytes_read(GPT2)
-    assert stored("int4").matrix == cost.quantized_size(4, 128)
-    assert stored("bf16", "fp8") == replace(BF16, cache=1.0)
-    assert cost.cache_bytes_per_token(LLAMA, stored("int4", "fp8")) == 32 * 2 * 8 * 128
+    assert cost.head_bytes(GPT2, make_storage("int4")) == cost.head_bytes(GPT2)
+    assert cost.weight_bytes_read(GPT2, make_storage("fp32")) == 2 * cost.weight_bytes_read(GPT2)
+    assert make_storage("int4").matrix == cost.quantized_size(4, 128)
+    assert make_storage("bf16", "fp8") == replace(BF16, cache=1.0)
+    assert cost.cache_bytes_per_token(LLAMA, make_storage("int4", "fp8")) == 32 * 2 * 8 * 128
 
 
 @pytest.mark.parametrize("model", presets.load())
 def test_all_parts_of_a_decode_step_are_what_the_calculator_counts(model: str) -> None:
     shape = presets.shape(model)
     for weights, cache, batch, context in (("bf16", "bf16", 1, 1), ("int4", "fp8", 3, 1000), ("fp32", "fp32", 64, 77)):
-        parts = cost.decode_step(shape, batch, context, stored(weights, cache))
+        parts = cost.decode_step(shape, batch, context, make_storage(weights, cache))
         whole = limits.decode_step(shape, batch, context, weights, cache)
         assert cost.flops(parts) == pytest.approx(whole.flops, rel=1e-12)
         assert cost.bytes_moved(parts) == pytest.approx(whole.moved, rel=1e-12)
-        held = cost.weight_bytes_held(shape, stored(weights))
+        held = cost.weight_bytes_held(shape, make_storage(weights))
         setup = memory.Setup(purpose="generate", precision=weights)
         assert held == pytest.approx(memory.weight_bytes(shape, setup), rel=1e-12)
 
@@ -120,7 +120,7 @@ def test_a_decoders_shape_and_storage_count_the_bytes_it_holds(
     cache = static_cache(decoder, 1, 1)
     assert cost.cache_bytes_per_token(shape, storage) * PAGE == (cache.keys.nbytes + cache.values.nbytes) / 2
     name = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
-    assert (storage == stored(name, name)) == (weights == "plain")
+    assert (storage == make_storage(name, name)) == (weights == "plain")
 
 
 def counted(run: Callable[[], object]) -> int:
@@ -217,22 +217,24 @@ def test_the_floor_of_a_step_by_hand() -> None:
 def test_the_parts_take_as_long_as_the_whole_or_longer(
     shape: memory.Shape, batch: int, context: int, weights: str
 ) -> None:
-    parts = cost.decode_step(shape, batch, context, stored(weights))
+    parts = cost.decode_step(shape, batch, context, make_storage(weights))
     whole = roofline.time_floor(cost.flops(parts), cost.bytes_moved(parts), PEAK, BANDWIDTH)
     found = cost.pass_time(parts, PEAK, BANDWIDTH)
     assert whole <= found * (1 + 1e-12)
     assert found <= cost.flops(parts) / PEAK + cost.bytes_moved(parts) / BANDWIDTH
-    assert cost.decode_time(shape, batch + 1, context, PEAK, BANDWIDTH, stored(weights)) > found
-    assert cost.decode_time(shape, batch, context + 1, PEAK, BANDWIDTH, stored(weights)) > found
+    assert cost.decode_time(shape, batch + 1, context, PEAK, BANDWIDTH, make_storage(weights)) > found
+    assert cost.decode_time(shape, batch, context + 1, PEAK, BANDWIDTH, make_storage(weights)) > found
 
 
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_linear_layers_turn_compute_bound_at_the_ridge(weights: str) -> None:
-    turn = cost.compute_bound_tokens(PEAK, BANDWIDTH, stored(weights).matrix)
-    below, above = (cost.decode_step(LLAMA, batch, 0, stored(weights))[1] for batch in (int(turn), ceil(1.01 * turn)))
+    turn = cost.compute_bound_tokens(PEAK, BANDWIDTH, make_storage(weights).matrix)
+    below, above = (
+        cost.decode_step(LLAMA, batch, 0, make_storage(weights))[1] for batch in (int(turn), ceil(1.01 * turn))
+    )
     assert cost.part_bound(below, PEAK, BANDWIDTH) == "memory"
     assert cost.part_bound(above, PEAK, BANDWIDTH) == "arithmetic"
-    prompt = cost.prefill(LLAMA, ceil(1.01 * turn), storage=stored(weights))[1]
+    prompt = cost.prefill(LLAMA, ceil(1.01 * turn), storage=make_storage(weights))[1]
     assert prompt == above
 
 
@@ -425,8 +427,8 @@ def test_efficiency_at_the_edges() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: stored("int3"), "no format of weights named 'int3'"),
-        (lambda: stored(cache="int4"), "no format of a cache named 'int4'"),
+        (lambda: make_storage("int3"), "no format of weights named 'int3'"),
+        (lambda: make_storage(cache="int4"), "no format of a cache named 'int4'"),
         (lambda: cost.quantized_size(4, 0), "^group is 0; it must be at least 1"),
         (lambda: cost.decode_step(GPT2, 0, 10), "^There are no sequences"),
         (lambda: cost.decode_step(GPT2, 1, -1), "^context is -1; it must be at least 0"),

@@ -14,7 +14,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference import Decoder, plain, prepare, static_cache
 from gpuguide.inference.decoder import WEIGHTS, neighbours
 from gpuguide.models import shapes
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama, RopeScaling
 from gpuguide.quantization import GROUPS, Int4, Int8, quantized_copy
 
@@ -180,5 +180,5 @@ def test_kernels_take_what_they_can_compute(
 ) -> None:
     """As on a GPU, where they would otherwise round float64, or fail on heads that are no power of two."""
     monkeypatch.setattr("gpuguide.triton_support.supports_triton", lambda tensor: tensor.dtype != torch.float64)
-    model = GPT2(Config(vocab_size=11, context=8, layers=1, heads=2, hidden=2 * head_dim))
+    model = GPT2(GPT2Config(vocab_size=11, context=8, layers=1, heads=2, hidden=2 * head_dim))
     assert prepare(model, dtype=dtype).suits_kernels() is suits

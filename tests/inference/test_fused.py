@@ -414,7 +414,7 @@ def written(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def texts_to_begin(count: int) -> list[list[int]]:
-    tokens = models.load("main").tokenizer.encode(corpus.held_out())
+    tokens = models.load("main").tokenizer.encode(corpus.load_held_out())
     return [tokens[300 * number : 300 * number + 1 + 31 * number] for number in range(count)]
 
 

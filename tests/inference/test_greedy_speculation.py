@@ -115,7 +115,7 @@ def compare(name: str, device: str) -> None:
         assert found.cycle().tolist() == gains
         assert_same_state(found, expected)
     texts = [models.generate(case.target, prompt, case.new) for prompt in prompts]
-    assert found.written() == expected.written() == texts
+    assert found.read_new_tokens() == expected.read_new_tokens() == texts
     assert found.tokens_per_cycle() == expected.tokens_per_cycle()
     assert found.acceptance() == expected.acceptance()
     assert_case_is_what_it_says(name, case, found)
@@ -127,7 +127,7 @@ def assert_same_state(found: Speculator, expected: Speculator) -> None:
 
     assert found.outcomes.tolist() == expected.outcomes.tolist()
     assert found.lengths.tolist() == expected.lengths.tolist()
-    assert found.written() == expected.written()
+    assert found.read_new_tokens() == expected.read_new_tokens()
     for step in steps_of(found):
         assert (step.best == LOWEST).all()
 

@@ -75,7 +75,7 @@ def test_pages_that_were_never_read_are_not_shared() -> None:
     first = reserved(pages, prompt_of(1, 2))
     pages.read(first, PAGE)
     pages.release(first)
-    assert pages.kept == 1
+    assert pages.reusable == 1
     assert reserved(pages, prompt_of(1, 2)).shared == PAGE
 
 
@@ -84,9 +84,9 @@ def test_pages_of_prompts_are_kept_and_the_least_recently_used_go_first() -> Non
     for prompt in (prompt_of(1, more=0), prompt_of(2, more=0), prompt_of(3, more=0)):
         pages.release(was_read(pages, prompt))
     pages.release(reserved(pages, prompt_of(1)))  # used once more
-    assert (pages.kept, pages.available) == (3, 4)
+    assert (pages.reusable, pages.available) == (3, 4)
     reserved(pages, [9], 2 * PAGE)  # takes one that was free, and one that was kept
-    assert pages.kept == 2
+    assert pages.reusable == 2
     assert [len(pages._same_beginning(prompt_of(page))) for page in (1, 2, 3)] == [1, 0, 1]
 
 
@@ -117,7 +117,7 @@ def test_release_twice() -> None:
 def test_nothing_is_shared_unless_wanted() -> None:
     pages = Pages(4, share=False)
     pages.release(was_read(pages, prompt_of(1)))
-    assert pages.kept == 0
+    assert pages.reusable == 0
     assert reserved(pages, prompt_of(1)).shared == 0
 
 

@@ -30,7 +30,7 @@ def main() -> models.Loaded:
 @pytest.fixture(scope="module")
 def texts(main: models.Loaded) -> list[list[int]]:
     """Beginnings of different lengths, from a text that the model has not seen."""
-    tokens = main.tokenizer.encode(corpus.held_out())
+    tokens = main.tokenizer.encode(corpus.load_held_out())
     return [tokens[300 * number : 300 * number + length] for number, length in enumerate((5, 64, 1, 90))]
 
 

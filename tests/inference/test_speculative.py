@@ -18,7 +18,7 @@ from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.speculative import Speculator
 from gpuguide.inference.speculative.drafting import LookupDrafter, PromptLookup
 from gpuguide.models import corpus
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.sampling.reference import SamplingSettings
 
 NEW = 24
@@ -50,7 +50,7 @@ def draft() -> Decoder:
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
     """Beginnings of different lengths, from a text that no model has seen."""
-    tokens = models.load("main").tokenizer.encode(corpus.held_out())
+    tokens = models.load("main").tokenizer.encode(corpus.load_held_out())
     return [tokens[500 * number : 500 * number + length] for number, length in enumerate((33, 7, 1))]
 
 
@@ -63,7 +63,7 @@ def plain_texts(main: GPT2, prompts: list[list[int]]) -> list[list[int]]:
 def small_model(seed: int, vocab: int = VOCAB) -> GPT2:
     """Return a model with random weights, large enough that its distributions are uneven."""
     torch.manual_seed(seed)
-    model = GPT2(Config(vocab_size=vocab, context=16, layers=1, heads=1, hidden=8)).double().eval()
+    model = GPT2(GPT2Config(vocab_size=vocab, context=16, layers=1, heads=1, hidden=8)).double().eval()
     with torch.no_grad():
         model.token_embedding.weight.mul_(20)
         model.position_embedding.weight.mul_(50)
@@ -139,7 +139,7 @@ def test_a_text_may_fill_its_capacity(draft: Decoder, prompts: list[list[int]], 
     texts = writer.write([prompts[0][:5], prompts[1][:3]], 16)
     for _ in range(4):
         writer.cycle()
-    assert writer.written() == texts
+    assert writer.read_new_tokens() == texts
     assert [len(text) for text in texts] == [16, 16]
     assert writer.outcomes[:, 0].min() >= 4
 
@@ -155,7 +155,7 @@ def test_a_row_is_used_again(draft: Decoder, prompts: list[list[int]]) -> None:
 def first_token(decoder: Decoder, prompt: list[int]) -> list[int]:
     writer = Speculator(decoder, LOOKUP, rows=1, capacity=100, k=1)
     writer.start([prompt], 5)
-    return writer.written()[0]
+    return writer.read_new_tokens()[0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -171,7 +171,7 @@ def test_what_lies_beyond_a_text_is_not_read(
         for cache, missing in ((writer.target.cache, 0), (writer.drafter.engine.cache, 1)):  # type: ignore[attr-defined]
             poison(cache, writer.lengths - missing)
         writer.cycle()
-    assert writer.written() == expected
+    assert writer.read_new_tokens() == expected
 
 
 def poison(cache: Cache, lengths: torch.Tensor) -> None:
@@ -267,7 +267,7 @@ def test_a_gpu_writes_the_same_texts(
             writer.cycle()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert writer.written() == expected
+    assert writer.read_new_tokens() == expected
 
 
 # --- lookup --------------------------------------------------------------------------------------------------

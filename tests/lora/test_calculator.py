@@ -23,7 +23,7 @@ GPT2 = presets.shape("gpt2")
 
 def model_of(shape: memory.Shape, setup: memory.Setup) -> gpt2.GPT2:
     """A model with adapters where a setup has them, in bf16."""
-    config = gpt2.Config(shape.vocab, shape.context, shape.layers, shape.heads, shape.hidden)
+    config = gpt2.GPT2Config(shape.vocab, shape.context, shape.layers, shape.heads, shape.hidden)
     model = gpt2.GPT2(config).bfloat16()
     lora.add_adapters(model, TARGETS[setup.adapted], lora.Settings(rank=setup.lora_rank), dtype=torch.bfloat16)
     return model

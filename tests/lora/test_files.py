@@ -38,9 +38,9 @@ def adapted(name: str, targets: list[str] | None = None) -> Any:
 
 def of_transformers(name: str) -> Any:
     """The same base in transformers."""
-    from gpuguide.benchmarks.inference.with_transformers import converted
+    from gpuguide.benchmarks.inference.with_transformers import convert_model
 
-    return converted(small.model(name), "cpu")
+    return convert_model(small.model(name), "cpu")
 
 
 @pytest.mark.parametrize("name", PLACES)

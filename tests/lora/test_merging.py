@@ -64,7 +64,7 @@ def test_what_bf16_loses_is_what_float64_finds(spread: float) -> None:
     before = layer.base.weight.detach().double()
     adapter = layer.adapter("default")
     change = adapter.up.detach().double() @ adapter.down.detach().double()
-    found = lora.lost_in_merging(model)[name]
+    found = lora.measure_merging_loss(model)[name]
     assert torch.equal(layer.base.weight.double(), before)
     lora.merge(model)
     moved = layer.base.weight.detach().double() - before
@@ -77,15 +77,15 @@ def test_the_smaller_the_change_the_more_is_lost_and_fp32_loses_nearly_nothing()
     model = small.model()
     lora.add_adapters(model, ["up"], lora.Settings(rank=2))
     small.something_to_add(model)
-    assert all(each.lost < 1e-5 and each.unmoved < 0.01 for each in lora.lost_in_merging(model).values())
-    narrow = lora.lost_in_merging(model, torch.bfloat16)
+    assert all(each.lost < 1e-5 and each.unmoved < 0.01 for each in lora.measure_merging_loss(model).values())
+    narrow = lora.measure_merging_loss(model, torch.bfloat16)
     for layer in lora.adapted_layers(model).values():
         layer.adapter("default").up.data *= 1e-3
-    smaller = lora.lost_in_merging(model, torch.bfloat16)
+    smaller = lora.measure_merging_loss(model, torch.bfloat16)
     assert all(smaller[name].lost > 10 * each.lost for name, each in narrow.items())
     for layer in lora.adapted_layers(model).values():
         layer.adapter("default").up.data.zero_()
-    assert all(each == type(each)(0.0, 0.0, 0.0) for each in lora.lost_in_merging(model).values())
+    assert all(each == type(each)(0.0, 0.0, 0.0) for each in lora.measure_merging_loss(model).values())
 
 
 def test_merging_twice_or_nothing_or_into_packed_weights_is_refused() -> None:
@@ -97,7 +97,7 @@ def test_merging_twice_or_nothing_or_into_packed_weights_is_refused() -> None:
         lambda: lora.use_adapter(model, None),
         lambda: lora.remove_adapter(model, "default"),
         lambda: lora.add_adapters(model, ["up"], lora.Settings(rank=2), name="second"),
-        lambda: lora.lost_in_merging(model),
+        lambda: lora.measure_merging_loss(model),
     ):
         with pytest.raises(GpuguideError, match="'default' is merged"):
             act()

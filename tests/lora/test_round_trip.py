@@ -95,12 +95,12 @@ def test_an_adapter_comes_back_bit_for_bit(name: str, named_as_in_transformers: 
 def test_peft_computes_the_same_with_it(name: str, data: st.DataObject) -> None:
     from peft import PeftModel
 
-    from gpuguide.benchmarks.inference.with_transformers import converted
+    from gpuguide.benchmarks.inference.with_transformers import convert_model
 
     model, base = data.draw(adapted(name, special=False)), small_model(name)
     with tempfile.TemporaryDirectory() as folder:
         lora.save_adapter(model, Path(folder), places=peft_names.places(base))
-        theirs = PeftModel.from_pretrained(converted(base, "cpu"), folder).eval()
+        theirs = PeftModel.from_pretrained(convert_model(base, "cpu"), folder).eval()
     wanted = model(small.TOKENS).detach()
     torch.testing.assert_close(theirs(small.TOKENS).logits, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 

@@ -129,9 +129,9 @@ def test_the_step_of_mixed_precision_takes_the_loss_without_a_head(name: str) ->
 @pytest.mark.needs("transformers")
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_loss_of_a_model_of_transformers_is_its_own(name: str) -> None:
-    from gpuguide.benchmarks.inference.with_transformers import converted
+    from gpuguide.benchmarks.inference.with_transformers import convert_model
 
-    theirs = converted(small.model(name), "cpu").requires_grad_(False)
+    theirs = convert_model(small.model(name), "cpu").requires_grad_(False)
     labels = torch.cat([small.TOKENS[:, 1:], torch.full((2, 1), -100)], 1)
     found = lora.WithoutHead(theirs).loss(small.TOKENS, labels)
     torch.testing.assert_close(found, theirs(small.TOKENS, labels=small.TOKENS).loss)

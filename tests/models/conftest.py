@@ -8,10 +8,10 @@ import torch
 from tokenizers import decoders, pre_tokenizers, processors, trainers
 
 from gpuguide.models import corpus, pretraining
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.pretraining import Corpus, Recipe
 
-TINY = Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
+TINY = GPT2Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16)
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,7 @@ def llama3_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     merges.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    merges.train_from_iterator([corpus.held_out()], trainer)
+    merges.train_from_iterator([corpus.load_held_out()], trainer)
     merges.add_special_tokens(list(LLAMA3_SPECIAL))
     begin = LLAMA3_SPECIAL[0]
     merges.post_processor = processors.Sequence(

@@ -50,7 +50,7 @@ def test_digest_tells_files_apart() -> None:
 
 
 def test_held_out_text_is_python_and_about_twenty_kilobytes() -> None:
-    text = corpus.held_out()
+    text = corpus.load_held_out()
     assert 18_000 <= len(text.encode()) <= 26_000
     programs = text.split("# program: ")[1:]
     assert len(programs) >= 10
@@ -61,7 +61,7 @@ def test_held_out_text_is_python_and_about_twenty_kilobytes() -> None:
 
 def test_held_out_text_is_not_in_the_corpus() -> None:
     """No line of it that says something stands in the library word for word more often than chance explains."""
-    lines = {line.strip() for line in corpus.held_out().splitlines() if len(line.strip()) >= 40}
+    lines = {line.strip() for line in corpus.load_held_out().splitlines() if len(line.strip()) >= 40}
     library = "\n".join(source.text for source in corpus.standard_library())
     known = [line for line in lines if line in library]
     assert len(known) <= 0.01 * len(lines), known

@@ -16,7 +16,7 @@ PROMPTS_A_LENGTH, LENGTHS = 20, (1, 4, 11, 24, 60)
 NEW_TOKENS = 16
 
 
-TINY_LLAMA = llama.Config(vocab_size=300, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
+TINY_LLAMA = llama.LlamaConfig(vocab_size=300, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_greedy_completions_are_those_of_transformers_on_100_prompts(name: str) 
     loaded = models.load(name)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(models.packaged_folder(name), dtype=torch.float32).eval()
     theirs.generation_config.eos_token_id = None  # go on after an end of text, as ours does
-    tokens = loaded.tokenizer.encode(corpus.held_out())
+    tokens = loaded.tokenizer.encode(corpus.load_held_out())
     step = len(tokens) // (PROMPTS_A_LENGTH * len(LENGTHS))
     for index, length in enumerate(LENGTHS):
         starts = range(index * step, len(tokens) - length, step * len(LENGTHS))[:PROMPTS_A_LENGTH]

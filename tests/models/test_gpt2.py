@@ -11,17 +11,17 @@ import transformers
 from gpuguide import models
 from gpuguide.errors import GpuguideError
 from gpuguide.models import gpt2_checkpoint
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 
 SHAPES = [
-    Config(vocab_size=50, context=8, layers=1, heads=1, hidden=8),
-    Config(vocab_size=301, context=33, layers=3, heads=4, hidden=32),
-    Config(vocab_size=128, context=64, layers=2, heads=3, hidden=96, norm_epsilon=1e-3),
+    GPT2Config(vocab_size=50, context=8, layers=1, heads=1, hidden=8),
+    GPT2Config(vocab_size=301, context=33, layers=3, heads=4, hidden=32),
+    GPT2Config(vocab_size=128, context=64, layers=2, heads=3, hidden=96, norm_epsilon=1e-3),
 ]
 TOLERANCE = 1e-4
 
 
-def theirs_with(config: Config) -> transformers.GPT2LMHeadModel:
+def theirs_with(config: GPT2Config) -> transformers.GPT2LMHeadModel:
     """Return transformers' model with random weights, its norms and biases far from their first values."""
     torch.manual_seed(1)
     settings = {theirs: getattr(config, ours) for ours, theirs in gpt2_checkpoint.SIZES.items()}
@@ -34,7 +34,7 @@ def theirs_with(config: Config) -> transformers.GPT2LMHeadModel:
     return model
 
 
-def ours_like(theirs: transformers.GPT2LMHeadModel, config: Config) -> GPT2:
+def ours_like(theirs: transformers.GPT2LMHeadModel, config: GPT2Config) -> GPT2:
     model = GPT2(config).eval()
     given = theirs.state_dict()
     for name, place in gpt2_checkpoint.their_places(model).items():
@@ -43,7 +43,7 @@ def ours_like(theirs: transformers.GPT2LMHeadModel, config: Config) -> GPT2:
 
 
 @pytest.mark.parametrize("config", SHAPES, ids=lambda config: f"{config.layers}x{config.hidden}")
-def test_logits_equal_those_of_transformers_on_random_weights(config: Config) -> None:
+def test_logits_equal_those_of_transformers_on_random_weights(config: GPT2Config) -> None:
     theirs = theirs_with(config)
     ours = ours_like(theirs, config)
     tokens = torch.randint(config.vocab_size, (3, config.context))
@@ -56,7 +56,7 @@ def test_logits_equal_those_of_transformers_on_random_weights(config: Config) ->
 def test_logits_equal_those_of_transformers_on_trained_weights(name: str) -> None:
     loaded = models.load(name)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(models.packaged_folder(name), dtype=torch.float32).eval()
-    tokens = torch.tensor([loaded.tokenizer.encode(models.corpus.held_out())[: loaded.config.context]])
+    tokens = torch.tensor([loaded.tokenizer.encode(models.corpus.load_held_out())[: loaded.config.context]])
     with torch.no_grad():
         ours, reference = loaded.model(tokens), theirs(tokens).logits
     assert (ours - reference).abs().max() <= TOLERANCE
@@ -108,13 +108,13 @@ def test_a_position_does_not_see_what_comes_after_it(tiny_model: GPT2) -> None:
 
 def test_number_of_parameters_is_that_of_gpt2() -> None:
     with torch.device("meta"):
-        assert GPT2(Config()).parameter_count() == 124_439_808  # as published for the smallest GPT-2
+        assert GPT2(GPT2Config()).parameter_count() == 124_439_808  # as published for the smallest GPT-2
 
 
 @torch.no_grad()
 def test_first_weights() -> None:
     torch.manual_seed(0)
-    model = GPT2(Config(vocab_size=500, context=64, layers=4, heads=4, hidden=128))
+    model = GPT2(GPT2Config(vocab_size=500, context=64, layers=4, heads=4, hidden=128))
     assert float(model.token_embedding.weight.std()) == pytest.approx(0.02, rel=0.05)
     for block in model.blocks:
         assert float(block.attention.out.weight.std()) == pytest.approx(0.02 / math.sqrt(8), rel=0.05)
@@ -127,7 +127,7 @@ def test_first_weights() -> None:
 
 def test_dropout_acts_in_training_only() -> None:
     torch.manual_seed(0)
-    model = GPT2(Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16, dropout=0.5))
+    model = GPT2(GPT2Config(vocab_size=300, context=16, layers=2, heads=2, hidden=16, dropout=0.5))
     tokens = torch.randint(300, (1, 16))
     assert not torch.equal(model.train()(tokens), model(tokens))
     assert torch.equal(model.eval()(tokens), model(tokens))
@@ -149,4 +149,4 @@ def test_shapes_that_do_not_fit(tiny_model: GPT2, shape: tuple[int, ...]) -> Non
 )
 def test_sizes_that_make_no_model(change: dict[str, int], message: str) -> None:
     with pytest.raises(GpuguideError, match=message):
-        Config(**change)  # type: ignore[arg-type]
+        GPT2Config(**change)  # type: ignore[arg-type]

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from gpuguide.errors import GpuguideError
-from gpuguide.models.llama import Config, Llama, LlamaAttention, RMSNorm, RopeScaling, Rotary, rotate
+from gpuguide.models.llama import Llama, LlamaAttention, LlamaConfig, RMSNorm, RopeScaling, Rotary, rotate
 
-SMALL = Config(vocab_size=96, context=64, layers=2, heads=4, kv_heads=2, hidden=32, inner=56)
+SMALL = LlamaConfig(vocab_size=96, context=64, layers=2, heads=4, kv_heads=2, hidden=32, inner=56)
 SCALING = RopeScaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context=16)
 VARIANTS = {
     "grouped": SMALL,
@@ -23,7 +23,7 @@ VARIANTS = {
 }
 
 
-def theirs_of(config: Config) -> transformers.LlamaForCausalLM:
+def theirs_of(config: LlamaConfig) -> transformers.LlamaForCausalLM:
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_base}
     if config.rope_scaling is not None:
         rope |= {
@@ -50,7 +50,7 @@ def theirs_of(config: Config) -> transformers.LlamaForCausalLM:
     return transformers.LlamaForCausalLM(settings).eval()
 
 
-def with_the_same_weights(config: Config) -> tuple[Llama, transformers.LlamaForCausalLM]:
+def with_the_same_weights(config: LlamaConfig) -> tuple[Llama, transformers.LlamaForCausalLM]:
     """Return our model and theirs, with weights far enough from the initial ones that each of them matters."""
     torch.manual_seed(0)
     theirs = theirs_of(config)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from gpuguide.errors import GpuguideError
 from gpuguide.models.checkpoint import read_config, read_model
-from gpuguide.models.checkpoint_files import listed
-from gpuguide.models.llama import Config, RopeScaling
+from gpuguide.models.checkpoint_files import format_names
+from gpuguide.models.llama import LlamaConfig, RopeScaling
 from gpuguide.models.llama_checkpoint import parse_config
 
 SETTINGS = {
@@ -125,7 +125,7 @@ def test_a_head_of_its_own_counts_although_the_settings_say_tied(tmp_path: Path,
         torch.testing.assert_close(model(tokens), theirs(tokens).logits, rtol=0, atol=1e-4)
 
 
-def described(**changes: object) -> Config:
+def described(**changes: object) -> LlamaConfig:
     return parse_config({**SETTINGS, "model_type": "llama", **changes}, Path("config.json"))
 
 
@@ -308,4 +308,4 @@ def test_a_shard_left_out_of_the_index_leaves_tensors_missing(sharded: Path) -> 
 
 
 def test_a_few_names_are_listed_whole() -> None:
-    assert listed(["b", "a"]) == "a, b"
+    assert format_names(["b", "a"]) == "a, b"

@@ -17,7 +17,7 @@ each = pytest.mark.parametrize("name", models.PACKAGED)
 @pytest.fixture(scope="module")
 def results() -> dict[str, Evaluation]:
     loaded = [models.load(name) for name in models.PACKAGED]
-    return {one.name: evaluate(one.model, one.tokenizer, corpus.held_out()) for one in loaded}
+    return {one.name: evaluate(one.model, one.tokenizer, corpus.load_held_out()) for one in loaded}
 
 
 @each
@@ -43,7 +43,7 @@ def test_held_out_loss_is_the_one_in_the_record(name: str, results: dict[str, Ev
 
 
 def test_main_predicts_better_than_draft_and_draft_better_than_compressors(results: dict[str, Evaluation]) -> None:
-    text = corpus.held_out()
+    text = corpus.load_held_out()
     dictionary = "\n".join(source.text for source in corpus.standard_library())
     assert results["main"].bits_per_byte <= 0.88 * results["draft"].bits_per_byte
     assert results["draft"].bits_per_byte < xz_bits_per_byte(text)

@@ -9,8 +9,8 @@ from gpuguide.costs import presets
 from gpuguide.errors import UnknownName
 from gpuguide.models import gpt2, llama, shapes
 
-TINY_LLAMA = llama.Config(vocab_size=64, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
-TINY_GPT2 = gpt2.Config(vocab_size=64, context=32, layers=2, heads=2, hidden=32)
+TINY_LLAMA = llama.LlamaConfig(vocab_size=64, context=32, layers=2, heads=4, kv_heads=2, hidden=32, inner=48)
+TINY_GPT2 = gpt2.GPT2Config(vocab_size=64, context=32, layers=2, heads=2, hidden=32)
 PRESETS = {"gpt2-small": "gpt2", "llama-1b-shape": "llama-3.2-1b", "llama-7b-shape": "llama-2-7b"}
 
 
@@ -25,7 +25,7 @@ def test_shapes_are_the_published_ones(name: str) -> None:
     theirs = published.shape
     assert (config.vocab_size, config.context, config.layers) == (theirs.vocab, theirs.context, theirs.layers)
     assert (config.heads, config.hidden, config.head_dim) == (theirs.heads, theirs.hidden, theirs.head_dim)
-    if isinstance(config, llama.Config):
+    if isinstance(config, llama.LlamaConfig):
         assert (config.kv_heads, config.inner, config.tied) == (theirs.kv_heads, theirs.intermediate, theirs.tied)
     model = shapes.build_meta_model(config, torch.bfloat16)
     assert model.parameter_count() == published.parameters
@@ -34,9 +34,9 @@ def test_shapes_are_the_published_ones(name: str) -> None:
 
 @pytest.mark.parametrize("config", [TINY_LLAMA, dataclasses.replace(TINY_LLAMA, tied=True), TINY_GPT2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_random_model_is_whole(config: gpt2.Config | llama.Config, dtype: torch.dtype) -> None:
+def test_a_random_model_is_whole(config: gpt2.GPT2Config | llama.LlamaConfig, dtype: torch.dtype) -> None:
     model = shapes.random_model(config, dtype, seed=3)
-    built = gpt2.GPT2(config) if isinstance(config, gpt2.Config) else llama.Llama(config)
+    built = gpt2.GPT2(config) if isinstance(config, gpt2.GPT2Config) else llama.Llama(config)
     assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {
         name: tensor.shape for name, tensor in built.state_dict().items()
     }
@@ -74,6 +74,6 @@ def test_the_random_numbers_of_others_go_on_as_before() -> None:
 def test_a_random_model_by_name() -> None:
     model = shapes.random_model("gpt2-small", torch.bfloat16)
     assert isinstance(model, gpt2.GPT2)
-    assert model.config == gpt2.Config()
+    assert model.config == gpt2.GPT2Config()
     with pytest.raises(UnknownName, match=r"There is no shape named 'llama-7b'\. Did you mean llama-7b-shape"):
         shapes.random_model("llama-7b")

@@ -45,14 +45,14 @@ def test_all_single_bytes() -> None:
 
 
 def test_text_and_its_bytes_give_the_same_tokens() -> None:
-    text = corpus.held_out()
+    text = corpus.load_held_out()
     assert TOKENIZER.encode(text) == TOKENIZER.encode(text.encode())
 
 
 @pytest.mark.parametrize("name", models.PACKAGED)
 def test_same_tokens_as_transformers(name: str) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(models.packaged_folder(name))
-    text = corpus.held_out() + "naïve  café\t\n\n  日本語 🙂 1234567890"
+    text = corpus.load_held_out() + "naïve  café\t\n\n  日本語 🙂 1234567890"
     tokens = models.load(name).tokenizer.encode(text)
     assert tokens == theirs.encode(text)
     assert theirs.decode(tokens) == text
@@ -179,7 +179,7 @@ def test_a_path_that_is_no_utf8(llama3_tokenizer: Path, tmp_path: Path) -> None:
     """As Python writes the bytes of ``ü`` where the locale is C."""
     path = tmp_path / os.fsdecode(b"\xff.json")
     path.write_bytes(llama3_tokenizer.read_bytes())
-    assert CheckpointTokenizer.of_file(path, [401], 403).vocab_size == 403
+    assert CheckpointTokenizer.from_file(path, [401], 403).vocab_size == 403
 
 
 def spoilt(path: Path, folder: Path, **changes: object) -> Path:

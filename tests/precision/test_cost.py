@@ -8,15 +8,15 @@ from alive import Ledger
 
 from gpuguide.costs.memory import Shape
 from gpuguide.errors import GpuguideError
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.precision import LossScaler, TrainingSetup, to_fp8, train_step
 from gpuguide.precision.cost import SETUPS, fp8_saved_memory, step_memory
 
-SMALL = Config(vocab_size=3008, context=128, layers=3, heads=4, hidden=128)
+SMALL = GPT2Config(vocab_size=3008, context=128, layers=3, heads=4, hidden=128)
 AUTOCAST = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
 
 
-def shape_of(config: Config) -> Shape:
+def shape_of(config: GPT2Config) -> Shape:
     """Return the shape of a model, for the cost model."""
     return Shape(
         layers=config.layers,
@@ -72,7 +72,7 @@ def test_fp8_keeps_less_than_bf16_by_what_is_counted() -> None:
 def test_a_step_on_a_gpu_takes_what_was_predicted(precision: str) -> None:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("the workspace that is assumed is that of Hopper")
-    config = Config(vocab_size=16384, context=512, layers=4, heads=4, hidden=256)
+    config = GPT2Config(vocab_size=16384, context=512, layers=4, heads=4, hidden=256)
     torch._C._cuda_clearCublasWorkspaces()
     before = torch.cuda.memory_allocated()
     with torch.device("cuda"):

@@ -18,7 +18,7 @@ from torch import nn
 from gpuguide import models
 from gpuguide.models import corpus
 from gpuguide.models.evaluation import evaluate
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.quantization import (
     GROUPS,
     Int4,
@@ -467,7 +467,7 @@ def test_inputs_that_do_not_fit(x: torch.Tensor) -> None:
 @pytest.fixture
 def small() -> GPT2:
     torch.manual_seed(0)
-    return GPT2(Config(vocab_size=61, context=16, layers=2, heads=2, hidden=20)).eval()
+    return GPT2(GPT2Config(vocab_size=61, context=16, layers=2, heads=2, hidden=20)).eval()
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", round_to_nearest])
@@ -577,7 +577,7 @@ def test_a_llama_of_another_library() -> None:
 def test_what_the_packaged_model_loses() -> None:
     """With 8 bits nothing that one could see, with 4 bits a few hundredths of a nat a token: on a third of the text."""
     main = models.load("main")
-    text = corpus.held_out()[:8000]
+    text = corpus.load_held_out()[:8000]
     exact, eight, four = (
         evaluate(model, main.tokenizer, text).loss
         for model in (main.model, *(quantized_copy(main.model, weights, head=True) for weights in ("int8", "int4")))

@@ -40,7 +40,7 @@ def some_words(pieces: int) -> torch.Tensor:
 @pytest.mark.parametrize(("in_flight", "loads"), [(512, 1), (2048, 1), (8192, 1), (2048, 4), (8192, 4)])
 def test_every_piece_is_read_once(in_flight: int, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bytes_in_flight, "kernel", interpreted)
-    flight = Flight.of(some_words(32), in_flight, loads)
+    flight = Flight.set_up(some_words(32), in_flight, loads)
     assert len(flight.sums) * 16 * loads == in_flight
     flight()
     assert flight.is_complete()
@@ -51,7 +51,7 @@ def test_every_piece_is_read_once(in_flight: int, loads: int, monkeypatch: pytes
 def test_a_small_flight_reads_a_part_scattered_over_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bytes_in_flight, "ROUNDS", 4)
     monkeypatch.setattr(bytes_in_flight, "kernel", interpreted)
-    flight = Flight.of(some_words(64), 1024, 1)
+    flight = Flight.set_up(some_words(64), 1024, 1)
     assert flight.bytes_read == 4 * 1024
     order = flight.order().tolist()
     assert len(set(order)) == 8
@@ -61,7 +61,7 @@ def test_a_small_flight_reads_a_part_scattered_over_the_array(monkeypatch: pytes
 
 
 def test_the_whole_array_is_visited_once_and_neighbours_in_time_lie_apart() -> None:
-    order = Flight.of(some_words(2**12), 2**20, 1).order()
+    order = Flight.set_up(some_words(2**12), 2**20, 1).order()
     assert sorted(order.tolist()) == list(range(2**12))
     assert int(order.diff().abs().min()) > 1000
 

@@ -20,7 +20,7 @@ def test_shared_memory_follows_from_the_capability_and_is_the_least_where_that_i
 
 def test_a_chain_visits_every_line_once_and_begins_anew() -> None:
     torch.manual_seed(0)
-    chain = memory_hierarchy.Chain.of(64 * 128, 10, "l1", "cpu", is_near=True)
+    chain = memory_hierarchy.Chain.draw(64 * 128, 10, "l1", "cpu", is_near=True)
     first = chain.links.data_ptr()
     address, visited = first + int(chain.order[0]) * 128, []
     for _ in range(64):
@@ -34,7 +34,7 @@ def test_a_chain_visits_every_line_once_and_begins_anew() -> None:
 
 @pytest.mark.parametrize(("working_set", "repeats"), [(1000, 10), (10_000, 1), (4096, 2)])
 def test_parts_are_whole_chunks_and_all_that_is_read_is_counted(working_set: int, repeats: int) -> None:
-    reading = memory_hierarchy.Reading.of(working_set, 10_000, 3, "l2", "cpu")
+    reading = memory_hierarchy.Reading.set_up(working_set, 10_000, 3, "l2", "cpu")
     assert reading.part % 16 == 0
     assert working_set - 48 < 3 * reading.part <= working_set
     assert reading.repeats == repeats
@@ -43,7 +43,7 @@ def test_parts_are_whole_chunks_and_all_that_is_read_is_counted(working_set: int
 
 def test_a_word_that_is_not_read_is_noticed() -> None:
     torch.manual_seed(0)
-    reading = memory_hierarchy.Reading.of(4096, 16384, 2, "l2", "cpu")
+    reading = memory_hierarchy.Reading.set_up(4096, 16384, 2, "l2", "cpu")
     for missing in (0, 1):
         total = reading.repeats * int(reading.words.sum()) - missing * int(reading.words[7])
         reading.sums.zero_()
@@ -84,8 +84,8 @@ def test_what_is_launched_covers_the_working_set(memory: str, monkeypatch: pytes
     monkeypatch.setattr(
         memory_hierarchy, "kernel", lambda name, memory: lambda *arguments: launched.update({name: arguments})
     )
-    reading = memory_hierarchy.Reading.of(9600, 48000, 3, memory, "cpu")
-    chain = memory_hierarchy.Chain.of(4096, 100, memory, "cpu", is_near=True)
+    reading = memory_hierarchy.Reading.set_up(9600, 48000, 3, memory, "cpu")
+    chain = memory_hierarchy.Chain.draw(4096, 100, memory, "cpu", is_near=True)
     reading()
     chain()
     grid, block, arguments, in_shared = launched["read_again"]

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import lora
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.transfer_learning import (
     Depth,
     NewHead,
@@ -23,7 +23,7 @@ from gpuguide.transfer_learning import (
 )
 
 LAYERS, HIDDEN, TEXTS, SEQ = 6, 64, 4, 96
-CONFIG = Config(vocab_size=40, context=128, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
+CONFIG = GPT2Config(vocab_size=40, context=128, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
 
 
 def last_two(model: GPT2) -> nn.Module:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from gpuguide.transfer_learning import (
     ResNet,
-    changed,
+    find_changed,
     layer_rates,
     shapes,
     snapshot,
@@ -74,7 +74,7 @@ def test_training_mode_moves_the_statistics_of_frozen_batch_norms(network: ResNe
     before = snapshot(network)
     network.train()
     steps(network)
-    moved = set(changed(network, before)) - {"fc.weight", "fc.bias"}
+    moved = set(find_changed(network, before)) - {"fc.weight", "fc.bias"}
     assert moved == {name for name, _ in network.named_buffers()}
     assert {name.rpartition(".")[2] for name in moved} == {"running_mean", "running_var", "num_batches_tracked"}
 
@@ -84,7 +84,7 @@ def test_frozen_parts_stay_in_our_training_mode(network: ResNet) -> None:
     before = snapshot(network)
     train_mode(network)
     steps(network)
-    assert changed(network, before) == ["fc.weight", "fc.bias"]
+    assert find_changed(network, before) == ["fc.weight", "fc.bias"]
 
 
 def test_batch_norms_that_are_trained_follow_their_batches(network: ResNet) -> None:
@@ -92,8 +92,8 @@ def test_batch_norms_that_are_trained_follow_their_batches(network: ResNet) -> N
     before = snapshot(network)
     train_mode(network)
     steps(network)
-    assert {name.partition(".")[0] for name in changed(network, before)} == {"stage3", "fc"}
-    assert "stage3.norm1.running_mean" in changed(network, before)
+    assert {name.partition(".")[0] for name in find_changed(network, before)} == {"stage3", "fc"}
+    assert "stage3.norm1.running_mean" in find_changed(network, before)
 
 
 def test_what_has_no_parameters_does_as_the_part_around_it() -> None:
@@ -112,7 +112,7 @@ def test_a_snapshot_is_not_the_model_itself(network: ResNet) -> None:
     before = snapshot(network)
     with torch.no_grad():
         network.fc.bias[0] += 1
-    assert changed(network, before) == ["fc.bias"]
+    assert find_changed(network, before) == ["fc.bias"]
 
 
 # --- how fast each layer learns ----------------------------------------------------------------------------

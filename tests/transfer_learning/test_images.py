@@ -34,7 +34,7 @@ def test_a_part_is_these_images() -> None:
 @pytest.mark.parametrize("drawn", [images._SHAPES, images._SIGNS])
 def test_every_thing_lies_in_its_image_and_leaves_some_of_it_free(drawn: tuple[images.Thing, ...]) -> None:
     kinds = torch.arange(len(drawn)).repeat(50)
-    covered = images._covered(kinds, drawn, torch.Generator().manual_seed(0))
+    covered = images._cover(kinds, drawn, torch.Generator().manual_seed(0))
     sizes = covered.sum(dim=(1, 2))
     assert sizes.min() >= 3
     assert sizes.max() < 0.6 * images.SIDE**2
@@ -42,7 +42,7 @@ def test_every_thing_lies_in_its_image_and_leaves_some_of_it_free(drawn: tuple[i
 
 def test_a_disc_covers_its_area() -> None:
     generator = torch.Generator().manual_seed(0)
-    covered = images._covered(torch.zeros(400, dtype=torch.int64), images._SHAPES, generator)
+    covered = images._cover(torch.zeros(400, dtype=torch.int64), images._SHAPES, generator)
     half = images.SMALLEST + (images.LARGEST - images.SMALLEST) * torch.rand(
         400, generator=torch.Generator().manual_seed(0)
     )

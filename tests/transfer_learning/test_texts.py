@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.transfer_learning import NewHead, NextToken, SoftPrompt, prepend_examples, train_only
 
 VOCAB, CONTEXT, HIDDEN = 60, 24, 16
@@ -16,7 +16,7 @@ VOCAB, CONTEXT, HIDDEN = 60, 24, 16
 @pytest.fixture
 def model() -> GPT2:
     torch.manual_seed(0)
-    return GPT2(Config(vocab_size=VOCAB, context=CONTEXT, layers=3, heads=2, hidden=HIDDEN, dropout=0.0)).eval()
+    return GPT2(GPT2Config(vocab_size=VOCAB, context=CONTEXT, layers=3, heads=2, hidden=HIDDEN, dropout=0.0)).eval()
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_texts_that_are_too_long_are_refused(model: GPT2) -> None:
 
 
 def test_parts_of_another_width_get_a_head_that_fits() -> None:
-    config = Config(vocab_size=10, context=4, layers=1, heads=1, hidden=8, dropout=0.0)
+    config = GPT2Config(vocab_size=10, context=4, layers=1, heads=1, hidden=8, dropout=0.0)
     assert isinstance(NewHead(GPT2(config), 2).fc, nn.Linear)
     assert NewHead(GPT2(config), 2).fc.weight.shape == (2, 8)
 

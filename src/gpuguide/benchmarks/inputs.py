@@ -12,7 +12,7 @@ OfRows = Callable[[torch.Tensor], torch.Tensor]
 """A function of the rows of a tensor"""
 
 
-def rotated(footprint: float, device: Device) -> int:
+def count_input_sets(footprint: float, device: Device) -> int:
     """Return how many sets of inputs are needed so that none is still in the L2 cache when its turn comes again."""
     return 1 + int(2 * device.l2 // footprint)
 
@@ -21,7 +21,7 @@ def random_logits(
     rows: int, vocab: int, dtype: torch.dtype, device: Device, deviation: float = 1.0
 ) -> list[torch.Tensor]:
     """Return sets of rows of normally distributed logits."""
-    count = rotated(rows * vocab * dtype.itemsize, device)
+    count = count_input_sets(rows * vocab * dtype.itemsize, device)
     return [torch.randn(rows, vocab, dtype=dtype, device=device.torch_device).mul_(deviation) for _ in range(count)]
 
 

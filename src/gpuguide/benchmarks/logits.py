@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gpuguide import logits, softmax
-from gpuguide.benchmarks.inputs import OfRows, calls_on, random_logits, rotated
+from gpuguide.benchmarks.inputs import OfRows, calls_on, count_input_sets, random_logits
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
@@ -190,7 +190,7 @@ def head_work(device: Device, keys: Keys) -> Work:
     def call_on(states: torch.Tensor, weight: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: logits.project(states, weight)
 
-    sets = [operands() for _ in range(rotated(moved, device))]
+    sets = [operands() for _ in range(count_input_sets(moved, device))]
     calls = [call_on(states, weight) for states, weight in sets]
 
     def check() -> None:

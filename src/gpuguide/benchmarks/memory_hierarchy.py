@@ -48,7 +48,9 @@ def read_work(memory: str, device: Device, keys: Keys) -> Work:
     """Let all multiprocessors read, each its own part of the working set, again and again."""
     if device.backend == "fake":
         return Work(calls=[lambda: None])
-    reading = memory_hierarchy.Reading.of(working_set(keys), READ, multiprocessors(device), memory, device.torch_device)
+    reading = memory_hierarchy.Reading.set_up(
+        working_set(keys), READ, multiprocessors(device), memory, device.torch_device
+    )
 
     def check() -> None:
         reading()
@@ -101,7 +103,7 @@ def follow_work(memory: str, device: Device, keys: Keys) -> Work:
         return Work(calls=[lambda: None])
     is_near = working_set(keys) < FAR
     hops = MANY_HOPS if is_near else FEW_HOPS
-    chain = memory_hierarchy.Chain.of(working_set(keys), hops, memory, device.torch_device, is_near=is_near)
+    chain = memory_hierarchy.Chain.draw(working_set(keys), hops, memory, device.torch_device, is_near=is_near)
 
     def check() -> None:
         assert chain.leads_where_it_should(), f"after {hops} hops the chain is not where it should be"
@@ -145,7 +147,7 @@ THREADS_OF_A_MULTIPROCESSOR = 2048
 """On a fake device"""
 
 
-def in_flight(keys: Keys) -> int:
+def count_bytes_in_flight(keys: Keys) -> int:
     """Return the bytes that are under way at once."""
     return int(keys["in_flight"])
 
@@ -163,7 +165,7 @@ def flight_work(loads: int, device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return Work(calls=[lambda: None])
     words = torch.randint(2**31 - 1, (GIB // bytes_in_flight.WORD,), dtype=torch.int32, device=device.torch_device)
-    flight = bytes_in_flight.Flight.of(words, in_flight(keys), loads)
+    flight = bytes_in_flight.Flight.set_up(words, count_bytes_in_flight(keys), loads)
 
     def check() -> None:
         flight()
@@ -178,9 +180,9 @@ def flyer(loads: int) -> Contender:
 
     def leaves_out(device: Device, keys: Keys) -> str | None:
         least = bytes_in_flight.PIECE * loads
-        if in_flight(keys) < least:
+        if count_bytes_in_flight(keys) < least:
             return f"one warp has {least} bytes under way"
-        threads, at_once = in_flight(keys) // (bytes_in_flight.CHUNK * loads), threads_at_once(device)
+        threads, at_once = count_bytes_in_flight(keys) // (bytes_in_flight.CHUNK * loads), threads_at_once(device)
         if threads > at_once:
             return f"takes {threads} threads, and the GPU holds {at_once} at once"
         return None

@@ -98,7 +98,7 @@ def no_synchronize(device: Device, keys: Keys) -> Work:
     return Work(work.calls, work.check, work.rates, sample=sample)
 
 
-def after_idling(device: Device, keys: Keys) -> Work:
+def idle_before_calls(device: Device, keys: Keys) -> Work:
     """Let the GPU idle before every call, so that its clock is not that of a GPU at work."""
     work = product_work(shape_of(keys), device, many=False)
     if device.backend == "fake":
@@ -165,7 +165,7 @@ def first_calls(answer: Connection, device: str, shape: tuple[int, int, int]) ->
     answer.send(((time.perf_counter() - start) / CALLS_WITHOUT_WARM_UP, first))
 
 
-def sustained(device: Device, keys: Keys) -> Work:
+def sustain_load(device: Device, keys: Keys) -> Work:
     """Run products without a pause; each sample is the mean of a tenth of a second, with clock and power."""
     work = product_work(SHAPES["square"], device, zeros=keys["data"] == "zeros", many=False)
     if device.backend == "fake":
@@ -213,7 +213,7 @@ TIMING_MISTAKES = Benchmark(
         "right": contender(right),
         "no-synchronize": contender(no_synchronize),
         "no-warm-up": contender(no_warm_up),
-        "cold-clock": contender(after_idling),
+        "cold-clock": contender(idle_before_calls),
         "zeros": contender(zeros),
         "inside-l2": contender(inside_l2),
     },
@@ -226,7 +226,7 @@ SUSTAINED_MATMUL = Benchmark(
     name="sustained-matmul",
     title="Six seconds of one product without a pause, with clock and power",
     question="What does sustained arithmetic do to the clock, and does the data matter?",
-    contenders={"matmul-bf16": contender(sustained)},
+    contenders={"matmul-bf16": contender(sustain_load)},
     cases=lambda device: [{"data": data} for data in ("random", "zeros")] if device.is_gpu else [],
     memory=lambda keys: 2**30,
     samples=WINDOWS,

@@ -17,7 +17,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 
 CONTEXT = 1024
 """Positions that every model knows, as GPT-2 does, whatever the length of the sequences"""
@@ -57,13 +57,13 @@ VARIANTS = {
 }
 
 
-class TrainingSetup:
+class VariantTraining:
     """A model with what its training needs on a device, and the step that is measured."""
 
     def __init__(self, variant: MemoryVariant, keys: Keys, device: str) -> None:
         shape = {name: int(value) for name, value in keys.items()}
         self.variant = variant
-        config = Config(
+        config = GPT2Config(
             vocab_size=shape["vocab"],
             context=CONTEXT,
             layers=shape["layers"],
@@ -126,7 +126,7 @@ def measure_memory(variant: MemoryVariant, keys: Keys, device: str) -> Mapping[s
         torch.cuda.reset_peak_memory_stats()
         return highest
 
-    setup = TrainingSetup(variant, keys, device)
+    setup = VariantTraining(variant, keys, device)
     found = {"weights_memory": torch.cuda.memory_allocated() - before}
     setup.step()
     found["resting_memory"] = torch.cuda.memory_allocated() - before
@@ -150,7 +150,7 @@ def work(variant: MemoryVariant, device: Device, keys: Keys) -> Work:
     found = measure_memory(variant, keys, device.torch_device)
 
     def sample() -> float:
-        setup = TrainingSetup(variant, keys, device.torch_device)
+        setup = VariantTraining(variant, keys, device.torch_device)
         setup.step()
         torch.cuda.synchronize()
         start = time.perf_counter_ns()
@@ -167,7 +167,7 @@ def work(variant: MemoryVariant, device: Device, keys: Keys) -> Work:
 @torch.no_grad()
 def check_logits(variant: MemoryVariant, device: str) -> None:
     """Check the logits of a small model against float64."""
-    setup = TrainingSetup(variant, CHECKED, device)
+    setup = VariantTraining(variant, CHECKED, device)
     with setup.precision(), setup.attention():
         logits = setup.logits().double()
     setup.model.double()

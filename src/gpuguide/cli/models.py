@@ -69,7 +69,7 @@ def models_evaluate(
 
     if text is not None and not text.is_file():
         raise GpuguideError(f"There is no file {text}.")
-    content = corpus.held_out().encode() if text is None else text.read_bytes()
+    content = corpus.load_held_out().encode() if text is None else text.read_bytes()
     loaded = checkpoints.load(model)
     result = evaluation.evaluate(loaded.model.to(torch_device(device)), loaded.tokenizer, content)
     show_evaluation(f"{model} on {text or 'the held-out text'}", result)

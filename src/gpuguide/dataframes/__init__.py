@@ -16,20 +16,20 @@ from typing import Any
 
 from gpuguide.dataframes import data, operations
 from gpuguide.dataframes import engines as available
-from gpuguide.dataframes.engines import Engine
+from gpuguide.dataframes.engines import DataframeEngine
 from gpuguide.dataframes.engines.cudf_frames import CuDF, check_fits
 
 __all__ = ["load", "run"]
 
 
-def load(table: Any, engine: Engine) -> Any:
+def load(table: Any, engine: DataframeEngine) -> Any:
     """Return an Arrow table as a frame of an engine, after a look at its types and numbers.
 
     Parameters
     ----------
     table : pyarrow.Table
         NaN counts as a missing value.
-    engine : Engine
+    engine : DataframeEngine
         From :func:`gpuguide.dataframes.engines.engine`.
 
     Raises
@@ -38,7 +38,7 @@ def load(table: Any, engine: Engine) -> Any:
         If a column has a type that not every engine takes, a sum of integers might not fit 64 bits, or the frame does
         not fit the GPU.
     """
-    return engine.load(data.checked(table))
+    return engine.load(data.normalize_table(table))
 
 
 def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -> Any:
@@ -54,7 +54,7 @@ def run(operation: str, table: Any, lookup: Any | None = None, *, engine: str) -
     operation : str
         Of :data:`gpuguide.dataframes.operations.OPERATIONS`.
     table : pyarrow.Table
-        With the columns that the operation needs: :attr:`gpuguide.dataframes.operations.Operation.columns`.
+        With the columns that the operation needs: :attr:`gpuguide.dataframes.operations.DataframeOperation.columns`.
     lookup : pyarrow.Table, optional
         The second table of a join, with ``id``.
     engine : str

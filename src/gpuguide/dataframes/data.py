@@ -110,7 +110,7 @@ def lookup(rows: int, *, seed: int = 0, ids: int | None = None) -> Any:
     return library("pyarrow").table({"id": known, "weight": random.random(len(known))})
 
 
-def checked(table: Any) -> Any:
+def normalize_table(table: Any) -> Any:
     """Return a table as all engines can take it, so that they agree.
 
     - NaN becomes a missing value. Some libraries tell the two apart and others cannot.
@@ -129,7 +129,7 @@ def checked(table: Any) -> Any:
     arrow, compute = library("pyarrow"), library("pyarrow.compute")
     for field in table.schema:
         if str(field.type) not in TYPES:
-            raise unsupported(field.name, field.type, TYPES, "not every engine takes")
+            raise refuse_type(field.name, field.type, TYPES, "not every engine takes")
     for place, field in enumerate(table.schema):
         column = table.column(place)
         if field.name == "value" and str(field.type) in INTEGERS:
@@ -141,7 +141,7 @@ def checked(table: Any) -> Any:
     return table
 
 
-def unsupported(name: str, type: Any, known: Sequence[str], problem: str) -> GpuguideError:
+def refuse_type(name: str, type: Any, known: Sequence[str], problem: str) -> GpuguideError:
     """Return the refusal of a column's type, with the cast that helps.
 
     Parameters

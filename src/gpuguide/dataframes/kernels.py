@@ -128,7 +128,7 @@ group_by_directly(const KEY* __restrict__ keys, const VALUE* __restrict__ values
 
 
 @dataclass(frozen=True)
-class Totals:
+class GroupTotals:
     """What a group-by found, a number for each group."""
 
     sum: torch.Tensor
@@ -144,7 +144,7 @@ class Totals:
         return self.sum / self.count
 
 
-def plain_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> Totals:
+def plain_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None) -> GroupTotals:
     """Return what :func:`dense_group_by` does, with PyTorch's functions, on any device."""
     known = (keys >= 0) & (keys < groups)
     kept = known & ~values.isnan()
@@ -152,12 +152,12 @@ def plain_group_by(keys: torch.Tensor, values: torch.Tensor, groups: int, above:
         kept &= values > above
     keys, values = keys[kept], values[kept].double()
     sums = torch.bincount(keys, values, minlength=groups).double()  # of no rows it would be int64
-    return Totals(sums, torch.bincount(keys, minlength=groups), (~known).sum())
+    return GroupTotals(sums, torch.bincount(keys, minlength=groups), (~known).sum())
 
 
 def dense_group_by(
     keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None = None, *, check: bool = True
-) -> Totals:
+) -> GroupTotals:
     """Return the sum and count of each key's values, of all or of those above a threshold.
 
     On a GPU our kernel does it in one pass; on a CPU PyTorch does. The order of additions differs from run to run, and
@@ -179,7 +179,7 @@ def dense_group_by(
 
     Returns
     -------
-    Totals
+    GroupTotals
         On the same device.
 
     Raises
@@ -199,7 +199,7 @@ def dense_group_by(
     return totals
 
 
-def _group_by_on_gpu(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None) -> Totals:
+def _group_by_on_gpu(keys: torch.Tensor, values: torch.Tensor, groups: int, above: float | None) -> GroupTotals:
     with torch.cuda.device_of(keys):
         sums = torch.zeros(groups, dtype=torch.float64, device=keys.device)
         counts = torch.zeros(groups + 1, dtype=torch.int64, device=keys.device)  # the last one of no group
@@ -212,7 +212,7 @@ def _group_by_on_gpu(keys: torch.Tensor, values: torch.Tensor, groups: int, abov
         most_blocks = multiprocessors * (1 if copies else BLOCKS_WITHOUT_COPIES)
         blocks = min(most_blocks, -(-len(keys) // THREADS))
         run((blocks, 1, 1), (THREADS, 1, 1), [*columns, *sizes], copies * groups * PARTIAL)
-    return Totals(sums, counts[:groups], counts[groups])
+    return GroupTotals(sums, counts[:groups], counts[groups])
 
 
 def _check(keys: torch.Tensor, values: torch.Tensor, groups: int) -> None:

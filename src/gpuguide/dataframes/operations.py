@@ -25,7 +25,7 @@ TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Operation:
+class DataframeOperation:
     """One thing to do with a frame."""
 
     name: str
@@ -42,28 +42,28 @@ class Operation:
 OPERATIONS = {
     operation.name: operation
     for operation in (
-        Operation(
+        DataframeOperation(
             "filter",
             "Filter",
             f"The rows whose value is greater than {THRESHOLD}, with all their columns.",
             ("key", "id", "value"),
             ("key", "id", "value"),
         ),
-        Operation(
+        DataframeOperation(
             "groupby",
             "Group-by, 1000 keys",
             "For each key, how many values there are and their sum.",
             ("key", "value"),
             ("key", "count", "sum"),
         ),
-        Operation(
+        DataframeOperation(
             "groupby-many",
             "Group-by, many keys",
             "For each id, how many values there are and their sum.",
             ("id", "value"),
             ("id", "count", "sum"),
         ),
-        Operation(
+        DataframeOperation(
             "join",
             "Join",
             "Each row beside each row of the lookup with the same id; rows without a partner fall away.",
@@ -71,28 +71,28 @@ OPERATIONS = {
             ("id", "value", "weight"),
             has_lookup=True,
         ),
-        Operation(
+        DataframeOperation(
             "sort",
             "Sort",
             "All rows in the order of their values, missing values last. Rows of one value stand in any order.",
             ("key", "id", "value"),
             ("key", "id", "value"),
         ),
-        Operation(
+        DataframeOperation(
             "filter-groupby",
             "Filter, then group-by",
             f"For each key that has any, how many values are greater than {THRESHOLD}, and the sum of these.",
             ("key", "value"),
             ("key", "count", "sum"),
         ),
-        Operation(
+        DataframeOperation(
             "string",
             "Search in strings",
             f"The names with {PATTERN!r} in them, and how many characters each has.",
             ("name",),
             ("name", "length"),
         ),
-        Operation(
+        DataframeOperation(
             "window",
             "Window",
             "Each row with the mean of its key's values beside it; rows without a key have none.",
@@ -103,7 +103,7 @@ OPERATIONS = {
 }
 
 
-def get(name: str) -> Operation:
+def get(name: str) -> DataframeOperation:
     """Return the operation of that name.
 
     Raises
@@ -116,7 +116,7 @@ def get(name: str) -> Operation:
     return OPERATIONS[name]
 
 
-def check_columns(operation: Operation, table: Any, lookup: Any | None) -> None:
+def check_columns(operation: DataframeOperation, table: Any, lookup: Any | None) -> None:
     """Check that the tables of an operation have the columns that it needs.
 
     Raises
@@ -146,7 +146,7 @@ def reference(name: str, table: Any, lookup: Any | None = None) -> Any:
     name : str
         Of :data:`OPERATIONS`.
     table, lookup : pyarrow.Table
-        From :func:`gpuguide.dataframes.data.checked`.
+        From :func:`gpuguide.dataframes.data.normalize_table`.
     """
     compute = library("pyarrow.compute")
     field = compute.field

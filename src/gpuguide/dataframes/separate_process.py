@@ -114,11 +114,11 @@ def accelerate() -> None:
     except Exception as error:
         raise GpuguideError(
             f"cudf.pandas cannot be switched on ({type(error).__name__}: {error}). "
-            f"pandas {metadata.version('pandas')} is here, and cuDF needs {wanted_pandas()}; install that."
+            f"pandas {metadata.version('pandas')} is here, and cuDF needs {read_required_pandas()}; install that."
         ) from error
 
 
-def wanted_pandas() -> str:
+def read_required_pandas() -> str:
     """Return which pandas the installed cuDF says it needs."""
     for package in ("cudf-cu12", "cudf-cu13", "cudf"):
         try:
@@ -142,7 +142,7 @@ def answer_all(name: str, questions: TextIO, answers: TextIO, unable: str | None
                 answer = {"error": unable}
             elif question:
                 sample = None  # lets go of the frame before the next is made
-                sample = prepared(name, **question)
+                sample = prepare_timer(name, **question)
                 answer = {}
             elif sample is None:
                 answer = {"error": "Nothing was set up to be timed."}
@@ -156,7 +156,7 @@ def answer_all(name: str, questions: TextIO, answers: TextIO, unable: str | None
         answers.flush()
 
 
-def prepared(name: str, operation: str, rows: int, transfer: str) -> Callable[[], float]:
+def prepare_timer(name: str, operation: str, rows: int, transfer: str) -> Callable[[], float]:
     """Return a timer of one call, after the engine's results were checked and it was called once.
 
     Under the accelerator, falling back to pandas is an error.

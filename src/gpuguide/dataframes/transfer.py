@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from gpuguide.dataframes.data import unsupported
+from gpuguide.dataframes.data import refuse_type
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.errors import GpuguideError
@@ -182,7 +182,7 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
     sources: list[torch.Tensor] = []
     destinations: list[torch.Tensor] = []
 
-    def copied(buffer: Any, size: int, padding: int = 1) -> torch.Tensor:
+    def plan_copy(buffer: Any, size: int, padding: int = 1) -> torch.Tensor:
         """Plan the copy of the first ``size`` bytes of a buffer, and return where they will be."""
         destination = torch.empty(-(-size // padding) * padding, dtype=torch.uint8, device=device)
         destination[size:].zero_()
@@ -196,19 +196,19 @@ def to_device(table: Any, device: str = "cuda", through: Staging | None = None) 
     for name, chunks, array in zip(table.column_names, table.columns, arrays, strict=True):
         kind = str(chunks.type)
         rows, buffers = len(array), array.buffers()
-        validity = copied(buffers[0], -(-rows // 8), PADDING) if array.null_count else None
+        validity = plan_copy(buffers[0], -(-rows // 8), PADDING) if array.null_count else None
         if kind in DTYPES:
-            data, offsets = copied(buffers[1], rows * DTYPES[kind].itemsize), None
+            data, offsets = plan_copy(buffers[1], rows * DTYPES[kind].itemsize), None
         elif kind in OFFSETS:
             _, width = OFFSETS[kind]
             if rows:
                 ends = first_bytes(buffers[1], (rows + 1) * width)
                 characters = int(ends[-width:].view(DTYPES[f"int{8 * width}"]))
-                data, offsets = copied(buffers[2], characters), copied(buffers[1], len(ends))
+                data, offsets = plan_copy(buffers[2], characters), plan_copy(buffers[1], len(ends))
             else:
-                data, offsets = copied(None, 0), torch.zeros(width, dtype=torch.uint8, device=device)
+                data, offsets = plan_copy(None, 0), torch.zeros(width, dtype=torch.uint8, device=device)
         else:
-            raise unsupported(name, chunks.type, (*DTYPES, *OFFSETS), "cannot be copied like this")
+            raise refuse_type(name, chunks.type, (*DTYPES, *OFFSETS), "cannot be copied like this")
         columns.append(Column(name, kind, rows, array.null_count, data, validity, offsets))
     (through or staging(device)).copy(sources, destinations)
     return columns
@@ -240,7 +240,7 @@ def to_cudf(columns: Sequence[Column]) -> Any:
     """
     cudf, plc = library("cudf"), library("pylibcudf")
 
-    def wrapped(column: Column) -> Any:
+    def wrap(column: Column) -> Any:
         children = []
         if column.offsets is not None:
             kind, _ = OFFSETS[column.type]
@@ -254,7 +254,7 @@ def to_cudf(columns: Sequence[Column]) -> Any:
             return plc.unary.cast(whole, plc.DataType(plc.TypeId.TIMESTAMP_SECONDS))
         return whole
 
-    table = plc.Table([wrapped(column) for column in columns])
+    table = plc.Table([wrap(column) for column in columns])
     return cudf.DataFrame.from_pylibcudf(table, {"columns": [column.name for column in columns]})
 
 

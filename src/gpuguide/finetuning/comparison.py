@@ -217,7 +217,7 @@ def answer_logits(model: GPT2, data: Encoded) -> torch.Tensor:
     by_length = data.last.argsort()
     found = []
     for places in by_length.split(AT_ONCE):
-        some = data.chosen(places).to(device)
+        some = data.select(places).to(device)
         tokens = some.tokens[:, : int(some.last[-1]) + 1]  # the longest comes last
         hidden = model.hidden_states(tokens)[-1][torch.arange(len(some), device=device), some.last]
         found.append(model.head(model.final_norm(hidden)))
@@ -234,6 +234,6 @@ def encode_splits(tokenizer: Tokenizer, samples: int | None = None) -> Mapping[s
     parts = {
         "training": return_types.training(samples),
         "validation": return_types.validation(),
-        "held-out": return_types.held_out(),
+        "held-out": return_types.load_held_out(),
     }
     return {name: return_types.encode(part, tokenizer) for name, part in parts.items()}

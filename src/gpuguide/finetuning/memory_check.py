@@ -26,7 +26,7 @@ class MemoryEstimate:
 
     Parameters
     ----------
-    config : gpt2.Config or llama.Config
+    config : gpt2.GPT2Config or llama.LlamaConfig
         Shape of the model.
     micro_batch, length : int
         Sequences per pass, and tokens of the longest.
@@ -44,7 +44,7 @@ class MemoryEstimate:
         chunk of logits at a time.
     """
 
-    config: gpt2.Config | llama.Config
+    config: gpt2.GPT2Config | llama.LlamaConfig
     micro_batch: int
     length: int
     rank: int
@@ -57,18 +57,18 @@ class MemoryEstimate:
     def shape(self) -> memory.Shape:
         """Shape of the model in the cost model."""
         ours = self.config
-        gated = isinstance(ours, llama.Config)
+        gated = isinstance(ours, llama.LlamaConfig)
         return memory.Shape(
             layers=ours.layers,
             hidden=ours.hidden,
             heads=ours.heads,
-            kv_heads=ours.kv_heads if isinstance(ours, llama.Config) else ours.heads,
+            kv_heads=ours.kv_heads if isinstance(ours, llama.LlamaConfig) else ours.heads,
             head_dim=ours.head_dim,
-            intermediate=ours.inner if isinstance(ours, llama.Config) else 4 * ours.hidden,
+            intermediate=ours.inner if isinstance(ours, llama.LlamaConfig) else 4 * ours.hidden,
             vocab=ours.vocab_size,
             context=ours.context,
             gated=gated,
-            tied=ours.tied if isinstance(ours, llama.Config) else True,
+            tied=ours.tied if isinstance(ours, llama.LlamaConfig) else True,
             learned_positions=not gated,
             bias="none" if gated else "all",
             layer_norm=not gated,

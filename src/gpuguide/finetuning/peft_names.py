@@ -23,10 +23,10 @@ def places(model: GPT2 | Llama) -> Places:
     mapping
         From the name of our layer to its names there, with rows where our matrix is several of theirs.
     """
-    return _of_gpt2(model) if isinstance(model, GPT2) else _of_llama(model)
+    return _gpt2_places(model) if isinstance(model, GPT2) else _llama_places(model)
 
 
-def _of_gpt2(model: GPT2) -> Places:
+def _gpt2_places(model: GPT2) -> Places:
     names = [f"blocks.{block}.{inner}" for block in range(model.config.layers) for inner in gpt2_checkpoint.INNER]
     found = {name: gpt2_checkpoint.PREFIX + gpt2_checkpoint.their_name(f"{name}.weight") for name in names}
     return {
@@ -36,7 +36,7 @@ def _of_gpt2(model: GPT2) -> Places:
     }
 
 
-def _of_llama(model: Llama) -> Places:
+def _llama_places(model: Llama) -> Places:
     config = model.config
     heads = [config.head_dim * count for count in (config.heads, config.kv_heads, config.kv_heads)]
     sizes = {"attention.query_key_value": heads, "feed_forward.gate_up": [config.inner, config.inner]}

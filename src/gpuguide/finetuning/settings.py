@@ -103,7 +103,7 @@ class FinetuneOptions:
     overwrite: bool = False
 
 
-def sequence_length(options: FinetuneOptions, config: gpt2.Config | llama.Config) -> int:
+def sequence_length(options: FinetuneOptions, config: gpt2.GPT2Config | llama.LlamaConfig) -> int:
     """Return the maximum number of tokens in a sequence."""
     if options.length is not None and options.length > config.context:
         raise GpuguideError(f"length is {options.length}; {options.model} reads {config.context} tokens at most.")
@@ -122,7 +122,7 @@ def add_adapters(model: GPT2 | Llama, options: FinetuneOptions, packing: Packing
     return lora.add_adapters(model, targets, settings, packing=packing)
 
 
-def target_layers(options: FinetuneOptions, config: gpt2.Config | llama.Config) -> list[str]:
+def target_layers(options: FinetuneOptions, config: gpt2.GPT2Config | llama.LlamaConfig) -> list[str]:
     """Return the names of the layers that get adapters, from a model of shapes without weights."""
     return add_adapters(shapes.build_meta_model(config, torch.float32), options)
 
@@ -156,7 +156,7 @@ def training_config(options: FinetuneOptions, splits: DatasetSplits, device: Dev
 
 def predict_memory(
     options: FinetuneOptions,
-    config: gpt2.Config | llama.Config,
+    config: gpt2.GPT2Config | llama.LlamaConfig,
     splits: DatasetSplits,
     training: TrainingConfig,
     device: Device,

@@ -150,7 +150,7 @@ def prepare(
     first = next(model.parameters())
     keep = _Keep(weights, dtype or first.dtype, _place(device or first.device), group)
     with torch.no_grad():
-        return _of_gpt2(model, keep) if isinstance(model, GPT2) else _of_llama(model, keep)
+        return _decode_gpt2(model, keep) if isinstance(model, GPT2) else _decode_llama(model, keep)
 
 
 def _place(device: torch.device | str) -> torch.device:
@@ -202,7 +202,7 @@ def _check_range(weight: torch.Tensor, dtype: torch.dtype) -> None:
         raise GpuguideError(f"A weight of {farthest:.3g} is too large for {dtype}; prepare the model in {fitting}.")
 
 
-def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
+def _decode_gpt2(model: GPT2, keep: _Keep) -> Decoder:
     config = model.config
     blocks: Any = model.blocks
     shape = memory.Shape(
@@ -215,7 +215,7 @@ def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
         vocab=config.vocab_size,
         context=config.context,
         gated=False,
-        tied=_tied(model),
+        tied=_is_tied(model),
         learned_positions=True,
         bias="all",
         layer_norm=True,
@@ -241,7 +241,7 @@ def _of_gpt2(model: GPT2, keep: _Keep) -> Decoder:
     return Decoder(shape, embedding, positions, None, layers, norm(model.final_norm), head)
 
 
-def _of_llama(model: Llama, keep: _Keep) -> Decoder:
+def _decode_llama(model: Llama, keep: _Keep) -> Decoder:
     config = model.config
     blocks: Any = model.blocks
     shape = memory.Shape(
@@ -253,7 +253,7 @@ def _of_llama(model: Llama, keep: _Keep) -> Decoder:
         intermediate=config.inner,
         vocab=config.vocab_size,
         context=config.context,
-        tied=_tied(model),
+        tied=_is_tied(model),
     )
 
     def norm(module: Any) -> Norm:
@@ -282,7 +282,7 @@ def _of_llama(model: Llama, keep: _Keep) -> Decoder:
     return Decoder(shape, embedding, None, rotations, layers, norm(model.final_norm), head)
 
 
-def _tied(model: GPT2 | Llama) -> bool:
+def _is_tied(model: GPT2 | Llama) -> bool:
     """Return whether the head is the embedding: not so in a copy whose head alone was quantised."""
     return model.head.weight is model.token_embedding.weight
 

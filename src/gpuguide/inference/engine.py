@@ -189,7 +189,7 @@ class Engine:
             raise GpuguideError(f"A step of {count} rows was asked for; this engine has 1 to {self.rows}.")
         with torch.inference_mode():
             if count not in self._steps:
-                self._steps[count] = self._captured(count)
+                self._steps[count] = self._capture_step(count)
             return self._steps[count](self._state())
 
     def choose(self, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -210,7 +210,7 @@ class Engine:
     def _state(self) -> list[torch.Tensor]:
         return [self.tokens, self.lengths, self.writing, self.seeds, self.texts, *self.cache.tensors()]
 
-    def _captured(self, count: int) -> Captured:
+    def _capture_step(self, count: int) -> Captured:
         changed = [self.tokens, self.lengths]
         kept = [tensor.clone() for tensor in changed]
 

@@ -39,7 +39,7 @@ class DeviceEvent:
         if self.event is not None:
             self.event.synchronize()
 
-    def since(self, earlier: DeviceEvent) -> float:
+    def seconds_since(self, earlier: DeviceEvent) -> float:
         """Return the seconds from an earlier event to this one; the device has reached both."""
         if self.event is None or earlier.event is None:
             return self.time - earlier.time

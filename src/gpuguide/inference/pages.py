@@ -74,7 +74,7 @@ class Pages:
         return len(self._free) + len(self._kept)
 
     @property
-    def kept(self) -> int:
+    def reusable(self) -> int:
         """Pages that belong to nobody and are kept, because a prompt may come that begins with their tokens."""
         return len(self._kept)
 

@@ -50,14 +50,14 @@ class Prefill:
         shape = (*tokens.shape, start)
         with torch.inference_mode():
             if shape in self._seen and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
-                self._graphs[shape] = self._captured(start, tokens, rows, counts)
+                self._graphs[shape] = self._capture(start, tokens, rows, counts)
             if shape in self._graphs:
-                return self._replayed(*self._graphs[shape], tokens, rows, counts)
+                return self._replay(*self._graphs[shape], tokens, rows, counts)
             if tokens.numel() <= MOST_TOKENS:
                 self._seen.add(shape)
             return plain.prefill(self.decoder, self.cache, tokens, rows, start, counts)
 
-    def _captured(self, start: int, *given: torch.Tensor) -> tuple[Captured, list[torch.Tensor]]:
+    def _capture(self, start: int, *given: torch.Tensor) -> tuple[Captured, list[torch.Tensor]]:
         tokens, rows, counts = inputs = [tensor.clone() for tensor in given]
 
         def read() -> torch.Tensor:
@@ -65,7 +65,7 @@ class Prefill:
 
         return Captured(read, self._uses(inputs), lambda: None, self._pool), inputs
 
-    def _replayed(self, captured: Captured, inputs: list[torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+    def _replay(self, captured: Captured, inputs: list[torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
         for tensor, now in zip(inputs, given, strict=True):
             tensor.copy_(now)
         # All graphs use the same memory for what they compute, so a result is not safe where it is.

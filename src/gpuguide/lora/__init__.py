@@ -16,7 +16,7 @@ from gpuguide.lora.checkpoint import merge_into_checkpoint
 from gpuguide.lora.files import load_adapter, save_adapter
 from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers
 from gpuguide.lora.loss import WithoutHead
-from gpuguide.lora.merging import lost_in_merging, merge, unmerge
+from gpuguide.lora.merging import measure_merging_loss, merge, unmerge
 from gpuguide.lora.model import Count, add_adapters, count_parameters, remove_adapter, use_adapter
 from gpuguide.lora.nf4 import Nf4, quantize_nf4
 from gpuguide.lora.places import TransformersMatrix
@@ -34,7 +34,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "Count",
     "merge",
     "unmerge",
-    "lost_in_merging",
+    "measure_merging_loss",
     "save_adapter",
     "load_adapter",
     "TransformersMatrix",

@@ -59,7 +59,7 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path, *, replace: b
     if folder.exists() and (not folder.is_dir() or (not replace and any(folder.iterdir()))):
         raise GpuguideError(f"{folder} is not empty; name another folder for the merged checkpoint.")
     stored, transposed = read_adapter(adapter), bool(read_config(adapter).get("fan_in_fan_out"))
-    changes = _named_as_in(_tensor_names(files), stored, base, adapter)
+    changes = _match_names(_tensor_names(files), stored, base, adapter)
     beside = folder.with_name(f"{folder.name}.writing")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -107,7 +107,7 @@ def _tensor_names(files: Collection[Path]) -> set[str]:
     return found
 
 
-def _named_as_in(
+def _match_names(
     tensors: Collection[str], stored: Mapping[str, StoredAdapter], base: Path, adapter: Path
 ) -> dict[str, StoredAdapter]:
     """Return adapters by the tensors of a checkpoint that they change. Some files leave the first part of names out."""
@@ -127,12 +127,12 @@ def _write_merged(source: Path, target: Path, changes: Mapping[str, StoredAdapte
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         metadata = file.metadata()
     for name in tensors.keys() & changes.keys():
-        tensors[name] = _merged(tensors[name], changes[name], name, transposed)
+        tensors[name] = _merge(tensors[name], changes[name], name, transposed)
     save_file(tensors, target, metadata=metadata)
     shutil.copymode(source, target)  # safetensors lets nobody else read what it writes
 
 
-def _merged(weight: torch.Tensor, stored: StoredAdapter, name: str, transposed: bool) -> torch.Tensor:
+def _merge(weight: torch.Tensor, stored: StoredAdapter, name: str, transposed: bool) -> torch.Tensor:
     """Return a weight with the change added. Where it is square, its order is what the adapter's file says."""
     if not weight.is_floating_point() or weight.element_size() < 2:
         raise GpuguideError(

@@ -25,7 +25,7 @@ from gpuguide.lora import foreign
 from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
 from gpuguide.lora.packed import Packing
-from gpuguide.lora.places import Places, StoredAdapter, TransformersMatrix, adapter_at, joined_adapter
+from gpuguide.lora.places import Places, StoredAdapter, TransformersMatrix, adapter_at, join_adapters
 from gpuguide.lora.targets import Target
 
 CONFIG = "adapter_config.json"
@@ -98,7 +98,7 @@ def save_adapter(
         SHARED_DOWN: [path for path, each in stored.items() if each.shares_down],
     }
     metadata = {"format": "pt", **{key: json.dumps(note) for key, note in noted.items() if note}}
-    config = json.dumps(_described(stored, base, transposed), indent=2).encode()
+    config = json.dumps(_describe(stored, base, transposed), indent=2).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / WEIGHTS, save(weights, metadata=metadata))
@@ -144,7 +144,7 @@ def load_adapter(
         If a file is missing or damaged, the adapter is of a kind that is not computed here, or it belongs to another
         base. The model is left as it was.
     """
-    found = _by_layer(model, read_adapter(folder), places, folder)
+    found = _match_layers(model, read_adapter(folder), places, folder)
     targets = {target: each.settings for target, each in found.items()}
     add_to_targets(model, targets, name=name, dtype=dtype, packing=packing)
     layers = adapted_layers(model)
@@ -230,7 +230,7 @@ def write_whole(path: Path, content: bytes) -> None:
 # --- writing ---------------------------------------------------------------------------------------------
 
 
-def _described(stored: Mapping[str, StoredAdapter], base: str | None, transposed: bool) -> dict[str, Any]:
+def _describe(stored: Mapping[str, StoredAdapter], base: str | None, transposed: bool) -> dict[str, Any]:
     settings = next(iter(stored.values())).settings
     for path, each in stored.items():
         if (each.settings.stabilised, each.settings.dropout) != (settings.stabilised, settings.dropout):
@@ -269,12 +269,12 @@ def _pattern(values: Mapping[str, float], default: float) -> dict[str, float]:
 def _settings_of(given: Mapping[str, Any], path: str, config: Path) -> Settings:
     """Return the settings of a layer. A pattern of PEFT is a regular expression for the end of its name."""
 
-    def chosen(patterns: object, otherwise: Any) -> Any:
+    def choose(patterns: object, otherwise: Any) -> Any:
         found = patterns.items() if isinstance(patterns, dict) else ()
         return next((value for key, value in found if re.match(rf"(.*\.)?({key})$", path)), otherwise)
 
-    rank = chosen(given.get("rank_pattern"), given["r"])
-    alpha = chosen(given.get("alpha_pattern"), given["lora_alpha"])
+    rank = choose(given.get("rank_pattern"), given["r"])
+    alpha = choose(given.get("alpha_pattern"), given["lora_alpha"])
     try:
         return Settings(rank, alpha, given.get("lora_dropout", 0.0), bool(given.get("use_rslora")))
     except TypeError as error:
@@ -292,7 +292,7 @@ def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         raise GpuguideError(f"{path} cannot be read ({error}).{foreign.instead_of_weights(path)}") from error
 
 
-def _by_layer(
+def _match_layers(
     model: nn.Module, stored: Mapping[str, StoredAdapter], places: Places | None, folder: Path
 ) -> dict[Target, StoredAdapter]:
     """Return what belongs to each layer of a model, if all of it has a layer that it fits."""
@@ -305,7 +305,7 @@ def _by_layer(
     found = {}
     for layer in dict.fromkeys(ours[path] for path in stored):
         here = {place: stored[place.name] for place in known[layer] if place.name in stored}
-        target, joined = joined_adapter(model, layer, here, folder)
+        target, joined = join_adapters(model, layer, here, folder)
         _check_shape(modules[layer], target, joined, folder)
         found[target] = joined
     return found

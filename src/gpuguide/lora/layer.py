@@ -195,7 +195,7 @@ class AdaptedLayer(nn.Module):
         assert isinstance(found, Adapter)
         return found
 
-    def frozen(self, dtype: torch.dtype) -> Frozen:
+    def get_frozen_matrix(self, dtype: torch.dtype) -> Frozen:
         """Return the frozen matrix, ``(out, in)`` in a format, or packed."""
         if self.packed is not None:
             return self.packed
@@ -219,14 +219,14 @@ class AdaptedLayer(nn.Module):
         held = self.base.bias
         bias = held.to(dtype) if isinstance(held, torch.Tensor) else None
         if self.active is None or self.merged is not None:
-            weight = self.frozen(dtype)
+            weight = self.get_frozen_matrix(dtype)
             matrix = weight if isinstance(weight, torch.Tensor) else weight.dequantize(dtype)
             return nn.functional.linear(x, matrix, bias)
         adapter = self.adapter(self.active)
         dropping = self.training and adapter.settings.dropout > 0
         dropped = adapter.dropout(x) if dropping else None
         down, up = adapter.down.to(dtype), adapter.up.to(dtype)
-        return product(x, self.frozen(dtype), bias, down, up, adapter.settings.scale, dropped, adapter.spans)
+        return product(x, self.get_frozen_matrix(dtype), bias, down, up, adapter.settings.scale, dropped, adapter.spans)
 
     @torch.no_grad()
     def merge(self, *, keep: bool = False) -> torch.Tensor | None:

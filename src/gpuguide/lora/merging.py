@@ -1,7 +1,7 @@
 """Adapters merged into the frozen weights, so that they cost nothing in use, and taken out again.
 
 The sum is formed in fp32 and rounded once. In bf16 a change below half of the distance between neighbouring numbers is
-lost; :func:`lost_in_merging` says how much of it that would be.
+lost; :func:`measure_merging_loss` says how much of it that would be.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def unmerge(model: nn.Module, kept: dict[str, torch.Tensor] | None = None) -> No
 
 
 @torch.no_grad()
-def lost_in_merging(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Loss]:
+def measure_merging_loss(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Loss]:
     """Return what merging the active adapters would lose to rounding. Nothing is merged.
 
     Parameters

@@ -86,7 +86,7 @@ def add_to_targets(
     model.requires_grad_(False)
     for target, settings in chosen.items():
         found = model.get_submodule(target.name)
-        adapted = found if isinstance(found, AdaptedLayer) else _replaced(model, target.name, packing)
+        adapted = found if isinstance(found, AdaptedLayer) else _replace(model, target.name, packing)
         adapted.add(name, settings, dtype, spans=target.spans, parts=target.parts)
     use_adapter(model, name)
 
@@ -99,7 +99,7 @@ def use_adapter(model: nn.Module, name: str | None) -> None:
     GpuguideError
         If no layer has it.
     """
-    layers = _adapted(model)
+    layers = _find_adapted(model)
     if name is not None:
         layers_with(model, name)
     for layer in layers.values():
@@ -134,7 +134,7 @@ def layers_with(model: nn.Module, name: str) -> dict[str, AdaptedLayer]:
     UnknownName
         If none has; the names that there are are listed.
     """
-    layers = _adapted(model)
+    layers = _find_adapted(model)
     found = {path: layer for path, layer in layers.items() if name in layer.adapters}
     if not found:
         raise unknown("adapter", name, {each for layer in layers.values() for each in layer.adapters})
@@ -154,7 +154,7 @@ def _check_name(name: str) -> None:
         raise GpuguideError(f"An adapter cannot be named {name!r}: a name has letters, and no point.")
 
 
-def _adapted(model: nn.Module) -> dict[str, AdaptedLayer]:
+def _find_adapted(model: nn.Module) -> dict[str, AdaptedLayer]:
     layers = adapted_layers(model)
     if not layers:
         raise GpuguideError(f"{type(model).__name__} has no adapters; add them with add_adapters().")
@@ -176,7 +176,7 @@ def _check_possible(
     check_rank(shape_of(layer), settings, target.spans, name)
 
 
-def _replaced(model: nn.Module, name: str, packing: Packing | None) -> AdaptedLayer:
+def _replace(model: nn.Module, name: str, packing: Packing | None) -> AdaptedLayer:
     layer = model.get_submodule(name)
     packed = None
     if packing is not None:

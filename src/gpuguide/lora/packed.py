@@ -129,7 +129,7 @@ def unpack(parts: Sequence[torch.Tensor], kind: int, dtype: torch.dtype, *, agai
     again : bool
         Whether it is for the backward pass.
     """
-    return (_unpacked_again if again else _unpacked)(list(parts), kind, dtype)
+    return (_unpack_again if again else _unpack)(list(parts), kind, dtype)
 
 
 def _turn_back(parts: list[torch.Tensor], kind: int, dtype: torch.dtype) -> torch.Tensor:
@@ -143,19 +143,19 @@ def _shape(parts: list[torch.Tensor], kind: int, dtype: torch.dtype) -> torch.Te
 
 
 @torch.library.custom_op("gpuguide::unpacked", mutates_args=())
-def _unpacked(parts: list[torch.Tensor], kind: int, dtype: torch.dtype) -> torch.Tensor:
+def _unpack(parts: list[torch.Tensor], kind: int, dtype: torch.dtype) -> torch.Tensor:
     """Turn a packed matrix back, for the forward pass."""
     return _turn_back(parts, kind, dtype)
 
 
 @torch.library.custom_op("gpuguide::unpacked_again", mutates_args=())
-def _unpacked_again(parts: list[torch.Tensor], kind: int, dtype: torch.dtype) -> torch.Tensor:
+def _unpack_again(parts: list[torch.Tensor], kind: int, dtype: torch.dtype) -> torch.Tensor:
     """Turn a packed matrix back, for the backward pass."""
     return _turn_back(parts, kind, dtype)
 
 
-_unpacked.register_fake(_shape)
-_unpacked_again.register_fake(_shape)
+_unpack.register_fake(_shape)
+_unpack_again.register_fake(_shape)
 
 
 def _tensor_fields(packed: Packed) -> tuple[str, ...]:

@@ -65,18 +65,18 @@ def adapter_at(place: TransformersMatrix, adapter: Adapter) -> StoredAdapter | N
         return StoredAdapter(adapter.down[number * rank : (number + 1) * rank], up, adapter.settings)
     if not any(begin < stop and start < end for begin, end in adapter.spans):
         return None
-    settings = _of_rank(adapter.settings, len(adapter.spans) * adapter.settings.rank)
+    settings = _with_rank(adapter.settings, len(adapter.spans) * adapter.settings.rank)
     up = adapter.whole_up()[start:stop]
     return StoredAdapter(adapter.down, up, settings, adapter.parts, adapter.settings.alpha)
 
 
-def _of_rank(settings: Settings, rank: int) -> Settings:
+def _with_rank(settings: Settings, rank: int) -> Settings:
     """Return settings of another rank that scale as before."""
     alpha = settings.scale * (math.sqrt(rank) if settings.stabilised else rank)
     return Settings(rank, alpha, settings.dropout, settings.stabilised)
 
 
-def joined_adapter(
+def join_adapters(
     model: nn.Module, layer: str, here: Mapping[TransformersMatrix, StoredAdapter], folder: Path
 ) -> tuple[Target, StoredAdapter]:
     """Return what several places of one matrix hold as one adapter of ours."""
@@ -117,10 +117,10 @@ def _apart(model: nn.Module, layer: str, stored: StoredAdapter) -> tuple[Target,
     up = torch.cat([part[start:stop] for part, (start, stop) in zip(columns, spans, strict=True)])
     if not _same_bits(whole_up(up, spans, len(stored.up)), stored.up):  # trained on in PEFT: no zeros any more
         return Target(layer), stored
-    settings = _of_rank(stored.settings, rank)
+    settings = _with_rank(stored.settings, rank)
     if stored.part_alpha is not None:
         noted = replace(settings, alpha=stored.part_alpha)
-        if _of_rank(noted, stored.settings.rank).alpha == stored.settings.alpha:  # nobody has changed it since
+        if _with_rank(noted, stored.settings.rank).alpha == stored.settings.alpha:  # nobody has changed it since
             settings = noted
     return Target(layer, stored.parts, spans), StoredAdapter(stored.down, up, settings, stored.parts)
 

@@ -115,7 +115,7 @@ class TrainingStep:
         self.targets = torch.zeros_like(self.tokens)
         self.masters = _Masters(self.parameters, self.settings.masters)
         self.optimizer = _optimizer(self.masters.trained, self.settings, self.device)
-        self.loss = _compiled(loss, self.settings)
+        self.loss = _compile(loss, self.settings)
         self._pool = pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.zeros((), device=self.device)
@@ -257,7 +257,7 @@ def _optimizer(parameters: Sequence[nn.Parameter], settings: StepSettings, devic
     return torch.optim.AdamW(parameters, betas=settings.betas, weight_decay=settings.weight_decay, **more)
 
 
-def _compiled(loss: Loss, settings: StepSettings) -> Loss:
+def _compile(loss: Loss, settings: StepSettings) -> Loss:
     if settings.backend is None:
         return loss
     compiled: Loss = torch.compile(loss, fullgraph=True, dynamic=False, backend=settings.backend, mode=settings.mode)

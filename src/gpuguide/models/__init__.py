@@ -19,11 +19,22 @@ import torch
 from gpuguide.errors import GpuguideError, UnknownName, unknown
 from gpuguide.models import checkpoint, checkpoint_files, gpt2, llama
 from gpuguide.models.generation import generate
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import Tokenizer
 
-__all__ = ["GPT2", "HUB", "PACKAGED", "Config", "Llama", "Loaded", "Tokenizer", "generate", "load", "training_record"]
+__all__ = [
+    "GPT2",
+    "HUB",
+    "PACKAGED",
+    "GPT2Config",
+    "Llama",
+    "Loaded",
+    "Tokenizer",
+    "generate",
+    "load",
+    "training_record",
+]
 
 PACKAGED = ("main", "draft")
 """The checkpoints that come with the library, in folders beside this file"""
@@ -43,7 +54,7 @@ class Loaded:
     tokenizer: Tokenizer
 
     @property
-    def config(self) -> gpt2.Config | llama.Config:
+    def config(self) -> gpt2.GPT2Config | llama.LlamaConfig:
         """The shape of the model."""
         return self.model.config
 

@@ -25,8 +25,8 @@ from gpuguide.models.checkpoint_files import (
     TOKENIZER_CONFIG,
     WEIGHTS,
     StoredTensor,
-    listed,
-    opened,
+    format_names,
+    open_weights,
     read_json,
     tokenizer_settings,
     weight_files,
@@ -35,7 +35,7 @@ from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import END_OF_TEXT, CheckpointTokenizer, Tokenizer
 
-PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.Config | llama.Config]] = {
+PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.GPT2Config | llama.LlamaConfig]] = {
     "gpt2": gpt2_checkpoint.parse_config,
     "llama": llama_checkpoint.parse_config,
 }
@@ -85,7 +85,7 @@ def read_tokenizer(folder: Path, numbers: int) -> Tokenizer:
             f"There is no {TOKENIZER} in {folder}; without it the model's tokens mean nothing."
             f"{file_kinds.instead_of_tokenizer(folder)}"
         )
-    tokenizer = CheckpointTokenizer.of_file(path, ends_of_text(folder), numbers)
+    tokenizer = CheckpointTokenizer.from_file(path, ends_of_text(folder), numbers)
     if tokenizer.vocab_size > numbers:
         raise GpuguideError(
             f"The tokenizer in {folder} has {tokenizer.vocab_size} tokens and the model {numbers}: "
@@ -97,7 +97,7 @@ def read_tokenizer(folder: Path, numbers: int) -> Tokenizer:
     return tokenizer
 
 
-def read_config(folder: Path) -> gpt2.Config | llama.Config:
+def read_config(folder: Path) -> gpt2.GPT2Config | llama.LlamaConfig:
     """Read the shape of a model.
 
     Raises
@@ -113,7 +113,7 @@ def read_config(folder: Path) -> gpt2.Config | llama.Config:
     return as_stored(PARSERS[kind](given, folder / CONFIG), folder)
 
 
-def as_stored(config: gpt2.Config | llama.Config, folder: Path) -> gpt2.Config | llama.Config:
+def as_stored(config: gpt2.GPT2Config | llama.LlamaConfig, folder: Path) -> gpt2.GPT2Config | llama.LlamaConfig:
     """Return the shape of a model with a head of its own where the weights hold one, whatever the settings say.
 
     ``transformers`` ties the head to the embedding only if the file has no head or one of the same numbers.
@@ -123,16 +123,16 @@ def as_stored(config: gpt2.Config | llama.Config, folder: Path) -> gpt2.Config |
     GpuguideError
         If a file of the weights is damaged, or a GPT-2 has a head of its own, which is not computed here.
     """
-    tied = isinstance(config, gpt2.Config) or config.tied
+    tied = isinstance(config, gpt2.GPT2Config) or config.tied
     if not tied or not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
         return config
     source, paths = weight_files(folder)
-    embedding = "wte.weight" if isinstance(config, gpt2.Config) else "model.embed_tokens.weight"
-    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.Config) else "") as tensors:
+    embedding = "wte.weight" if isinstance(config, gpt2.GPT2Config) else "model.embed_tokens.weight"
+    with open_weights(paths, gpt2_checkpoint.PREFIX if isinstance(config, gpt2.GPT2Config) else "") as tensors:
         pair = [tensors[name].read() for name in (HEAD, embedding) if name in tensors]
     if len(pair) < 2 or (pair[0].shape == pair[1].shape and torch.equal(pair[0], pair[1].to(pair[0].dtype))):
         return config
-    if isinstance(config, gpt2.Config):
+    if isinstance(config, gpt2.GPT2Config):
         raise GpuguideError(
             f"{source}: {HEAD} differs from {embedding}. A GPT-2 with a head of its own cannot be read; if the head is "
             "a leftover, delete it from the file."
@@ -156,7 +156,7 @@ def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> GPT2 | Llama
         raise GpuguideError(f"A model can be read in {', '.join(map(str, FORMATS))}; {dtype} is none of them.")
     model = shapes.build_meta_model(read_config(folder), dtype)
     source, paths = weight_files(folder)
-    with opened(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
+    with open_weights(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
         check(tensors, places_in(model), names_to_ignore(model), source)
         model.to_empty(device="cpu")
         shapes.tie(model)
@@ -192,12 +192,12 @@ def check(
     given = {name for name in tensors if not name.endswith(ignored)}
     if missing := places.keys() - given:
         raise GpuguideError(
-            f"{source} has no tensor {listed(missing)}; it does not hold the model that {CONFIG} describes."
+            f"{source} has no tensor {format_names(missing)}; it does not hold the model that {CONFIG} describes."
             f"{file_kinds.other_names(tensors, places)}"
         )
     if unknown := given - places.keys():
         raise GpuguideError(
-            f"{source}: no place for {listed(unknown)}; it is another kind of model."
+            f"{source}: no place for {format_names(unknown)}; it is another kind of model."
             f"{file_kinds.other_names(tensors, places)}"
         )
     for name, place in places.items():

@@ -103,10 +103,10 @@ def check_assumed(given: Mapping[str, Any], assumed: Mapping[str, object], path:
             raise GpuguideError(f"{path}: {key} is {given[key]!r}; only {value!r} can be read.{REMEDIES.get(key, '')}")
 
 
-def listed(names: Collection[str]) -> str:
+def format_names(names: Collection[str]) -> str:
     """Return names for a message, the first few of them in order.
 
-    >>> listed({"d", "a", "c", "b"})
+    >>> format_names({"d", "a", "c", "b"})
     'a, b, c and 1 more'
     """
     few = ", ".join(sorted(names)[:FEW])
@@ -144,7 +144,7 @@ class StoredTensor:
 
 
 @contextmanager
-def opened(paths: list[Path], prefix: str) -> Iterator[dict[str, StoredTensor]]:
+def open_weights(paths: list[Path], prefix: str) -> Iterator[dict[str, StoredTensor]]:
     """Open the files that hold a checkpoint's weights, and give its tensors by name, less a prefix that some bear.
 
     Raises

@@ -90,6 +90,6 @@ def digest(sources: Sequence[CorpusFile]) -> str:
     return total.hexdigest()
 
 
-def held_out() -> str:
+def load_held_out() -> str:
     """Return the text that the published losses are measured on: small Python programs written for this project."""
     return HELD_OUT.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from gpuguide.errors import GpuguideError
 
 
 @dataclass(frozen=True)
-class Config:
+class GPT2Config:
     """The shape of a model.
 
     Parameters
@@ -68,7 +68,7 @@ class Config:
 class GPT2Attention(nn.Module):
     """Causal self-attention: each position reads from itself and those before it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
@@ -88,7 +88,7 @@ class GPT2Attention(nn.Module):
 class GPT2FeedForward(nn.Module):
     """Two layers, the inner one four times as wide, applied to every position alike."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.up = nn.Linear(config.hidden, 4 * config.hidden)
         self.down = nn.Linear(4 * config.hidden, config.hidden)
@@ -101,7 +101,7 @@ class GPT2FeedForward(nn.Module):
 class GPT2Block(nn.Module):
     """One layer: attention, then the feed-forward part, each adding to what it read."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.hidden, eps=config.norm_epsilon)
         self.attention = GPT2Attention(config)
@@ -122,7 +122,7 @@ class GPT2(nn.Module):
     the scores of the token after it.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden)

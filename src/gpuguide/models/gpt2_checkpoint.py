@@ -24,7 +24,7 @@ from gpuguide.models.checkpoint_files import (
     whole_number,
     write_json,
 )
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.tokenizer import END_OF_TEXT, Tokenizer
 
 SIZES = {
@@ -57,7 +57,7 @@ IGNORED = (".attn.bias", ".attn.masked_bias", "lm_head.weight")
 PREFIX = "transformer."
 
 
-def parse_config(given: Mapping[str, Any], path: Path) -> Config:
+def parse_config(given: Mapping[str, Any], path: Path) -> GPT2Config:
     """Return the shape that a ``config.json`` describes.
 
     Parameters
@@ -78,7 +78,7 @@ def parse_config(given: Mapping[str, Any], path: Path) -> Config:
         raise GpuguideError(f"{path}: n_inner is {given['n_inner']}; only four times n_embd can be read.")
     epsilon = number(given, "layer_norm_epsilon", path, 1e-5)
     try:
-        return Config(**sizes, norm_epsilon=epsilon)
+        return GPT2Config(**sizes, norm_epsilon=epsilon)
     except GpuguideError as error:
         raise GpuguideError(f"{path}: {error}") from error
 
@@ -120,13 +120,13 @@ def write(folder: Path, model: GPT2, tokenizer: Tokenizer) -> None:
     weights = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in to_transformers(model).items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     tokenizer.write(folder / TOKENIZER)
-    write_json(folder / CONFIG, described(model.config, tokenizer))
+    write_json(folder / CONFIG, describe_config(model.config, tokenizer))
     end = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
     tokenizer_settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_json(folder / TOKENIZER_CONFIG, {**tokenizer_settings, "model_max_length": model.config.context, **end})
 
 
-def described(config: Config, tokenizer: Tokenizer) -> dict[str, object]:
+def describe_config(config: GPT2Config, tokenizer: Tokenizer) -> dict[str, object]:
     """Return the content of ``config.json``."""
     return {
         "architectures": ["GPT2LMHeadModel"],

@@ -66,7 +66,7 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
-class Config:
+class LlamaConfig:
     """The shape of a model.
 
     Parameters
@@ -129,7 +129,7 @@ class Config:
         return self.hidden // self.heads
 
 
-def inverse_frequencies(config: Config) -> torch.Tensor:
+def inverse_frequencies(config: LlamaConfig) -> torch.Tensor:
     """Return by how many radians each pair of a head's numbers turns from one position to the next.
 
     They are computed on the processor in fp32, in the order of operations of ``transformers``: a change in the last bit
@@ -181,7 +181,7 @@ class Rotary(nn.Module):
 
     frequencies: torch.Tensor
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
         self.register_buffer("frequencies", inverse_frequencies(config), persistent=False)
@@ -233,7 +233,7 @@ class LlamaAttention(nn.Module):
     The rows of ``query_key_value`` are those of all queries, then all keys, then all values, head by head.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.heads = config.heads
         self.kv_heads = config.kv_heads
@@ -267,7 +267,7 @@ class LlamaFeedForward(nn.Module):
     The rows of ``gate_up`` are those of the gate, then those of what it lets through.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.gate_up = nn.Linear(config.hidden, 2 * config.inner, bias=False)
         self.down = nn.Linear(config.inner, config.hidden, bias=False)
@@ -281,7 +281,7 @@ class LlamaFeedForward(nn.Module):
 class LlamaBlock(nn.Module):
     """One layer: attention, then the feed-forward part, each adding to what it read."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden, config.norm_epsilon)
         self.attention = LlamaAttention(config)
@@ -301,7 +301,7 @@ class Llama(nn.Module):
     the scores of the token after it.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden)

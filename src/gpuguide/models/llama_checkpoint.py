@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint_files import check_assumed, listed, number, whole_number
-from gpuguide.models.llama import Config, Llama, RopeScaling
+from gpuguide.models.checkpoint_files import check_assumed, format_names, number, whole_number
+from gpuguide.models.llama import Llama, LlamaConfig, RopeScaling
 
 SIZES = {
     "vocab_size": "vocab_size",
@@ -55,7 +55,7 @@ IGNORED_IF_TIED = (*IGNORED, "lm_head.weight")
 """The same where the head is tied: some checkpoints hold the embedding twice"""
 
 
-def parse_config(given: Mapping[str, Any], path: Path) -> Config:
+def parse_config(given: Mapping[str, Any], path: Path) -> LlamaConfig:
     """Return the shape that a ``config.json`` describes.
 
     Parameters
@@ -77,7 +77,7 @@ def parse_config(given: Mapping[str, Any], path: Path) -> Config:
     epsilon = number(given, "rms_norm_eps", path, 1e-6)
     base, scaling = _rope(given, path, sizes["context"])
     try:
-        config = Config(
+        config = LlamaConfig(
             **sizes,
             norm_epsilon=epsilon,
             rope_base=base,
@@ -106,7 +106,7 @@ def _rope(given: Mapping[str, Any], path: Path, context: int) -> tuple[float, di
     if kind not in ROPE_TYPES:
         raise GpuguideError(f"{path}: rope_type is {kind!r}; only {' and '.join(map(repr, ROPE_TYPES))} can be read.")
     if left := settings.keys() - {"rope_type", "type", "rope_theta", ORIGINAL, *ROPE_SCALING.values()}:
-        raise GpuguideError(f"{path}: the rope setting {listed(left)} cannot be read.")
+        raise GpuguideError(f"{path}: the rope setting {format_names(left)} cannot be read.")
     base = number(settings if "rope_theta" in settings else given, "rope_theta", path, 10000.0)
     if kind == "default":
         return base, None

@@ -26,7 +26,7 @@ from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.processor import processor_name
 from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoint
 from gpuguide.models.evaluation import Evaluation, evaluate
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.pretraining_state import STATE, PretrainingState
 from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.training.batches import step_seed
@@ -44,7 +44,7 @@ REPORT_SECONDS = 30
 class Recipe:
     """Everything that decides a training, apart from the corpus."""
 
-    config: Config
+    config: GPT2Config
     steps: int
     batch: int = 64
     """Sequences per step, each as long as the model's context"""
@@ -72,13 +72,13 @@ class Recipe:
 
 RECIPES = {
     "main": Recipe(
-        Config(VOCAB_SIZE, CONTEXT, layers=8, heads=4, hidden=256, dropout=0.2),
+        GPT2Config(VOCAB_SIZE, CONTEXT, layers=8, heads=4, hidden=256, dropout=0.2),
         steps=6000,
         learning_rate=2e-3,
         weight_decay=3.0,
     ),
     "draft": Recipe(
-        Config(VOCAB_SIZE, CONTEXT, layers=2, heads=2, hidden=128),
+        GPT2Config(VOCAB_SIZE, CONTEXT, layers=2, heads=2, hidden=128),
         steps=6000,
         learning_rate=3e-3,
         weight_decay=1.0,
@@ -337,7 +337,7 @@ def _finish(
     (folder / RECORD).unlink(missing_ok=True)
     gpt2_checkpoint.write(folder, state.model, data.tokenizer)
     model, tokenizer = checkpoint.read(folder)  # the weights as they were written, in bf16
-    result = evaluate(model, tokenizer, corpus.held_out())
+    result = evaluate(model, tokenizer, corpus.load_held_out())
     record: dict[str, Any] = {
         "model": name,
         "parameters": model.parameter_count(),

@@ -11,9 +11,9 @@ import torch
 from gpuguide.errors import unknown
 from gpuguide.models import gpt2, llama
 
-SHAPES: dict[str, gpt2.Config | llama.Config] = {
-    "gpt2-small": gpt2.Config(),
-    "llama-1b-shape": llama.Config(
+SHAPES: dict[str, gpt2.GPT2Config | llama.LlamaConfig] = {
+    "gpt2-small": gpt2.GPT2Config(),
+    "llama-1b-shape": llama.LlamaConfig(
         vocab_size=128256,
         context=131072,
         layers=16,
@@ -27,7 +27,7 @@ SHAPES: dict[str, gpt2.Config | llama.Config] = {
         ),
         tied=True,
     ),
-    "llama-7b-shape": llama.Config(
+    "llama-7b-shape": llama.LlamaConfig(
         vocab_size=32000, context=4096, layers=32, heads=32, kv_heads=32, hidden=4096, inner=11008
     ),
 }
@@ -36,7 +36,7 @@ SPREAD = 0.02
 """Standard deviation of random weights, as both kinds of model are initialised"""
 
 
-def config(name: str) -> gpt2.Config | llama.Config:
+def config(name: str) -> gpt2.GPT2Config | llama.LlamaConfig:
     """Return a shape by name.
 
     Raises
@@ -50,7 +50,7 @@ def config(name: str) -> gpt2.Config | llama.Config:
 
 
 def random_model(
-    shape: str | gpt2.Config | llama.Config,
+    shape: str | gpt2.GPT2Config | llama.LlamaConfig,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     seed: int = 0,
@@ -62,7 +62,7 @@ def random_model(
 
     Parameters
     ----------
-    shape : str, gpt2.Config or llama.Config
+    shape : str, gpt2.GPT2Config or llama.LlamaConfig
         A name in :data:`SHAPES`, or a configuration of either kind.
     dtype : torch.dtype
         Format of the weights: fp32, bf16 or fp16.
@@ -94,10 +94,10 @@ def random_model(
     return model.eval()
 
 
-def build_meta_model(config: gpt2.Config | llama.Config, dtype: torch.dtype) -> gpt2.GPT2 | llama.Llama:
+def build_meta_model(config: gpt2.GPT2Config | llama.LlamaConfig, dtype: torch.dtype) -> gpt2.GPT2 | llama.Llama:
     """Return a model whose weights have shapes and a format, and no numbers: those of the ``meta`` device."""
     with torch.device("meta"):
-        model = gpt2.GPT2(config) if isinstance(config, gpt2.Config) else llama.Llama(config)
+        model = gpt2.GPT2(config) if isinstance(config, gpt2.GPT2Config) else llama.Llama(config)
     return model.to(dtype)
 
 
@@ -106,5 +106,5 @@ def tie(model: gpt2.GPT2 | llama.Llama) -> None:
 
     A model that leaves the ``meta`` device gets new memory for each weight, twice for one that stands in two places.
     """
-    if isinstance(model.config, gpt2.Config) or model.config.tied:
+    if isinstance(model.config, gpt2.GPT2Config) or model.config.tied:
         model.head.weight = model.token_embedding.weight

@@ -122,7 +122,7 @@ class Tokenizer:
             if index % 2:
                 tokens.append(self._of_byte[ord(part) - 0xDC00])
             elif part:
-                tokens += self._merges.encode(_checked(part), add_special_tokens=False).ids
+                tokens += self._merges.encode(_check(part), add_special_tokens=False).ids
         return tokens
 
     def prompt(self, text: str | bytes) -> list[int]:
@@ -183,7 +183,7 @@ class CheckpointTokenizer(Tokenizer):
         super().__init__(merges, ends)
 
     @classmethod
-    def of_file(cls, path: Path, ends: Collection[int | str], numbers: int) -> CheckpointTokenizer:
+    def from_file(cls, path: Path, ends: Collection[int | str], numbers: int) -> CheckpointTokenizer:
         """Read a ``tokenizer.json``. Parameters and errors as of :class:`CheckpointTokenizer` and :meth:`read`."""
         try:
             # Not by its path, which the library wants in UTF-8.
@@ -263,7 +263,7 @@ def _opening(merges: Merges) -> tuple[int, ...]:
     return tuple(whole[: len(whole) - len(plain)])
 
 
-def _checked(text: str) -> str:
+def _check(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:

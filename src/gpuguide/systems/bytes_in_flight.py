@@ -101,7 +101,7 @@ class Flight:
     """How many of them a thread has under way, of :data:`CHUNK` bytes each"""
 
     @classmethod
-    def of(cls, words: torch.Tensor, in_flight: int, loads: int) -> Flight:
+    def set_up(cls, words: torch.Tensor, in_flight: int, loads: int) -> Flight:
         """Set one up.
 
         Parameters

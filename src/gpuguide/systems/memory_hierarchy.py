@@ -156,7 +156,7 @@ class Reading:
     """``l1``, ``l2`` or ``shared``: where each part is looked for first"""
 
     @classmethod
-    def of(cls, working_set: int, least: int, blocks: int, memory: str, device: str) -> Reading:
+    def set_up(cls, working_set: int, least: int, blocks: int, memory: str, device: str) -> Reading:
         """Set one up.
 
         Parameters
@@ -220,7 +220,7 @@ class Chain:
     memory: str
 
     @classmethod
-    def of(cls, working_set: int, hops: int, memory: str, device: str, *, is_near: bool) -> Chain:
+    def draw(cls, working_set: int, hops: int, memory: str, device: str, *, is_near: bool) -> Chain:
         """Draw one. ``working_set`` is in bytes, and below 2 GiB."""
         order = torch.randperm(working_set // LINE, device=device)
         links = torch.zeros(working_set // ADDRESS, dtype=torch.int64, device=device)

@@ -11,7 +11,7 @@
 
 from gpuguide.transfer_learning.cost import Depth, activation_bytes, measure_saved_bytes, operations, training_bytes
 from gpuguide.transfer_learning.freezing import (
-    changed,
+    find_changed,
     layer_rates,
     snapshot,
     train_mode,
@@ -20,20 +20,20 @@ from gpuguide.transfer_learning.freezing import (
 )
 from gpuguide.transfer_learning.images import SHAPES, SIGNS, Images, shapes, signs
 from gpuguide.transfer_learning.resnet import ResNet
-from gpuguide.transfer_learning.texts import NewHead, NextToken, SoftPrompt, hidden_at, prepend_examples
+from gpuguide.transfer_learning.texts import NewHead, NextToken, SoftPrompt, prepend_examples, read_hidden_state
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "train_only",
     "train_mode",
     "trained_parameters",
     "snapshot",
-    "changed",
+    "find_changed",
     "layer_rates",
     "NextToken",
     "NewHead",
     "SoftPrompt",
     "prepend_examples",
-    "hidden_at",
+    "read_hidden_state",
     "Depth",
     "operations",
     "activation_bytes",

@@ -59,7 +59,7 @@ def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def changed(model: nn.Module, before: Mapping[str, torch.Tensor]) -> list[str]:
+def find_changed(model: nn.Module, before: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the names of all parameters and buffers that are not what they were, bit for bit.
 
     Parameters

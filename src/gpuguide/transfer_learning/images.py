@@ -52,7 +52,7 @@ def shapes(count: int, seed: int) -> Images:
     """
     generator = torch.Generator().manual_seed(seed)
     kinds = torch.randint(len(SHAPES), (count,), generator=generator)
-    covered = _covered(kinds, _SHAPES, generator)
+    covered = _cover(kinds, _SHAPES, generator)
     bright = 0.6 + 0.4 * torch.rand(count, 1, 1, generator=generator)
     noise = 0.25 * torch.randn(count, SIDE, SIDE, generator=generator)
     return Images((bright * covered + noise).unsqueeze(1), kinds)
@@ -62,7 +62,7 @@ def signs(count: int, seed: int) -> Images:
     """Draw images of the second task: faint signs on a ground that is bright and uneven. Parameters as above."""
     generator = torch.Generator().manual_seed(seed)
     kinds = torch.randint(len(SIGNS), (count,), generator=generator)
-    covered = _covered(kinds, _SIGNS, generator)
+    covered = _cover(kinds, _SIGNS, generator)
     ground = 0.4 + 0.3 * torch.rand(count, 1, 1, generator=generator)
     slope = torch.randn(count, 2, 1, 1, generator=generator) * 0.03
     across, down = torch.meshgrid(torch.arange(SIDE) - SIDE / 2, torch.arange(SIDE) - SIDE / 2, indexing="xy")
@@ -75,7 +75,7 @@ def signs(count: int, seed: int) -> Images:
 # --- what a thing covers ---------------------------------------------------------------------------------------
 
 
-def _covered(kinds: torch.Tensor, drawn: Sequence[Thing], generator: torch.Generator) -> torch.Tensor:
+def _cover(kinds: torch.Tensor, drawn: Sequence[Thing], generator: torch.Generator) -> torch.Tensor:
     """Return which pixels the thing of each image covers, ``(count, 16, 16)`` of 0 and 1, at a place of its own."""
     count = len(kinds)
     half = SMALLEST + (LARGEST - SMALLEST) * torch.rand(count, 1, 1, generator=generator)

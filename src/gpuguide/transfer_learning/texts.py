@@ -46,7 +46,7 @@ class NextToken(nn.Module):
         ValueError
             If the texts are longer than the model's context.
         """
-        return self.model.head(hidden_at(self.model, self.model.token_embedding(tokens), last))
+        return self.model.head(read_hidden_state(self.model, self.model.token_embedding(tokens), last))
 
 
 class NewHead(nn.Module):
@@ -68,7 +68,7 @@ class NewHead(nn.Module):
 
     def features(self, tokens: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Return what the head reads, ``(texts, hidden)``. Parameters and errors as of :class:`NextToken`."""
-        return hidden_at(self.model, self.model.token_embedding(tokens), last)
+        return read_hidden_state(self.model, self.model.token_embedding(tokens), last)
 
     def forward(self, tokens: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Return the scores of the kinds, ``(texts, kinds)``. Parameters and errors as of :class:`NextToken`."""
@@ -110,10 +110,10 @@ class SoftPrompt(nn.Module):
         """Return the scores of all tokens, ``(texts, vocab_size)``. Parameters and errors as of :class:`NextToken`."""
         before = self.vectors.expand(len(tokens), -1, -1)
         embedded = torch.cat([before, self.model.token_embedding(tokens)], dim=1)
-        return self.model.head(hidden_at(self.model, embedded, last + len(self.vectors)))
+        return self.model.head(read_hidden_state(self.model, embedded, last + len(self.vectors)))
 
 
-def hidden_at(model: Any, embedded: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+def read_hidden_state(model: Any, embedded: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     """Return the hidden state at one position of each text, after the final norm.
 
     Parameters

@@ -177,7 +177,7 @@ def test_a_long_call_is_not_repeated_to_warm_up(monkeypatch: pytest.MonkeyPatch)
     """The call whose result is checked is its first sample, and every later sample is a call."""
     monkeypatch.setattr(speed, "SLOW", 0.0)
     calls = []
-    work = speed.timed(lambda: calls.append(1) or [1], lambda: None, keys("sort", 2000), lambda: None)
+    work = speed.make_timed_work(lambda: calls.append(1) or [1], lambda: None, keys("sort", 2000), lambda: None)
     assert len(calls) == 1
     assert work.sample is not None
     assert work.sample() > 0
@@ -218,20 +218,20 @@ def test_a_missing_engine_is_left_out_with_the_reason(monkeypatch: pytest.Monkey
 
 def test_the_accelerators_times_are_those_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "ACCELERATED", "pandas")
-    speed.started.cache_clear()
-    work = speed.accelerated_work(CPU, keys("groupby", 2000))
+    speed.start_accelerator.cache_clear()
+    work = speed.accelerator_work(CPU, keys("groupby", 2000))
     assert work.check is not None
     assert work.sample is not None
     work.check()
     assert 0 < work.sample() < 60
-    other = speed.accelerated()
+    other = speed.accelerator_process()
     assert isinstance(other, SeparateProcess)
-    assert speed.accelerated() is other
+    assert speed.accelerator_process() is other
     other.close()
-    again = speed.accelerated()
+    again = speed.accelerator_process()
     assert again is not other
     again.close()
-    speed.started.cache_clear()
+    speed.start_accelerator.cache_clear()
 
 
 def test_a_call_that_is_not_waited_for_seems_short() -> None:
@@ -241,7 +241,7 @@ def test_a_call_that_is_not_waited_for_seems_short() -> None:
     def wait() -> None:
         events.append("wait")
 
-    seconds = mistakes.unwaited(Work([lambda: events.append("call")], lambda: None), wait).sample
+    seconds = mistakes.stop_clock_early(Work([lambda: events.append("call")], lambda: None), wait).sample
     assert seconds is not None
     assert seconds() < 1
     assert events == ["wait", "call", "wait"]
@@ -263,16 +263,16 @@ def test_a_result_where_a_plan_was_expected_is_told(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cold_start_is_that_of_a_new_process() -> None:
-    parts = mistakes.in_new_process("polars", "groupby", 2000)
+    parts = mistakes.time_new_process("polars", "groupby", 2000)
     assert set(parts) == set(mistakes.COLD_PARTS)
     assert all(seconds > 0 for seconds in parts.values())
     with pytest.raises(RuntimeError, match="no operation named 'nothing'"):
-        mistakes.in_new_process("polars", "nothing", 10)
+        mistakes.time_new_process("polars", "nothing", 10)
 
 
 def test_what_a_cold_start_takes_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"import": 3.0, "load": 0.5, "first_call": 0.25, "second_call": 0.01}
-    monkeypatch.setattr(mistakes, "in_new_process", lambda *arguments: steps)
+    monkeypatch.setattr(mistakes, "time_new_process", lambda *arguments: steps)
     work = mistakes.cold_start(CPU, {"op": "groupby", "rows": 10})
     assert work.sample is not None
     assert [work.sample(), work.sample()] == [3.75, 3.75]

@@ -43,7 +43,7 @@ def driver(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     for name, size in {"SIZE": 64, "COPIED": 1024, "PIECE": 1024, "SPIKE": 1024}.items():
         monkeypatch.setattr(gpu_metrics, name, size)
     monkeypatch.setattr(gpu_metrics, "NEIGHBOUR", "import sys; print('ready', flush=True); sys.stdin.read()")
-    monkeypatch.setattr(memory_hierarchy.Chain, "of", lambda *arguments, **named: lambda: None)
+    monkeypatch.setattr(memory_hierarchy.Chain, "draw", lambda *arguments, **named: lambda: None)
     monkeypatch.setattr(runner.case, "SLOW", 0.001)
     return nvml
 

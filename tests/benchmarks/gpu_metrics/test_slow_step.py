@@ -18,7 +18,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, runner, traces
 from gpuguide.measure.benchmark import too_large
-from gpuguide.models.gpt2 import Config, GPT2Attention
+from gpuguide.models.gpt2 import GPT2Attention, GPT2Config
 
 BATCH_SECONDS = 0.002
 STEP_SECONDS = 0.01
@@ -28,7 +28,7 @@ STEP_SECONDS = 0.01
 def small(nvml: FakeNvml, clock: Any, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Let the model be tiny, the documents few, and watching short; how long a step takes is made up."""
     slow_step.documents.cache_clear()
-    monkeypatch.setattr(slow_step, "SHAPE", Config(2048, context=16, layers=2, heads=2, hidden=32))
+    monkeypatch.setattr(slow_step, "SHAPE", GPT2Config(2048, context=16, layers=2, heads=2, hidden=32))
     monkeypatch.setattr(slow_step, "documents", lambda: ["def one(): return 1\n" * 40, "x = [2, 3, 5, 7]\n" * 40])
     for name, value in {"WARM_SECONDS": 0.02, "WATCHED_SECONDS": 0.3, "INTERVAL": 0.02}.items():
         monkeypatch.setattr(slow_step, name, value)
@@ -88,7 +88,7 @@ def test_the_record_gives_the_traces_back(small: FakeNvml, pretended_gpu: Device
 
 def test_attention_written_out_is_the_models_own() -> None:
     torch.manual_seed(0)
-    config = Config(64, context=24, layers=1, heads=4, hidden=32)
+    config = GPT2Config(64, context=24, layers=1, heads=4, hidden=32)
     layers, written_out = GPT2Attention(config), WrittenOut(config)
     written_out.load_state_dict(layers.state_dict())
     hidden = torch.randn(3, 24, 32)

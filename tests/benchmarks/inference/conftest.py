@@ -10,12 +10,12 @@ from gpuguide.benchmarks.inference import models
 from gpuguide.models import gpt2, llama, shapes
 
 TINY = {
-    "tiny-gpt2": gpt2.Config(vocab_size=512, context=96, layers=2, heads=4, hidden=256),
-    "tiny-llama": llama.Config(
+    "tiny-gpt2": gpt2.GPT2Config(vocab_size=512, context=96, layers=2, heads=4, hidden=256),
+    "tiny-llama": llama.LlamaConfig(
         vocab_size=512, context=256, layers=2, heads=4, kv_heads=2, hidden=256, inner=384, tied=True,
         rope_scaling=llama.RopeScaling(32.0, 1.0, 4.0, 64),
     ),
-    "tiny-llama-untied": llama.Config(
+    "tiny-llama-untied": llama.LlamaConfig(
         vocab_size=512, context=256, layers=2, heads=4, kv_heads=4, hidden=256, inner=384
     ),
 }  # fmt: skip

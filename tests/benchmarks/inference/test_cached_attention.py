@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpuguide.benchmarks.inference import cached_attention
-from gpuguide.benchmarks.inference.cached_attention import Problem
+from gpuguide.benchmarks.inference.cached_attention import CachedAttentionProblem
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
@@ -61,13 +61,13 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_bytes_are_those_of_keys_and_values() -> None:
-    problem = Problem.of(GROUPED, devices.cpu(), paged=True)
+    problem = CachedAttentionProblem.draw(GROUPED, devices.cpu(), paged=True)
     assert cached_attention.cache_bytes(GROUPED) == problem.keys[0].nbytes + problem.values[0].nbytes
 
 
 def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
     device = replace(devices.cpu(), l2=1_000_000)
-    problem = Problem.of(SMALL, device, paged=False)
+    problem = CachedAttentionProblem.draw(SMALL, device, paged=False)
     assert problem.sets * cached_attention.cache_bytes(SMALL) >= 2 * device.l2
     work = cached_attention.work(cached_attention.library("MATH"), device, SMALL, paged=False)
     assert len(work.calls) == problem.sets
@@ -78,7 +78,7 @@ def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
 @pytest.mark.parametrize("paged", [False, True])
 def test_the_reference_agrees_with_the_formula_in_float64(keys: Keys, paged: bool) -> None:
     torch.manual_seed(0)
-    problem = Problem.of(keys, devices.cpu(), paged=paged)
+    problem = CachedAttentionProblem.draw(keys, devices.cpu(), paged=paged)
     kept = problem.keys[0], problem.values[0]
     if paged:
         kept = tuple(pages.view(3, 3, -1, 64, 16).transpose(1, 2).flatten(2, 3) for pages in kept)
@@ -95,7 +95,7 @@ def test_pytorchs_attention_passes(keys: Keys) -> None:
 
 
 def test_what_is_wrong_is_found() -> None:
-    problem = Problem.of(SMALL, devices.cpu(), paged=False)
+    problem = CachedAttentionProblem.draw(SMALL, devices.cpu(), paged=False)
     right = torch.stack([problem.exact(row) for row in range(3)])
     cached_attention.check(right.bfloat16(), problem)
     for wrong in (right * 1.02, right.roll(1, 0), right.roll(1, 1)):
@@ -114,8 +114,8 @@ def compare_our_kernel(kv_heads: int) -> None:
     """Compare with the reference, in fp32, which is what the interpreter multiplies in."""
     torch.manual_seed(0)
     keys = {**SMALL, "kv_heads": kv_heads}
-    drawn = Problem.of(keys, devices.cpu(), paged=True)
-    problem = Problem(drawn.queries.float(), drawn.keys.float(), drawn.values.float(), True)
+    drawn = CachedAttentionProblem.draw(keys, devices.cpu(), paged=True)
+    problem = CachedAttentionProblem(drawn.queries.float(), drawn.keys.float(), drawn.values.float(), True)
     attend = cached_attention.ours(problem, keys)
     for _ in range(2):
         cached_attention.check(attend(0), problem)

@@ -101,7 +101,8 @@ def test_the_bytes_of_a_step_are_those_of_the_weights_and_of_the_cache_on_averag
     shape = presets.shape("llama-2-7b")
     keys: Keys = {"model": "llama-7b-shape", "batch": 8, "weights": "int8", "prompt": 64, "new_tokens": 256}
     steps = [
-        cost.bytes_moved(cost.decode_step(shape, 8, context, cost.stored("int8"))) for context in range(64, 64 + 255)
+        cost.bytes_moved(cost.decode_step(shape, 8, context, cost.make_storage("int8")))
+        for context in range(64, 64 + 255)
     ]
     assert texts.step_bytes(keys) == pytest.approx(sum(steps) / 255)
     assert texts.rates(keys)["throughput"].per_call == 8 * 256

@@ -69,7 +69,7 @@ def test_prompts_are_the_same_for_everyone_and_within_the_vocabulary() -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_a_model_of_transformers_has_the_same_logits_and_mostly_the_same_memory(name: str) -> None:
     ours = shapes.random_model(name)
-    theirs = with_transformers.converted(ours, CPU)
+    theirs = with_transformers.convert_model(ours, CPU)
     tokens = torch.randint(512, (2, 12))
     with torch.inference_mode():
         torch.testing.assert_close(theirs(tokens).logits, ours(tokens), rtol=1e-5, atol=1e-5)
@@ -86,7 +86,7 @@ def test_a_model_of_transformers_has_the_same_logits_and_mostly_the_same_memory(
 def test_generate_writes_as_many_tokens_as_it_is_asked_for_and_none_ends_a_text(name: str, static: bool) -> None:
     ours = shapes.random_model(name)
     prompts = models.prompts_for({"model": name}, 3, 16)
-    texts = with_transformers.generator(with_transformers.converted(ours, CPU), prompts, 24, CPU, static=static)()
+    texts = with_transformers.generator(with_transformers.convert_model(ours, CPU), prompts, 24, CPU, static=static)()
     assert texts.shape == (3, 40)
     assert texts[:, :16].tolist() == prompts
     with torch.inference_mode():

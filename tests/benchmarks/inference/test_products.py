@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from gpuguide.benchmarks.inference import exact, products
-from gpuguide.benchmarks.inference.products import Problem
+from gpuguide.benchmarks.inference.products import MatmulProblem
 from gpuguide.hardware import device as devices
 from gpuguide.inference.decoder import Linear
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Keys, too_large
 from gpuguide.models import shapes
-from gpuguide.models.llama import Config
+from gpuguide.models.llama import LlamaConfig
 from gpuguide.quantization import Int4, Int8
 
 LINEAR = declarations.get("decode-linear")
@@ -26,7 +26,7 @@ def test_cases_are_the_matrices_of_the_7b_shape() -> None:
     cases = LINEAR.cases(devices.fake("h100-sxm"))
     assert all(list(keys) == ["outputs", "inputs", "weights", "batch"] for keys in cases)
     config = shapes.config("llama-7b-shape")
-    assert isinstance(config, Config)
+    assert isinstance(config, LlamaConfig)
     matrices = {
         ((config.heads + 2 * config.kv_heads) * config.head_dim, config.hidden),
         (config.hidden, config.hidden),
@@ -57,12 +57,12 @@ def test_bytes_are_those_of_the_weights_with_their_scales(weights: str, bits: fl
 
 def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
     device = replace(devices.cpu(), l2=100_000)
-    problem = Problem.of(SMALL, device)
+    problem = MatmulProblem.draw(SMALL, device)
     assert len(problem.matrices) * products.matrix_bytes(SMALL) >= 2 * device.l2
     kept = [linear.weight for linear in problem.matrices]
     assert all(isinstance(weight, Int8) for weight in kept)
     assert len({weight.weight.data_ptr() for weight in kept if isinstance(weight, Int8)}) == len(kept)
-    assert isinstance(Problem.of({**SMALL, "weights": "int4"}, device).matrices[0].weight, Int4)
+    assert isinstance(MatmulProblem.draw({**SMALL, "weights": "int4"}, device).matrices[0].weight, Int4)
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -85,10 +85,10 @@ def compare_our_kernels(outputs: int, inputs: int, weights: str, batch: int) -> 
     """Compare with the reference, in fp32, which is what the interpreter multiplies in."""
     torch.manual_seed(0)
     keys: Keys = {"outputs": outputs, "inputs": inputs, "weights": weights, "batch": batch}
-    drawn = Problem.of(keys, devices.cpu())
+    drawn = MatmulProblem.draw(keys, devices.cpu())
     kept = drawn.matrices[0].weight
     linear = Linear(kept.float() if isinstance(kept, torch.Tensor) else kept)
-    problem = Problem(drawn.tokens.float(), [linear])
+    problem = MatmulProblem(drawn.tokens.float(), [linear])
     multiply = products.ours(problem.tokens, linear)
     assert exact.relative_error(multiply().sum(0), problem.exact()) < 1e-5
     again = multiply().sum(0) / (2 if batch == 1 else 1)  # for one token, it has been added to the first result

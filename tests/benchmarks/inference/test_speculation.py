@@ -59,7 +59,7 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
 def test_prompts_are_different_pieces_of_the_held_out_text_or_random() -> None:
     tokenizer = models.load("main").tokenizer
     prompts = speculation.prompts_of(SMALL)
-    text = models.corpus.held_out()
+    text = models.corpus.load_held_out()
     assert len({tuple(prompt) for prompt in prompts}) == speculation.TEXTS
     assert [len(prompt) for prompt in prompts] == [48] * speculation.TEXTS
     assert all(tokenizer.decode(prompt).strip("\ufffd") in text for prompt in prompts)

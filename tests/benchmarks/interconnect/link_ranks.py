@@ -13,7 +13,7 @@ SHAPE = (6, 32, 48)
 
 
 def not_added_up(member: Member, size: int) -> Task:
-    return all_reduce.in_place(member, size, lambda values: values)
+    return all_reduce.reduce_in_place(member, size, lambda values: values)
 
 
 def dies(member: Member, size: int) -> Task:
@@ -24,8 +24,8 @@ def dies(member: Member, size: int) -> Task:
 
 def part_alone(member: Member, *shape: int) -> Task:
     """Leave out the sum over the ranks."""
-    layer = tensor_parallel.shared_layer(member, *shape)
-    return tensor_parallel.of_layer(layer, lambda: layer.part.compute(layer.values), layer.check)
+    layer = tensor_parallel.get_shared_layer(member, *shape)
+    return tensor_parallel.make_layer_task(layer, lambda: layer.part.compute(layer.values), layer.check)
 
 
 def counted(member: Member, size: int) -> Task:

@@ -17,7 +17,7 @@ from gpuguide.models import llama
 
 CPU, H200 = devices.cpu(), devices.fake("h200")
 OFFLOAD = declarations.get("offload")
-TINY = llama.Config(vocab_size=8, context=512, layers=5, heads=4, kv_heads=2, hidden=32, inner=48)
+TINY = llama.LlamaConfig(vocab_size=8, context=512, layers=5, heads=4, kv_heads=2, hidden=32, inner=48)
 KEYS = {"tokens": 16}
 
 
@@ -25,7 +25,7 @@ KEYS = {"tokens": 16}
 def ended() -> Iterator[None]:
     yield
     OFFLOAD.end()
-    assert offload.offloaded.cache_info().currsize == 0
+    assert offload.offload_layers.cache_info().currsize == 0
 
 
 def work(name: str) -> Work:
@@ -45,7 +45,7 @@ def test_every_contender_is_right_and_can_be_timed(name: str) -> None:
 @pytest.mark.parametrize("name", ["overlapped", "one-after-the-other", "copy-only"])
 def test_a_layer_that_does_not_arrive_whole_is_told(name: str) -> None:
     found = work(name)
-    offload.offloaded(TINY, "cpu").host[-1][-1024:] = 0
+    offload.offload_layers(TINY, "cpu").host[-1][-1024:] = 0
     assert found.check
     said = "layer 4 did not arrive whole" if name == "copy-only" else "of 512 numbers are not those"
     with pytest.raises(AssertionError, match=said):
@@ -53,11 +53,11 @@ def test_a_layer_that_does_not_arrive_whole_is_told(name: str) -> None:
 
 
 def test_what_differs_or_is_not_finite_is_told() -> None:
-    inputs = offload.Inputs.of(TINY, 16, "cpu")
-    right = offload.expected(TINY, inputs, "cpu")
+    inputs = offload.Inputs.draw(TINY, 16, "cpu")
+    right = offload.compute_expected(TINY, inputs, "cpu")
     offload.check(right.clone(), right)
     with pytest.raises(AssertionError, match="are not those"):
-        offload.check(offload.expected(replace(TINY, layers=4), inputs, "cpu"), right)
+        offload.check(offload.compute_expected(replace(TINY, layers=4), inputs, "cpu"), right)
     with pytest.raises(AssertionError, match="not finite"):
         offload.check(right, torch.full_like(right, torch.nan))
 
@@ -71,8 +71,8 @@ def test_the_same_index_gives_the_same_weights_and_another_one_others() -> None:
 
 def test_contenders_share_the_layers_of_the_host() -> None:
     first, second = work("overlapped"), work("one-after-the-other")
-    model = offload.offloaded(TINY, "cpu")
-    assert offload.offloaded.cache_info().currsize == 1
+    model = offload.offload_layers(TINY, "cpu")
+    assert offload.offload_layers.cache_info().currsize == 1
     first.calls[0]()
     assert model.overlap
     second.calls[0]()

@@ -16,7 +16,7 @@ from gpuguide.measure.benchmark import Keys, too_large
 LORA_INFERENCE = declarations.get("lora-inference")
 SMALL: Keys = {"model": "tiny-llama", "targets": "all", "rank": 4, "batch": 2, "seq_len": 12}
 STATES = {
-    "merged": (inference.merged, True),
+    "merged": (inference.build_merged_model, True),
     "unmerged": (inference.with_adapters, True),
     "base": (problem.model, False),
 }

@@ -141,7 +141,7 @@ def test_all_train_the_same_adapters() -> None:
             assert counts[0] == counts[1]
             values = problem.values(keys, "cpu")
             for trained in (ours, theirs):
-                back = trained.named(trained.arrange(values))
+                back = trained.name_gradients(trained.arrange(values))
                 assert back.keys() == values.keys()
                 assert all(torch.equal(back[name][half], values[name][half]) for name in values for half in (0, 1))
 
@@ -156,7 +156,7 @@ def test_a_wrong_step_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> N
         if fault == "frozen":
             return replace(trained, settings=replace(trained.settings, learning_rate=1e-30))
         if fault == "one matrix":
-            return replace(trained, named=lambda gradients: without_one(trained.named(gradients)))
+            return replace(trained, name_gradients=lambda gradients: without_one(trained.name_gradients(gradients)))
         return trained
 
     work = step.work(wrong, devices.cpu(), SMALL)
@@ -173,11 +173,11 @@ def without_one(gradients: contenders.Gradients) -> contenders.Gradients:
 
 def test_the_reference_is_what_autograd_finds_of_adapters_in_float64() -> None:
     """Written out for one matrix, and differentiated by autograd itself."""
-    expected = reference.of_adapters(SMALL, "cpu")
+    expected = reference.compute_adapter_gradients(SMALL, "cpu")
     model = problem.model(SMALL, "cpu", torch.float64)
     values = problem.values(SMALL, "cpu")
-    name, (layer, _) = next(iter(problem.adapted(SMALL).items()))
-    for other, (path, _) in problem.adapted(SMALL).items():
+    name, (layer, _) = next(iter(problem.find_adapted_matrices(SMALL).items()))
+    for other, (path, _) in problem.find_adapted_matrices(SMALL).items():
         if other != name:
             down, up = (each.double() for each in values[other])
             model.get_submodule(path).weight.data += problem.scale(SMALL) * up @ down

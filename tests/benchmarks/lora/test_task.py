@@ -30,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = {
         "training": return_types.encode(return_types.training(12), tokenizer),
         "validation": return_types.encode(return_types.validation()[:5], tokenizer),
-        "held-out": return_types.encode(return_types.held_out()[:6], tokenizer),
+        "held-out": return_types.encode(return_types.load_held_out()[:6], tokenizer),
     }
 
     def draft(*, device: str = "cpu") -> GPT2:
@@ -57,9 +57,9 @@ def test_cases_change_one_thing_at_a_time() -> None:
     assert len({tuple(keys.items()) for keys in cases}) == len(cases)
     for keys in cases:
         assert list(keys) == list(task.USUAL)
-        changed = task.varied(keys) - {"seed"}
+        changed = task.find_differences(keys) - {"seed"}
         ranked = {"rank", "alpha"} <= changed <= {"rank", "alpha", "learning_rate"}
-        assert len(changed) <= 1 or ranked or task.of_the_notes(keys)
+        assert len(changed) <= 1 or ranked or task.is_case_of_few_samples(keys)
 
 
 def test_every_way_has_its_rates_with_three_seeds_and_every_rank_too() -> None:
@@ -185,7 +185,7 @@ def test_cut_updates_are_scored_on_the_base_they_belong_to() -> None:
             weight = block.feed_forward.up.weight  # type: ignore[union-attr]
             thin = [torch.randn(size, 2, generator=generator) for size in weight.shape]
             weight += 0.02 * thin[0] @ thin[1].t()
-    found = task.of_updates(model, data)
+    found = task.score_updates(model, data)
     assert set(found["rank_for_nine_tenths"].samples) <= {1.0, 2.0}
     assert found["accuracy_cut_to_2"].samples == found["accuracy_matrices"].samples
     trained = comparison.score(model, data).loss

@@ -19,7 +19,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import skipped, too_large
-from gpuguide.models.gpt2 import Config
+from gpuguide.models.gpt2 import GPT2Config
 from gpuguide.precision.fp8 import Fp8Linear
 
 TRAINING = declarations.get("train-step-precision")
@@ -39,7 +39,7 @@ def keys_of(precision: str, batch: int = 2, seq_len: int = 32) -> dict[str, int 
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A model, a text and a training that a processor is done with at once."""
     drawn = torch.randint(300, (4000,), generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(training, "SHAPE", Config(vocab_size=304, context=64, layers=2, heads=2, hidden=64))
+    monkeypatch.setattr(training, "SHAPE", GPT2Config(vocab_size=304, context=64, layers=2, heads=2, hidden=64))
     monkeypatch.setattr(training, "tokens", lambda: (drawn, drawn[:500]))
     for name, value in {"STEPS": 12, "WARM_UP": 3, "WINDOWS": 4, "WARMUP_STEPS": 4}.items():
         monkeypatch.setattr(training, name, value)

@@ -9,7 +9,7 @@ import torch
 
 from gpuguide.benchmarks.transfer_learning import rates, scores, step, task
 from gpuguide.benchmarks.transfer_learning.methods import METHODS
-from gpuguide.benchmarks.transfer_learning.task import error, examples_for, in_context, shortest_of_each
+from gpuguide.benchmarks.transfer_learning.task import ask_in_context, error, examples_for, shortest_of_each
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import KINDS, Encoded
 from gpuguide.hardware import device as devices
@@ -39,7 +39,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = task.part
 
     def part(which: str, name: str, device: str) -> Encoded:
-        return whole(which, name, device).chosen(torch.arange(40))
+        return whole(which, name, device).select(torch.arange(40))
 
     for module in (task, scores, rates):
         monkeypatch.setattr(module, "part", part)
@@ -135,7 +135,7 @@ def test_the_answer_that_is_given_most_is_counted(few: None, monkeypatch: pytest
     count = len(asked.questions(0))
     given = torch.full((count,), 4)
     given[0] = 1
-    monkeypatch.setattr(scores, "answered", lambda module, texts: given)
+    monkeypatch.setattr(scores, "predict_answers", lambda module, texts: given)
     assert asked.further()["commonest_answer"].summary.median == pytest.approx(1 - 1 / count)
 
 
@@ -156,40 +156,40 @@ def test_a_step_of_each_way() -> None:
 
 
 def test_the_error_is_the_share_of_wrong_answers() -> None:
-    texts = task.part("validation", "draft", "cpu").chosen(torch.arange(30))
-    module = NextToken(task.pretrained("draft", "cpu"))
+    texts = task.part("validation", "draft", "cpu").select(torch.arange(30))
+    module = NextToken(task.load_model("draft", "cpu"))
     with torch.no_grad():
         logits = module(texts.tokens, texts.last)
     assert error(module, texts) == pytest.approx(1 - return_types.score(logits, texts).accuracy)
 
 
 def test_a_new_head_is_asked_for_kinds_and_others_for_tokens() -> None:
-    texts = task.part("validation", "draft", "cpu").chosen(torch.arange(6))
-    model = task.pretrained("draft", "cpu")
+    texts = task.part("validation", "draft", "cpu").select(torch.arange(6))
+    model = task.load_model("draft", "cpu")
     assert torch.equal(examples_for(NewHead(model, len(KINDS)), texts).wanted, texts.kinds)
     assert torch.equal(examples_for(NextToken(model), texts).wanted, texts.answers[texts.kinds])
     assert 0 <= error(NewHead(model, len(KINDS)), texts) <= 1
 
 
 def test_draws_are_other_functions_and_the_same_every_time() -> None:
-    one, same, other = (task.drawn(50, "draft", "cpu", draw) for draw in (0, 0, 1))
+    one, same, other = (task.draw_functions(50, "draft", "cpu", draw) for draw in (0, 0, 1))
     assert torch.equal(one.tokens, same.tokens)
     assert not torch.equal(one.tokens, other.tokens)
-    everything = task.drawn(1223, "draft", "cpu", 4)
+    everything = task.draw_functions(1223, "draft", "cpu", 4)
     assert sorted(everything.last.tolist()) == sorted(task.part("training", "draft", "cpu").last.tolist())
 
 
 def test_examples_before_a_question_are_read_as_they_would_be_written() -> None:
-    texts = task.part("validation", "draft", "cpu").chosen(torch.arange(3))
-    solved = shortest_of_each(task.drawn(64, "draft", "cpu", 0), room=200, seed=0)
-    asked = in_context(solved, texts)
+    texts = task.part("validation", "draft", "cpu").select(torch.arange(3))
+    solved = shortest_of_each(task.draw_functions(64, "draft", "cpu", 0), room=200, seed=0)
+    asked = ask_in_context(solved, texts)
     for row in range(3):
         question = texts.tokens[row, : int(texts.last[row]) + 1].tolist()
         assert asked.tokens[row, : int(asked.last[row]) + 1].tolist() == prepend_examples(solved, question)
 
 
 def test_examples_are_the_shortest_of_their_kind_and_fit() -> None:
-    texts = task.drawn(200, "draft", "cpu", 0)
+    texts = task.draw_functions(200, "draft", "cpu", 0)
     solved = shortest_of_each(texts, room=10_000, seed=0)
     assert {answer for _, answer in solved} == {int(texts.answers[kind]) for kind in texts.kinds.unique()}
     for tokens, answer in solved:
@@ -199,7 +199,7 @@ def test_examples_are_the_shortest_of_their_kind_and_fit() -> None:
     assert 0 < len(few) < len(solved)
     assert sum(len(tokens) + 1 for tokens, _ in few) <= 100
     assert shortest_of_each(texts, room=10_000, seed=1) != solved
-    only = texts.chosen((texts.kinds == texts.kinds[0]).nonzero()[:, 0])
+    only = texts.select((texts.kinds == texts.kinds[0]).nonzero()[:, 0])
     assert len(shortest_of_each(only, room=10_000, seed=0)) == 1
 
 

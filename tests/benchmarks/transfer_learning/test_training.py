@@ -20,11 +20,11 @@ from gpuguide.benchmarks.transfer_learning.training import (
     use_tf32,
 )
 from gpuguide.finetuning.return_types import KINDS
-from gpuguide.models.gpt2 import GPT2, Config
-from gpuguide.transfer_learning import NewHead, changed, layer_rates, snapshot, trained_parameters
+from gpuguide.models.gpt2 import GPT2, GPT2Config
+from gpuguide.transfer_learning import NewHead, find_changed, layer_rates, snapshot, trained_parameters
 
 LAYERS, HIDDEN, VOCAB = 4, 32, 50
-CONFIG = Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
+CONFIG = GPT2Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
 STEPS = 4
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -83,7 +83,7 @@ def test_only_what_is_trained_changes(method: TransferMethod, model: GPT2) -> No
     if method.on_features:
         wanted = {"fc.weight", "fc.bias"}
     tied = {name.replace("token_embedding", "head") for name in wanted if "token_embedding" in name}
-    assert set(changed(training.module, before)) == wanted | tied
+    assert set(find_changed(training.module, before)) == wanted | tied
 
 
 @each_method
@@ -92,10 +92,10 @@ def test_a_training_that_begins_anew_remembers_nothing(method: TransferMethod, m
     first = snapshot(training.module)
     training.begin(examples(seed=9), STEPS, 3)
     training.finish()
-    assert changed(training.module, first)
+    assert find_changed(training.module, first)
     training.begin(examples(seed=5), STEPS, 1)
     training.finish()
-    assert changed(training.module, first) == []
+    assert find_changed(training.module, first) == []
 
 
 def test_features_change_nothing_but_the_work(model: GPT2) -> None:
@@ -109,7 +109,7 @@ def test_the_pretrained_model_stays(model: GPT2) -> None:
     before = snapshot(model)
     for method in METHODS.values():
         trained(method, model)
-    assert changed(model, before) == []
+    assert find_changed(model, before) == []
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
@@ -177,7 +177,7 @@ def test_a_new_head_learns_faster_than_pretrained_weights(model: GPT2) -> None:
 
 
 def test_a_part_of_few_layers_is_one_at_least() -> None:
-    shallow = GPT2(Config(vocab_size=VOCAB, context=64, layers=2, heads=2, hidden=HIDDEN, dropout=0.0))
+    shallow = GPT2(GPT2Config(vocab_size=VOCAB, context=64, layers=2, heads=2, hidden=HIDDEN, dropout=0.0))
     module = METHODS["top-quarter"].prepare(shallow)
     assert {
         name.split(".")[2] for name, each in module.named_parameters() if each.requires_grad and "blocks" in name

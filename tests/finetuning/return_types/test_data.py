@@ -13,7 +13,11 @@ from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import KINDS, Function
 from gpuguide.models.tokenizer import Tokenizer
 
-PARTS = {"training": return_types.training, "validation": return_types.validation, "held-out": return_types.held_out}
+PARTS = {
+    "training": return_types.training,
+    "validation": return_types.validation,
+    "held-out": return_types.load_held_out,
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,7 @@ def test_a_function_is_read_between_an_end_of_text_and_the_question(tokenizer: T
     counted = encoded.targets != -100
     assert counted.sum(1).tolist() == [1, 1]
     assert encoded.targets[counted].tolist() == [tokenizer.encode(" int")[0], tokenizer.encode(" None")[0]]
-    assert torch.equal(encoded.chosen(torch.tensor([1])).targets, encoded.targets[1:])
+    assert torch.equal(encoded.select(torch.tensor([1])).targets, encoded.targets[1:])
 
 
 def test_answers_are_told_apart_by_their_first_token(tokenizer: Tokenizer) -> None:
@@ -82,7 +86,7 @@ def test_what_does_not_fit_is_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_a_score_counts_the_likeliest_of_the_nine_and_the_surprise_among_all(tokenizer: Tokenizer) -> None:
-    encoded = return_types.encode(return_types.held_out()[:40], tokenizer)
+    encoded = return_types.encode(return_types.load_held_out()[:40], tokenizer)
     logits = torch.randn(40, tokenizer.vocab_size, generator=torch.Generator().manual_seed(0))
     right = encoded.answers[encoded.kinds]
     logits[torch.arange(10), right[:10]] += 20

@@ -9,7 +9,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from gpuguide.lora import Settings, add_adapters, cost
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.plotting.pictures import fine_tuning as pictures
 from gpuguide.plotting.pictures.fine_tuning import COLUMNS, LAYERS
 from gpuguide.transfer_learning import NewHead, NextToken, SoftPrompt, train_only
@@ -43,7 +43,7 @@ def drawn() -> dict[str, dict[str, str]]:
 def prepared(way: str) -> torch.nn.Module:
     """Return a model with as many layers as are drawn, trained as the drawing says."""
     torch.manual_seed(0)
-    model = GPT2(Config(vocab_size=20, context=16, layers=LAYERS, heads=2, hidden=8, dropout=0.0))
+    model = GPT2(GPT2Config(vocab_size=20, context=16, layers=LAYERS, heads=2, hidden=8, dropout=0.0))
     if way == "soft prompt":
         return SoftPrompt(model, 2)
     if way == "LoRA":

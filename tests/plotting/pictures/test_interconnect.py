@@ -46,7 +46,7 @@ def test_a_piece_through_the_ring_takes_at_least_as_long_as_the_link_needs() -> 
 
 def test_an_offloaded_layer_is_one_of_the_shape() -> None:
     config = shapes.config("llama-7b-shape")
-    assert isinstance(config, llama.Config)
+    assert isinstance(config, llama.LlamaConfig)
     assert config.layers == interconnect.LAYERS
     copy, *computing = (float(row["time_s"]) for row in rows_of(interconnect.offloaded_layers_over_time()))
     record = store.published("offload")

@@ -9,14 +9,14 @@ import torch
 from figure_rows import rows_of
 
 from gpuguide import logits
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.plotting.pictures import tokens
 
 
 def test_the_weights_are_those_of_gpt2() -> None:
     rows = {row["what"]: int(row["size_B"]) for row in rows_of(tokens.from_text_to_token())}
     with torch.device("meta"):
-        model = GPT2(Config(vocab_size=50257, context=1024, layers=12, heads=12, hidden=768, dropout=0.0))
+        model = GPT2(GPT2Config(vocab_size=50257, context=1024, layers=12, heads=12, hidden=768, dropout=0.0))
     blocks = sum(each.numel() for name, each in model.named_parameters() if name.startswith("blocks."))
     assert rows["weights of the blocks"] == 2 * blocks
     assert rows["weights of the head"] == 2 * model.head.weight.numel()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuguide.dataframes import cost, data, engines, operations
-from gpuguide.dataframes.kernels import Totals
+from gpuguide.dataframes.kernels import GroupTotals
 from gpuguide.dataframes.libraries import library
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Contender, Keys, Work
@@ -53,7 +53,7 @@ def rates(keys: Keys) -> dict[str, Rate]:
 
 def count_rows(result: Any) -> int:
     """Return how many rows a result has; of our group-by, groups that have any."""
-    return int(result.count.count_nonzero()) if isinstance(result, Totals) else len(result)
+    return int(result.count.count_nonzero()) if isinstance(result, GroupTotals) else len(result)
 
 
 def not_installed(name: str, device: Device) -> str | None:

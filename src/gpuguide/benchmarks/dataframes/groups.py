@@ -17,14 +17,14 @@ from gpuguide.measure.records import Rate
 GROUPS = (1, 10, 100, 200, 1000, 10**4, 10**5, 10**6)
 """cuDF adds in shared memory where a block meets fewer than 128; our copies of a sum run out above 19 000"""
 GROUPED_ROWS = 10**8
-GROUP_MAKERS: dict[str, Callable[[int], engines.Engine]] = {
+GROUP_MAKERS: dict[str, Callable[[int], engines.DataframeEngine]] = {
     "cudf": lambda groups: engines.engine("cudf"),
     "gpuguide": DenseKeys,
 }
 
 
 @functools.lru_cache(maxsize=1)
-def grouped(groups: int, rows: int) -> Any:
+def make_groups(groups: int, rows: int) -> Any:
     """Return keys that count from 0, and values. The last ones are kept for the next contender."""
     return data.frame(rows, columns=("key", "value"), keys=groups)
 
@@ -39,11 +39,11 @@ def groups_work(name: str, device: Device, keys: Keys, rows: int = GROUPED_ROWS)
     if device.backend == "fake":
         return Work([lambda: None], rates=moved)
     cudf_frames.use_pool()
-    engine, table = GROUP_MAKERS[name](groups), grouped(groups, rows)
+    engine, table = GROUP_MAKERS[name](groups), make_groups(groups, rows)
     frame = engine.load(table)
 
     def check() -> None:
-        small = data.checked(data.frame(10**4, columns=("key", "value"), keys=groups, nulls=0.05))
+        small = data.normalize_table(data.frame(10**4, columns=("key", "value"), keys=groups, nulls=0.05))
         found = engine.unload(engine.group_by(engine.load(small), "key"))
         different = operations.difference("groupby", found, operations.reference("groupby", small))
         assert different is None, f"{groups} groups on {name}: {different}"

@@ -38,7 +38,7 @@ COLD_PARTS = ("import", "load", "first_call", "second_call")
 class Plans(LazyPolars):
     """Polars' plans, of which none is ever run."""
 
-    def collected(self, result: Any) -> Any:
+    def collect(self, result: Any) -> Any:
         """Return the plan as it is."""
         return result
 
@@ -51,10 +51,10 @@ def right(device: Device, keys: Keys) -> Work:
 def no_synchronize(device: Device, keys: Keys) -> Work:
     """All as it should be, but the clock is stopped when the call returns."""
     work = right(device, keys)
-    return work if device.backend == "fake" else unwaited(work, MAKE["cudf"]().wait)
+    return work if device.backend == "fake" else stop_clock_early(work, MAKE["cudf"]().wait)
 
 
-def unwaited(work: Work, wait: Callable[[], None]) -> Work:
+def stop_clock_early(work: Work, wait: Callable[[], None]) -> Work:
     """Return work whose clock is stopped before it is waited for."""
     (call,) = work.calls
 
@@ -89,7 +89,7 @@ def cold_start(device: Device, keys: Keys) -> Work:
     taken: dict[str, list[float]] = {name: [] for name in COLD_PARTS}
 
     def sample() -> float:
-        parts = in_new_process("cudf", str(keys["op"]), rows_of(keys))
+        parts = time_new_process("cudf", str(keys["op"]), rows_of(keys))
         for name in COLD_PARTS:
             taken[name].append(parts[name])
         return parts["import"] + parts["load"] + parts["first_call"]
@@ -100,7 +100,7 @@ def cold_start(device: Device, keys: Keys) -> Work:
     return Work([sample], sample=sample, further=further)
 
 
-def in_new_process(engine: str, operation: str, rows: int) -> dict[str, float]:
+def time_new_process(engine: str, operation: str, rows: int) -> dict[str, float]:
     """Return what a new process takes for each step to its first results."""
     program = f"from {__name__} import report_steps; report_steps({engine!r}, {operation!r}, {rows})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

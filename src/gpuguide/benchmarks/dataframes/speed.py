@@ -61,23 +61,23 @@ SLOW = 1.0
 # --- work ------------------------------------------------------------------------------------------------
 
 
-def pooled_cudf() -> engines.Engine:
+def cudf_with_pool() -> engines.DataframeEngine:
     """Return cuDF, with memory from the driver's pool."""
     cudf_frames.use_pool()
     return engines.engine("cudf")
 
 
-def ours() -> engines.Engine:
+def ours() -> engines.DataframeEngine:
     """Return cuDF with our copy and our group-by."""
     cudf_frames.use_pool()
     return DenseKeys(data.KEYS)
 
 
-MAKE: dict[str, Callable[[], engines.Engine]] = {
+MAKE: dict[str, Callable[[], engines.DataframeEngine]] = {
     "pandas": lambda: engines.engine("pandas"),
     "polars": lambda: engines.engine("polars-lazy"),
     "duckdb": lambda: engines.engine("duckdb"),
-    "cudf": pooled_cudf,
+    "cudf": cudf_with_pool,
     "gpuguide": ours,
 }
 """The engines of contenders that run in this process"""
@@ -89,7 +89,7 @@ def engine_work(name: str, device: Device, keys: Keys) -> Work:
         return Work([lambda: None], rates=rates(keys))
     engine, operation, rows = MAKE[name](), str(keys["op"]), rows_of(keys)
     call = engines.call_with_transfer(engine, operation, *tables(operation, rows), str(keys["transfer"]))
-    return timed(call, engine.wait, keys, lambda: check_engine(name, operation))
+    return make_timed_work(call, engine.wait, keys, lambda: check_engine(name, operation))
 
 
 @functools.cache
@@ -117,10 +117,10 @@ def raw_work(device: Device, keys: Keys) -> Work:
         return Work([lambda: None], rates=rates(keys))
     engine, operation = MAKE["cudf"](), str(keys["op"])
     frames = [None if table is None else engine.load(table) for table in tables(operation, rows_of(keys))]
-    return timed(raw_call(operation, *frames), engine.wait, keys, lambda: check_raw(engine, operation))
+    return make_timed_work(raw_call(operation, *frames), engine.wait, keys, lambda: check_raw(engine, operation))
 
 
-def check_raw(engine: engines.Engine, operation: str) -> None:
+def check_raw(engine: engines.DataframeEngine, operation: str) -> None:
     """Compare a call without our interface with the reference, on a small frame."""
     asked = operations.get(operation)
     table = data.frame(ROWS[0], columns=asked.columns)
@@ -131,7 +131,9 @@ def check_raw(engine: engines.Engine, operation: str) -> None:
     assert different is None, f"{operation}: {different}"
 
 
-def timed(call: Callable[[], Any], wait: Callable[[], None], keys: Keys, small_check: Callable[[], None]) -> Work:
+def make_timed_work(
+    call: Callable[[], Any], wait: Callable[[], None], keys: Keys, small_check: Callable[[], None]
+) -> Work:
     """Return a call as work that is checked at its own size too, and timed by the host's clock."""
     begun = time.perf_counter()
     result = call()
@@ -153,11 +155,11 @@ def timed(call: Callable[[], Any], wait: Callable[[], None], keys: Keys, small_c
     return Work([call], check, rates(keys), sample=sample)
 
 
-def accelerated_work(device: Device, keys: Keys) -> Work:
+def accelerator_work(device: Device, keys: Keys) -> Work:
     """Do an operation in pandas under cuDF's accelerator. The other process checks, warms up and times."""
     if device.backend == "fake":
         return Work([lambda: None], rates=rates(keys))
-    other = accelerated()
+    other = accelerator_process()
 
     def check() -> None:
         other.set_up(str(keys["op"]), rows_of(keys), str(keys["transfer"]))
@@ -165,15 +167,15 @@ def accelerated_work(device: Device, keys: Keys) -> Work:
     return Work([other.seconds], check, rates(keys), sample=other.seconds)
 
 
-def accelerated() -> SeparateProcess:
+def accelerator_process() -> SeparateProcess:
     """Return the process in which the accelerator is switched on, a new one if the last has ended."""
-    if started().process.poll() is not None:
-        started.cache_clear()
-    return started()
+    if start_accelerator().process.poll() is not None:
+        start_accelerator.cache_clear()
+    return start_accelerator()
 
 
 @functools.cache
-def started() -> SeparateProcess:
+def start_accelerator() -> SeparateProcess:
     """Start the process in which the accelerator is switched on."""
     return SeparateProcess(ACCELERATED)
 
@@ -188,14 +190,14 @@ def too_long(name: str, keys: Keys) -> str | None:
     return None
 
 
-def on_host_only(name: str, device: Device, keys: Keys) -> str | None:
+def restrict_to_host(name: str, device: Device, keys: Keys) -> str | None:
     """Say no to transfers, to large frames, and where the engine is not installed."""
     if keys["transfer"] != "none":
         return "the frame is where this engine works; its times stand at transfer=none"
     return too_long(name, keys) or not_installed({"polars": "polars-lazy"}.get(name, name), device)
 
 
-def accelerated_only_there(device: Device, keys: Keys) -> str | None:
+def restrict_to_accelerator(device: Device, keys: Keys) -> str | None:
     """Say no to transfers, since the accelerator's frames are cuDF's, and to large frames."""
     if keys["transfer"] != "none":
         return "the accelerator's frames are copied as cuDF's are; the times of that stand there"
@@ -221,7 +223,7 @@ def host_engine(name: str) -> Contender:
     """Return the contender of an engine on the host."""
     return Contender(
         lambda device, keys: engine_work(name, device, keys),
-        leaves_out=lambda device, keys: on_host_only(name, device, keys),
+        leaves_out=lambda device, keys: restrict_to_host(name, device, keys),
         libraries=(name, "pyarrow"),
     )
 
@@ -261,7 +263,7 @@ DATAFRAME = Benchmark(
         "duckdb": host_engine("duckdb"),
         "cudf": with_cudf(lambda device, keys: engine_work("cudf", device, keys)),
         "cudf-raw": Contender(raw_work, ON_GPU, raw_only_there, CUDF),
-        "cudf-pandas": Contender(accelerated_work, ON_GPU, accelerated_only_there, ("pandas", *CUDF)),
+        "cudf-pandas": Contender(accelerator_work, ON_GPU, restrict_to_accelerator, ("pandas", *CUDF)),
         "gpuguide": Contender(lambda device, keys: engine_work("gpuguide", device, keys), ON_GPU, our_part_only, CUDF),
     },
     cases=cases,
@@ -274,7 +276,7 @@ DATAFRAME = Benchmark(
 
 
 def measurements(record: Record) -> list[cost.Measurement]:
-    """Return the times of a record of ``dataframe`` for :func:`gpuguide.dataframes.cost.fitted`."""
+    """Return the times of a record of ``dataframe`` for :func:`gpuguide.dataframes.cost.fit_parameters`."""
     return [
         cost.Measurement(
             case.contender,

@@ -29,7 +29,7 @@ def from_arrow(table: Any) -> Callable[[], Any]:
     return lambda: library("cudf").DataFrame.from_arrow(table)
 
 
-def staged(table: Any) -> Callable[[], Any]:
+def stage_copy(table: Any) -> Callable[[], Any]:
     """Return our copy of an Arrow table."""
     return lambda: transfer.load(table)
 
@@ -45,7 +45,7 @@ def transfer_work(make: Callable[[Any], Callable[[], Any]], device: Device, keys
 
     def check() -> None:
         compare(make(table)(), table)
-        small = data.checked(data.frame(10**4, nulls=0.1))  # with text and missing values
+        small = data.normalize_table(data.frame(10**4, nulls=0.1))  # with text and missing values
         compare(make(small)(), small)
 
     return Work([make(table)], check, moved, timing="wall")
@@ -72,7 +72,7 @@ FRAME_TRANSFER = Benchmark(
     contenders={
         "from-pandas": copier(from_pandas, "pandas"),
         "from-arrow": copier(from_arrow),
-        "gpuguide-staged": copier(staged),
+        "gpuguide-staged": copier(stage_copy),
     },
     cases=lambda device: [{"rows": rows} for rows in ROWS] if device.is_gpu else [],
     memory=lambda keys: IN_MEMORY * rows_of(keys) * sum(cost.WIDTH[name] for name in TRANSFERRED),

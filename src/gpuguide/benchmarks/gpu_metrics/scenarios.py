@@ -119,7 +119,7 @@ def chase(device: str, progress: Progress) -> Activity:
     A word of memory is always under way, and hardly any bytes move. Nothing is read that nobody asked for: each
     address is known only when the one before has arrived.
     """
-    follow = memory_hierarchy.Chain.of(CHAIN, HOPS, "l2", device, is_near=False)
+    follow = memory_hierarchy.Chain.draw(CHAIN, HOPS, "l2", device, is_near=False)
     follow()  # compiles the kernel
     return lambda: keep_busy(follow, SECONDS["chase"], 1, progress, HOPS * SECTOR)
 

@@ -26,10 +26,10 @@ from gpuguide.measure import records, traces
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.models import corpus
-from gpuguide.models.gpt2 import GPT2, Config, GPT2Attention
+from gpuguide.models.gpt2 import GPT2, GPT2Attention, GPT2Config
 from gpuguide.models.tokenizer import Tokenizer
 
-SHAPE = Config()
+SHAPE = GPT2Config()
 """GPT-2 small"""
 TOKENIZER = models.packaged_folder("main") / "tokenizer.json"
 """That of the models that come with the library; loading one of them whole would make each change of how models are
@@ -82,7 +82,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 """What each step on the way changes; the changes before it stay"""
 
 
-def after_each(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
+def accumulate_changes(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
     """Return the loop after each change; the changes before it stay."""
     way, found = Way(), {}
     for name, change in changes.items():
@@ -91,7 +91,7 @@ def after_each(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
     return found
 
 
-WAYS = after_each(CHANGES)
+WAYS = accumulate_changes(CHANGES)
 
 
 class WrittenOut(GPT2Attention):
@@ -120,13 +120,13 @@ def batches(way: Way) -> Iterator[torch.Tensor]:
     tokenizer = Tokenizer.read(TOKENIZER)
     drawn: Iterator[torch.Tensor]
 
-    def tokenised(document: str) -> torch.Tensor:
+    def tokenise(document: str) -> torch.Tensor:
         return torch.tensor(tokenizer.encode(document)[: SHAPE.context + 1])
 
     if way.tokenised_once:
-        drawn = itertools.cycle([tokenised(document) for document in documents()])
+        drawn = itertools.cycle([tokenise(document) for document in documents()])
     else:
-        drawn = map(tokenised, itertools.cycle(documents()))
+        drawn = map(tokenise, itertools.cycle(documents()))
     while True:
         yield torch.stack([next(drawn) for _ in range(way.batch)])
 
@@ -161,7 +161,7 @@ class Training:
         self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         """Where the work of each step begins and ends in the GPU's queue"""
 
-    def moved(self, tokens: torch.Tensor) -> torch.Tensor:
+    def move_batch(self, tokens: torch.Tensor) -> torch.Tensor:
         """Copy a batch to the GPU: from pinned memory nobody waits for it, otherwise the host does.
 
         The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
@@ -188,7 +188,7 @@ class Training:
             self.loading += time.perf_counter() - asked
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             before.record()
-            self.train_on(self.moved(tokens))
+            self.train_on(self.move_batch(tokens))
             after.record()
             self.marks.append((before, after))
         torch.cuda.synchronize()
@@ -207,7 +207,7 @@ class Training:
 
 def check(training: Training) -> None:
     """Compare the first loss with that of plain fp32, and see that a step on the same batch lowers it."""
-    tokens = training.moved(next(training.batches))
+    tokens = training.move_batch(next(training.batches))
     with torch.no_grad():
         exact = [float(loss_of(training.model, sequence, mixed=False)) for sequence in tokens.split(1)]
     for _ in range(2):
@@ -230,7 +230,7 @@ def work(device: Device, keys: Keys) -> Work:
 
     def sample() -> float:
         if not times:
-            found.update(watched(training))
+            found.update(watch_training(training))
             every = training.step_seconds()
             times.extend(every[index * len(every) // SAMPLES] for index in range(SAMPLES))
         return times.pop(0)
@@ -238,7 +238,7 @@ def work(device: Device, keys: Keys) -> Work:
     return Work([], check=lambda: check(training), rates=rates, sample=sample, further=lambda: found)
 
 
-def watched(training: Training) -> Mapping[str, Metric]:
+def watch_training(training: Training) -> Mapping[str, Metric]:
     """Train for some seconds and return the readings of that time, and what the loop itself knows about it."""
     device = str(training.device)
     training.run(WARM_SECONDS)

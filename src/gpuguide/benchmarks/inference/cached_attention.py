@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from gpuguide.benchmarks.inference import exact
-from gpuguide.benchmarks.inference.models import number, shared
-from gpuguide.benchmarks.inputs import rotated
+from gpuguide.benchmarks.inference.models import number, share_object
+from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.hardware.device import Device
 from gpuguide.inference import PAGE
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -40,7 +40,7 @@ Attend = Callable[[int], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Problem:
+class CachedAttentionProblem:
     """Queries, and several sets of keys and values, so that none is still in the L2 cache when its turn comes."""
 
     queries: torch.Tensor
@@ -52,11 +52,11 @@ class Problem:
     paged: bool
 
     @classmethod
-    def of(cls, keys: Keys, device: Device, *, paged: bool) -> Problem:
+    def draw(cls, keys: Keys, device: Device, *, paged: bool) -> CachedAttentionProblem:
         """Draw one from N(0, 1). In pages, those of a sequence follow one another."""
         batch, kv_heads, context = number(keys, "batch"), number(keys, "kv_heads"), number(keys, "context")
         head_dim = number(keys, "head_dim")
-        sets = rotated(cache_bytes(keys), device)
+        sets = count_input_sets(cache_bytes(keys), device)
         pages = batch * context // PAGE
         shape = (sets, pages, kv_heads, PAGE, head_dim) if paged else (sets, batch, kv_heads, context, head_dim)
 
@@ -70,7 +70,7 @@ class Problem:
         """How many sets of keys and values there are."""
         return len(self.keys)
 
-    def of_sequence(self, kept: torch.Tensor, row: int) -> torch.Tensor:
+    def select_sequence(self, kept: torch.Tensor, row: int) -> torch.Tensor:
         """Return a sequence's keys or values in the first set: ``(kv_heads, context, head_dim)``."""
         if not self.paged:
             return kept[0, row]
@@ -79,7 +79,7 @@ class Problem:
 
     def exact(self, row: int) -> torch.Tensor:
         """Return what a sequence's queries read from the first set, in fp32: ``(heads, head_dim)``."""
-        keys, values = (self.of_sequence(kept, row).float() for kept in (self.keys, self.values))
+        keys, values = (self.select_sequence(kept, row).float() for kept in (self.keys, self.values))
         queries = self.queries[row].float().unflatten(0, (len(keys), -1))  # (kv_heads, group, head_dim)
         weights = torch.softmax(queries @ keys.mT * keys.shape[-1] ** -0.5, dim=-1)
         return (weights @ values).flatten(0, 1)
@@ -94,7 +94,7 @@ def cache_bytes(keys: Keys) -> int:
 # --- contenders ------------------------------------------------------------------------------------------
 
 
-def ours(problem: Problem, keys: Keys) -> Attend:
+def ours(problem: CachedAttentionProblem, keys: Keys) -> Attend:
     """Return our kernel, which finds a sequence's pages in a table."""
     from gpuguide.inference.fused.attention import CacheAttention
 
@@ -109,10 +109,10 @@ def ours(problem: Problem, keys: Keys) -> Attend:
     return lambda place: attention(problem.queries, problem.keys[place], problem.values[place], table, rows, last, out)
 
 
-def library(backend: str) -> Callable[[Problem, Keys], Attend]:
+def library(backend: str) -> Callable[[CachedAttentionProblem, Keys], Attend]:
     """Return a maker of PyTorch's attention with one of its backends and no other."""
 
-    def make(problem: Problem, keys: Keys) -> Attend:
+    def make(problem: CachedAttentionProblem, keys: Keys) -> Attend:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         only, grouped = getattr(SDPBackend, backend), is_grouped(keys)
@@ -128,7 +128,7 @@ def library(backend: str) -> Callable[[Problem, Keys], Attend]:
     return make
 
 
-def flashinfer(problem: Problem, keys: Keys) -> Attend:
+def flashinfer(problem: CachedAttentionProblem, keys: Keys) -> Attend:
     """Return FlashInfer's attention to pages, planned once for lengths that do not change.
 
     Source: https://docs.flashinfer.ai/api/attention.html, ``BatchDecodeWithPagedKVCacheWrapper``.
@@ -169,14 +169,14 @@ def not_grouped(device: Device, keys: Keys) -> str | None:
 # --- work ------------------------------------------------------------------------------------------------
 
 
-def work(make: Callable[[Problem, Keys], Attend], device: Device, keys: Keys, *, paged: bool) -> Work:
+def work(make: Callable[[CachedAttentionProblem, Keys], Attend], device: Device, keys: Keys, *, paged: bool) -> Work:
     """Attend to each set of keys and values in its turn."""
     moved = cache_bytes(keys)
     rates = {"bandwidth": Rate("B/s", moved)}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
     key = ("cached attention", paged, device.torch_device, *keys.values())
-    problem: Problem = shared(key, lambda: Problem.of(keys, device, paged=paged))
+    problem: CachedAttentionProblem = share_object(key, lambda: CachedAttentionProblem.draw(keys, device, paged=paged))
     attend = make(problem, keys)
 
     def call_on(place: int) -> Callable[[], torch.Tensor]:
@@ -186,7 +186,7 @@ def work(make: Callable[[Problem, Keys], Attend], device: Device, keys: Keys, *,
     return Work(calls, lambda: check(calls[0](), problem), rates, "graph", moved)
 
 
-def check(found: torch.Tensor, problem: Problem) -> None:
+def check(found: torch.Tensor, problem: CachedAttentionProblem) -> None:
     """Check what the first and the last sequence read against fp32."""
     for row in {0, len(found) - 1}:
         error = exact.relative_error(found[row], problem.exact(row))
@@ -196,7 +196,7 @@ def check(found: torch.Tensor, problem: Problem) -> None:
 
 
 def contender(
-    make: Callable[[Problem, Keys], Attend],
+    make: Callable[[CachedAttentionProblem, Keys], Attend],
     leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
     *libraries: str,
     paged: bool = False,

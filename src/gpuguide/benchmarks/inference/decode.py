@@ -123,12 +123,15 @@ def torchao(device: Device, keys: Keys) -> Work:
 
     torch.compiler.reset()
     name, weights = str(keys["model"]), str(keys["weights"])
-    model = with_transformers.quantised(with_transformers.model(name, device.torch_device), weights)
+    model = with_transformers.quantise_model(with_transformers.model(name, device.torch_device), weights)
     prompts, new_tokens = prompts_of(keys), number(keys, "new_tokens")
     generate = with_transformers.generator(model, prompts, new_tokens, device.torch_device, static=True)
     before = {**keys, "weights": "bf16"}
     return texts.work_of_generator(
-        with_transformers.tuned(generate), keys, device, check_of(before, device, ACCEPTED_OF_TORCHAO[weights])
+        with_transformers.use_recommended_settings(generate),
+        keys,
+        device,
+        check_of(before, device, ACCEPTED_OF_TORCHAO[weights]),
     )
 
 
@@ -138,15 +141,15 @@ def only_at(places: Places, why: str) -> Callable[[Device, Keys], str | None]:
     def leaves_out(device: Device, keys: Keys) -> str | None:
         if keys["batch"] in places.get((str(keys["model"]), str(keys["weights"])), ()):
             return None
-        return f"{why}, and is measured with {listed(places)} only"
+        return f"{why}, and is measured with {format_places(places)} only"
 
     return leaves_out
 
 
-def listed(places: Places) -> str:
+def format_places(places: Places) -> str:
     """Return places as a sentence lists them.
 
-    >>> listed({("gpt2-small", "bf16"): (1, 32), ("llama-1b-shape", "int4"): (1,)})
+    >>> format_places({("gpt2-small", "bf16"): (1, 32), ("llama-1b-shape", "int4"): (1,)})
     'gpt2-small in bf16 at batches of 1 and 32, and llama-1b-shape in int4 at a batch of 1'
     """
     each = [

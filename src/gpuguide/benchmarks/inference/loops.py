@@ -132,7 +132,7 @@ class _Kept(torch.Tensor):
     scales: torch.Tensor
 
     @classmethod
-    def of(cls, packed: torch.Tensor, scales: torch.Tensor) -> Self:
+    def pack(cls, packed: torch.Tensor, scales: torch.Tensor) -> Self:
         """Return a matrix with its scales."""
         kept = torch.empty(0).as_subclass(cls)
         kept.packed, kept.scales = packed, scales
@@ -174,21 +174,21 @@ class TorchInt4(_Kept):
 def as_torch_keeps(weight: Int8 | Int4) -> TorchInt8 | TorchInt4:
     """Return the very numbers of a quantised matrix as PyTorch's kernels take them, in bf16 with whole groups only."""
     if isinstance(weight, Int8):
-        return TorchInt8.of(weight.weight, weight.scales[:, 0].bfloat16())
+        return TorchInt8.pack(weight.weight, weight.scales[:, 0].bfloat16())
     values = unpack(weight.weight)
     pairs = values[:, ::2] << 4 | values[:, 1::2]
     scales = weight.scales.t().bfloat16()
     zeros = torch.zeros_like(scales)  # what 8 stands for; theirs is (q - 8) * scale + zero
     tiles = torch._convert_weight_to_int4pack(pairs.contiguous(), INNER_K_TILES)
-    return TorchInt4.of(tiles, torch.stack([scales, zeros], dim=-1).contiguous())
+    return TorchInt4.pack(tiles, torch.stack([scales, zeros], dim=-1).contiguous())
 
 
 def with_torch_kernels(decoder: Decoder) -> Decoder:
     """Return a decoder whose quantised matrices are multiplied by PyTorch's kernels."""
-    return dataclasses.replace(decoder, layers=[_converted(layer) for layer in decoder.layers])
+    return dataclasses.replace(decoder, layers=[_convert(layer) for layer in decoder.layers])
 
 
-def _converted(layer: Layer) -> Layer:
+def _convert(layer: Layer) -> Layer:
     def linear(given: Linear) -> Linear:
         weight = given.weight
         return given if isinstance(weight, torch.Tensor) else Linear(as_torch_keeps(weight), given.bias)

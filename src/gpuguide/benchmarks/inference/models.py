@@ -32,26 +32,28 @@ def shape_of(keys: Keys) -> Shape:
 
 
 @cache
-def _shape(config: gpt2.Config | llama.Config) -> Shape:
+def _shape(config: gpt2.GPT2Config | llama.LlamaConfig) -> Shape:
     return prepare(shapes.build_meta_model(config, torch.bfloat16)).shape
 
 
 def storage_of(keys: Keys) -> cost.Storage:
     """Return how a case's weights are stored, for the cost model."""
-    return cost.stored(str(keys.get("weights", "bf16")))
+    return cost.make_storage(str(keys.get("weights", "bf16")))
 
 
 def model(name: str, device: str) -> gpt2.GPT2 | llama.Llama:
     """Return a model with random weights in bf16. Contenders of one case get the same one."""
-    return shared(("model", name, device), lambda: shapes.random_model(name, torch.bfloat16, device))
+    return share_object(("model", name, device), lambda: shapes.random_model(name, torch.bfloat16, device))
 
 
 def decoder(name: str, weights: str, device: str) -> Decoder:
     """Return the same model laid out for writing. Contenders of one case get the same one."""
-    return shared(("decoder", name, weights, device), lambda: prepare(model(name, device), weights=KEPT_AS[weights]))
+    return share_object(
+        ("decoder", name, weights, device), lambda: prepare(model(name, device), weights=KEPT_AS[weights])
+    )
 
 
-def shared(key: Hashable, make: Callable[[], Any]) -> Any:
+def share_object(key: Hashable, make: Callable[[], Any]) -> Any:
     """Return what was made under a key, as long as somebody holds it: when a case has ended, its memory is free."""
     found = _shared.get(key)
     if found is None:

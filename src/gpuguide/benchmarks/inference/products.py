@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from gpuguide.benchmarks.inference import exact
-from gpuguide.benchmarks.inference.models import number, shared
-from gpuguide.benchmarks.inputs import rotated
+from gpuguide.benchmarks.inference.models import number, share_object
+from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.hardware.device import Device
 from gpuguide.inference import cost
 from gpuguide.inference.decoder import Linear
@@ -41,7 +41,7 @@ Multiply = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatmulProblem:
     """Tokens, and several matrices of one shape, so that none is still in the L2 cache when its turn comes."""
 
     tokens: torch.Tensor
@@ -49,7 +49,7 @@ class Problem:
     matrices: list[Linear]
 
     @classmethod
-    def of(cls, keys: Keys, device: Device) -> Problem:
+    def draw(cls, keys: Keys, device: Device) -> MatmulProblem:
         """Draw one: all numbers are normal."""
         outputs, inputs = number(keys, "outputs"), number(keys, "inputs")
         tokens = torch.randn(number(keys, "batch"), inputs, dtype=torch.bfloat16, device=device.torch_device)
@@ -58,7 +58,7 @@ class Problem:
             weight = torch.randn(outputs, inputs, dtype=torch.bfloat16, device=device.torch_device).mul_(0.02)
             return Linear(KEPT[str(keys["weights"])](weight))
 
-        return cls(tokens, [matrix() for _ in range(rotated(matrix_bytes(keys), device))])
+        return cls(tokens, [matrix() for _ in range(count_input_sets(matrix_bytes(keys), device))])
 
     def exact(self) -> torch.Tensor:
         """Return the product with the first matrix in fp32."""
@@ -68,7 +68,7 @@ class Problem:
 
 def matrix_bytes(keys: Keys) -> float:
     """Return the bytes of a matrix, scales included."""
-    return number(keys, "outputs") * number(keys, "inputs") * cost.stored(str(keys["weights"])).matrix
+    return number(keys, "outputs") * number(keys, "inputs") * cost.make_storage(str(keys["weights"])).matrix
 
 
 # --- contenders ------------------------------------------------------------------------------------------
@@ -99,7 +99,9 @@ def work(make: Callable[[torch.Tensor, Linear], Multiply], device: Device, keys:
     rates = {"bandwidth": Rate("B/s", moved)}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
-    problem: Problem = shared(("products", device.torch_device, *keys.values()), lambda: Problem.of(keys, device))
+    problem: MatmulProblem = share_object(
+        ("products", device.torch_device, *keys.values()), lambda: MatmulProblem.draw(keys, device)
+    )
     calls = [make(problem.tokens, linear) for linear in problem.matrices]
     wanted = problem.exact()
     error = exact.relative_error(calls[0]().sum(0), wanted)  # before any other call, which may add to the result

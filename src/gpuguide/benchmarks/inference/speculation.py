@@ -19,7 +19,7 @@ import torch
 from gpuguide import models
 from gpuguide.benchmarks.inference import exact
 from gpuguide.benchmarks.inference.models import number
-from gpuguide.benchmarks.inference.texts import timed
+from gpuguide.benchmarks.inference.texts import time_call
 from gpuguide.hardware.device import Device
 from gpuguide.inference import Decoder, Engine, prepare
 from gpuguide.inference.speculative import Speculator
@@ -27,7 +27,7 @@ from gpuguide.inference.speculative.drafting import PromptLookup
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
-from gpuguide.models.corpus import held_out
+from gpuguide.models.corpus import load_held_out
 from gpuguide.sampling.reference import SamplingSettings
 
 TEXTS = 4
@@ -73,7 +73,7 @@ def prompts_of(keys: Keys) -> list[list[int]]:
     if keys["source"] == "random":
         generator = torch.Generator().manual_seed(0)
         return torch.randint(tokenizer.vocab_size, (TEXTS, length), generator=generator).tolist()
-    tokens = tokenizer.encode(held_out())
+    tokens = tokenizer.encode(load_held_out())
     apart = len(tokens) // TEXTS
     return [tokens[place * apart : place * apart + length] for place in range(TEXTS)]
 
@@ -106,7 +106,7 @@ def plain(target: Decoder, device: Device, keys: Keys) -> Write:
         texts, seconds = [], 0.0
         for seed, prompt in enumerate(prompts):
             engine.start([prompt], [seed])
-            seconds += timed(steps, device)[0]
+            seconds += time_call(steps, device)[0]
             texts.append(engine.texts[0, len(prompt) : len(prompt) + count].tolist())
         return Written(seconds, texts, {})
 
@@ -131,8 +131,8 @@ def speculative(draft: Decoder | PromptLookup, target: Decoder, device: Device, 
         found: dict[str, list[float]] = {"acceptance": [], "tokens_per_cycle": []}
         for seed, prompt in enumerate(prompts):
             speculator.start([prompt], count, [seed])
-            seconds += timed(cycles, device)[0]
-            texts += speculator.written()
+            seconds += time_call(cycles, device)[0]
+            texts += speculator.read_new_tokens()
             found["acceptance"].append(speculator.acceptance())
             found["tokens_per_cycle"].append(speculator.tokens_per_cycle())
         return Written(seconds, texts, found)

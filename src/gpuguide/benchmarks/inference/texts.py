@@ -62,7 +62,7 @@ def work_of_writer(writer: Writer, prompts: Sequence[Sequence[int]], keys: Keys,
         return lambda: seconds_between(begun, ended) / steps
 
     def sample() -> float:
-        seconds, a_step = timed(write, device)
+        seconds, a_step = time_call(write, device)
         lasted.append(a_step())
         return seconds
 
@@ -80,10 +80,10 @@ def work_of_generator(generate: Callable[[], torch.Tensor], keys: Keys, device: 
     """Return the work of a function that writes whole texts, ``(batch, prompt + new_tokens)``, at one call."""
     generate()  # compiles
     texts = generate()  # and captures a graph, where it uses one
-    return Work([], lambda: check(texts), rates(keys), sample=lambda: timed(generate, device)[0])
+    return Work([], lambda: check(texts), rates(keys), sample=lambda: time_call(generate, device)[0])
 
 
-def timed(call: Callable[[], Result], device: Device) -> tuple[float, Result]:
+def time_call(call: Callable[[], Result], device: Device) -> tuple[float, Result]:
     """Return the seconds from a call to the end of the work that it starts, and what it returns."""
     synchronize(device)
     start = time.perf_counter_ns()

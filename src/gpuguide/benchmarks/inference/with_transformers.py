@@ -18,10 +18,10 @@ TOKENS_WITHOUT_MEANING: dict[str, Any] = {"bos_token_id": None, "eos_token_id": 
 
 def model(name: str, device: str, attention: str = "sdpa") -> Any:
     """Return a model of ``transformers`` with the weights of :func:`gpuguide.benchmarks.inference.models.model`."""
-    return converted(models.model(name, device), device, attention)
+    return convert_model(models.model(name, device), device, attention)
 
 
-def converted(ours: GPT2 | Llama, device: str, attention: str = "sdpa") -> Any:
+def convert_model(ours: GPT2 | Llama, device: str, attention: str = "sdpa") -> Any:
     """Return a model of ours as one of ``transformers``.
 
     Parameters
@@ -82,7 +82,7 @@ def generator(
     return generate
 
 
-def quantised(model: Any, weights: str) -> Any:
+def quantise_model(model: Any, weights: str) -> Any:
     """Quantise the linear layers of a model by torchao, in place, the head aside, and return it.
 
     Int4 weights are laid out for ``torch._weight_int4pack_mm``, torchao's own layouts needing further libraries.
@@ -96,7 +96,7 @@ def quantised(model: Any, weights: str) -> Any:
     return model
 
 
-def tuned(generate: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+def use_recommended_settings(generate: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     """Return a call that compiles with the settings that torchao recommends, and leaves those of others as they are."""
     from torch._inductor import config
 

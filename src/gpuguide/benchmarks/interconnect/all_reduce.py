@@ -104,7 +104,7 @@ def check_sums(found: torch.Tensor, world_size: int, sums: int) -> None:
 # --- work of a rank --------------------------------------------------------------------------------------
 
 
-def in_place(member: Member, size: int, reduce: Callable[[torch.Tensor], object]) -> Task:
+def reduce_in_place(member: Member, size: int, reduce: Callable[[torch.Tensor], object]) -> Task:
     """Add up over and over in one place."""
     source = message(size // ELEMENT_SIZE, member.rank, member.device)
     values, calls = source.clone(), calls_in_graph(size)
@@ -118,7 +118,7 @@ def in_place(member: Member, size: int, reduce: Callable[[torch.Tensor], object]
 
 def nccl(member: Member, size: int) -> Task:
     """Call the group's own all-reduce: NCCL's on GPUs, Gloo's on a processor."""
-    return in_place(member, size, dist.all_reduce)
+    return reduce_in_place(member, size, dist.all_reduce)
 
 
 def gpuguide(member: Member, size: int) -> Task:
@@ -126,7 +126,7 @@ def gpuguide(member: Member, size: int) -> Task:
     if "one-shot" not in member.kept:
         member.kept["one-shot"] = OneShotAllReduce(member.device)
     reduce: OneShotAllReduce = member.kept["one-shot"]
-    return in_place(member, size, lambda values: reduce(values, out=values))
+    return reduce_in_place(member, size, lambda values: reduce(values, out=values))
 
 
 def symm_mem(member: Member, size: int) -> Task:

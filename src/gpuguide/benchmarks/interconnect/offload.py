@@ -34,7 +34,7 @@ class Inputs:
     sin: torch.Tensor
 
     @classmethod
-    def of(cls, config: llama.Config, tokens: int, device: str) -> Inputs:
+    def draw(cls, config: llama.LlamaConfig, tokens: int, device: str) -> Inputs:
         """Draw the hidden states of ``tokens`` tokens in bf16."""
         length = min(tokens, SEQUENCE)
         hidden = torch.randn(tokens // length, length, config.hidden, device=device).bfloat16()
@@ -42,7 +42,7 @@ class Inputs:
         return cls(hidden, cos, sin)
 
 
-def layer(config: llama.Config, index: int, device: str) -> nn.Module:
+def layer(config: llama.LlamaConfig, index: int, device: str) -> nn.Module:
     """Return a layer with random weights in bf16, drawn on the device: the same ones for the same index."""
     with torch.device("meta"):
         made = llama.LlamaBlock(config).to(torch.bfloat16)
@@ -57,19 +57,19 @@ def layer(config: llama.Config, index: int, device: str) -> nn.Module:
     return made.eval()
 
 
-def layers(config: llama.Config, device: str) -> Iterator[nn.Module]:
+def layers(config: llama.LlamaConfig, device: str) -> Iterator[nn.Module]:
     """Yield all layers, one after the other, so that a GPU need not hold them together."""
     return (layer(config, index, device) for index in range(config.layers))
 
 
 @functools.lru_cache(maxsize=1)
-def offloaded(config: llama.Config, device: str) -> OffloadedLayers:
+def offload_layers(config: llama.LlamaConfig, device: str) -> OffloadedLayers:
     """Return the layers in the host's memory, once for all contenders and cases: to pin so much takes seconds."""
     return OffloadedLayers([each.cpu() for each in layers(config, device)], device)
 
 
 @torch.no_grad()
-def expected(config: llama.Config, inputs: Inputs, device: str) -> torch.Tensor:
+def compute_expected(config: llama.LlamaConfig, inputs: Inputs, device: str) -> torch.Tensor:
     """Return what layers give that never left the device, each drawn anew when its turn comes."""
     hidden = inputs.hidden
     for each in layers(config, device):
@@ -95,13 +95,15 @@ def check(found: torch.Tensor, right: torch.Tensor) -> None:
 
 # --- work ------------------------------------------------------------------------------------------------
 
-Forward = Callable[[llama.Config, Inputs, str], Callable[[], torch.Tensor]]
+Forward = Callable[[llama.LlamaConfig, Inputs, str], Callable[[], torch.Tensor]]
 """Takes the shape, the inputs and a device, and returns a forward pass"""
 
 
-def over_the_link(overlap: bool, config: llama.Config, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
+def prepare_offloaded_forward(
+    overlap: bool, config: llama.LlamaConfig, inputs: Inputs, device: str
+) -> Callable[[], torch.Tensor]:
     """Return the forward pass whose layers come over the link, while others compute or not."""
-    model = offloaded(config, device)
+    model = offload_layers(config, device)
 
     def forward() -> torch.Tensor:
         model.overlap = overlap
@@ -110,7 +112,7 @@ def over_the_link(overlap: bool, config: llama.Config, inputs: Inputs, device: s
     return forward
 
 
-def on_the_device(config: llama.Config, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
+def prepare_resident_forward(config: llama.LlamaConfig, inputs: Inputs, device: str) -> Callable[[], torch.Tensor]:
     """Return the forward pass of layers that are all in the device's memory."""
     resident = list(layers(config, device))
 
@@ -123,25 +125,25 @@ def on_the_device(config: llama.Config, inputs: Inputs, device: str) -> Callable
     return forward
 
 
-def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Config | None = None) -> Work:
+def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.LlamaConfig | None = None) -> Work:
     """Run the layers once, from hidden states to hidden states; embedding and head stay out."""
     config, tokens = shape or config_of(), int(keys["tokens"])
     rates = {"throughput": Rate("token/s", tokens)}
     if device.backend == "fake":
         return Work([lambda: None], rates=rates, timing="wall")
-    inputs = Inputs.of(config, tokens, device.torch_device)
+    inputs = Inputs.draw(config, tokens, device.torch_device)
     forward = torch.no_grad()(prepare(config, inputs, device.torch_device))
     return Work(
-        [forward], lambda: check(forward(), expected(config, inputs, device.torch_device)), rates, timing="wall"
+        [forward], lambda: check(forward(), compute_expected(config, inputs, device.torch_device)), rates, timing="wall"
     )
 
 
-def copy_work(device: Device, keys: Keys, shape: llama.Config | None = None) -> Work:
+def copy_work(device: Device, keys: Keys, shape: llama.LlamaConfig | None = None) -> Work:
     """Bring every layer and compute nothing: the bound of a pass that the link decides."""
     config = shape or config_of()
     if device.backend == "fake":
         return Work([lambda: None], rates={"bandwidth": Rate("B/s", layer_bytes(config))}, timing="wall")
-    model = offloaded(config, device.torch_device)
+    model = offload_layers(config, device.torch_device)
     return Work(
         [model.copy_only],
         lambda: check_copies(model, config, device.torch_device),
@@ -150,7 +152,7 @@ def copy_work(device: Device, keys: Keys, shape: llama.Config | None = None) -> 
     )
 
 
-def check_copies(model: OffloadedLayers, config: llama.Config, device: str) -> None:
+def check_copies(model: OffloadedLayers, config: llama.LlamaConfig, device: str) -> None:
     """Check that after copying alone the last two layers, whose buffers nobody overwrites, are those drawn.
 
     Raises
@@ -168,14 +170,14 @@ def check_copies(model: OffloadedLayers, config: llama.Config, device: str) -> N
             assert torch.equal(found, right), f"layer {index} did not arrive whole"
 
 
-def config_of() -> llama.Config:
+def config_of() -> llama.LlamaConfig:
     """Return the shape that is measured."""
     found = shapes.config(SHAPE)
-    assert isinstance(found, llama.Config)
+    assert isinstance(found, llama.LlamaConfig)
     return found
 
 
-def layer_bytes(config: llama.Config) -> int:
+def layer_bytes(config: llama.LlamaConfig) -> int:
     """Return the bytes of the weights of all layers in bf16."""
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
     attention = (rows + config.hidden) * config.hidden
@@ -202,17 +204,17 @@ OFFLOAD = Benchmark(
     question="How close does a model whose layers come over the link get to what the link alone takes?",
     contenders={
         "overlapped": Contender(
-            functools.partial(forward_work, functools.partial(over_the_link, True)),
+            functools.partial(forward_work, functools.partial(prepare_offloaded_forward, True)),
             BF16,
         ),
         "one-after-the-other": Contender(
-            functools.partial(forward_work, functools.partial(over_the_link, False)),
+            functools.partial(forward_work, functools.partial(prepare_offloaded_forward, False)),
             BF16,
         ),
         "copy-only": Contender(copy_work, BF16),
-        "resident": Contender(functools.partial(forward_work, on_the_device), BF16, not_resident),
+        "resident": Contender(functools.partial(forward_work, prepare_resident_forward), BF16, not_resident),
     },
     cases=lambda device: [{"tokens": tokens} for tokens in TOKENS] if device.is_gpu else [],
     memory=bytes_needed,
-    end=offloaded.cache_clear,
+    end=offload_layers.cache_clear,
 )

@@ -36,7 +36,7 @@ def work(carrier: str, device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
     route = peers.peer_route(carrier, direction, size, *ends(device))
-    sample = in_one_graph(route, copies_in_graph(size)) if device.backend == "cuda" else None
+    sample = time_graph_of_copies(route, copies_in_graph(size)) if device.backend == "cuda" else None
     return Work([route], functools.partial(check, route), rates, sample=sample)
 
 
@@ -50,7 +50,7 @@ def copies_in_graph(size: int) -> int:
     return min(MOST_COPIES, max(1, round(GRAPH_SECONDS / estimate)))
 
 
-def in_one_graph(route: PeerRoute, copies: int) -> Sampler:
+def time_graph_of_copies(route: PeerRoute, copies: int) -> Sampler:
     """Return what times a copy of a graph that holds many, one after the other; a second direction runs beside them.
 
     The first GPU is kept busy while the host launches the graph: a small copy takes about as long as its launch.

@@ -181,11 +181,11 @@ def sample(member: Member, name: str, replays: int) -> float:
             run()
         member.synchronize()
         member.kept["sampled"] = name
-    seconds = on_gpu(member, task, run) if member.device.type == "cuda" else on_host(task, run)
+    seconds = time_on_gpu(member, task, run) if member.device.type == "cuda" else time_on_host(task, run)
     return float(seconds / task.calls)
 
 
-def on_gpu(member: Member, task: Task, run: Call) -> float:
+def time_on_gpu(member: Member, task: Task, run: Call) -> float:
     """Time a replay by events, launched while the GPU still overwrites its cache and waits for the other ranks."""
     flush = timing.cache_flusher(str(member.device))
     group = aligning(member)
@@ -210,7 +210,7 @@ def aligning(member: Member) -> Any:
     return member.kept["aligning"]
 
 
-def on_host(task: Task, run: Call) -> float:
+def time_on_host(task: Task, run: Call) -> float:
     """Time the calls by the host's clock, all ranks having begun together."""
     task.restore()
     dist.barrier()

@@ -46,7 +46,7 @@ def calls_in_graph(tokens: int) -> int:
     return 20 if tokens <= 64 else 5 if tokens <= 1024 else 1
 
 
-class Layer:
+class TensorParallelLayer:
     """The layer as a rank has it: its inputs, the whole matrices, which all ranks draw alike, and its own part."""
 
     def __init__(self, member: Member, tokens: int, hidden: int, inner: int) -> None:
@@ -75,16 +75,18 @@ class Layer:
         assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, at most {ACCEPTED_ERROR:.1e} is accepted"
 
 
-def shared_layer(member: Member, *shape: int) -> Layer:
+def get_shared_layer(member: Member, *shape: int) -> TensorParallelLayer:
     """Return the layer of a case, the same for all its contenders: the matrices are large."""
     shared = member.kept["shared"]
     if "layer" not in shared:
-        shared["layer"] = Layer(member, *shape)
-    found: Layer = shared["layer"]
+        shared["layer"] = TensorParallelLayer(member, *shape)
+    found: TensorParallelLayer = shared["layer"]
     return found
 
 
-def of_layer(layer: Layer, run: Callable[[], torch.Tensor], check: Callable[[torch.Tensor], None]) -> Task:
+def make_layer_task(
+    layer: TensorParallelLayer, run: Callable[[], torch.Tensor], check: Callable[[torch.Tensor], None]
+) -> Task:
     """Return a task that checks what its last call gave; before the first one that is NaN."""
     left = [torch.full_like(layer.values, torch.nan)]
 
@@ -99,29 +101,29 @@ def of_layer(layer: Layer, run: Callable[[], torch.Tensor], check: Callable[[tor
 
 def one_after_the_other(member: Member, *shape: int) -> Task:
     """Compute everything, then add everything up by NCCL."""
-    layer = shared_layer(member, *shape)
-    return of_layer(layer, lambda: layer.part.one_after_the_other(layer.values), layer.check)
+    layer = get_shared_layer(member, *shape)
+    return make_layer_task(layer, lambda: layer.part.one_after_the_other(layer.values), layer.check)
 
 
 def one_shot(member: Member, *shape: int) -> Task:
     """Compute everything, then add everything up by our kernel."""
-    layer = shared_layer(member, *shape)
+    layer = get_shared_layer(member, *shape)
     if "one-shot" not in member.kept:
         member.kept["one-shot"] = OneShotAllReduce(member.device)
     reduce: OneShotAllReduce = member.kept["one-shot"]
-    return of_layer(layer, lambda: layer.part.one_after_the_other(layer.values, reduce), layer.check)
+    return make_layer_task(layer, lambda: layer.part.one_after_the_other(layer.values, reduce), layer.check)
 
 
-def overlapped(member: Member, *shape: int) -> Task:
+def overlap_chunks(member: Member, *shape: int) -> Task:
     """Compute one chunk of the tokens while the sums of the chunk before travel."""
-    layer = shared_layer(member, *shape)
-    return of_layer(layer, lambda: layer.part.overlapped(layer.values, CHUNKS), layer.check)
+    layer = get_shared_layer(member, *shape)
+    return make_layer_task(layer, lambda: layer.part.overlapped(layer.values, CHUNKS), layer.check)
 
 
 def compute_only(member: Member, *shape: int) -> Task:
     """Compute this rank's part of the sums, which are right once they are added up."""
-    layer = shared_layer(member, *shape)
-    return of_layer(
+    layer = get_shared_layer(member, *shape)
+    return make_layer_task(
         layer,
         lambda: layer.part.compute(layer.values),
         lambda partial: layer.check(layer.part.communicate(partial.clone())),
@@ -135,8 +137,8 @@ def communicate_only(member: Member, tokens: int, hidden: int, inner: int) -> Ta
 
 def one_gpu(member: Member, *shape: int) -> Task:
     """Compute the whole layer on every GPU by itself."""
-    layer = shared_layer(member, *shape)
-    return of_layer(layer, lambda: whole_layer(layer.values, layer.up, layer.down), layer.check)
+    layer = get_shared_layer(member, *shape)
+    return make_layer_task(layer, lambda: whole_layer(layer.values, layer.up, layer.down), layer.check)
 
 
 # --- declaration -----------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def one_gpu(member: Member, *shape: int) -> Task:
 def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device: Device, keys: Keys) -> Work:
     """Run the layer on all ranks, whose processes have these settings; each checks its result."""
     shape = tuple(int(keys[key]) for key in ("tokens", "hidden", "inner"))
-    rates = {"bandwidth": Rate("B/s", sent(keys))} if name == "communicate-only" else flops(keys)
+    rates = {"bandwidth": Rate("B/s", count_bus_bytes(keys))} if name == "communicate-only" else flops(keys)
     if device.backend == "fake":
         return Work([lambda: None], rates=rates)
     sample = ranks.sampler(ranks.team_with(settings, device, WORLD), name, prepare, shape)
@@ -157,7 +159,7 @@ def message_bytes(keys: Keys) -> int:
     return int(keys["tokens"]) * int(keys["hidden"]) * ELEMENT_SIZE
 
 
-def sent(keys: Keys) -> float:
+def count_bus_bytes(keys: Keys) -> float:
     """Return the bytes by which bus bandwidth is counted."""
     return bus_bytes(message_bytes(keys), WORLD)
 
@@ -209,7 +211,7 @@ TENSOR_PARALLEL_LAYER = Benchmark(
         "one-after-the-other": contender("one-after-the-other", one_after_the_other),
         "one-after-the-other-unmixed": contender("one-after-the-other-unmixed", one_after_the_other, settings=UNMIXED),
         "one-shot": contender("one-shot", one_shot, beyond_one_shot),
-        "overlapped": contender("overlapped", overlapped, too_few_tokens),
+        "overlapped": contender("overlapped", overlap_chunks, too_few_tokens),
         "compute-only": contender("compute-only", compute_only),
         "communicate-only": contender("communicate-only", communicate_only),
         "one-gpu": contender("one-gpu", one_gpu),

@@ -39,9 +39,9 @@ class LoraContender:
     settings: StepSettings
     arrange: Callable[[Mapping[str, Thin]], Sequence[torch.Tensor]]
     """From adapters by name to values in the order of the parameters that are trained; without adapters, the model's"""
-    named: Callable[[Sequence[torch.Tensor]], Gradients]
+    name_gradients: Callable[[Sequence[torch.Tensor]], Gradients]
     """The other way round, for gradients"""
-    expected: Callable[[Keys, str], reference.Expected] = reference.of_adapters
+    expected: Callable[[Keys, str], reference.Expected] = reference.compute_adapter_gradients
 
 
 Make = Callable[[Keys, str], LoraContender]
@@ -57,7 +57,7 @@ def ours(keys: Keys, device: str) -> LoraContender:
     targets = problem.OURS[problem.kind(keys)][str(keys["targets"])]
     lora.add_adapters(model, targets, settings, dtype=torch.bfloat16)
     order = order_of_ours(model, keys)
-    return LoraContender(model, WithoutHead(model).loss, StepSettings(), order.arrange, order.named)
+    return LoraContender(model, WithoutHead(model).loss, StepSettings(), order.arrange, order.name_gradients)
 
 
 def peft(
@@ -79,7 +79,7 @@ def peft(
     from peft import LoraConfig, get_peft_model
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    base = with_transformers.converted(problem.model(keys, device), device, attention_without_mask())
+    base = with_transformers.convert_model(problem.model(keys, device), device, attention_without_mask())
     base.loss_function = ForCausalLMLoss  # which GPT-2 takes too, with a warning that no compiler takes
     kind = problem.kind(keys)
     config = LoraConfig(
@@ -92,7 +92,7 @@ def peft(
     model: Any = get_peft_model(base, config, autocast_adapter_dtype=autocast)
     loss = WithoutHead(model).loss if chunked else _loss_of_transformers(model, autocast)
     order = _OrderOfPeft(model)
-    return LoraContender(model, loss, settings, order.arrange, order.named)
+    return LoraContender(model, loss, settings, order.arrange, order.name_gradients)
 
 
 def peft_with_liger(keys: Keys, device: str) -> LoraContender:
@@ -114,16 +114,18 @@ def full(keys: Keys, device: str) -> LoraContender:
     """Return the training of all weights: bf16 with copies in fp32, the loss without logits, compiled and captured."""
     model = problem.model(keys, device)
     names = [name for name, each in model.named_parameters() if each.requires_grad]
-    places = reference.at_the_ends(keys)
+    places = reference.find_end_matrices(keys)
 
-    def named(gradients: Sequence[torch.Tensor]) -> Gradients:
+    def name_gradients(gradients: Sequence[torch.Tensor]) -> Gradients:
         found = dict(zip(names, gradients, strict=True))
         return {name: (reference.rows_of(found[f"{layer}.weight"], place),) for name, (layer, place) in places.items()}
 
     def arrange(values: Mapping[str, Thin]) -> Sequence[torch.Tensor]:
         return [each.detach() for each in problem.model(keys, device).parameters()]
 
-    return LoraContender(model, WithoutHead(model).loss, StepSettings(), arrange, named, reference.of_weights)
+    return LoraContender(
+        model, WithoutHead(model).loss, StepSettings(), arrange, name_gradients, reference.compute_weight_gradients
+    )
 
 
 @cache
@@ -194,7 +196,7 @@ class _OrderOfOurs:
         """Return A and B of each layer."""
         return [torch.cat([values[name][half] for name in names]) for names, _ in self.layers for half in (0, 1)]
 
-    def named(self, gradients: Sequence[torch.Tensor]) -> Gradients:
+    def name_gradients(self, gradients: Sequence[torch.Tensor]) -> Gradients:
         """Return those of A and B by name."""
         found = {}
         for (names, adapter), down, up in zip(self.layers, gradients[::2], gradients[1::2], strict=True):
@@ -220,7 +222,7 @@ class _OrderOfPeft:
         """Return A or B for each parameter."""
         return [values[name][half] for name, half in self.places]
 
-    def named(self, gradients: Sequence[torch.Tensor]) -> Gradients:
+    def name_gradients(self, gradients: Sequence[torch.Tensor]) -> Gradients:
         """Return those of A and B by name."""
         found = dict(zip(self.places, gradients, strict=True))
         return {name: (found[name, 0], found[name, 1]) for name, _ in self.places}

@@ -56,7 +56,7 @@ def with_adapters(keys: Keys, device: str) -> problem.Model:
     return model
 
 
-def merged(keys: Keys, device: str) -> problem.Model:
+def build_merged_model(keys: Keys, device: str) -> problem.Model:
     """Return the same with the adapters in the weights."""
     model = with_adapters(keys, device)
     lora.merge(model)
@@ -81,7 +81,7 @@ def work(make: Callable[[Keys, str], problem.Model], device: Device, keys: Keys,
         return found
 
     def check() -> None:
-        errors.append(error_of(call(), expected(keys, device.torch_device, adapted)))
+        errors.append(error_of(call(), compute_expected_logits(keys, device.torch_device, adapted)))
         assert errors[-1] <= ACCEPTED_ERROR, (
             f"the relative error is {errors[-1]:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"
         )
@@ -90,18 +90,18 @@ def work(make: Callable[[Keys, str], problem.Model], device: Device, keys: Keys,
     return Work([call], check, rates, timing="graph", further=lambda: {"error": records.metric("1", errors[-1:])})
 
 
-def expected(keys: Keys, device: str, adapted: bool) -> torch.Tensor:
+def compute_expected_logits(keys: Keys, device: str, adapted: bool) -> torch.Tensor:
     """Return the logits in fp32, with the adapters added to the weights, which no code of adapters does."""
-    return _expected(tuple(sorted(keys.items())), device, adapted)
+    return _compute_expected_logits(tuple(sorted(keys.items())), device, adapted)
 
 
 @lru_cache(maxsize=2)
 @torch.no_grad()
-def _expected(items: tuple[tuple[str, object], ...], device: str, adapted: bool) -> torch.Tensor:
+def _compute_expected_logits(items: tuple[tuple[str, object], ...], device: str, adapted: bool) -> torch.Tensor:
     keys: Keys = dict(items)  # type: ignore[arg-type]
     model = problem.model(keys, device, torch.float32)
     values = problem.values(keys, device)
-    for name, (layer, place) in problem.adapted(keys).items() if adapted else ():
+    for name, (layer, place) in problem.find_adapted_matrices(keys).items() if adapted else ():
         weight = model.get_submodule(layer).weight
         assert isinstance(weight, torch.Tensor)
         down, up = (each.float() for each in values[name])
@@ -139,7 +139,7 @@ LORA_INFERENCE = Benchmark(
     title="Reading prompts with an adapter",
     question="What does an adapter cost in use, beside the weights and merged into them?",
     contenders={
-        "merged": Contender(lambda device, keys: work(merged, device, keys), BF16, libraries=("cublas",)),
+        "merged": Contender(lambda device, keys: work(build_merged_model, device, keys), BF16, libraries=("cublas",)),
         "unmerged": Contender(lambda device, keys: work(with_adapters, device, keys), BF16, libraries=("cublas",)),
         "base": Contender(
             lambda device, keys: work(problem.model, device, keys, adapted=False), BF16, libraries=("cublas",)

@@ -19,11 +19,11 @@ from gpuguide.models import gpt2, llama, shapes
 IGNORED = -100
 SPREAD_OF_UP = 0.02
 """Standard deviation of the Bs: with zeros, as they are at first, half of the gradients would be zero"""
-Config = gpt2.Config | llama.Config
+ModelConfig = gpt2.GPT2Config | llama.LlamaConfig
 Model = gpt2.GPT2 | llama.Llama
-MODELS: dict[str, Config] = {
+MODELS: dict[str, ModelConfig] = {
     "gpt2-small": shapes.SHAPES["gpt2-small"],
-    "gpt2-medium": gpt2.Config(layers=24, heads=16, hidden=1024),
+    "gpt2-medium": gpt2.GPT2Config(layers=24, heads=16, hidden=1024),
     "llama-1b-shape": shapes.SHAPES["llama-1b-shape"],
 }
 MODELS_OF_ALL = ("gpt2-small", "llama-1b-shape")
@@ -51,7 +51,7 @@ Thin = tuple[torch.Tensor, torch.Tensor]
 """A, ``(rank, in)``, and B, ``(out, rank)``, or their gradients"""
 
 
-def config(keys: Keys) -> Config:
+def config(keys: Keys) -> ModelConfig:
     """Return the shape of a case's model."""
     name = str(keys["model"])
     if name not in MODELS:
@@ -61,7 +61,7 @@ def config(keys: Keys) -> Config:
 
 def kind(keys: Keys) -> str:
     """Return whether a case's model is a ``gpt2`` or a ``llama``."""
-    return "gpt2" if isinstance(config(keys), gpt2.Config) else "llama"
+    return "gpt2" if isinstance(config(keys), gpt2.GPT2Config) else "llama"
 
 
 def model(keys: Keys, device: str, dtype: torch.dtype = torch.bfloat16) -> Model:
@@ -93,7 +93,7 @@ def batch(keys: Keys, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens.to(device), targets.to(device)
 
 
-def adapted(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
+def find_adapted_matrices(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
     """Return our layer and its place for each matrix of ``transformers`` that has an adapter, by its name there."""
     ends = THEIRS[kind(keys)][str(keys["targets"])]
     return {
@@ -115,7 +115,7 @@ def _values(items: tuple[tuple[str, object], ...], device: str) -> Mapping[str, 
     generator, rank = torch.Generator().manual_seed(2), int(keys["rank"])
     found = {}
     whole = build_meta_model(keys)
-    for name, (layer, place) in adapted(keys).items():
+    for name, (layer, place) in find_adapted_matrices(keys).items():
         weight = whole.get_submodule(layer).weight
         assert isinstance(weight, torch.Tensor)
         outputs, inputs = weight.shape

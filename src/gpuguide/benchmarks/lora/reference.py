@@ -39,22 +39,22 @@ class Expected:
     gradients: Mapping[str, tuple[torch.Tensor, ...]]
 
 
-def of_adapters(keys: Keys, device: str) -> Expected:
+def compute_adapter_gradients(keys: Keys, device: str) -> Expected:
     """Return the loss with a case's adapters, and the gradients of A and B."""
-    return _expected(tuple(sorted(keys.items())), device, True)
+    return _compute_gradients(tuple(sorted(keys.items())), device, True)
 
 
-def of_weights(keys: Keys, device: str) -> Expected:
+def compute_weight_gradients(keys: Keys, device: str) -> Expected:
     """Return the loss without adapters, and the gradients of the weights of the first and last block."""
-    return _expected(tuple(sorted(keys.items())), device, False)
+    return _compute_gradients(tuple(sorted(keys.items())), device, False)
 
 
 @lru_cache(maxsize=2)
-def _expected(items: tuple[tuple[str, object], ...], device: str, with_adapters: bool) -> Expected:
+def _compute_gradients(items: tuple[tuple[str, object], ...], device: str, with_adapters: bool) -> Expected:
     keys: Keys = dict(items)  # type: ignore[arg-type]
     model = problem.model(keys, device, torch.float32).requires_grad_(False)
     values = problem.values(keys, device)
-    places = problem.adapted(keys) if with_adapters else at_the_ends(keys)
+    places = problem.find_adapted_matrices(keys) if with_adapters else find_end_matrices(keys)
     weights = {}
     for name, (layer, place) in places.items():
         weight = model.get_submodule(layer).weight
@@ -70,16 +70,16 @@ def _expected(items: tuple[tuple[str, object], ...], device: str, with_adapters:
         gradient = weights[name].grad
         assert gradient is not None
         of_rows = rows_of(gradient, place)
-        found[name] = _of_adapter(of_rows, values[name], problem.scale(keys)) if with_adapters else (of_rows,)
+        found[name] = _adapter_gradients(of_rows, values[name], problem.scale(keys)) if with_adapters else (of_rows,)
     return Expected(loss, found)
 
 
-def at_the_ends(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
+def find_end_matrices(keys: Keys) -> dict[str, tuple[str, TransformersMatrix]]:
     """Return the matrices of a case's first and last block that have adapters elsewhere."""
     last = problem.config(keys).layers - 1
     return {
         name: (layer, place)
-        for name, (layer, place) in problem.adapted(keys).items()
+        for name, (layer, place) in problem.find_adapted_matrices(keys).items()
         if layer.startswith(("blocks.0.", f"blocks.{last}."))
     }
 
@@ -132,6 +132,6 @@ def _backward(model: problem.Model, tokens: torch.Tensor, targets: torch.Tensor)
     return total
 
 
-def _of_adapter(gradient: torch.Tensor, values: Thin, scale: float) -> Thin:
+def _adapter_gradients(gradient: torch.Tensor, values: Thin, scale: float) -> Thin:
     down, up = (each.float() for each in values)
     return scale * (up.t() @ gradient), scale * (gradient @ down.t())

@@ -46,7 +46,7 @@ def work(make: Make, device: Device, keys: Keys) -> Work:
     if device.backend == "fake":
         return Work([lambda: None], rates=rates, timing="wall")
     forget_what_was_compiled()
-    before = allocated(device)
+    before = measure_allocated(device)
     trained = make(keys, device.torch_device)
     step = step_of(trained, keys)
     tokens, targets = problem.batch(keys, device.torch_device)
@@ -84,7 +84,7 @@ def errors_of(trained: LoraContender, step: TrainingStep, keys: Keys, device: st
     assert len(found) == len(gradients), "a parameter has no gradient"
     moved = [not torch.equal(old, new) for old, new in zip(before, step.masters.trained, strict=True)]
     assert all(moved), f"{moved.count(False)} of {len(moved)} parameters were not changed by the step"
-    return reference.errors(trained.expected(keys, device), loss, trained.named(found))
+    return reference.errors(trained.expected(keys, device), loss, trained.name_gradients(found))
 
 
 def forget_what_was_compiled() -> None:
@@ -104,7 +104,7 @@ def shared_memory(case: Hashable) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def allocated(device: Device) -> int:
+def measure_allocated(device: Device) -> int:
     """Return the bytes in use on the device, after what nobody needs is freed."""
     if not device.is_gpu:
         return 0
@@ -142,7 +142,7 @@ def cases(device: Device) -> Sequence[Keys]:
     ]
 
 
-def compiled_there(device: Device, keys: Keys) -> str | None:
+def restrict_compiled(device: Device, keys: Keys) -> str | None:
     """Say where a compiled peer is not measured."""
     if usual(keys):
         return None
@@ -174,7 +174,7 @@ def bytes_needed(keys: Keys) -> float:
     config = problem.config(keys)
     tokens = int(keys["batch"]) * int(keys["seq_len"])
     parameters = parameters_of(config)
-    inner = 4 * config.hidden if isinstance(config, gpt2.Config) else 2 * config.inner
+    inner = 4 * config.hidden if isinstance(config, gpt2.GPT2Config) else 2 * config.inner
     a_step = tokens * (config.layers * (24 * config.hidden + 6 * inner) + 14 * config.vocab_size)
     weights = (len(LORA_STEP.contenders) + 1) * 2 * parameters
     checking = 3 * 4 * parameters
@@ -182,7 +182,7 @@ def bytes_needed(keys: Keys) -> float:
     return weights + full + checking + 2 * a_step
 
 
-def parameters_of(config: problem.Config) -> int:
+def parameters_of(config: problem.ModelConfig) -> int:
     """Return the parameters of a model, tied ones counted once."""
     return shapes.build_meta_model(config, torch.bfloat16).parameter_count()
 
@@ -210,13 +210,13 @@ LORA_STEP = Benchmark(
             lambda keys, device: contenders.peft(keys, device, COMPILED),
             "peft",
             "transformers",
-            leaves_out=compiled_there,
+            leaves_out=restrict_compiled,
         ),
         "peft-compile-chunked-loss": contender(
             lambda keys, device: contenders.peft(keys, device, COMPILED, chunked=True),
             "peft",
             "transformers",
-            leaves_out=compiled_there,
+            leaves_out=restrict_compiled,
         ),
         "peft-liger": contender(
             contenders.peft_with_liger, "peft", "transformers", "liger-kernel", leaves_out=no_kernels_for_gpt2

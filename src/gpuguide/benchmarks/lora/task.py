@@ -77,7 +77,7 @@ def work(make: Callable[[Keys, str], GPT2], device: Device, keys: Keys) -> Work:
     """Train once, and time the steps of that training."""
     if device.backend == "fake":
         return Work([lambda: None], timing="wall")
-    before = allocated(device)
+    before = measure_allocated(device)
     model = make(keys, device.torch_device)
     data = parts(keys)
     held_out = data["held-out"].to(device.torch_device)
@@ -93,7 +93,7 @@ def work(make: Callable[[Keys, str], GPT2], device: Device, keys: Keys) -> Work:
         measured = dict(results(course, found))
         if device.is_gpu:
             measured["peak_memory"] = records.metric("B", [peak])
-        return measured | of_updates(model, held_out) if is_taken_apart(model, keys) else measured
+        return measured | score_updates(model, held_out) if is_taken_apart(model, keys) else measured
 
     return Work([lambda: None], lambda: check(model, course, held_out), sample=times.__next__, further=further)
 
@@ -119,7 +119,7 @@ def _parts(samples: int | None) -> Mapping[str, Encoded]:
     return comparison.encode_splits(models.load("main").tokenizer, samples)
 
 
-def allocated(device: Device) -> int:
+def measure_allocated(device: Device) -> int:
     """Return the bytes in use on the device, after what nobody needs is freed, and count the highest from here on."""
     if not device.is_gpu:
         return 0
@@ -179,14 +179,14 @@ def check(model: GPT2, course: TrainingHistory, held_out: Encoded) -> None:
     for name, each in model.named_parameters():
         if not each.requires_grad:
             assert torch.equal(each, frozen[name.replace(".base.", ".")]), f"{name} is frozen and was changed"
-    some = held_out.chosen(torch.arange(CHECKED))
-    wanted = comparison.answer_logits(in_fp64(model, base), some)
+    some = held_out.select(torch.arange(CHECKED))
+    wanted = comparison.answer_logits(merge_into_fp64(model, base), some)
     error = float((comparison.answer_logits(model, some) - wanted).norm() / wanted.norm())
     assert error <= ACCEPTED_ERROR, f"the relative error is {error:.1e}, and at most {ACCEPTED_ERROR:.0e} is accepted"
 
 
 @torch.no_grad()
-def in_fp64(model: GPT2, base: GPT2) -> GPT2:
+def merge_into_fp64(model: GPT2, base: GPT2) -> GPT2:
     """Return a model's weights in a base of fp64, adapters added to them, which no code of adapters does."""
     wide = base.double()
     adapted = lora.adapted_layers(model)
@@ -210,7 +210,7 @@ def is_taken_apart(model: GPT2, keys: Keys) -> bool:
 
 
 @torch.no_grad()
-def of_updates(model: GPT2, held_out: Encoded) -> dict[str, Metric]:
+def score_updates(model: GPT2, held_out: Encoded) -> dict[str, Metric]:
     """Return the singular values of the updates of all blocks' matrices, and scores with the updates cut to ranks.
 
     Values are means over matrices, each divided by the largest of its matrix; those of the weights stand beside them.
@@ -224,20 +224,23 @@ def of_updates(model: GPT2, held_out: Encoded) -> dict[str, Metric]:
     parts = {name: torch.linalg.svd(change, full_matrices=False) for name, change in changes.items()}
     spectra = [values for _, values, _ in parts.values()]
     found: dict[str, tuple[str, Sequence[float]]] = {
-        "singular_values": ("1", normalised(spectra)),
-        "singular_values_of_weights": ("1", normalised([update.singular_values(each) for each in before.values()])),
+        "singular_values": ("1", average_spectra(spectra)),
+        "singular_values_of_weights": (
+            "1",
+            average_spectra([update.singular_values(each) for each in before.values()]),
+        ),
         "rank_for_half": ("1", [float(update.rank_for(values, 0.5)) for values in spectra]),
         "rank_for_nine_tenths": ("1", [float(update.rank_for(values, 0.9)) for values in spectra]),
     }
     for rank in (*CUTS, None):
         added = changes if rank is None else {name: update.strongest(each, rank) for name, each in parts.items()}
-        score = scored_with(base, added, held_out)
+        score = score_with_updates(base, added, held_out)
         label = "matrices" if rank is None else f"cut_to_{rank}"
         found[f"accuracy_{label}"], found[f"loss_{label}"] = ("1", [score.accuracy]), ("nat", [score.loss])
     return {name: records.metric(unit, values) for name, (unit, values) in found.items()}
 
 
-def scored_with(base: GPT2, changes: Mapping[str, torch.Tensor], held_out: Encoded) -> Score:
+def score_with_updates(base: GPT2, changes: Mapping[str, torch.Tensor], held_out: Encoded) -> Score:
     """Return how a base answers with updates added to it; the base stays as it is."""
     places = dict(base.named_parameters())
     kept = {name: places[name].detach().clone() for name in changes}
@@ -249,7 +252,7 @@ def scored_with(base: GPT2, changes: Mapping[str, torch.Tensor], held_out: Encod
     return score
 
 
-def normalised(spectra: Sequence[torch.Tensor]) -> list[float]:
+def average_spectra(spectra: Sequence[torch.Tensor]) -> list[float]:
     """Return the mean of spectra of one length, each divided by its largest value."""
     return torch.stack([values / values[0] for values in spectra]).mean(0).tolist()
 
@@ -285,8 +288,8 @@ def left_out(name: str) -> Callable[[Device, Keys], str | None]:
     """Return where a way of training is not measured, as a contender's ``leaves_out``."""
 
     def leaves_out(device: Device, keys: Keys) -> str | None:
-        others = varied(keys) - {"learning_rate", "seed"}
-        if name != "lora" and others and device.is_gpu and not (name == "full" and of_the_notes(keys)):
+        others = find_differences(keys) - {"learning_rate", "seed"}
+        if name != "lora" and others and device.is_gpu and not (name == "full" and is_case_of_few_samples(keys)):
             return "is measured with the usual settings only, at several learning rates"
         rates = RATES_OF_RANKS.get(int(keys["rank"]), ()) if name == "lora" else AGAIN[name]
         if keys["seed"] != USUAL["seed"] and keys["learning_rate"] not in rates:
@@ -296,12 +299,12 @@ def left_out(name: str) -> Callable[[Device, Keys], str | None]:
     return leaves_out
 
 
-def of_the_notes(keys: Keys) -> bool:
+def is_case_of_few_samples(keys: Keys) -> bool:
     """Return whether a case is that of few samples in small batches."""
     return {**keys, "counted": NOTES["counted"]} == NOTES
 
 
-def varied(keys: Keys) -> set[str]:
+def find_differences(keys: Keys) -> set[str]:
     """Return what differs from the usual case."""
     return {name for name in keys if keys[name] != USUAL[name]}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpuguide.benchmarks.inputs import rotated
+from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.costs import roofline
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
@@ -109,7 +109,7 @@ def work(multiply: Multiply, device: Device, keys: Keys) -> Work:
         return Work([lambda: None], rates=rates)
     footprint = int(roofline.matmul_bytes(*shape, ceilings.ELEMENT_SIZE[format]))
     first, reference = draw(keys, device.torch_device)
-    sets = [first, *(draw(keys, device.torch_device)[0] for _ in range(rotated(footprint, device) - 1))]
+    sets = [first, *(draw(keys, device.torch_device)[0] for _ in range(count_input_sets(footprint, device) - 1))]
     errors: dict[str, float] = {}
 
     def check() -> None:

@@ -39,11 +39,11 @@ from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking
 from gpuguide.measure.records import Metric
 from gpuguide.models import corpus
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.precision import LossScaler, StepResult, TrainingSetup, autocast, cross_entropy_sum, train_step
 
-SHAPE = Config(vocab_size=50304)
+SHAPE = GPT2Config(vocab_size=50304)
 """GPT-2 small, its vocabulary padded to a multiple of 64"""
 BATCH, SEQ_LEN = 8, 1024
 STEPS = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuguide.benchmarks.transfer_learning.methods import METHODS, TransferMethod
-from gpuguide.benchmarks.transfer_learning.task import drawn, error, part
+from gpuguide.benchmarks.transfer_learning.task import draw_functions, error, part
 from gpuguide.benchmarks.transfer_learning.trained import STEPS, TIMED, TrainedContender, contender
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
@@ -25,21 +25,21 @@ class ValidationContender(TrainedContender):
     def further(self) -> Mapping[str, Metric]:
         """Return the errors of all draws."""
         validation, training = [], []
-        for draw, _ in self.finished():
+        for draw, _ in self.finish_draws():
             validation.append(error(self.training.module, part("validation", self.name, self.device)))
-            training.append(error(self.training.module, drawn(self.count, self.name, self.device, draw)))
+            training.append(error(self.training.module, draw_functions(self.count, self.name, self.device, draw)))
         return {"validation_error": records.metric("1", validation), "training_error": records.metric("1", training)}
 
 
-def validated(method: TransferMethod) -> Contender:
+def make_validated_contender(method: TransferMethod) -> Contender:
     """Return a training method as a contender."""
 
-    def at_rate(keys: Keys, device: str) -> ValidationContender:
+    def build(keys: Keys, device: str) -> ValidationContender:
         return ValidationContender(
             method, float(keys["learning_rate"]), DRAWS if keys["steps"] == STEPS else 1, keys, device
         )
 
-    return contender(at_rate)
+    return contender(build)
 
 
 def cases(device: Device) -> Sequence[Keys]:
@@ -53,7 +53,7 @@ TRANSFER_LEARNING_RATE = Benchmark(
     name="transfer-learning-rate",
     title="A pretrained model on a new task, by what is trained and by the learning rate",
     question="At which learning rate does each way of training err least on functions that it has not seen?",
-    contenders={name: validated(method) for name, method in METHODS.items()},
+    contenders={name: make_validated_contender(method) for name, method in METHODS.items()},
     cases=cases,
     memory=lambda keys: 2.0**32,
     samples=TIMED // 2,

@@ -12,13 +12,13 @@ from torch import nn
 from gpuguide.benchmarks.transfer_learning.check import check_scores
 from gpuguide.benchmarks.transfer_learning.methods import METHODS, TransferMethod
 from gpuguide.benchmarks.transfer_learning.task import (
-    answered,
-    drawn,
+    ask_in_context,
+    draw_functions,
     error,
-    in_context,
-    loaded,
+    load_checkpoint,
+    load_model,
     part,
-    pretrained,
+    predict_answers,
     scores_of_kinds,
     shortest_of_each,
 )
@@ -29,7 +29,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys
 from gpuguide.measure.records import Metric
-from gpuguide.models.corpus import held_out
+from gpuguide.models.corpus import load_held_out
 from gpuguide.models.evaluation import evaluate
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.transfer_learning import NextToken, trained_parameters
@@ -70,7 +70,7 @@ class ScoreContender(TrainedContender):
         """Return scores of all draws, and what the training took."""
         found: dict[str, list[float]] = {"error": [], "training_error": [], "old_loss": []}
         seconds = []
-        for draw, took in self.finished():
+        for draw, took in self.finish_draws():
             seconds += [took] if draw or self.draws == 1 else []  # some steps of the first were timed one by one
             for name, value in self.scores(draw).items():
                 found[name].append(value)
@@ -88,7 +88,7 @@ class ScoreContender(TrainedContender):
         module = self.training.module
         return {
             "error": error(module, part("held-out", self.name, self.device)),
-            "training_error": error(module, drawn(self.count, self.name, self.device, draw)),
+            "training_error": error(module, draw_functions(self.count, self.name, self.device, draw)),
             "old_loss": old_loss(module.get_submodule("model"), self.name, self.device),
         }
 
@@ -99,7 +99,7 @@ class Prompted:
     def __init__(self, with_solved: bool, keys: Keys, device: str) -> None:
         self.with_solved, self.device, self.name = with_solved, device, str(keys["model"])
         self.count, self.draws = int(keys["examples"]), draws(keys)
-        self.model = pretrained(self.name, device)
+        self.model = load_model(self.name, device)
         self.module = NextToken(self.model)
 
     def questions(self, draw: int) -> Encoded:
@@ -108,7 +108,9 @@ class Prompted:
         if not self.with_solved:
             return texts
         room = self.model.config.context - LENGTH
-        return in_context(shortest_of_each(drawn(self.count, self.name, self.device, draw), room, draw), texts)
+        return ask_in_context(
+            shortest_of_each(draw_functions(self.count, self.name, self.device, draw), room, draw), texts
+        )
 
     def check(self) -> None:
         """Check the scores of a batch against float64."""
@@ -125,7 +127,7 @@ class Prompted:
         errors, commonest = [], []
         for draw in range(self.draws):
             texts = self.questions(draw)
-            given = answered(self.module, texts)
+            given = predict_answers(self.module, texts)
             errors.append(float((given != texts.kinds).float().mean()))
             commonest.append(float(given.bincount().max()) / len(given))
         return {
@@ -140,7 +142,7 @@ class Prompted:
 def old_loss(model: nn.Module, name: str, device: str) -> float:
     """Return the loss on Python programs that nothing was trained on, as a language model."""
     assert isinstance(model, GPT2)
-    return evaluate(model, loaded(name, device).tokenizer, held_out()).loss
+    return evaluate(model, load_checkpoint(name, device).tokenizer, load_held_out()).loss
 
 
 def answering(module: nn.Module, texts: Encoded) -> Callable[[], object]:
@@ -179,13 +181,13 @@ def answer_time(module: nn.Module, texts: Encoded) -> Metric:
 # --- declaration -----------------------------------------------------------------------------------------
 
 
-def scored(method: TransferMethod, learning_rate: float, name: str) -> Contender:
+def make_scored_contender(method: TransferMethod, learning_rate: float, name: str) -> Contender:
     """Return a training method as a contender."""
     trains = contender(lambda keys, device: ScoreContender(method, learning_rate, draws(keys), keys, device))
     return replace(trains, leaves_out=lambda device, keys: left_out(name, keys))
 
 
-def asked(name: str, *, with_solved: bool) -> Contender:
+def make_prompted_contender(name: str, *, with_solved: bool) -> Contender:
     """Return a method that trains nothing as a contender."""
     answers = contender(partial(Prompted, with_solved))
     return replace(answers, leaves_out=lambda device, keys: left_out(name, keys))
@@ -211,9 +213,9 @@ TRANSFER = Benchmark(
     title="A pretrained model on a new task, by what is trained: a step of training, or a batch of answers",
     question="Which part of a pretrained model is worth training, with how many examples?",
     contenders={
-        "zero-shot": asked("zero-shot", with_solved=False),
-        "in-context": asked("in-context", with_solved=True),
-        **{name: scored(method, LEARNING_RATES[name], name) for name, method in METHODS.items()},
+        "zero-shot": make_prompted_contender("zero-shot", with_solved=False),
+        "in-context": make_prompted_contender("in-context", with_solved=True),
+        **{name: make_scored_contender(method, LEARNING_RATES[name], name) for name, method in METHODS.items()},
     },
     cases=cases,
     memory=lambda keys: 2.0**32,

@@ -17,12 +17,12 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys
 from gpuguide.measure.records import Metric
-from gpuguide.models.gpt2 import GPT2, Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.transfer_learning import trained_parameters
 
 SHAPES = {
-    "gpt2-small": Config(),
-    "two-layers": Config(vocab_size=256, context=64, layers=2, heads=2, hidden=32),
+    "gpt2-small": GPT2Config(),
+    "two-layers": GPT2Config(vocab_size=256, context=64, layers=2, heads=2, hidden=32),
 }
 """The second is for a CPU, and shows that everything works and nothing else"""
 LEARNING_RATE = 1e-4

@@ -17,16 +17,16 @@ from gpuguide.transfer_learning import NewHead, prepend_examples
 
 
 @cache
-def loaded(name: str, device: str) -> models.Loaded:
+def load_checkpoint(name: str, device: str) -> models.Loaded:
     """Return a pretrained model with its tokenizer, once for all contenders, which copy it."""
     found = models.load(name)
     found.model.to(device)
     return found
 
 
-def pretrained(name: str, device: str) -> GPT2:
+def load_model(name: str, device: str) -> GPT2:
     """Return the model alone."""
-    model = loaded(name, device).model
+    model = load_checkpoint(name, device).model
     assert isinstance(model, GPT2)
     return model
 
@@ -37,16 +37,16 @@ def part(which: str, name: str, device: str) -> Encoded:
     functions = {
         "training": return_types.training,
         "validation": return_types.validation,
-        "held-out": return_types.held_out,
+        "held-out": return_types.load_held_out,
     }[which]()
-    return return_types.encode(functions, loaded(name, device).tokenizer).to(device)
+    return return_types.encode(functions, load_checkpoint(name, device).tokenizer).to(device)
 
 
-def drawn(count: int, name: str, device: str, draw: int) -> Encoded:
+def draw_functions(count: int, name: str, device: str, draw: int) -> Encoded:
     """Return functions to train on, others for each draw."""
     training = part("training", name, device)
     order = torch.randperm(len(training), generator=torch.Generator().manual_seed(draw))
-    return training.chosen(order[:count].to(device))
+    return training.select(order[:count].to(device))
 
 
 def examples_for(module: nn.Module, texts: Encoded) -> Examples:
@@ -62,7 +62,7 @@ def scores_of_kinds(module: nn.Module, tokens: torch.Tensor, last: torch.Tensor,
 
 
 @torch.inference_mode()
-def answered(module: nn.Module, texts: Encoded) -> torch.Tensor:
+def predict_answers(module: nn.Module, texts: Encoded) -> torch.Tensor:
     """Return which of the nine answers each function gets, ``(texts,)``."""
     module.eval()
     parts = zip(texts.tokens.split(4 * BATCH), texts.last.split(4 * BATCH), strict=True)
@@ -71,7 +71,7 @@ def answered(module: nn.Module, texts: Encoded) -> torch.Tensor:
 
 def error(module: nn.Module, texts: Encoded) -> float:
     """Return the share of functions that are answered wrongly."""
-    return float((answered(module, texts) != texts.kinds).float().mean())
+    return float((predict_answers(module, texts) != texts.kinds).float().mean())
 
 
 # --- in context ------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def shortest_of_each(texts: Encoded, room: int, seed: int) -> list[tuple[list[in
     return chosen
 
 
-def in_context(examples: Sequence[tuple[list[int], int]], texts: Encoded) -> Encoded:
+def ask_in_context(examples: Sequence[tuple[list[int], int]], texts: Encoded) -> Encoded:
     """Return questions with the same solved examples before each."""
     before = torch.tensor(prepend_examples(examples, []), dtype=torch.int64, device=texts.tokens.device)
     tokens = torch.cat([before.expand(len(texts), -1), texts.tokens], dim=1)

@@ -10,7 +10,7 @@ import torch
 
 from gpuguide.benchmarks.transfer_learning.check import check_gradients
 from gpuguide.benchmarks.transfer_learning.methods import TransferMethod
-from gpuguide.benchmarks.transfer_learning.task import drawn, examples_for, pretrained
+from gpuguide.benchmarks.transfer_learning.task import draw_functions, examples_for, load_model
 from gpuguide.benchmarks.transfer_learning.training import BATCH, TransferTraining, time_calls, use_tf32
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Contender, Keys, Work
@@ -55,11 +55,11 @@ class TrainedContender:
         self.method, self.learning_rate, self.draws = method, learning_rate, draws
         self.device, self.name = device, str(keys["model"])
         self.count, self.steps = int(keys["examples"]), int(keys["steps"])
-        texts = drawn(self.count, self.name, device, 0)
-        model = pretrained(self.name, device)
+        texts = draw_functions(self.count, self.name, device, 0)
+        model = load_model(self.name, device)
         module = method.prepare(copy.deepcopy(model))
         self.first = examples_for(module, texts)
-        check_gradients(module, examples_for(module, texts.chosen(torch.arange(min(BATCH, self.count)))))
+        check_gradients(module, examples_for(module, texts.select(torch.arange(min(BATCH, self.count)))))
         self.training = TransferTraining(method, model, learning_rate, self.first)
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class TrainedContender:
 
     def begin(self, draw: int) -> None:
         """Begin a training."""
-        texts = drawn(self.count, self.name, self.device, draw)
+        texts = draw_functions(self.count, self.name, self.device, draw)
         self.training.begin(examples_for(self.training.module, texts), self.steps, draw)
 
     def sample(self) -> float:
@@ -78,7 +78,7 @@ class TrainedContender:
             self.begin(0)
         return time_calls(self.training.next_step, self.training.places)
 
-    def finished(self) -> Iterator[tuple[int, float]]:
+    def finish_draws(self) -> Iterator[tuple[int, float]]:
         """Finish every draw, and yield its number and the seconds of the steps that were left."""
         for draw in range(self.draws):
             if draw:

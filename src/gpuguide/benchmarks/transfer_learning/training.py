@@ -155,7 +155,7 @@ class TransferTraining:
 
     def __init__(self, method: TransferMethod, model: GPT2, learning_rate: float, examples: Examples) -> None:
         self.method, self.model = method, model
-        before = settled_memory(examples.wanted.device)
+        before = measure_settled_memory(examples.wanted.device)
         self.module = method.prepare(copy.deepcopy(model))
         train_mode(self.module)
         self.texts = [each.clone() for each in examples.inputs]
@@ -215,7 +215,7 @@ def use_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
     The setting is the older of PyTorch's two, which its compiler understands in every version.
     """
 
-    def called() -> Result:
+    def run() -> Result:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
         try:
@@ -223,10 +223,10 @@ def use_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    return called
+    return run
 
 
-def settled_memory(device: torch.device) -> int | None:
+def measure_settled_memory(device: torch.device) -> int | None:
     """Return the bytes in use on a GPU, with no workspace of cuBLAS, so that each contender's own count."""
     if device.type != "cuda":
         return None
@@ -237,7 +237,7 @@ def settled_memory(device: torch.device) -> int | None:
 
 
 def highest_memory(device: torch.device) -> int:
-    """Return the most bytes that were in use on a GPU since :func:`settled_memory`; 0 on a CPU."""
+    """Return the most bytes that were in use on a GPU since :func:`measure_settled_memory`; 0 on a CPU."""
     return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
 
 

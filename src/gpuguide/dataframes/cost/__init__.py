@@ -2,13 +2,13 @@
 
 Three quantities decide. An operation has a price that does not depend on the rows (a call of Python, a plan, launches
 of kernels); it has a price for each row; and data that is not where the work is done must be brought there, and its
-result back, over a connection with a bandwidth. All are measured: :func:`~gpuguide.dataframes.cost.fitted`
+result back, over a connection with a bandwidth. All are measured: :func:`~gpuguide.dataframes.cost.fit_parameters`
 takes them from times.
 
 >>> host = {("pandas", "sort"): Line(1e-4, 1e-7)}
 >>> gpu = {("cudf", "sort"): Line(1e-3, 1e-9)}
 >>> copies = {"cudf": Line(0.0, 1 / 10e9)}
->>> machine = Machine(host, gpu, copies, copies)
+>>> machine = MachineParameters(host, gpu, copies, copies)
 >>> where_to_run("sort", 100_000_000, resident=True, machine=machine).place
 'gpu'
 >>> round(crossover("sort", resident=None, machine=machine))
@@ -35,7 +35,7 @@ from gpuguide.dataframes.cost.choice import (
     transfer_time,
     where_to_run,
 )
-from gpuguide.dataframes.cost.fitting import Line, Machine, Measurement, fit_line, fitted
+from gpuguide.dataframes.cost.fitting import Line, MachineParameters, Measurement, fit_line, fit_parameters
 from gpuguide.dataframes.cost.sizes import (
     ROOM,
     WIDTH,
@@ -54,7 +54,7 @@ __all__ = [
     "WIDTH",
     "Choice",
     "Line",
-    "Machine",
+    "MachineParameters",
     "Measurement",
     "Place",
     "Point",
@@ -63,7 +63,7 @@ __all__ = [
     "bytes_out",
     "crossover",
     "fit_line",
-    "fitted",
+    "fit_parameters",
     "host_transfer_time",
     "memory_needed",
     "rows_of_result",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gpuguide.dataframes.cost.choice import Place, where_to_run
-from gpuguide.dataframes.cost.fitting import Machine, Measurement, fitted
+from gpuguide.dataframes.cost.fitting import MachineParameters, Measurement, fit_parameters
 from gpuguide.errors import GpuguideError
 
 Point = tuple[str, int, str]
@@ -16,14 +16,14 @@ RULE_ROWS = 10**6
 
 
 def verdicts(
-    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+    measurements: Iterable[Measurement], machine: MachineParameters, host: Sequence[str], gpu: Sequence[str]
 ) -> dict[Point, bool]:
     """Return where the choice names the place at which an operation was measured to be done sooner.
 
     The choice is that of :func:`~gpuguide.dataframes.cost.where_to_run`.
 
     Every combination of operation, rows and transfer counts once, if it was measured on the GPU, and on the host
-    without transfer. Parameters as for :func:`fitted`.
+    without transfer. Parameters as for :func:`fit_parameters`.
     """
     right = {}
     for (operation, rows, transfer), place in sooner(measurements, host, gpu).items():
@@ -34,7 +34,7 @@ def verdicts(
 
 
 def sooner(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> dict[Point, Place]:
-    """Return at which place each operation was measured to be done sooner. Parameters as for :func:`fitted`."""
+    """Return at which place each operation was measured to be done sooner. Parameters as for :func:`fit_parameters`."""
     on_host: dict[tuple[str, int], float] = {}
     on_gpu: dict[Point, float] = {}
     for each in measurements:
@@ -55,7 +55,7 @@ def verdicts_of_rule(
 ) -> dict[Point, bool]:
     """Return where a rule of thumb names the right place: the GPU from so many rows on, whatever the operation.
 
-    A model that is worth fitting is right more often. Parameters as for :func:`fitted`; the same points as
+    A model that is worth fitting is right more often. Parameters as for :func:`fit_parameters`; the same points as
     :func:`verdicts`.
     """
     return {
@@ -67,17 +67,17 @@ def verdicts_of_rule(
 def unseen_verdicts(measurements: Sequence[Measurement], host: Sequence[str], gpu: Sequence[str]) -> dict[Point, bool]:
     """Return the verdicts on each number of rows by a machine that was fitted without it.
 
-    Parameters as for :func:`fitted`; at least two numbers of rows must have been measured.
+    Parameters as for :func:`fit_parameters`; at least two numbers of rows must have been measured.
     """
     found: dict[Point, bool] = {}
     for rows in sorted({each.rows for each in measurements}):
-        others = fitted([each for each in measurements if each.rows != rows], host, gpu)
+        others = fit_parameters([each for each in measurements if each.rows != rows], host, gpu)
         found |= verdicts([each for each in measurements if each.rows == rows], others, host, gpu)
     return found
 
 
 def share_right(
-    measurements: Iterable[Measurement], machine: Machine, host: Sequence[str], gpu: Sequence[str]
+    measurements: Iterable[Measurement], machine: MachineParameters, host: Sequence[str], gpu: Sequence[str]
 ) -> float:
     """Return how many of the :func:`verdicts` are right, as a share of all.
 

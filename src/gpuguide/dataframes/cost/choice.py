@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuguide.dataframes import operations
-from gpuguide.dataframes.cost.fitting import Line, Machine
+from gpuguide.dataframes.cost.fitting import Line, MachineParameters
 from gpuguide.dataframes.cost.sizes import bytes_in, bytes_out
 from gpuguide.errors import GpuguideError, unknown
 
@@ -37,7 +37,7 @@ class Choice:
 
 
 def where_to_run(
-    operation: str, rows: int, *, resident: bool | None, machine: Machine, returned: bool | None = None
+    operation: str, rows: int, *, resident: bool | None, machine: MachineParameters, returned: bool | None = None
 ) -> Choice:
     """Return where an operation is done sooner, with the predicted times and the reason.
 
@@ -54,8 +54,8 @@ def where_to_run(
         Where the frame is: ``True`` in the GPU's memory, so that the host has to fetch it; ``False`` in the host's, so
         that it must be copied to the GPU; ``None`` in both, so that nobody copies it, as in a benchmark without
         transfers.
-    machine : Machine
-        What was measured, from :func:`~gpuguide.dataframes.cost.fitted`.
+    machine : MachineParameters
+        What was measured, from :func:`~gpuguide.dataframes.cost.fit_parameters`.
     returned : bool, optional
         Whether the result is wanted in the host's memory, or else in the GPU's. By default it is wanted where the frame
         is; of one that is in both, where it was computed.
@@ -68,7 +68,7 @@ def where_to_run(
     if rows < 0:
         raise GpuguideError(f"A frame cannot have {rows} rows; give 0 or more.")
     wanted_on_host = returned if returned is not None else None if resident is None else not resident
-    work_on_host = {engine: line.at(rows) for engine, line in _lines(machine.host, operation).items()}
+    work_on_host = {engine: line.predict(rows) for engine, line in _lines(machine.host, operation).items()}
     host_engine, host_work = _soonest(work_on_host)
     to_host = host_transfer_time(operation, rows, machine, resident=resident, returned=wanted_on_host)
     host = host_work + to_host
@@ -84,7 +84,7 @@ def where_to_run(
     }
     if not moving:
         raise GpuguideError(f"No engine of the GPU was measured with the copies of {operation!r}; say resident=True.")
-    work = {engine: machine.gpu[engine, operation].at(rows) for engine in moving}
+    work = {engine: machine.gpu[engine, operation].predict(rows) for engine in moving}
     gpu_engine, on_gpu = _soonest({engine: work[engine] + moving[engine] for engine in moving})
     place: Place = "gpu" if on_gpu < host else "cpu"
     if place == "gpu" and on_gpu >= host_work:
@@ -99,15 +99,17 @@ def where_to_run(
     return Choice(place, engine, host, on_gpu, moving[gpu_engine], reason, to_host)
 
 
-def transfer_time(engine: str, operation: str, rows: int, machine: Machine, *, resident: bool, returned: bool) -> float:
+def transfer_time(
+    engine: str, operation: str, rows: int, machine: MachineParameters, *, resident: bool, returned: bool
+) -> float:
     """Return the predicted seconds of an engine's copies to and from the GPU; infinite if they were not measured."""
     needed = [] if resident else [(machine.to_gpu, bytes_in)]
     needed += [(machine.from_gpu, bytes_out)] if returned else []
-    return sum(lines[engine].at(size(operation, rows)) if engine in lines else math.inf for lines, size in needed)
+    return sum(lines[engine].predict(size(operation, rows)) if engine in lines else math.inf for lines, size in needed)
 
 
 def host_transfer_time(
-    operation: str, rows: int, machine: Machine, *, resident: bool | None, returned: bool | None
+    operation: str, rows: int, machine: MachineParameters, *, resident: bool | None, returned: bool | None
 ) -> float:
     """Return the predicted seconds of the copies that work on the host takes; infinite if none were measured.
 
@@ -116,7 +118,8 @@ def host_transfer_time(
     needed = [(machine.from_gpu, bytes_in)] if resident else []
     needed += [(machine.to_gpu, bytes_out)] if returned is False and resident is not None else []
     return sum(
-        min((line.at(size(operation, rows)) for line in lines.values()), default=math.inf) for lines, size in needed
+        min((line.predict(size(operation, rows)) for line in lines.values()), default=math.inf)
+        for lines, size in needed
     )
 
 
@@ -134,7 +137,9 @@ def _soonest(seconds: Mapping[str, float]) -> tuple[str, float]:
     return min(seconds.items(), key=lambda pair: pair[1])
 
 
-def crossover(operation: str, *, resident: bool | None, machine: Machine, returned: bool | None = None) -> float:
+def crossover(
+    operation: str, *, resident: bool | None, machine: MachineParameters, returned: bool | None = None
+) -> float:
     """Return the number of rows from which on the GPU is faster; infinite if it never is.
 
     Parameters as for :func:`where_to_run`.

@@ -18,13 +18,13 @@ class Line:
     each: float
     """Seconds for each row or byte: one over the rate"""
 
-    def at(self, amount: float) -> float:
+    def predict(self, amount: float) -> float:
         """Return the seconds for an amount."""
         return self.overhead + self.each * amount
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineParameters:
     """What was measured on one machine."""
 
     host: Mapping[tuple[str, str], Line]
@@ -89,7 +89,7 @@ def _product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> Machine:
+def fit_parameters(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequence[str]) -> MachineParameters:
     """Return a machine's parameters from times of the benchmark ``dataframe``.
 
     Parameters
@@ -106,7 +106,7 @@ def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequen
     """
     found = [each for each in measurements if each.engine in (*host, *gpu)]
     lines = {
-        (engine, operation): fit_line(*_against_rows(found, engine, operation))
+        (engine, operation): fit_line(*_times_by_rows(found, engine, operation))
         for engine, operation in {(each.engine, each.operation) for each in found if each.transfer == "none"}
     }
     machine = {
@@ -116,7 +116,7 @@ def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequen
     for place, known in machine.items():
         if not known:
             raise GpuguideError(f"No time of an operation on the {place} was measured; run the benchmark 'dataframe'.")
-    return Machine(
+    return MachineParameters(
         machine["host"],
         machine["gpu"],
         _transfers(found, gpu, "none", "in", bytes_in),
@@ -124,7 +124,7 @@ def fitted(measurements: Iterable[Measurement], host: Sequence[str], gpu: Sequen
     )
 
 
-def _against_rows(found: Iterable[Measurement], engine: str, operation: str) -> tuple[list[float], list[float]]:
+def _times_by_rows(found: Iterable[Measurement], engine: str, operation: str) -> tuple[list[float], list[float]]:
     chosen = [m for m in found if (m.engine, m.operation, m.transfer) == (engine, operation, "none")]
     return [float(each.rows) for each in chosen], [each.seconds for each in chosen]
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.engines.cudf_frames import CuDF
 from gpuguide.dataframes.engines.duckdb_sql import DuckDB
-from gpuguide.dataframes.engines.interface import Engine, call, call_with_transfer, check
+from gpuguide.dataframes.engines.interface import DataframeEngine, call, call_with_transfer, check
 from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike
 from gpuguide.dataframes.engines.polars_like import GpuPolars, LazyPolars, Polars
 from gpuguide.dataframes.libraries import comes_with
 from gpuguide.errors import GpuguideError, unknown
 
-__all__ = ["ENGINES", "Engine", "call", "call_with_transfer", "check", "engine", "engines"]
+__all__ = ["ENGINES", "DataframeEngine", "call", "call_with_transfer", "check", "engine", "engines"]
 
-ENGINES: dict[str, Callable[[], Engine]] = {
+ENGINES: dict[str, Callable[[], DataframeEngine]] = {
     "pandas": PandasLike,
     "polars": Polars,
     "polars-lazy": LazyPolars,
@@ -32,7 +32,7 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 }
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> DataframeEngine:
     """Return an engine, ready for use.
 
     Raises

@@ -10,7 +10,7 @@ import torch
 
 from gpuguide.dataframes import transfer
 from gpuguide.dataframes.engines.cudf_frames import CuDF
-from gpuguide.dataframes.kernels import Totals, dense_group_by
+from gpuguide.dataframes.kernels import GroupTotals, dense_group_by
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import THRESHOLD
 from gpuguide.errors import GpuguideError
@@ -20,7 +20,7 @@ from gpuguide.errors import GpuguideError
 class Groups:
     """What a group-by found, where keys or values are missing."""
 
-    totals: Totals
+    totals: GroupTotals
     has_rows: torch.Tensor
     """``(groups,)``, bool: a group may have rows and no value"""
     without_key: int = 0
@@ -30,7 +30,7 @@ class Groups:
 class DenseKeys(CuDF):
     """cuDF for frames whose column ``key`` holds 0, 1, … ``groups - 1``.
 
-    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.Totals`, or :class:`Groups` if something is
+    Grouping by ``key`` returns :class:`~gpuguide.dataframes.kernels.GroupTotals`, or :class:`Groups` if something is
     missing; all else is cuDF's. Nobody waits for it to be done, so that keys which are none of the groups are noticed
     when a result is unloaded.
     """
@@ -53,7 +53,7 @@ class DenseKeys(CuDF):
         GpuguideError
             If there were keys that are none of the groups.
         """
-        if isinstance(result, Totals):
+        if isinstance(result, GroupTotals):
             result = Groups(result, result.count > 0)
         if not isinstance(result, Groups):
             return super().unload(result)
@@ -73,13 +73,13 @@ class DenseKeys(CuDF):
         """Count and add up the values of each key."""
         if key != "key":
             return super().group_by(frame, key)
-        return self._grouped(frame, above=None)
+        return self._group(frame, above=None)
 
     def filter_group_by(self, frame: Any) -> Any:
         """Count and add up the large values of each key, in one pass."""
-        return self._grouped(frame, above=THRESHOLD)
+        return self._group(frame, above=THRESHOLD)
 
-    def _grouped(self, frame: Any, above: float | None) -> Any:
+    def _group(self, frame: Any, above: float | None) -> Any:
         key, value = frame["key"], frame["value"]
         keys, values = self._columns(key, value)
         totals = dense_group_by(keys, values, self.groups, above, check=False)

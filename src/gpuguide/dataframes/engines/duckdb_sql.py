@@ -58,9 +58,9 @@ class DuckDB:
 
     def group_by(self, frame: Any, key: str) -> Any:
         """Count and add up the values of each key. Rows without a key are a group to SQL."""
-        return self._run(self._grouped(frame, key))
+        return self._run(self._group(frame, key))
 
-    def _grouped(self, frame: Any, key: str, where: str = "") -> str:
+    def _group(self, frame: Any, key: str, where: str = "") -> str:
         totals = f"count(value) AS count, CAST(sum(value) AS {frame.sum_type}) AS sum"
         return f"SELECT {key}, {totals} FROM {frame.name} {where} GROUP BY {key} HAVING {key} IS NOT NULL"
 
@@ -74,7 +74,7 @@ class DuckDB:
 
     def filter_group_by(self, frame: Any) -> Any:
         """Count and add up the large values of each key."""
-        return self._run(self._grouped(frame, "key", f"WHERE value > {THRESHOLD}"))
+        return self._run(self._group(frame, "key", f"WHERE value > {THRESHOLD}"))
 
     def search(self, frame: Any) -> Any:
         """Find names and count their characters."""

@@ -17,11 +17,11 @@ TRANSFERS = ("none", "in", "in-out")
 UserFunction = Callable[[float], float]
 
 
-class Engine(Protocol):
+class DataframeEngine(Protocol):
     """One dataframe library. Its methods call the library's own and do nothing else with the data.
 
     A frame is whatever the library works on; :meth:`load` makes one from an Arrow table that
-    :func:`gpuguide.dataframes.data.checked` returned. What each operation returns stands in
+    :func:`gpuguide.dataframes.data.normalize_table` returned. What each operation returns stands in
     :data:`gpuguide.dataframes.operations.OPERATIONS`.
     """
 
@@ -77,7 +77,7 @@ def cannot_run(engine: str, function: UserFunction, error: Exception, instead: s
     )
 
 
-def call(engine: Engine, operation: str, frame: Any, lookup: Any = None) -> Callable[[], Any]:
+def call(engine: DataframeEngine, operation: str, frame: Any, lookup: Any = None) -> Callable[[], Any]:
     """Return a call without arguments that does an operation of :data:`gpuguide.dataframes.operations.OPERATIONS`.
 
     Raises
@@ -98,33 +98,35 @@ def call(engine: Engine, operation: str, frame: Any, lookup: Any = None) -> Call
     return calls[operations.get(operation).name]
 
 
-def call_with_transfer(engine: Engine, operation: str, table: Any, lookup: Any, transfer: str) -> Callable[[], Any]:
+def call_with_transfer(
+    engine: DataframeEngine, operation: str, table: Any, lookup: Any, transfer: str
+) -> Callable[[], Any]:
     """Return a call that does an operation on Arrow tables, and copies as much as ``transfer`` says.
 
     Parameters
     ----------
-    engine : Engine
+    engine : DataframeEngine
         That does it.
     operation : str
         Of :data:`gpuguide.dataframes.operations.OPERATIONS`.
     table, lookup : pyarrow.Table
-        From :func:`gpuguide.dataframes.data.checked`; ``lookup`` for a join.
+        From :func:`gpuguide.dataframes.data.normalize_table`; ``lookup`` for a join.
     transfer : str
         ``none``: the frame is loaded now, and the result stays with the engine. ``in``: every call loads it.
         ``in-out``: it brings back the result as well.
     """
 
-    def loaded() -> tuple[Any, Any]:
+    def load() -> tuple[Any, Any]:
         return engine.load(table), None if lookup is None else engine.load(lookup)
 
     if transfer == "none":
-        return call(engine, operation, *loaded())
+        return call(engine, operation, *load())
     if transfer == "in":
-        return lambda: call(engine, operation, *loaded())()
-    return lambda: engine.unload(call(engine, operation, *loaded())())
+        return lambda: call(engine, operation, *load())()
+    return lambda: engine.unload(call(engine, operation, *load())())
 
 
-def check(engine: Engine, operation: str, rows: int = CHECKED_ROWS) -> None:
+def check(engine: DataframeEngine, operation: str, rows: int = CHECKED_ROWS) -> None:
     """Compare an engine with the reference, on a frame with missing values.
 
     Raises
@@ -133,7 +135,7 @@ def check(engine: Engine, operation: str, rows: int = CHECKED_ROWS) -> None:
         If they differ; the message says where.
     """
     asked = operations.get(operation)
-    table = data.checked(data.frame(rows, columns=asked.columns, nulls=CHECKED_NULLS, nans=CHECKED_NULLS))
+    table = data.normalize_table(data.frame(rows, columns=asked.columns, nulls=CHECKED_NULLS, nans=CHECKED_NULLS))
     lookup = data.lookup(rows) if asked.has_lookup else None
     found = call_with_transfer(engine, operation, table, lookup, "in-out")()
     different = operations.difference(operation, found, operations.reference(operation, table, lookup))

@@ -24,24 +24,24 @@ class Polars:
 
     def unload(self, result: Any) -> Any:
         """Return a frame as an Arrow table."""
-        return self.collected(result).to_arrow()
+        return self.collect(result).to_arrow()
 
     def wait(self) -> None:
         """Return at once: a collected frame is done."""
 
-    def collected(self, result: Any) -> Any:
+    def collect(self, result: Any) -> Any:
         """Return a result as it is."""
         return result
 
     def filter(self, frame: Any) -> Any:
         """Keep the rows whose value is large."""
-        return self.collected(frame.filter(self.polars.col("value") > THRESHOLD))
+        return self.collect(frame.filter(self.polars.col("value") > THRESHOLD))
 
     def group_by(self, frame: Any, key: str) -> Any:
         """Count and add up the values of each key."""
-        return self.collected(self._grouped(frame, key))
+        return self.collect(self._group(frame, key))
 
-    def _grouped(self, frame: Any, key: str) -> Any:
+    def _group(self, frame: Any, key: str) -> Any:
         """Return counts and sums. Rows without a key would be a group; it is dropped from the result."""
         value = self.polars.col("value")
         totals = frame.group_by(key).agg(count=value.count(), sum=value.sum())
@@ -49,33 +49,33 @@ class Polars:
 
     def join(self, frame: Any, lookup: Any) -> Any:
         """Put rows beside those of the lookup with the same id."""
-        return self.collected(frame.join(lookup, on="id", how="inner"))
+        return self.collect(frame.join(lookup, on="id", how="inner"))
 
     def sort(self, frame: Any) -> Any:
         """Order the rows by value."""
-        return self.collected(frame.sort("value", nulls_last=True))
+        return self.collect(frame.sort("value", nulls_last=True))
 
     def filter_group_by(self, frame: Any) -> Any:
         """Count and add up the large values of each key."""
-        return self.collected(self._grouped(frame.filter(self.polars.col("value") > THRESHOLD), "key"))
+        return self.collect(self._group(frame.filter(self.polars.col("value") > THRESHOLD), "key"))
 
     def search(self, frame: Any) -> Any:
         """Find names and count their characters."""
         name = self.polars.col("name")
         found = frame.filter(name.str.contains(PATTERN, literal=True))
-        return self.collected(found.with_columns(length=name.str.len_chars()))
+        return self.collect(found.with_columns(length=name.str.len_chars()))
 
     def window(self, frame: Any) -> Any:
         """Put the mean of its key beside each row."""
         col = self.polars.col
         mean = self.polars.when(col("key").is_not_null()).then(col("value").mean().over("key"))
-        return self.collected(frame.with_columns(mean=mean))
+        return self.collect(frame.with_columns(mean=mean))
 
     def apply(self, frame: Any, function: UserFunction) -> Any:
         """Return the frame with ``result``, a user's function of each value, called by Python row by row."""
         result = self.polars.col("value").map_elements(function, return_dtype=self.polars.Float64)
         try:
-            return self.collected(frame.with_columns(result=result))
+            return self.collect(frame.with_columns(result=result))
         except Exception as error:
             raise cannot_run(self.name, function, error, "Write it as expressions of columns.") from error
 
@@ -89,7 +89,7 @@ class LazyPolars(Polars):
         """Return the beginning of a plan."""
         return super().load(table).lazy()
 
-    def collected(self, result: Any) -> Any:
+    def collect(self, result: Any) -> Any:
         """Run a plan."""
         return result.collect()
 
@@ -104,6 +104,6 @@ class GpuPolars(LazyPolars):
     name = "polars-gpu"
     place = "gpu"
 
-    def collected(self, result: Any) -> Any:
+    def collect(self, result: Any) -> Any:
         """Run a plan on the GPU. What cannot be run there is an error, and not run on the processor instead."""
         return result.collect(engine=self.polars.GPUEngine(raise_on_fail=True))

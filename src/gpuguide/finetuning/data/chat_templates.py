@@ -104,22 +104,22 @@ class Templates:
         GpuguideError
             If the template refuses the conversation, or no template is the default.
         """
-        template = self.compiled[self._chosen(tools)]
+        template = self.compiled[self._choose(tools)]
         given = {"tools": tools, "documents": None, "add_generation_prompt": answer, **self.names}
         try:
-            return self._rendered(template, messages=messages, **given)
+            return self._render(template, messages=messages, **given)
         except Exception as error:  # a template is a program, and fails in many ways
             raise GpuguideError(f"The chat template in {self.folder} refuses it: {error}") from error
 
     def marks_answers(self, tools: Sequence[Mapping[str, Any]] | None) -> bool:
         """Return whether the template marks what a model writes."""
-        return re.search(r"\{%-?\s*generation\s*-?%\}", self.sources[self._chosen(tools)]) is not None
+        return re.search(r"\{%-?\s*generation\s*-?%\}", self.sources[self._choose(tools)]) is not None
 
     def writes(self, name: str, tools: Sequence[Mapping[str, Any]] | None) -> bool:
         """Return whether the template has to do with a field of messages."""
-        return re.search(rf"\b{re.escape(name)}\b", self.sources[self._chosen(tools)]) is not None
+        return re.search(rf"\b{re.escape(name)}\b", self.sources[self._choose(tools)]) is not None
 
-    def _chosen(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         if tools and FOR_TOOLS in self.sources:
             return FOR_TOOLS
         if DEFAULT not in self.sources:
@@ -129,7 +129,7 @@ class Templates:
             )
         return DEFAULT
 
-    def _rendered(self, template: Template, **given: Any) -> Rendered:
+    def _render(self, template: Template, **given: Any) -> Rendered:
         noted = self._noted
         assert isinstance(noted, Generation)
         noted.blocks, noted.spans = [], []

@@ -136,7 +136,7 @@ def tokenize(
         raise GpuguideError(
             f"{data.path} has {_count(len(examples), 'sample')} to use; one or more to train on and one or more to "
             "hold out are needed"
-            + (f", and {leaked} of these are held out{_in_file(eval_data)}." if leaked else ".")
+            + (f", and {leaked} of these are held out{_describe_file(eval_data)}." if leaked else ".")
             + (
                 f" {_count(tokenizing.without_answer, 'sample')} had no answer to learn."
                 if tokenizing.without_answer
@@ -286,7 +286,7 @@ def _remove_leaks(examples: Iterable[TokenizedExample], held_out: Iterable[Token
     return [example for example in examples if _key(example)[0] not in keys]
 
 
-def _in_file(data: DataFile | None) -> str:
+def _describe_file(data: DataFile | None) -> str:
     return f" in {data.path}" if data else ""
 
 
@@ -310,7 +310,7 @@ def _notes(duplicates: int, leaked: int, tokenizing: _Tokenizing, eval_data: Dat
     if leaked:
         notes.append(
             f"{_count(leaked, 'sample')} dropped from the training data, because the same text is held "
-            f"out{_in_file(eval_data)}: a held-out loss on training data says nothing."
+            f"out{_describe_file(eval_data)}: a held-out loss on training data says nothing."
         )
     if tokenizing.with_special:
         notes.append(

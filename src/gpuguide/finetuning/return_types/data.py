@@ -75,7 +75,7 @@ def training(count: int | None = None) -> tuple[Function, ...]:
     GpuguideError
         If there are not so many.
     """
-    found = _of("training")
+    found = _load_part("training")
     if count is not None and not 1 <= count <= len(found):
         raise GpuguideError(f"There are {len(found)} functions to train on, and {count} are asked for.")
     return found[:count]
@@ -83,19 +83,19 @@ def training(count: int | None = None) -> tuple[Function, ...]:
 
 def validation() -> tuple[Function, ...]:
     """Return the functions to choose settings by."""
-    return _of("validation")
+    return _load_part("validation")
 
 
-def held_out() -> tuple[Function, ...]:
+def load_held_out() -> tuple[Function, ...]:
     """Return the functions that results are measured with."""
-    return _of("held-out")
+    return _load_part("held-out")
 
 
-def _of(part: Part) -> tuple[Function, ...]:
+def _load_part(part: Part) -> tuple[Function, ...]:
     return tuple(each for each in functions() if each.part == part)
 
 
-def asked(function: Function, tokenizer: Tokenizer) -> list[int]:
+def encode_question(function: Function, tokenizer: Tokenizer) -> list[int]:
     """Return what a model reads: an end of text, the function, and the question."""
     return [tokenizer.end_of_text, *tokenizer.encode(function.text + QUESTION)]
 
@@ -133,7 +133,7 @@ class Encoded:
         """Return the same on another device."""
         return Encoded(*(each.to(device) for each in (self.tokens, self.last, self.kinds, self.answers)))
 
-    def chosen(self, places: torch.Tensor) -> Encoded:
+    def select(self, places: torch.Tensor) -> Encoded:
         """Return some of the functions."""
         return Encoded(self.tokens[places], self.last[places], self.kinds[places], self.answers)
 
@@ -155,7 +155,7 @@ def encode(chosen: Sequence[Function], tokenizer: Tokenizer, length: int = LENGT
     """
     if not chosen:
         raise GpuguideError("No functions are given.")
-    rows = [asked(each, tokenizer) for each in chosen]
+    rows = [encode_question(each, tokenizer) for each in chosen]
     longest = max(map(len, rows))
     if longest > length:
         raise GpuguideError(f"A function has {longest} tokens with its question, and {length} are taken.")

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from gpuguide import models
-from gpuguide.finetuning.return_types.data import KINDS, LENGTH, Function, asked
+from gpuguide.finetuning.return_types.data import KINDS, LENGTH, Function, encode_question
 from gpuguide.models.tokenizer import Tokenizer
 
 SHORTEST = 16
@@ -32,11 +32,11 @@ def functions_of(folders: Sequence[Path], tokenizer: Tokenizer, seed: int = 0) -
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             name = path.relative_to(folder.parent).as_posix()
-            for node in _annotated(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in _find_annotated(ast.parse(path.read_text(encoding="utf-8"))):
                 returned = kind_of(node.returns)
-                text = without_annotations(node)
+                text = strip_annotations(node)
                 function = Function(name, text, returned)
-                if SHORTEST <= len(asked(function, tokenizer)) <= LENGTH:
+                if SHORTEST <= len(encode_question(function, tokenizer)) <= LENGTH:
                     found.setdefault(text.partition("(")[2], function)
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed)).tolist()
     kept = list(found.values())
@@ -56,12 +56,12 @@ def kind_of(annotation: ast.expr | None) -> str:
     return annotation.attr if isinstance(annotation, ast.Attribute) else getattr(annotation, "id", "")
 
 
-def without_annotations(function: ast.FunctionDef) -> str:
+def strip_annotations(function: ast.FunctionDef) -> str:
     """Return the code of a function without annotations, decorators and docstrings."""
     return ast.unparse(ast.fix_missing_locations(_Plain().visit(copy.deepcopy(function))))
 
 
-def _annotated(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+def _find_annotated(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(tree):
         is_one = isinstance(node, ast.FunctionDef) and not node.name.startswith(("test_", "__"))
         if isinstance(node, ast.FunctionDef) and is_one and kind_of(node.returns) in KINDS:

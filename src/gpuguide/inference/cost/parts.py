@@ -54,7 +54,7 @@ class Part:
     """Bytes"""
 
 
-def stored(weights: str = "bf16", cache: str = "bf16") -> Storage:
+def make_storage(weights: str = "bf16", cache: str = "bf16") -> Storage:
     """Return how a model is stored, by the names of the formats.
 
     Parameters
@@ -83,7 +83,7 @@ def quantized_size(bits: int, group: int, scale_bits: int = 16) -> float:
     >>> quantized_size(4, 128), quantized_size(4, 32)
     (0.515625, 0.5625)
     """
-    _at_least(1, bits=bits, group=group)
+    _check_at_least(1, bits=bits, group=group)
     return (bits + scale_bits / group) / 8
 
 
@@ -253,8 +253,8 @@ def _experts_reached(shape: Shape, rows: int) -> float:
 def _check(shape: Shape, contexts: Sequence[int], tokens: int, scored: int) -> None:
     if not contexts:
         raise GpuguideError("There are no sequences; a pass takes at least one.")
-    _at_least(0, context=min(contexts))
-    _at_least(1, tokens=tokens)
+    _check_at_least(0, context=min(contexts))
+    _check_at_least(1, tokens=tokens)
     if not 0 <= scored <= tokens:
         raise GpuguideError(f"scored is {scored}; of {tokens} new tokens, 0 to {tokens} can get logits.")
     longest = max(contexts) + tokens
@@ -262,7 +262,7 @@ def _check(shape: Shape, contexts: Sequence[int], tokens: int, scored: int) -> N
         raise GpuguideError(f"A sequence has {longest} tokens after the pass; the model knows {shape.context}.")
 
 
-def _at_least(least: int, **given: float) -> None:
+def _check_at_least(least: int, **given: float) -> None:
     for name, value in given.items():
         if value < least:
             raise GpuguideError(f"{name} is {value}; it must be at least {least}.")

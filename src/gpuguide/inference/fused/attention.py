@@ -152,7 +152,7 @@ def add_parts(
 
 
 @dataclass(frozen=True)
-class AttentionTiling:
+class DecodeTiling:
     """How the programs of attention divide the keys."""
 
     parts: int
@@ -163,7 +163,7 @@ class AttentionTiling:
     """Blocks in flight"""
 
 
-def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processors: int) -> AttentionTiling:
+def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processors: int) -> DecodeTiling:
     """Choose the tiling with which the whole GPU has work.
 
     Parameters
@@ -179,7 +179,7 @@ def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processo
     parts = max(1, min(at_once // (count * kv_heads), capacity * head_dim // SMALLEST_PART, MOST_PARTS))
     few = count * kv_heads * parts <= at_once
     block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_OF_FEW if few else AT_ONCE) // head_dim))
-    return AttentionTiling(parts, block, 3 if block == PAGE else 2)
+    return DecodeTiling(parts, block, 3 if block == PAGE else 2)
 
 
 class CacheAttention:

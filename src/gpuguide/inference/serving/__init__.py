@@ -21,8 +21,18 @@ from __future__ import annotations
 from gpuguide.inference.host_copy import Clock
 from gpuguide.inference.serving.requests import Request, Text
 from gpuguide.inference.serving.scheduler import POLICIES, Scheduler
-from gpuguide.inference.serving.statistics import Step, Summary, occupancy, summarise
+from gpuguide.inference.serving.statistics import ServingSummary, Step, occupancy, summarise
 from gpuguide.inference.serving.workload import lognormal_requests
 
-__all__ = ["POLICIES", "Clock", "Request", "Scheduler", "Step", "Summary", "Text", "lognormal_requests", "occupancy",
-           "summarise"]  # fmt: skip
+__all__ = [
+           "POLICIES",
+           "Clock",
+           "Request",
+           "Scheduler",
+           "ServingSummary",
+           "Step",
+           "Text",
+           "lognormal_requests",
+           "occupancy",
+           "summarise",
+]  # fmt: skip

@@ -33,7 +33,7 @@ class Request:
     arrival: float | None = None
     """Seconds after the scheduler's start; by default it arrives when it is submitted"""
 
-    def kept_tokens(self) -> int:
+    def cache_tokens(self) -> int:
         """Return of how many tokens the cache must hold keys and values: all but the last, after which nobody reads."""
         return len(self.prompt) + max(self.new_tokens - 1, 0)
 
@@ -117,7 +117,7 @@ def check_fits(request: Request, capacity: int, pages: int) -> None:
     """
     prompt = len(request.prompt)
     check_limits(prompt, request.new_tokens, capacity)
-    needed = pages_for(request.kept_tokens())
+    needed = pages_for(request.cache_tokens())
     if needed > pages:
         raise GpuguideError(
             f"A prompt of {prompt} tokens and {request.new_tokens} more need {needed} pages of the cache, which has "

@@ -291,7 +291,7 @@ class Scheduler:
     def _measure(self, done: UnderWay) -> None:
         """Learn from a step that the device has done."""
         step = done.step
-        step.seconds = done.copy.event.since(done.began)
+        step.seconds = done.copy.event.seconds_since(done.began)
         self.budget.record(step.rows, step.read, step.seconds)
 
     # --- what becomes of a text --------------------------------------------------------------------------

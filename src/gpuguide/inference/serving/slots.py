@@ -59,7 +59,7 @@ class Slots:
 
     def enter(self, text: Text, wait: bool) -> bool:
         """Give a text the lowest free slot and its pages, if there are enough; ``wait`` as in :meth:`Pages.reserve`."""
-        text.reservation = self.pages.reserve(text.request.prompt, text.request.kept_tokens(), wait)
+        text.reservation = self.pages.reserve(text.request.prompt, text.request.cache_tokens(), wait)
         if text.reservation is None:
             return False
         text.slot = heapq.heappop(self._free)

@@ -30,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ServingSummary:
     """A run in numbers. Times are medians in seconds, ``None`` where there is none."""
 
     requests: int
@@ -49,7 +49,7 @@ class Summary:
     time_between_tokens: float | None
 
 
-def summarise(texts: Iterable[Text], steps: Iterable[Step]) -> Summary:
+def summarise(texts: Iterable[Text], steps: Iterable[Step]) -> ServingSummary:
     """Return a run in numbers.
 
     Parameters
@@ -61,7 +61,7 @@ def summarise(texts: Iterable[Text], steps: Iterable[Step]) -> Summary:
     """
     texts, wrote = list(texts), [step for step in steps if step.rows]
     rows = sum(step.rows for step in wrote)
-    return Summary(
+    return ServingSummary(
         requests=len(texts),
         steps=len(wrote),
         tokens=sum(len(text.tokens) for text in texts),

@@ -167,9 +167,9 @@ class Speculator:
             for _ in range(-(-left // (self.k + 1))):
                 self.cycle()
             left = int((self.ends - self.lengths)[: len(prompts)].amax())
-        return self.written()
+        return self.read_new_tokens()
 
-    def written(self) -> list[list[int]]:
+    def read_new_tokens(self) -> list[list[int]]:
         """Return the new tokens of each text, as far as it is written; this waits for the device."""
         lengths = self.lengths.tolist()
         texts = self.texts.tolist()

@@ -67,7 +67,7 @@ class GreedyCycle:
     def begin(self) -> None:
         """Write what the first cycle of a text reads; every later one is prepared by the one before."""
         kernels.begin_kernel[(self.rows,)](
-            self.lengths, self.ends, self.texts, *self._prepared(), self.texts.shape[1], self.capacity, **self._sizes(),
+            self.lengths, self.ends, self.texts, *self._inputs(), self.texts.shape[1], self.capacity, **self._sizes(),
             num_warps=1,
         )  # fmt: skip
 
@@ -92,24 +92,25 @@ class GreedyCycle:
             guesser.best, given, places, decoder.token_embedding, places if positions is None else positions,
             step.hidden, self.k + 1, SEQ=guesser.count // self.rows, COUNT=step.count // self.rows, LOWEST_ORDER=LOWEST,
             WIDTH=width, BLOCK=min(1024, triton.next_power_of_2(width)), POSITIONS=positions is not None,
-            **_after(guesser, 4),
+            **_build_launch_options(guesser, 4),
         )  # fmt: skip
 
     def _move_on(self) -> None:
         """Accept, roll back, and prepare the next cycle: keys and values behind the new length do not count."""
         kernels.move_on_kernel[(self.rows,)](
-            self.verify.best, self.lengths, self.ends, self.texts, self.outcomes, self.gained, *self._prepared(),
-            self.texts.shape[1], self.capacity, **self._sizes(), LOWEST_ORDER=LOWEST, **_after(self.verify, 1),
+            self.verify.best, self.lengths, self.ends, self.texts, self.outcomes, self.gained, *self._inputs(),
+            self.texts.shape[1], self.capacity, **self._sizes(), LOWEST_ORDER=LOWEST,
+            **_build_launch_options(self.verify, 1),
         )  # fmt: skip
 
-    def _prepared(self) -> tuple[torch.Tensor, ...]:
+    def _inputs(self) -> tuple[torch.Tensor, ...]:
         return self.last_two, self.last_two_places, self.draft_places, self.given, self.given_places
 
     def _sizes(self) -> dict[str, Any]:
         return {"K": self.k, "PLACES": triton.next_power_of_2(self.k + 1)}
 
 
-def _after(step: DecodeStep, warps: int) -> dict[str, Any]:
+def _build_launch_options(step: DecodeStep, warps: int) -> dict[str, Any]:
     """Return how to launch a small kernel after a step: while it still runs, if the step's own kernels are."""
     pdl = {"launch_pdl": True} if step.overlap else {}
     return {"PDL": step.overlap, "num_warps": warps, **pdl}

@@ -161,8 +161,8 @@ def accept(
     rows, k = drafted.shape
     vocab = target_logits.shape[-1]
     scale = math.log2(math.e) / max(settings.temperature, 1e-30)
-    target = weighed(target_logits, settings, scale)
-    draft = target if draft_logits is None else weighed(draft_logits, settings, scale)
+    target = weigh_logits(target_logits, settings, scale)
+    draft = target if draft_logits is None else weigh_logits(draft_logits, settings, scale)
     counts = torch.empty(rows, dtype=torch.int64, device=drafted.device)
     tokens = torch.empty(rows, k + 1, dtype=torch.int64, device=drafted.device)
     accept_kernel[(rows,)](
@@ -172,7 +172,7 @@ def accept(
     return counts, tokens
 
 
-def weighed(
+def weigh_logits(
     logits: torch.Tensor, settings: SamplingSettings, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return logits in fp32 with what makes them probabilities: the lowest that is kept, the highest, the total."""
@@ -210,12 +210,12 @@ def advance_kernel(counts, tokens, drafted, lengths, ends, texts, outcomes, gain
         count = tl.load(counts + row)
     else:
         guess = tl.load(drafted + row * K + place, mask=place < K, other=-1)
-        count = agreed(token, guess, place, K)
+        count = count_agreed(token, guess, place, K)
     extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity, K)
 
 
 @triton.jit
-def agreed(token, guess, place, K: tl.constexpr):
+def count_agreed(token, guess, place, K: tl.constexpr):
     """Return how many guesses stand before the first that is not the target's choice."""
     return tl.min(tl.where((token != guess) | (place >= K), place, K), 0).to(tl.int64)
 
@@ -357,7 +357,7 @@ def move_on_kernel(best, lengths, ends, texts, outcomes, gained, last_two, last_
     token = token_of(tl.load(best, mask=place <= K, other=LOWEST_ORDER))
     tl.store(best, LOWEST_ORDER, mask=place <= K)
     guess = tl.load(given + row * (K + 1) + 1 + place, mask=place < K, other=-1)
-    count = agreed(token, guess, place, K)
+    count = count_agreed(token, guess, place, K)
     length = extend_text(row, place, token, count, lengths, ends, texts, outcomes, gained, text_width, capacity, K)
     tl.debug_barrier()  # the text was written above, perhaps by another thread
     prepare_cycle(row, length, ends, texts, last_two, last_two_places, draft_places, given, given_places, text_width,

@@ -90,7 +90,7 @@ def whole_up(up: torch.Tensor, spans: Spans, outputs: int) -> torch.Tensor:
     """
     rank = up.shape[1]
     whole = up.new_zeros(outputs, len(spans) * rank)
-    for place, ((start, stop), part) in enumerate(zip(spans, _by_span(up, spans), strict=True)):
+    for place, ((start, stop), part) in enumerate(zip(spans, _split_spans(up, spans), strict=True)):
         whole[start:stop, place * rank : (place + 1) * rank] = part
     return whole
 
@@ -166,7 +166,7 @@ class _Product(torch.autograd.Function):
         elif ctx.needs_input_grad[4]:
             up_gradient = rows.t() @ hidden
         if up_gradient is not None and ctx.spans is not None:
-            up_gradient = _of_spans(up_gradient, ctx.spans, up.shape[1])
+            up_gradient = _select_spans(up_gradient, ctx.spans, up.shape[1])
         if ctx.needs_input_grad[0]:
             matrix = _matrix_again(parts, ctx.kind, rows.dtype)
             if ctx.dropping:
@@ -237,11 +237,11 @@ def _flops_added(out: torch.Size, left: torch.Size, right: torch.Size, **others:
     return roofline.matmul_flops(left[0], left[1], right[1])
 
 
-def _of_spans(whole: torch.Tensor, spans: Spans, rank: int) -> torch.Tensor:
+def _select_spans(whole: torch.Tensor, spans: Spans, rank: int) -> torch.Tensor:
     """Return of :func:`whole_up`, or of its gradient, what is not always zero: ``(rows of all spans, rank)``."""
     pieces = [whole[start:stop, place * rank : (place + 1) * rank] for place, (start, stop) in enumerate(spans)]
     return torch.cat(pieces)
 
 
-def _by_span(up: torch.Tensor, spans: Spans) -> tuple[torch.Tensor, ...]:
+def _split_spans(up: torch.Tensor, spans: Spans) -> tuple[torch.Tensor, ...]:
     return up.split([stop - start for start, stop in spans])

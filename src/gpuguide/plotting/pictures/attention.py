@@ -87,7 +87,7 @@ VALUES = ((10.0, 20.0), (30.0, 40.0), (50.0, 60.0))
 
 
 @dataclass(frozen=True)
-class SoftmaxState:
+class SoftmaxStep:
     """What an online softmax keeps of one query."""
 
     maximum: float
@@ -121,7 +121,7 @@ def online_softmax() -> Figure:
     )
 
 
-def _states() -> Iterator[SoftmaxState]:
+def _states() -> Iterator[SoftmaxStep]:
     maximum, total, output = -math.inf, 0.0, 0.0
     for scores, values in zip(SCORES, VALUES, strict=True):
         higher = max(maximum, *scores)
@@ -130,10 +130,10 @@ def _states() -> Iterator[SoftmaxState]:
         total = factor * total + sum(powers)
         output = factor * output + sum(power * value for power, value in zip(powers, values, strict=True))
         maximum = higher
-        yield SoftmaxState(maximum, factor, total, output)
+        yield SoftmaxStep(maximum, factor, total, output)
 
 
-def _draw_states(figure: Canvas, states: list[SoftmaxState]) -> None:
+def _draw_states(figure: Canvas, states: list[SoftmaxStep]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
     wide, tall, side = 116.0, 58.0, 28.0
