@@ -13,7 +13,7 @@ COMPARED = [case for case in published.cases() if not case.differs]
 
 
 @pytest.mark.parametrize("case", COMPARED, ids=lambda case: f"{case.source.key}: {case.name}")
-def test_a_published_size_is_predicted(case: published.Case) -> None:
+def test_a_published_size_is_predicted(case: published.PublishedCase) -> None:
     """Weights and caches to a percent; what a process takes to a twelfth; training without our norms to a sixth."""
     allowed = 0.01 if case.part else 0.17 if case.setup.purpose == "train" else 0.12
     assert abs(case.error) <= allowed

@@ -301,7 +301,7 @@ def test_a_small_table_is_read() -> None:
     gpu = table.gpus["x1"]
     assert gpu.capability == (9, 0)
     assert gpu.supports == {"fp16"}
-    assert gpu.figures["memory"] == datasheet.Figure(80e9, "B", "paper", "printed")
+    assert gpu.figures["memory"] == datasheet.DatasheetValue(80e9, "B", "paper", "printed")
     assert table.sources["paper"].verified
 
 

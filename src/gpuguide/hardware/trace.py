@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.totals import Row, Tally, Totals
+from gpuguide.hardware.totals import Row, Tally, TraceTotals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +121,7 @@ class Trace:
             )
         return float(np.diff(changed).min())
 
-    def totals(self) -> Totals:
+    def totals(self) -> TraceTotals:
         """Return means, extremes, energy and what it cost to read them.
 
         Raises

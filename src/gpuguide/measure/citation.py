@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import records, reference_gpu, store
-from gpuguide.measure.records import Case, Key, Metric, Record, Run, Summary
+from gpuguide.measure.records import Case, Key, Metric, Record, Run, SampleSummary
 from gpuguide.units import format_quantity, significant
 
 _NAME = r"[a-z0-9][a-z0-9-]*"
@@ -38,7 +38,7 @@ class CitedMeasurement:
         return self.metric.summary.median
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> SampleSummary:
         """The quantiles, in SI units."""
         return self.metric.summary
 
@@ -71,7 +71,7 @@ class CitedRatio:
     numerator: Case
     denominator: Case
     name: str
-    summary: Summary
+    summary: SampleSummary
     """Of the ratios of samples; ``n`` is the number of samples of the contender that has fewer"""
     unpaired: str = ""
     """Why samples could not be paired by the turn in which they were taken; empty if they were"""

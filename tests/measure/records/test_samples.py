@@ -27,7 +27,7 @@ def test_quantiles_are_those_of_numpy(samples: list[float]) -> None:
 
 
 def test_one_sample_has_no_quantiles() -> None:
-    assert records.summarise([3.5]) == records.Summary(1, None, None, 3.5, None, None)
+    assert records.summarise([3.5]) == records.SampleSummary(1, None, None, 3.5, None, None)
 
 
 @given(st.lists(times, min_size=1, max_size=20))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure.records.fields import DamagedRecord, Fields, kind_of, parsed
+from gpuguide.measure.records.fields import DamagedRecord, Fields, kind_of, parse_json
 from gpuguide.measure.records.record import CORRECT, SCHEMA_VERSION, STATUSES, Case, Key, Readings, Record, Run
-from gpuguide.measure.records.samples import Metric, Rate, Summary, summarise
+from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, summarise
 from gpuguide.measure.records.writing import checksum
 
 SINCE = {"host_cores_available": 2, "libraries": 2, "turns": 2}
@@ -40,7 +40,7 @@ def read(path: Path) -> Record:
 
 def from_json(text: str, path: Path | None = None) -> Record:
     """Parse and check the text of a record file; ``path`` is only named in errors."""
-    return _FieldReader(path).record(parsed(text, path))
+    return _FieldReader(path).record(parse_json(text, path))
 
 
 class _FieldReader(Fields):
@@ -216,9 +216,9 @@ class _FieldReader(Fields):
     def turn(self, value: Any, where: str) -> int:
         return self.integer(value, where, least=1)
 
-    def summary(self, value: Any, where: str) -> Summary:
-        f = self.fields(value, where, list(Summary.__dataclass_fields__))
-        return Summary(
+    def summary(self, value: Any, where: str) -> SampleSummary:
+        f = self.fields(value, where, list(SampleSummary.__dataclass_fields__))
+        return SampleSummary(
             n=self.integer(f["n"], f"{where}.n", least=1),
             median=self.number(f["median"], f"{where}.median"),
             **{name: self.optional_number(f[name], f"{where}.{name}") for name in ("p5", "p25", "p75", "p95")},

@@ -10,7 +10,7 @@ from typing import Literal
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, libraries
 from gpuguide.measure.digest import equivalent
-from gpuguide.measure.records.samples import Metric, Rate, Summary, metric
+from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, metric
 
 SCHEMA_VERSION = 2
 HARNESS_VERSION = 2
@@ -224,7 +224,7 @@ class Record:
         """Return the median of one metric of the one good case that :meth:`case` finds, in SI units."""
         return self.case(contender, **keys).metrics[metric].summary.median
 
-    def series(self, contender: str, x: str, metric: str, **keys: Key) -> list[tuple[Key, Summary]]:
+    def series(self, contender: str, x: str, metric: str, **keys: Key) -> list[tuple[Key, SampleSummary]]:
         """Return ``(value of key x, summary of metric)`` for one contender, sorted by ``x``.
 
         Cases are restricted to those whose keys include ``keys``.

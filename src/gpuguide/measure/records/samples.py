@@ -1,4 +1,4 @@
-"""The samples of one quantity and their quantiles: :class:`Metric`, :class:`Summary`, and rates derived from a time."""
+"""Samples of one quantity and their quantiles: :class:`Metric`, :class:`SampleSummary`, and rates from a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUANTILES = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 
 
 @dataclass(frozen=True)
-class Summary:
+class SampleSummary:
     """Quantiles of the samples. With a single sample there is only a median."""
 
     n: int
@@ -29,7 +29,7 @@ class Metric:
 
     unit: str
     samples: tuple[float, ...]
-    summary: Summary
+    summary: SampleSummary
     turns: tuple[int, ...] = ()
     """How many of the samples each turn took, in order; empty where they were not taken in turns, or nobody knows"""
 
@@ -72,12 +72,12 @@ class Rate:
     per_call: float
 
 
-def summarise(samples: Sequence[float]) -> Summary:
+def summarise(samples: Sequence[float]) -> SampleSummary:
     """Return the quantiles of ``samples``, interpolated linearly as numpy does by default."""
     ordered = sorted(samples)
     if len(ordered) == 1:
-        return Summary(1, None, None, ordered[0], None, None)
-    return Summary(n=len(ordered), **{name: quantile(ordered, q) for name, q in QUANTILES.items()})
+        return SampleSummary(1, None, None, ordered[0], None, None)
+    return SampleSummary(n=len(ordered), **{name: quantile(ordered, q) for name, q in QUANTILES.items()})
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:

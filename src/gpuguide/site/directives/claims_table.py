@@ -198,7 +198,7 @@ class Claims(_Ledger):
         titles = ledger.topics()
         begin = f"{format_count(count, 'more claim')} on this subject" if count else "All claims on this subject"
         line = nodes.paragraph("", f"{begin}, each with its evidence: ", classes=["gg-more"])
-        for number, name in enumerate(ledger.by_topic(claims)):
+        for number, name in enumerate(ledger.group_by_topic(claims)):
             line += [nodes.Text(", ")] * (number > 0)
             line += self.reference("ref", f"topic-{name}", titles[name])
         line += nodes.Text(".")
@@ -216,7 +216,7 @@ class AllClaims(_Ledger):
             claims = ledger.load()
         titles = ledger.topics() if claims else {}
         self.usual = ""
-        sections = (self.topic(name, titles[name], own) for name, own in ledger.by_topic(claims).items())
+        sections = (self.topic(name, titles[name], own) for name, own in ledger.group_by_topic(claims).items())
         counts = Counter(claim.verdict for claim in claims)
         return [*overview(claims), verdict_filter(counts={name: counts[name] for name in VERDICTS}), *sections]
 

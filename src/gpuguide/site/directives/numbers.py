@@ -115,7 +115,7 @@ class CeilingOf(SphinxRole):
         watching.note_folder(self.env, store.published_folder())
         with faults.report_errors(self.get_location()):
             try:
-                found, unit = machines.quoted(self.text.strip())
+                found, unit = machines.find_quoted_ceiling(self.text.strip())
             except GpuguideError as error:
                 raise GpuguideError(f"{{ceiling}}`{self.text}`: {error}") from error
             text = format_bytes(found.value) if unit == "B" else format_quantity(found.value, unit)
