@@ -22,7 +22,7 @@ source = "s"
 def test_every_card_has_a_name_of_its_own_or_is_in_the_data_sheet() -> None:
     for card in capacities.load_capacities().values():
         assert bool(card.name) is (card.id not in datasheet.load())
-        assert card.source.verified
+        assert card.source.is_verified
 
 
 def test_a_driver_reports_about_what_is_printed() -> None:

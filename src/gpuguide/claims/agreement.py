@@ -127,7 +127,7 @@ def _constants(claim: Claim) -> list[float]:
     """Return the numbers that stand in a row's expressions: constants, and the keys of the cases it reads."""
     found: list[float] = []
     for text in claim.expressions:
-        for node in ast.walk(claim.parsed(text)):
+        for node in ast.walk(claim.parse_expression(text)):
             match node:
                 case ast.Constant(value=str() as name):
                     found += [float(value) for value in _KEY.findall(name)]

@@ -89,7 +89,7 @@ def _holds(claim: Claim) -> bool:
 def unread(claim: Claim) -> list[Source]:
     """Return the documents that a row rests on and that nobody could look at, those of datasheet figures too."""
     with claim.speaking():
-        return [source for source in _sources(claim) if not source.verified]
+        return [source for source in _sources(claim) if not source.is_verified]
 
 
 def _sources(claim: Claim) -> list[Source]:
@@ -147,4 +147,4 @@ def digits_checked(claim: Claim) -> int:
 
 def describe_verification(source: Source) -> str:
     """Return whether a source was read, and when, in words."""
-    return f"read on {source.looked_at}" if source.verified else NOT_VERIFIED
+    return f"read on {source.looked_at}" if source.is_verified else NOT_VERIFIED

@@ -37,7 +37,7 @@ class PublishedCase:
     """Why the software does something else than the prediction assumes; such a case checks nothing"""
 
     @property
-    def predicted(self) -> float:
+    def predicted_bytes(self) -> float:
         """Bytes that the cost model predicts."""
         found = memory.predict(presets.get(self.model).shape, self.setup)
         return found.highest.parts[self.part] if self.part else found.total
@@ -45,7 +45,7 @@ class PublishedCase:
     @property
     def error(self) -> float:
         """Share by which the prediction is above what was measured."""
-        return self.predicted / self.measured - 1
+        return self.predicted_bytes / self.measured - 1
 
 
 @cache

@@ -59,7 +59,7 @@ class DatasheetValue:
     note: str = ""
 
     @property
-    def derived(self) -> bool:
+    def is_derived(self) -> bool:
         """Whether the value stands in no document but follows from printed ones as the note says."""
         return "derived" in self.note
 

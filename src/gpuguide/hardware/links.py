@@ -43,7 +43,7 @@ class LinkValue:
     note: str = ""
 
     @property
-    def derived(self) -> bool:
+    def is_derived(self) -> bool:
         """Whether the value follows from printed ones, as the note says, and stands in no document."""
         return "derived" in self.note
 

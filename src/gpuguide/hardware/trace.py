@@ -67,7 +67,7 @@ class Trace:
             raise unknown(f"quantity in the trace of {self.device}", name, self.units)
         return _array(row.readings.get(name, math.nan) for row in tuple(self.rows))
 
-    def between(self, start: float, end: float) -> Trace:
+    def select_interval(self, start: float, end: float) -> Trace:
         """Return the part of a trace from one moment to another, in seconds since its first reading.
 
         Raises

@@ -66,7 +66,7 @@ class GpuLinks:
         return compute_pcie_bandwidth(board.link_generation, board.link_width)
 
     @property
-    def allowed(self) -> float | None:
+    def allowed_bandwidth(self) -> float | None:
         """Nominal bandwidth of the fastest PCIe link that board and slot allow, one way, B/s."""
         board = self.connections.board
         return compute_pcie_bandwidth(board.most_link_generation, board.most_link_width)
@@ -114,7 +114,7 @@ class GpuTopology:
             found["connections"]["nvlink"].pop("remote")
             for key in ("memory_free", "is_partitioned"):
                 found["connections"]["board"].pop(key)
-            gpus.append({**found, "pcie_nominal": gpu.nominal, "pcie_allowed": gpu.allowed})
+            gpus.append({**found, "pcie_nominal": gpu.nominal, "pcie_allowed": gpu.allowed_bandwidth})
         return {"gpus": gpus, "pairs": [asdict(pair) for pair in self.pairs]}
 
 

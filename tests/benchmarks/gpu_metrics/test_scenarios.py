@@ -160,7 +160,7 @@ def test_of_the_published_traces_a_busy_gpu_is_never_told_to_be_idle() -> None:
     if "tensor_activity" not in trace.units:
         pytest.skip("the published GPU has no such counters")
     lasted = float(trace.seconds[-1])
-    middle = trace.between(0.25 * lasted, 0.75 * lasted)
+    middle = trace.select_interval(0.25 * lasted, 0.75 * lasted)
     assert middle["tensor_activity"].min() > 0.5
 
 

@@ -40,7 +40,7 @@ def test_no_count_of_multiprocessors_has_a_fraction() -> None:
 @pytest.mark.parametrize(("gpu", "key", "figure"), FIGURES, ids=lambda part: part if isinstance(part, str) else "")
 def test_a_figure_whose_source_nobody_opened_says_so_beside_it(gpu: str, key: str, figure: DatasheetValue) -> None:
     shown = "".join(node.astext() for node in hardware_table._value(key, figure, hardware_table.source_numbers()))
-    assert (NOT_VERIFIED in shown) is not datasheet.sources()[figure.source].verified
+    assert (NOT_VERIFIED in shown) is not datasheet.sources()[figure.source].is_verified
 
 
 def test_the_list_of_sources_says_what_was_looked_at_and_when() -> None:

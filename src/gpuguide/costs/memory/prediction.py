@@ -81,7 +81,7 @@ def predict(shape: Shape, setup: Setup) -> MemoryPrediction:
     moments = MOMENTS["train" if setup.purpose == "train" else "use"]
     return MemoryPrediction(
         tuple(
-            Moment(name, {part: found.of(trees[part]) if part in trees else 0.0 for part in PARTS})
+            Moment(name, {part: found.evaluate(trees[part]) if part in trees else 0.0 for part in PARTS})
             for name, trees in moments.items()
         )
     )

@@ -57,11 +57,11 @@ def source_digest(modules: Iterable[str]) -> str:
 
 @functools.cache
 def _module_digest(name: str) -> str:
-    def taken() -> str:
+    def compute() -> str:
         text = SyntaxWriter().text(ast.parse(module_path(name).read_text(encoding="utf-8")))
         return hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()
 
-    return str(remembered.answer(f"module {name}", taken))
+    return str(remembered.answer(f"module {name}", compute))
 
 
 @functools.cache

@@ -70,8 +70,8 @@ def find_reached_definitions(tree: Tree, start: Iterable[SourceDefinition]) -> d
             found[definition] = said = render_definition(tree, definition)
             waiting += said.uses
             module = tree.module(definition.module)
-            waiting += [SourceDefinition(module.name, f"[{number}]") for number in range(len(module.unnamed))]
-            waiting += [defining(tree, module.name, name) for name in module.registered]
+            waiting += [SourceDefinition(module.name, f"[{number}]") for number in range(len(module.bare_statements))]
+            waiting += [defining(tree, module.name, name) for name in module.registered_functions]
     return found
 
 
@@ -121,7 +121,7 @@ class _NamesResolved(SyntaxWriter):
         self.uses: set[SourceDefinition] = set()
         self.references: list[SourceDefinition] = []
         name = definition.name
-        self.statement = self.module.unnamed[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
+        self.statement = self.module.bare_statements[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
         self.imported_within = tree.imports(ast.walk(self.statement), self.module.name)
         self.imported = {**self.module.imported, **self.imported_within}
         self._note_names_in_programs()
@@ -150,7 +150,7 @@ class _NamesResolved(SyntaxWriter):
             case ast.Assert(msg=ast.expr()):
                 yield from self.node(_replace_fields(node, msg=None), scope)
             case ast.Raise():
-                yield f"(Raise {self.raised(node.exc, scope)})"
+                yield f"(Raise {self.name_exception(node.exc, scope)})"
             case ast.Call() if (parts := split_dotted_name(node.func)) and self.is_said(parts, scope):
                 yield f"(Said {self.error(parts, scope)})"
             case ast.Call(args=[_, value]) if self.full(split_dotted_name(node.func), scope) == "typing.cast":
@@ -163,7 +163,7 @@ class _NamesResolved(SyntaxWriter):
             case _:
                 yield from super().node(node, scope)
 
-    def raised(self, exception: ast.expr | None, scope: Scope) -> str:
+    def name_exception(self, exception: ast.expr | None, scope: Scope) -> str:
         """Return what is written for a raised exception: its class, unless it is one of the package's."""
         if exception is None:
             return "again"

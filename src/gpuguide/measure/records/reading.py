@@ -48,7 +48,7 @@ class _FieldReader(Fields):
 
     version = SCHEMA_VERSION
 
-    def known(self, names: Iterable[str]) -> list[str]:
+    def select_known(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that fields have in the version of the format that is being read."""
         return [name for name in names if SINCE.get(name, 1) <= self.version]
 
@@ -127,7 +127,7 @@ class _FieldReader(Fields):
                 raise self.fail(f"runs[{index}]", "no case was measured in it")
 
     def run(self, value: Any, where: str) -> Run:
-        f = self.fields(value, where, self.known(Run.__dataclass_fields__))
+        f = self.fields(value, where, self.select_known(Run.__dataclass_fields__))
         available = f.get("host_cores_available")
         if not isinstance(f["simulated"], bool):
             raise self.fail(f"{where}.simulated", f"expected true or false, found {kind_of(f['simulated'])}")
@@ -157,7 +157,7 @@ class _FieldReader(Fields):
 
     def case(self, value: Any, where: str) -> Case:
         names = ["keys", "contender", "run", "status", "reason", "correct", "libraries", "metrics", "rates"]
-        f = self.fields(value, where, self.known(names))
+        f = self.fields(value, where, self.select_known(names))
         case = Case(
             keys=self.table(f["keys"], f"{where}.keys", self.key),
             contender=self.text(f["contender"], f"{where}.contender"),
@@ -190,7 +190,7 @@ class _FieldReader(Fields):
         return self.number(value, where)
 
     def metric(self, value: Any, where: str) -> Metric:
-        f = self.fields(value, where, self.known(["unit", "samples", "summary", "turns"]))
+        f = self.fields(value, where, self.select_known(["unit", "samples", "summary", "turns"]))
         samples = self.items(f["samples"], f"{where}.samples", self.number)
         if not samples:
             raise self.fail(f"{where}.samples", "it is empty")

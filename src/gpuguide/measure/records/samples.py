@@ -34,31 +34,31 @@ class Metric:
     """How many of the samples each turn took, in order; empty where they were not taken in turns, or nobody knows"""
 
     @property
-    def by_turn(self) -> list[tuple[float, ...]]:
+    def samples_by_turn(self) -> list[tuple[float, ...]]:
         """The samples of each turn; empty where turns are not known."""
         ends = list(itertools.accumulate(self.turns))
         return [self.samples[end - count : end] for end, count in zip(ends, self.turns, strict=True)]
 
     @property
-    def within_turns(self) -> float | None:
+    def spread_within_turns(self) -> float | None:
         """The spread within a turn: the range from p25 to p75 of its samples over their median, in the middle turn.
 
         Turns with a single sample have no spread. ``None`` if there are no others.
         """
         spreads = [
             (quantile(ordered, QUANTILES["p75"]) - quantile(ordered, QUANTILES["p25"])) / abs(median)
-            for ordered in map(sorted, self.by_turn)
+            for ordered in map(sorted, self.samples_by_turn)
             if len(ordered) > 1 and (median := statistics.median(ordered))
         ]
         return statistics.median(spreads) if spreads else None
 
     @property
-    def between_turns(self) -> float | None:
+    def spread_between_turns(self) -> float | None:
         """The spread between turns: from the lowest of their medians to the highest, over the median of all samples.
 
         ``None`` if there are not two turns.
         """
-        medians = [statistics.median(samples) for samples in self.by_turn]
+        medians = [statistics.median(samples) for samples in self.samples_by_turn]
         if len(medians) < 2 or not self.summary.median:
             return None
         return (max(medians) - min(medians)) / abs(self.summary.median)

@@ -232,7 +232,7 @@ class _Session:
     def measure(self, keys: Keys) -> tuple[Case, ...]:
         """Measure one case with all its contenders, store it and return it."""
         results = measure_case(self.plan.benchmark, keys, self.device, self.quick)
-        self.record = self._with(results)
+        self.record = self._replace_results(results)
         if self.folder is not None:
             if self.aside is not None and self.aside.path is not None:
                 self.aside.path.replace(records.find_backup_path(self.aside))
@@ -245,7 +245,7 @@ class _Session:
             )
         return results
 
-    def _with(self, results: tuple[Case, ...]) -> Record:
+    def _replace_results(self, results: tuple[Case, ...]) -> Record:
         """Return the record with ``results`` in place of earlier ones, and without runs that no case needs."""
         now = replace(
             self.run,
@@ -269,10 +269,10 @@ class _Session:
             harness_version=records.HARNESS_VERSION,
             code_digest=digest.benchmark_digest(self.plan.benchmark.name),
             runs=tuple(runs[index] for index in used),
-            cases=tuple(replace(case, run=used.index(case.run)) for case in self._in_order(cases)),
+            cases=tuple(replace(case, run=used.index(case.run)) for case in self._sort_cases(cases)),
         )
 
-    def _in_order(self, cases: list[Case]) -> list[Case]:
+    def _sort_cases(self, cases: list[Case]) -> list[Case]:
         """Sort cases as the benchmark declares them, so that a resumed record equals an uninterrupted one."""
         places = {_identity(keys): place for place, keys in enumerate(self.plan.benchmark.cases(self.device))}
         contenders = {name: place for place, name in enumerate(self.plan.benchmark.contenders)}

@@ -144,7 +144,7 @@ class DatasheetRole(SphinxRole):
             if key not in gpu.figures:
                 raise unknown(f"datasheet figure of {name}", key, gpu.figures)
             figure, document = gpu.figures[key], datasheet.sources()[gpu.figures[key].source]
-            text = f"From a data sheet: {document.title}, {document.publisher} ({document.seen})"
+            text = f"From a data sheet: {document.title}, {document.publisher} ({document.verification})"
             return [
                 number(
                     "", hardware_table.format_figure(key, figure), provenance=text, target=hardware_table.anchor(gpu)

@@ -204,7 +204,7 @@ def figure_text(source: LintedPage) -> Findings:
 
 @rule("own-records")
 def own_records(source: LintedPage) -> Findings:
-    """A figure of records shows a reader's own too: drawn with `curves`, `bars`, `trace` or `load_published_and_mine`."""
+    """A figure of records shows a reader's own: by `curves`, `bars`, `trace` or `load_published_and_mine`."""
     functions: dict[str, list[ast.FunctionDef]] = {}
     for _, node in source.nodes():
         if isinstance(node, ast.FunctionDef):
@@ -218,7 +218,7 @@ def own_records(source: LintedPage) -> Findings:
             yield (
                 call.lineno,
                 "The figure shows published records and never a reader's own.",
-                "Loop over plotting.load_published_and_mine(…) where it is drawn, and style lines with plotting.stroke.",
+                "Loop over plotting.load_published_and_mine(…) there, and style lines with plotting.stroke.",
             )
 
 

@@ -275,7 +275,7 @@ class PublishedMemory(SphinxDirective):
                 )
                 if text
             )
-            sizes = [format_bytes(case.measured), format_bytes(case.predicted), percent(case.error)]
+            sizes = [format_bytes(case.measured), format_bytes(case.predicted_bytes), percent(case.error)]
             rows.append([case.name, *sizes, remarks, f"[{numbers[case.source.key]}]"])
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in sources.values():
