@@ -97,7 +97,7 @@ def test_what_is_reached(tmp_path: Path) -> None:
 
 MOVED = {
     "topic/fused.py": "",
-    "kernels/fused.py": FILES["topic/fused.py"],
+    "triton_support/fused.py": FILES["topic/fused.py"],
     **edited("benchmarks/one.py", "from gpuguide.topic import fused", "from gpuguide.triton_support import fused"),
 }
 RENAMED = {
@@ -123,7 +123,7 @@ def test_a_move_a_rename_and_a_split_leave_it_as_it_is(tmp_path: Path, before: s
 
 def test_so_do_all_three_at_once(tmp_path: Path, before: str) -> None:
     one = MOVED["benchmarks/one.py"].replace("roofline", "ceilings_of_work")
-    files = {**RENAMED, **SPLIT, **MOVED, "kernels/fused.py": SPLIT["topic/fused.py"], "benchmarks/one.py": ""}
+    files = {**RENAMED, **SPLIT, **MOVED, "triton_support/fused.py": SPLIT["topic/fused.py"], "benchmarks/one.py": ""}
     assert digest_of(tmp_path / "after", {**files, "benchmarks/softmax/one.py": one}) == before
 
 
