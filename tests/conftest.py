@@ -7,6 +7,7 @@ import importlib.util
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the published records only, whatever the person who runs the tests has measured."""
     os.environ["GPUGUIDE_RECORDS"] = ""
     os.environ.pop("GPUGUIDE_DECLARED", None)
+    if instructions := os.environ.get("ATEN_CPU_CAPABILITY"):  # PyTorch would take what it compiled with others
+        cache = Path(tempfile.gettempdir()) / f"torchinductor-{instructions}"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     hypothesis.settings.load_profile("thorough" if config.getoption("thorough") else "usual")
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):

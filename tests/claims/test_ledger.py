@@ -152,8 +152,8 @@ def test_rows_are_read_in_order(ledger: Ledger) -> None:
     assert [row.kind for row in rows] == ["computed", "measured", "cited"]
     assert rows[0].value == 1024
     assert rows[1].benchmarks == ["copy-size"]
-    assert [source.verified for source in rows[2].sources] == [True, False]
-    assert {topic: [row.id for row in group] for topic, group in claims.by_topic(rows).items()} == {
+    assert [source.is_verified for source in rows[2].sources] == [True, False]
+    assert {topic: [row.id for row in group] for topic, group in claims.group_by_topic(rows).items()} == {
         "memory": ["a-kibibyte"],
         "timing": ["copies-are-fast", "documented"],
     }

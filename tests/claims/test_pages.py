@@ -177,7 +177,7 @@ def test_a_context_answers_before_the_environment_and_that_before_the_setting(
         assert store.published("ceilings").device == H200
     for device, beside in ((H100, H200), (H200, H100)):
         with page_gpu.speaking_of(device, "a page"):
-            found = other_gpus.beside(store.published("ceilings"))
+            found = other_gpus.find_compared_records(store.published("ceilings"))
             assert [record.device for record in found] == [beside], "the second curve is that of the other GPU"
     monkeypatch.setenv(page_gpu.VARIABLE, "nvidia-b200")
     with pytest.raises(GpuguideError, match=rf"{page_gpu.VARIABLE} names the device 'nvidia-b200', of which"):

@@ -30,7 +30,7 @@ def test_ids_are_unique_and_can_stand_in_an_address() -> None:
 
 
 def test_every_row_has_a_topic() -> None:
-    assert set(claims.by_topic(ROWS)) <= set(claims.topics())
+    assert set(claims.group_by_topic(ROWS)) <= set(claims.topics())
 
 
 def test_rows_stand_in_the_file_of_their_topic() -> None:

@@ -34,7 +34,7 @@ def test_doctor_fails_where_something_required_is_missing(gpuguide: Run, monkeyp
 
 def test_doctor_says_which_peers_are_here(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"liger-kernel": "0.8.5"}
-    monkeypatch.setattr(libraries, "installed", lambda packages: next(map(here.get, packages), None))
+    monkeypatch.setattr(libraries, "find_installed_version", lambda packages: next(map(here.get, packages), None))
     _, out, _ = gpuguide("doctor")
     assert re.search(r"yes +liger-kernel +0\.8\.5", out)
     assert re.search(r"no +quack-kernels +not installed: .*pip install quack-kernels", out)

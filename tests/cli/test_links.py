@@ -14,7 +14,7 @@ from gpuguide import interconnect
 from gpuguide.hardware.monitor.connections import Connections, NvLinks
 from gpuguide.hardware.monitor.driver import BoardState
 from gpuguide.interconnect import measuring
-from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
+from gpuguide.interconnect.discovery import GpuLinks, GpuTopology, PairLink
 from gpuguide.interconnect.measuring import LinkBandwidth, Report
 
 Run = Callable[..., tuple[int, str, str]]
@@ -23,21 +23,21 @@ NVLINK = NvLinks(18, rate=26.562e9)
 COMMON = "one NUMA node"
 
 
-def machine(*boards: BoardState, nvlink: NvLinks = NVLINK, are_peers: bool = True) -> Machine:
+def machine(*boards: BoardState, nvlink: NvLinks = NVLINK, are_peers: bool = True) -> GpuTopology:
     gpus = tuple(
         GpuLinks(index, "NVIDIA H200", Connections("0000:1b:00.0", board, numa_node=index, nvlink=nvlink))
         for index, board in enumerate(boards)
     )
     count = nvlink.count if are_peers else 0
     pair = PairLink(0, 1, are_peers, count, 25e9 * count or None, COMMON)
-    return Machine(gpus, (pair,) if len(gpus) > 1 else ())
+    return GpuTopology(gpus, (pair,) if len(gpus) > 1 else ())
 
 
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch, gpuguide: Run) -> Callable[..., tuple[int, str, str]]:
     """Run the command on a made-up machine."""
 
-    def run(made_up: Machine, *words: object) -> tuple[int, str, str]:
+    def run(made_up: GpuTopology, *words: object) -> tuple[int, str, str]:
         carried = [LinkBandwidth(gpu.index, None, "h2d", 2**28, 55.3e9, gpu.nominal) for gpu in made_up.gpus]
         carried += [LinkBandwidth(gpu.index, None, "both", 2**28, 90e9, None) for gpu in made_up.gpus]
         carried += [LinkBandwidth(0, 1, "one", 2**30, 395e9, pair.nominal) for pair in made_up.pairs if pair.are_peers]

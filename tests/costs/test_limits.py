@@ -12,12 +12,12 @@ from gpuguide.costs import limits, presets
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.hardware import machines as printed_machines
-from gpuguide.hardware.machines import Ceiling, Machine
+from gpuguide.hardware.machines import Ceiling, GpuCeilings
 from gpuguide.measure import machines, reference_gpu, store
 from gpuguide.measure.records import Case
 
 LLAMA = presets.get("llama-3.1-8b").shape
-ROUND = Machine(
+ROUND = GpuCeilings(
     "round",
     "A GPU with round figures",
     80e9,
@@ -86,7 +86,7 @@ def test_a_scan_reads_every_value_once() -> None:
         (limits.scan(10**9, 1, 8, "host"), 8e9 / 50e9, "host"),
     ],
 )
-def test_the_slower_ceiling_decides(operation: limits.Operation, time: float, bound: str) -> None:
+def test_the_slower_ceiling_decides(operation: limits.OperationCost, time: float, bound: str) -> None:
     found = limits.limit(operation, ROUND)
     assert found.time == pytest.approx(time)
     assert found.bound == bound
@@ -128,7 +128,7 @@ def test_ceilings_are_measured_where_there_is_a_record_and_say_so() -> None:
 
 def test_printed_ceilings_are_those_of_the_datasheet() -> None:
     for gpu in datasheet.load().values():
-        machine = printed_machines.printed(gpu.id)
+        machine = printed_machines.load_datasheet_ceilings(gpu.id)
         assert {machine.bandwidth[kind].value for kind in ("copy", "read")} == {gpu.figures["memory_bandwidth"].value}
         assert (machine.link_name == "NVLink") is ("nvlink_per_direction" in gpu.figures)
         assert all(
@@ -281,7 +281,7 @@ def test_an_operation_that_makes_no_sense_is_refused(call: Any, says: str) -> No
 def test_a_format_that_a_gpu_lacks_is_refused() -> None:
     with pytest.raises(GpuguideError, match="NVIDIA T4 has no rate for bf16; choose one of"):
         limits.limit(limits.matmul(8, 8, 8, "bf16"), machines.machine("t4"))
-    bare = Machine("bare", "A GPU without links", 1e9, {"fp32": Ceiling(1e12, "datasheet")}, {})
+    bare = GpuCeilings("bare", "A GPU without links", 1e9, {"fp32": Ceiling(1e12, "datasheet")}, {})
     with pytest.raises(GpuguideError, match="bandwidth of the memory of A GPU without links is not known"):
         limits.limit(limits.matmul(8, 8, 8, "fp32"), bare)
 

@@ -13,7 +13,7 @@ COMPARED = [case for case in published.cases() if not case.differs]
 
 
 @pytest.mark.parametrize("case", COMPARED, ids=lambda case: f"{case.source.key}: {case.name}")
-def test_a_published_size_is_predicted(case: published.Case) -> None:
+def test_a_published_size_is_predicted(case: published.PublishedCase) -> None:
     """Weights and caches to a percent; what a process takes to a twelfth; training without our norms to a sixth."""
     allowed = 0.01 if case.part else 0.17 if case.setup.purpose == "train" else 0.12
     assert abs(case.error) <= allowed
@@ -25,7 +25,7 @@ def test_the_errors_are_small_in_the_middle() -> None:
 
 def test_what_cannot_be_compared_says_why_and_every_source_was_looked_at() -> None:
     for case in published.cases():
-        assert case.source.verified
+        assert case.source.is_verified
         assert abs(case.error) < 0.35
         assert case.differs or abs(case.error) <= 0.17
 

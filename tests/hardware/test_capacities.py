@@ -20,20 +20,20 @@ source = "s"
 
 
 def test_every_card_has_a_name_of_its_own_or_is_in_the_data_sheet() -> None:
-    for card in capacities.known().values():
+    for card in capacities.load_capacities().values():
         assert bool(card.name) is (card.id not in datasheet.load())
-        assert card.source.verified
+        assert card.source.is_verified
 
 
 def test_a_driver_reports_about_what_is_printed() -> None:
     """Vendors count 10⁹ bytes, memory chips come in 2³⁰, and ECC and the driver keep a part."""
     for gpu in datasheet.load().values():
-        share = machines.printed(gpu.id).capacity / gpu.figures["memory"].value
+        share = machines.load_datasheet_ceilings(gpu.id).capacity / gpu.figures["memory"].value
         assert 0.95 < share < 1.08
 
 
 def test_there_are_cards_from_8_gb_up() -> None:
-    sizes = sorted(card.bytes / 2**30 for card in capacities.known().values())
+    sizes = sorted(card.bytes / 2**30 for card in capacities.load_capacities().values())
     assert sizes[0] < 8.1
     assert any(10 < size < 11 for size in sizes)
     assert any(size == 12 for size in sizes)

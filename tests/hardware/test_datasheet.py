@@ -95,7 +95,7 @@ def test_every_source_is_used_and_has_an_address() -> None:
     assert cited == set(sources())
     for source in sources().values():
         assert source.url.startswith("https://")
-        assert source.verified is (source.looked_at != "not verified")
+        assert source.is_verified is (source.looked_at != "not verified")
 
 
 @each_gpu
@@ -154,8 +154,8 @@ def test_memory_bandwidth_is_bus_width_times_transfer_rate(gpu_id: str) -> None:
 def test_pcie_is_what_sixteen_encoded_lanes_carry(gpu: Gpu) -> None:
     transfers = 8e9 * 2 ** (PCIE_GENERATION[gpu.architecture] - 3)
     assert value(gpu, "pcie_per_direction") == pytest.approx(16 * transfers * 128 / 130 / 8, rel=1e-4)
-    assert gpu.figures["pcie_per_direction"].derived
-    assert gpu.figures["pcie_total"].derived
+    assert gpu.figures["pcie_per_direction"].is_derived
+    assert gpu.figures["pcie_total"].is_derived
 
 
 @pytest.mark.parametrize(
@@ -301,14 +301,14 @@ def test_a_small_table_is_read() -> None:
     gpu = table.gpus["x1"]
     assert gpu.capability == (9, 0)
     assert gpu.supports == {"fp16"}
-    assert gpu.figures["memory"] == datasheet.Figure(80e9, "B", "paper", "printed")
-    assert table.sources["paper"].verified
+    assert gpu.figures["memory"] == datasheet.DatasheetValue(80e9, "B", "paper", "printed")
+    assert table.sources["paper"].is_verified
 
 
 def test_a_page_says_whether_and_when_a_document_was_looked_at() -> None:
-    assert parse(SOURCE + GPU, "small.toml").sources["paper"].seen == "looked at on 2026-11-21"
+    assert parse(SOURCE + GPU, "small.toml").sources["paper"].verification == "looked at on 2026-11-21"
     unread = SOURCE.replace("2026-11-21", "not verified")
-    assert parse(unread + GPU, "small.toml").sources["paper"].seen == "not verified by us"
+    assert parse(unread + GPU, "small.toml").sources["paper"].verification == "not verified by us"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_every_gpu_of_the_table_can_be_faked(gpu: datasheet.Gpu) -> None:
     assert device.is_gpu
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", device.slug)
     assert device.memory == gpu.figures["memory"].value > 10e9
-    assert devices.supported(gpu.capability) == gpu.supports - {"nvlink"}
+    assert devices.list_supported_features(gpu.capability) == gpu.supports - {"nvlink"}
     assert device == devices.fake(gpu.name)
 
 
@@ -93,7 +93,7 @@ def test_a_gpu_is_described_as_its_driver_does(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_what_a_capability_brings(capability: tuple[int, int], formats: set[str]) -> None:
-    assert devices.supported(capability) == formats
+    assert devices.list_supported_features(capability) == formats
 
 
 def test_the_processor_has_this_machines_memory() -> None:

@@ -20,7 +20,9 @@ from gpuguide.hardware.doctor import Finding
 from gpuguide.hardware.monitor import BoardState, DriverState
 
 PLUGGED = BoardState()
-H100 = Device("NVIDIA H100 80GB HBM3", "cuda", "cuda:0", 80 * 2**30, 50 * 2**20, (9, 0), devices.supported((9, 0)))
+H100 = Device(
+    "NVIDIA H100 80GB HBM3", "cuda", "cuda:0", 80 * 2**30, 50 * 2**20, (9, 0), devices.list_supported_features((9, 0))
+)
 
 
 def found(findings: list[Finding]) -> dict[str, tuple[bool, str]]:
@@ -158,7 +160,9 @@ def test_a_gpu_that_works_has_a_driver_even_if_its_version_is_not_known(machine:
 
 
 def test_a_gpu_that_no_table_knows_can_be_measured(machine: Any) -> None:
-    unknown = Device("NVIDIA Future 9000", "cuda", "cuda:0", 2**37, 0, (15, 0), devices.supported((15, 0)))
+    unknown = Device(
+        "NVIDIA Future 9000", "cuda", "cuda:0", 2**37, 0, (15, 0), devices.list_supported_features((15, 0))
+    )
     present, detail = machine(unknown, DriverState(driver="900"))["Datasheet"]
     assert not present
     assert "not in the table" in detail

@@ -31,7 +31,7 @@ def counted(values: list[float]) -> Trace:
 def test_a_part_of_a_trace_and_how_fast_something_was_counted_in_it() -> None:
     whole = counted([0.0, 10.0, 30.0, 50.0, 50.0])
     assert whole.rate("done") == 25.0
-    part = whole.between(0.4, 1.6)
+    part = whole.select_interval(0.4, 1.6)
     assert part.seconds.tolist() == [0.5, 1.0, 1.5]
     assert part.rate("done") == 40.0
     assert counted([0.0, math.nan, 30.0]).rate("done") == 30.0
@@ -41,9 +41,9 @@ def test_a_part_of_a_trace_and_how_fast_something_was_counted_in_it() -> None:
 def test_a_part_without_readings_and_a_rate_of_one_reading() -> None:
     whole = counted([0.0, 10.0])
     with pytest.raises(GpuguideError, match=r"no reading from 3 s to 4 s: it ends at 0.5 s"):
-        whole.between(3, 4)
+        whole.select_interval(3, 4)
     with pytest.raises(GpuguideError, match=r"A rate of done needs two readings, and this trace of a GPU has 1"):
-        whole.between(0.4, 1).rate("done")
+        whole.select_interval(0.4, 1).rate("done")
 
 
 def test_how_often_a_reading_is_renewed() -> None:

@@ -169,8 +169,8 @@ def tensor_parallel(member: Member, inner: int, chunks: list[int]) -> bool:
 
     values, up, down = (each.to(member.device) for each in whole_matrices(12, inner))
     right = whole_layer(values.double(), up.double(), down.double(), torch.relu).float()
-    part = TensorParallelMLP.of_whole(up, down, member.rank, member.world_size, torch.relu)
+    part = TensorParallelMLP.from_whole(up, down, member.rank, member.world_size, torch.relu)
     assert member.world_size == 1 or not torch.equal(part.compute(values), right)
     found = [part.one_after_the_other(values), part.one_after_the_other(values, OneShotAllReduce(member.device))]
-    found += [part.overlapped(values, count) for count in chunks]
+    found += [part.forward_overlapped(values, count) for count in chunks]
     return all(torch.equal(each, right) for each in found)

@@ -13,7 +13,7 @@ from gpuguide.hardware.monitor.connections import Connections, NvLinks, narrower
 from gpuguide.hardware.monitor.driver import BoardState
 from gpuguide.interconnect.discovery import (
     GpuLinks,
-    Machine,
+    GpuTopology,
     compute_nvlink_bandwidth,
     compute_pcie_bandwidth,
     discover,
@@ -128,7 +128,7 @@ def test_nvlinks_of_a_pair_end_at_each_other_or_at_switches_they_share() -> None
 
 def test_a_machine_can_be_written_as_json_and_names_no_slot() -> None:
     first, second = a_gpu(0, "0000:1b:00.0", ("0000:07:00.0",)), a_gpu(1, "0000:1c:00.0", ("0000:07:00.0",))
-    text = json.dumps(Machine((first, second), (pair_link(first, second, True),)).as_data())
+    text = json.dumps(GpuTopology((first, second), (pair_link(first, second, True),)).as_data())
     assert "0000:" not in text
     assert json.loads(text)["pairs"][0]["nvlinks"] == 1
 

@@ -13,7 +13,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware.monitor.connections import Connections, NvLinks
 from gpuguide.hardware.monitor.driver import BoardState
 from gpuguide.interconnect import measuring
-from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
+from gpuguide.interconnect.discovery import GpuLinks, GpuTopology, PairLink
 
 MIB = 2**20
 IDLE = BoardState(link_generation=1, most_link_generation=5, link_width=16, most_link_width=16)
@@ -68,7 +68,7 @@ def on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_is_measured_and_promises_what_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_processor(monkeypatch)
     said: list[str] = []
-    report = measuring.measure(Machine((gpu(0, IDLE), gpu(1, IDLE)), (PAIR,)), said.append)
+    report = measuring.measure(GpuTopology((gpu(0, IDLE), gpu(1, IDLE)), (PAIR,)), said.append)
     assert said == ["GPU 0 and the host", "GPU 1 and the host", "GPU 0 and GPU 1"]
     assert [each.connections.board for each in report.machine.gpus] == [AT_WORK, AT_WORK]
     assert [each.nominal for each in report.bandwidths[:3]] == pytest.approx([PCIE_5, PCIE_5, 2 * PCIE_5], rel=1e-4)
@@ -93,7 +93,7 @@ def test_a_failing_copy_names_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         GpuguideError, match=r"between GPU 0 and the host failed: CUDA out of memory\. Tried .* 1 GiB\."
     ):
-        measuring.measure(Machine((gpu(),), ()))
+        measuring.measure(GpuTopology((gpu(),), ()))
 
 
 # --- the package's face ----------------------------------------------------------------------------------

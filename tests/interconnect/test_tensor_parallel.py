@@ -35,7 +35,7 @@ def test_shapes_that_do_not_belong_together() -> None:
         TensorParallelMLP(torch.zeros(4, 6), torch.zeros(4, 6))
     layer = TensorParallelMLP(torch.zeros(4, 6), torch.zeros(6, 4))
     with pytest.raises(ValueError, match="one chunk or more, got 0"):
-        layer.overlapped(torch.zeros(2, 4), 0)
+        layer.forward_overlapped(torch.zeros(2, 4), 0)
 
 
 @pytest.mark.gpu

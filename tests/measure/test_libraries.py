@@ -61,9 +61,9 @@ def test_the_number_of_cudnn_is_written_with_dots(number: int, text: str, monkey
 
 def test_cublas_is_known_by_its_package_where_none_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(libraries, "loaded_cublas", lambda major: None)
+    monkeypatch.setattr(libraries, "find_loaded_cublas", lambda major: None)
     monkeypatch.setattr(
-        libraries, "installed", lambda packages: dict.fromkeys(packages, "13.1.0.3").get("nvidia-cublas")
+        libraries, "find_installed_version", lambda packages: dict.fromkeys(packages, "13.1.0.3").get("nvidia-cublas")
     )
     assert libraries.version("cublas") == "13.1.0.3"
 
@@ -71,8 +71,8 @@ def test_cublas_is_known_by_its_package_where_none_is_loaded(monkeypatch: pytest
 def test_a_cublas_that_tells_nothing_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing may be skipped for it: a PyTorch for CUDA cannot be without."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(libraries, "loaded_cublas", lambda major: None)
-    monkeypatch.setattr(libraries, "installed", lambda packages: None)
+    monkeypatch.setattr(libraries, "find_loaded_cublas", lambda major: None)
+    monkeypatch.setattr(libraries, "find_installed_version", lambda packages: None)
     assert libraries.version("cublas") == "unknown"
     libraries.why_not_here.cache_clear()
     assert libraries.why_not_here("cublas") is None
@@ -90,7 +90,7 @@ def test_the_cublas_that_is_loaded_is_asked(status: int, text: str | None, monke
             return status
 
     monkeypatch.setattr(ctypes, "CDLL", Loaded)
-    assert libraries.loaded_cublas("13") == text
+    assert libraries.find_loaded_cublas("13") == text
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import pytest
 
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.machines import Machine
+from gpuguide.hardware.machines import GpuCeilings
 from gpuguide.measure import citation, machines, reference_gpu, store
 from gpuguide.measure.records import Case, Record
 
@@ -82,7 +82,7 @@ def measured_gpus() -> list[str]:
     return sorted({gpu.id for gpu in found if gpu is not None})
 
 
-def spoken_of(monkeypatch: pytest.MonkeyPatch, gpu: str) -> Machine:
+def spoken_of(monkeypatch: pytest.MonkeyPatch, gpu: str) -> GpuCeilings:
     """Let prose speak of a GPU, so that its records are used whether stale or not, and return its ceilings."""
     devices = {record.device for record in store.published_records() if "x-" not in record.device}
     (device,) = (device for device in devices if getattr(datasheet.find(device), "id", "") == gpu)
@@ -98,7 +98,7 @@ def test_no_published_rate_lies_above_its_ceiling(
     machine = spoken_of(monkeypatch, gpu) if is_reference else machines.machine(gpu)
     found: Counter[str] = Counter()
     for record, case, metric, name, rate in bounded(gpu):
-        ceiling, unit = machines.quoted(name, machine)
+        ceiling, unit = machines.find_quoted_ceiling(name, machine)
         assert unit == case.metrics[metric].unit
         assert rate <= ceiling.value, f"{machines.rate_of(record, case, metric).reference} is above {name}"
         found[name] += 1
@@ -146,19 +146,19 @@ def test_without_records_the_printed_figure_stands_for_copies_and_reads() -> Non
         ceiling = a100.bandwidth[name]
         assert (ceiling.value, ceiling.origin, ceiling.reference) == (printed, "datasheet", "")
     assert not a100.sustained
-    assert machines.quoted("capacity", a100)[0].value == a100.capacity
+    assert machines.find_quoted_ceiling("capacity", a100)[0].value == a100.capacity
 
 
 def test_what_prose_names_has_a_value_and_a_unit() -> None:
     ours = machines.reference()
-    assert machines.quoted("read") == (ours.bandwidth["read"], "B/s")
-    assert machines.quoted("bf16 sustained") == (ours.sustained["bf16"], "FLOP/s")
-    assert machines.quoted("launch") == (ours.launch, "s")
-    capacity, unit = machines.quoted("capacity")
+    assert machines.find_quoted_ceiling("read") == (ours.bandwidth["read"], "B/s")
+    assert machines.find_quoted_ceiling("bf16 sustained") == (ours.sustained["bf16"], "FLOP/s")
+    assert machines.find_quoted_ceiling("launch") == (ours.launch, "s")
+    capacity, unit = machines.find_quoted_ceiling("capacity")
     assert (capacity.value, unit) == (ours.capacity, "B")
     assert capacity.reference.startswith("gpu-metrics/nvml:memory_total")
     with pytest.raises(GpuguideError, match="fp4"):
-        machines.quoted("fp4")
+        machines.find_quoted_ceiling("fp4")
 
 
 def test_a_page_reads_ceilings_if_it_declares_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,13 +48,13 @@ def written(folder: Path, benchmark: str, code_digest: str) -> Record:
 
 def before(benchmark: str) -> str:
     """Return the digest that a benchmark has by the way of taking it which the commit knows."""
-    meanings = definitions.meanings(digest.reached(digest.tree(), benchmark))
+    meanings = definitions.meanings(digest.find_reached_definitions(digest.tree(), benchmark))
     return "sha256:" + hashlib.sha256("; ".join(meanings).encode()).hexdigest()
 
 
 def forget() -> None:
     """Forget what was read, as a new process would have."""
-    for function in (Tree.module, definitions.written, digest.declarations, digest.benchmark_modules):
+    for function in (Tree.module, definitions.render_definition, digest.declarations, digest.benchmark_modules):
         function.cache_clear()
     digest.benchmark_digest.cache_clear()
 

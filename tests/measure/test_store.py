@@ -452,7 +452,7 @@ def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, ove
         importing.import_records([other], overlay, publish=False)
     (taken,) = importing.import_records([other], overlay, publish=False, replacing=True)
     assert taken.device_name == "Theirs"
-    assert read_aside(records.beside(replace(mine, path=taken.path))).device_name == "Mine"
+    assert read_aside(records.find_backup_path(replace(mine, path=taken.path))).device_name == "Mine"
 
 
 def test_a_damaged_record_can_be_restored_by_an_import(tmp_path: Path, overlay: Path, save: Save) -> None:

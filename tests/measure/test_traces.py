@@ -33,7 +33,7 @@ def test_a_trace_goes_through_a_record_file_and_back(tmp_path: Path) -> None:
     before = trace(power=[100.0, 250.5, 300.0], clock_limits=[1.0, 4.0, 4.0], memory_used=[2.0**30] * 3)
     made = record_of({**traces.as_metrics(before), "throughput": records.metric("FLOP/s", [1e12])})
     written = records.read(records.write(made, tmp_path / made.device / "gpu-metrics.json").path or Path())
-    after = traces.of_case(written, written.case("nvml", scenario="idle"))
+    after = traces.find_case_trace(written, written.case("nvml", scenario="idle"))
     assert after.device == synthetic.PUBLISHED[1]
     assert after.units == before.units
     assert after.board == before.board
@@ -61,7 +61,7 @@ def test_a_quantity_with_many_gaps_is_left_out_and_takes_no_moments_with_it() ->
 def test_a_case_without_a_trace_is_named_with_what_it_has() -> None:
     made = record_of({"time": records.metric("s", [1.0])})
     with pytest.raises(GpuguideError, match=r"gpu-metrics/nvml \(scenario=idle\) holds no trace: it has time, and no"):
-        traces.of_case(made, made.cases[0])
+        traces.find_case_trace(made, made.cases[0])
 
 
 def test_a_trace_in_words() -> None:
@@ -74,7 +74,7 @@ def test_a_trace_in_words() -> None:
         clock_limits=[1.0, 4.0, 4.0],
     )
     told.absent["memory_utilisation"] = "the driver says 'Not Supported'"
-    assert traces.described(told) == [
+    assert traces.describe_trace(told) == [
         "GPU 1, NVIDIA Made-up: 3 readings in 1.00 s",
         "GPU utilisation: mean 75%, highest 100%",
         "power: mean 250 W, highest 300 W",
@@ -89,7 +89,7 @@ def test_a_trace_in_words() -> None:
 
 def test_a_trace_of_a_board_that_tells_nothing() -> None:
     told = trace(temperature=[40.0, 41.0])
-    assert traces.described(told)[1:] == [
+    assert traces.describe_trace(told)[1:] == [
         "temperature: mean 40 °C, highest 41 °C",
         "a reading took 2.00 ms, 0.80% of the time of one thread",
     ]

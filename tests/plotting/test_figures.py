@@ -189,20 +189,20 @@ def test_of_many_contenders_one_is_drawn_for_another_gpu(published: Path) -> Non
 
 def test_the_freshest_and_newest_other_gpu_is_drawn_and_never_a_processor(published: Path) -> None:
     record = store.published("matmul-size")
-    assert other_gpus.beside(record) == []
+    assert other_gpus.find_compared_records(record) == []
     publish(published, "matmul-size", synthetic.OWN, stale=True)
     publish(published, "matmul-size", ("2x-nvidia-h200", "NVIDIA H200"))
-    assert [other.device for other in other_gpus.beside(record)] == [synthetic.OWN[0]]
+    assert [other.device for other in other_gpus.find_compared_records(record)] == [synthetic.OWN[0]]
     publish(published, "matmul-size", synthetic.OTHER)
-    assert [other.device for other in other_gpus.beside(record)] == [synthetic.OTHER[0]]
-    assert other_gpus.beside(store.published("matmul-size", "cpu")) == []
-    assert other_gpus.beside(store.published("matmul-size", synthetic.OTHER[0])) == []
+    assert [other.device for other in other_gpus.find_compared_records(record)] == [synthetic.OTHER[0]]
+    assert other_gpus.find_compared_records(store.published("matmul-size", "cpu")) == []
+    assert other_gpus.find_compared_records(store.published("matmul-size", synthetic.OTHER[0])) == []
 
 
 def test_drawings_by_hand_ask_for_the_other_gpu(published: Path) -> None:
     publish(published, "matmul-size", synthetic.OTHER)
-    assert len(plotting.published_and_mine("matmul-size")) == 1
-    assert len(plotting.published_and_mine("matmul-size", others=True)) == 2
+    assert len(plotting.load_published_and_mine("matmul-size")) == 1
+    assert len(plotting.load_published_and_mine("matmul-size", others=True)) == 2
 
 
 @pytest.mark.usefixtures("site_build")
@@ -279,8 +279,8 @@ def test_a_figure_leaves_out_the_reader_who_lacks_what_it_needs(
     own = synthetic.record("ceilings", without, synthetic.OWN)
     records.write(own, tmp_path / own.device / "ceilings.json")
     monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
-    assert len(plotting.published_and_mine(published, "copy", "launch")) == 2
-    assert plotting.published_and_mine(published, "copy", "matmul-fp8") == [published]
+    assert len(plotting.load_published_and_mine(published, "copy", "launch")) == 2
+    assert plotting.load_published_and_mine(published, "copy", "matmul-fp8") == [published]
 
 
 def test_a_readers_own_h100_is_told_from_ours(
@@ -288,7 +288,7 @@ def test_a_readers_own_h100_is_told_from_ours(
 ) -> None:
     synthetic.write_all(tmp_path, synthetic.PUBLISHED, slower=1.1)
     monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
-    names = [plotting.device_label(each) for each in plotting.published_and_mine(record)]
+    names = [plotting.device_label(each) for each in plotting.load_published_and_mine(record)]
     assert names == ["H100", "H100 80GB HBM3 (yours)"]
 
 

@@ -407,11 +407,11 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 
 
 def the_kernel_reads_what_the_plain_version_reads() -> None:
-    from gpuguide.quantization.unpacking import dequantized
+    from gpuguide.quantization.unpacking import dequantize
 
     for shape, group, scale_dtype in (((3, 130), 32, torch.bfloat16), ((17, 257), 128, torch.float32)):
         four = quantize_int4(matrix(shape), group, scale_dtype=scale_dtype)
-        found = dequantized(four.weight, four.scales, four.in_features, group, torch.float32)
+        found = dequantize(four.weight, four.scales, four.in_features, group, torch.float32)
         assert torch.equal(found, four.dequantize())
 
 

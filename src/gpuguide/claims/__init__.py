@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from gpuguide.claims.checking import check
 from gpuguide.claims.claim import Claim, ClaimOutcome
-from gpuguide.claims.reading import LEDGER, LedgerError, by_topic, files, load, topics
+from gpuguide.claims.reading import LEDGER, LedgerError, files, group_by_topic, load, topics
 from gpuguide.claims.wording import how_we_know, right, unread
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "Claim",
     "ClaimOutcome",
     "LedgerError",
-    "by_topic",
     "check",
     "files",
+    "group_by_topic",
     "how_we_know",
     "load",
     "right",

@@ -72,7 +72,7 @@ def disagreements(claim: Claim) -> list[str]:
     GpuguideError
         If an expression has no value, or reads what does not exist.
     """
-    return [*_typed(claim), *_units(claim), *_tested(claim), *_words(claim), *_gpus(claim)]
+    return [*_find_typed_numbers(claim), *_units(claim), *_find_untested(claim), *_words(claim), *_gpus(claim)]
 
 
 # --- numbers that are typed ------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _numbers(sentence: str) -> Iterator[_Typed]:
         yield _Typed(match[0], match.start(), tuple(value * factor for factor in factors), unit)
 
 
-def _typed(claim: Claim) -> Iterator[str]:
+def _find_typed_numbers(claim: Claim) -> Iterator[str]:
     """Yield the numbers that are typed though nothing gives them, or though the row computes them."""
     sentence = BRACES.sub(lambda match: "\N{REPLACEMENT CHARACTER}" * len(match[0]), claim.right)
     evidence = _constants(claim)
@@ -106,11 +106,11 @@ def _typed(claim: Claim) -> Iterator[str]:
     values = claim.value if isinstance(claim.value, tuple) else (claim.value,)
     unused = set(claim.given)
     for number in _numbers(sentence):
-        if _among(number, evidence) or _among(number, said):
+        if _is_among(number, evidence) or _is_among(number, said):
             continue
         given = [text for text in claim.given if _covers(text, sentence, number)]
         unused -= set(given)
-        if _among(number, [abs(value) for value in values]) and len(number.text) > 1:
+        if _is_among(number, [abs(value) for value in values]) and len(number.text) > 1:
             yield f"{number.text!r} is typed in 'right', and the row computes it; write the expression in braces"
         elif given and _base(number.unit).endswith("/s"):
             yield f"{number.text} {number.unit} is given; take a rate from a record or a data sheet"
@@ -127,7 +127,7 @@ def _constants(claim: Claim) -> list[float]:
     """Return the numbers that stand in a row's expressions: constants, and the keys of the cases it reads."""
     found: list[float] = []
     for text in claim.expressions:
-        for node in ast.walk(claim.parsed(text)):
+        for node in ast.walk(claim.parse_expression(text)):
             match node:
                 case ast.Constant(value=str() as name):
                     found += [float(value) for value in _KEY.findall(name)]
@@ -136,7 +136,7 @@ def _constants(claim: Claim) -> list[float]:
     return found
 
 
-def _among(number: _Typed, values: list[float]) -> bool:
+def _is_among(number: _Typed, values: list[float]) -> bool:
     return any(abs(value - other) <= 1e-9 * abs(other) for value in number.values for other in values)
 
 
@@ -190,7 +190,7 @@ def _base_unit_of(claim: Claim, text: str) -> str:
 # --- measurements ----------------------------------------------------------------------------------------
 
 
-def _tested(claim: Claim) -> Iterator[str]:
+def _find_untested(claim: Claim) -> Iterator[str]:
     """Yield what is shown and not tested, and what is tested of a benchmark of which nothing is shown."""
     tested = {each for text in _readings(claim, [claim.expression]) for each in _cases(text)}
     shown = _readings(claim, BRACES.findall(claim.right))

@@ -13,7 +13,7 @@ from gpuguide.claims.claim import Claim, ClaimOutcome
 from gpuguide.claims.evaluation import evaluate, look_up_records, numbers
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.claims.reading import load
-from gpuguide.claims.wording import digits_checked, looked_at, right, written
+from gpuguide.claims.wording import describe_verification, digits_checked, format_value, right
 from gpuguide.errors import GpuguideError
 
 
@@ -57,7 +57,7 @@ def _check_computed(claim: Claim) -> tuple[bool, str]:
         and all(math.isclose(a, b, rel_tol=claim.tolerance) for a, b in zip(values, expected, strict=True))
     )
     if agree:
-        return True, written(found, claim.unit, digits_checked(claim))
+        return True, format_value(found, claim.unit, digits_checked(claim))
     is_now, row_says = (", ".join(f"{each:.9g}" for each in numbers) for numbers in (values, expected))
     return False, f"{claim.expression} is {is_now}, but the row says {row_says} (unit {claim.unit})"
 
@@ -75,7 +75,7 @@ def _check_measured(claim: Claim) -> tuple[bool, str]:
 
 
 def _check_cited(claim: Claim) -> tuple[bool, str]:
-    return True, "; ".join(f"{source.title}, {looked_at(source)}" for source in claim.sources)
+    return True, "; ".join(f"{source.title}, {describe_verification(source)}" for source in claim.sources)
 
 
 _CHECKS = {"computed": _check_computed, "measured": _check_measured, "cited": _check_cited}

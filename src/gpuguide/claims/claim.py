@@ -76,9 +76,9 @@ class Claim:
 
     def lookups_of(self, text: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return what one expression of the row reads: function and arguments."""
-        return expression.lookups(self.parsed(text))
+        return expression.lookups(self.parse_expression(text))
 
-    def parsed(self, text: str) -> ast.expr:
+    def parse_expression(self, text: str) -> ast.expr:
         """Return the checked syntax tree of one expression of the row."""
         return expression.parse(text, frozenset(name.rpartition(".")[2] for name in self.functions))
 

@@ -28,7 +28,7 @@ from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.errors import GpuguideError, unknown
 
 if TYPE_CHECKING:
-    from gpuguide.measure.records import Record, Run, Summary
+    from gpuguide.measure.records import Record, Run, SampleSummary
 
 
 class ExpressionError(GpuguideError):
@@ -48,7 +48,7 @@ class RecordedValue:
     text: str
     """The value as a reader sees it, for example ``3.02 TB/s``"""
     unit: str
-    summary: Summary
+    summary: SampleSummary
     record: Record
     run: Run
     stamp: str
@@ -89,7 +89,7 @@ def _ceiling(name: str) -> LedgerQuantity:
     """Look up a ceiling of the GPU that prose speaks of, such as ``read`` or ``bf16 sustained``, in SI units."""
     from gpuguide.measure import machines
 
-    ceiling, unit = machines.quoted(name)
+    ceiling, unit = machines.find_quoted_ceiling(name)
     return LedgerQuantity(ceiling.value, unit)
 
 

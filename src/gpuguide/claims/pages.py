@@ -91,7 +91,7 @@ def gpu_named(own: Mapping[str, Any]) -> str:
     GpuguideError
         If it names several, a number of GPUs, or a processor.
     """
-    return page_gpu.checked(own["gpu"], "The entry gpuguide.gpu of the front matter") if "gpu" in own else ""
+    return page_gpu.check_gpu(own["gpu"], "The entry gpuguide.gpu of the front matter") if "gpu" in own else ""
 
 
 def front_line(source: str, *keys: str) -> int:

@@ -76,7 +76,7 @@ def topics(path: Path = LEDGER) -> dict[str, str]:
     return dict(_content(path)["topics"])
 
 
-def by_topic(claims: Iterable[Claim] | None = None) -> dict[str, list[Claim]]:
+def group_by_topic(claims: Iterable[Claim] | None = None) -> dict[str, list[Claim]]:
     """Group claims by the name of their topic, in the order in which they come.
 
     Parameters

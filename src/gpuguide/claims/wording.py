@@ -45,22 +45,23 @@ def _evidence(claim: Claim) -> list[str]:
     parts: list[str] = []
     if claim.kind == "computed":
         found = numbers(evaluate(claim, claim.expression))
-        parts.append(f"Computed: `{claim.expression}` = {written(found, claim.unit, digits_checked(claim))}.")
+        parts.append(f"Computed: `{claim.expression}` = {format_value(found, claim.unit, digits_checked(claim))}.")
     if claim.kind == "measured":
-        parts.append(_measured(claim))
+        parts.append(_describe_measurements(claim))
     stamps = dict.fromkeys(reading.stamp for reading in look_up_records(claim.lookups))
     if stamps:
         parts.append(f"Measured on: {'; '.join(stamps)}.")
     sources = _sources(claim)
     if sources:
         listed = "; ".join(
-            f"[{source.title}]({source.url}), {source.publisher} ({looked_at(source)})" for source in sources
+            f"[{source.title}]({source.url}), {source.publisher} ({describe_verification(source)})"
+            for source in sources
         )
         parts.append(f"{'Source' if len(sources) == 1 else 'Sources'}: {listed}.")
     return parts
 
 
-def _measured(claim: Claim) -> str:
+def _describe_measurements(claim: Claim) -> str:
     """Return what a row reads, each with a letter, and what was checked of it, with the letters in place of the names.
 
     A name may be 100 characters long and stand in a comparison several times.
@@ -88,7 +89,7 @@ def _holds(claim: Claim) -> bool:
 def unread(claim: Claim) -> list[Source]:
     """Return the documents that a row rests on and that nobody could look at, those of datasheet figures too."""
     with claim.speaking():
-        return [source for source in _sources(claim) if not source.verified]
+        return [source for source in _sources(claim) if not source.is_verified]
 
 
 def _sources(claim: Claim) -> list[Source]:
@@ -130,10 +131,10 @@ def _render(value: Value) -> str:
         return value
     if isinstance(value, (bool, list)):
         raise ExpressionError(f"{value!r} cannot stand in a text; a number, a measurement or a ratio can.")
-    return written(value, "1")
+    return format_value(value, "1")
 
 
-def written(value: float | tuple[float, ...], unit: str, digits: int = 3) -> str:
+def format_value(value: float | tuple[float, ...], unit: str, digits: int = 3) -> str:
     """Write one number or several with their unit."""
     values = value if isinstance(value, tuple) else (value,)
     return ", ".join(format_number(number, unit, digits) for number in values)
@@ -144,6 +145,6 @@ def digits_checked(claim: Claim) -> int:
     return 12 if claim.tolerance == 0 else min(max(ceil(-log10(claim.tolerance)), 3), 12)
 
 
-def looked_at(source: Source) -> str:
+def describe_verification(source: Source) -> str:
     """Return whether a source was read, and when, in words."""
-    return f"read on {source.looked_at}" if source.verified else NOT_VERIFIED
+    return f"read on {source.looked_at}" if source.is_verified else NOT_VERIFIED

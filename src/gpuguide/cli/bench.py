@@ -10,7 +10,7 @@ import typer
 
 from gpuguide.cli import compare
 from gpuguide.cli.old_names import merge_old_name
-from gpuguide.cli.screen import broken, duration, err, listing, show
+from gpuguide.cli.screen import break_name, duration, err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import store
@@ -31,7 +31,7 @@ def bench_list() -> None:
         held.setdefault(record.benchmark, []).append(record.device + (" (stale)" if record.stale else ""))
     table = listing("benchmark", "question", "measured on", whole=("benchmark", "measured on"))
     for name in declarations.names():
-        devices = "\n".join(broken(each, 30) for each in dict.fromkeys(held.get(name, []))) or "nothing yet"
+        devices = "\n".join(break_name(each, 30) for each in dict.fromkeys(held.get(name, []))) or "nothing yet"
         table.add_row(name, declarations.get(name).question, devices)
     show(table)
 

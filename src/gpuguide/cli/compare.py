@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gpuguide.cli.screen import broken, listing, say, show
+from gpuguide.cli.screen import break_name, listing, say, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import comparison, store
@@ -45,11 +45,11 @@ def compare(
     for name in benchmark or ():
         if name not in known:
             raise unknown("benchmark", name, known)
-    own = in_order(store.overlay_records(), benchmark)
-    theirs = in_order(store.published_records(), benchmark)
+    own = order_by_benchmark(store.overlay_records(), benchmark)
+    theirs = order_by_benchmark(store.published_records(), benchmark)
     check_devices(devices or (), own + theirs)
-    wanted_own = of_devices(own, devices) or own
-    wanted_theirs = of_devices(theirs, devices)
+    wanted_own = select_devices(own, devices) or own
+    wanted_theirs = select_devices(theirs, devices)
     if not wanted_own and not published and not devices:
         raise GpuguideError(
             "You have measured nothing yet. 'gpuguide bench run' does; "
@@ -74,14 +74,14 @@ def usual(own: Record, published: Iterable[Record]) -> list[Record]:
     return [record for record in published if store.is_reference(record)]
 
 
-def in_order(records: Iterable[Record], names: Sequence[str] | None) -> list[Record]:
+def order_by_benchmark(records: Iterable[Record], names: Sequence[str] | None) -> list[Record]:
     """Return the records of some benchmarks, in the order in which benchmarks are declared; gone ones come last."""
     places = {name: place for place, name in enumerate(declarations.names())}
     chosen = [record for record in records if not names or record.benchmark in names]
     return sorted(chosen, key=lambda record: (places.get(record.benchmark, len(places)), record.device))
 
 
-def of_devices(records: Iterable[Record], devices: Sequence[str] | None) -> list[Record]:
+def select_devices(records: Iterable[Record], devices: Sequence[str] | None) -> list[Record]:
     """Return the records of some devices, by the order in which these are named."""
     return [record for device in devices or () for record in records if record.device == device]
 
@@ -174,7 +174,7 @@ def title(record: Record, whose: str) -> None:
 
 def heading(record: Record) -> str:
     """Return a device's slug as the head of a narrow column."""
-    return broken(record.device + " (stale)" * record.stale, 14)
+    return break_name(record.device + " (stale)" * record.stale, 14)
 
 
 def keys_text(case: Case, names: Sequence[str]) -> list[str]:

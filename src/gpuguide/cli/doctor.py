@@ -36,7 +36,7 @@ def own_records() -> Finding:
 
 def peers() -> list[Finding]:
     """Look for the libraries that benchmarks compare with, without importing them."""
-    found = {name: libraries.installed(libraries.get(name).packages) for name in libraries.PEERS}
+    found = {name: libraries.find_installed_version(libraries.get(name).packages) for name in libraries.PEERS}
     return [
         Finding(
             name,

@@ -119,17 +119,17 @@ def finetune(
     check_old_name("--train-on-assistant", train_on_assistant or None, "--loss", loss)
     options = finetuning.FinetuneOptions(
         data=data, model=model, out=out,
-        eval_data=renamed_option("--eval-data", eval_data, "--held-out", held_out),
+        eval_data=resolve_renamed_option("--eval-data", eval_data, "--held-out", held_out),
         length=length,
-        overflow=renamed_option("--overflow", overflow, "--too-long", too_long) or "error",
+        overflow=resolve_renamed_option("--overflow", overflow, "--too-long", too_long) or "error",
         targets=tuple(targets or ["all"]), rank=rank, alpha=alpha,
-        rslora=bool(renamed_option("--rslora", rslora or None, "--stabilised", stabilised or None)),
+        rslora=bool(resolve_renamed_option("--rslora", rslora or None, "--stabilised", stabilised or None)),
         dropout=dropout, epochs=epochs, steps=steps, batch=batch, micro_batch=micro_batch, learning_rate=learning_rate,
-        eval_every=renamed_option("--eval-every", eval_every, "--every", every),
+        eval_every=resolve_renamed_option("--eval-every", eval_every, "--every", every),
         patience=patience or None, dtype=dtype, weights=weights,
         train_on_assistant=train_on_assistant or LOSS[loss or "all"],
         compiled=compiled, seed=seed, prompts=tuple(prompt or []), merge=merge,
-        overwrite=bool(renamed_option("--overwrite", overwrite or None, "--again", again or None)),
+        overwrite=bool(resolve_renamed_option("--overwrite", overwrite or None, "--again", again or None)),
     )  # fmt: skip
     is_first = os.environ.get(RANK, "0") == "0"
     asks = not yes and WORLD_SIZE not in os.environ
@@ -145,7 +145,7 @@ def finetune(
             report(finetuning.export(trained, callback))
 
 
-def renamed_option(new: str, value: Value | None, old: str, old_value: Value | None) -> Value | None:
+def resolve_renamed_option(new: str, value: Value | None, old: str, old_value: Value | None) -> Value | None:
     """Return the value of a renamed option, given by its new or its old name, and refuse both names together."""
     check_old_name(new, value, old, old_value)
     return value if old_value is None else old_value

@@ -14,7 +14,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
-    from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
+    from gpuguide.interconnect.discovery import GpuLinks, GpuTopology, PairLink
     from gpuguide.interconnect.measuring import LinkBandwidth, Report
 
 DIRECTIONS = {"h2d": "host to GPU", "d2h": "GPU to host"}
@@ -65,7 +65,7 @@ def save(report: Report, path: Path) -> None:
     err.print(f"Written to {path}", markup=False)
 
 
-def describe(machine: Machine) -> Iterator[str]:
+def describe(machine: GpuTopology) -> Iterator[str]:
     """Yield a line that describes each GPU and each pair of them."""
     for gpu in machine.gpus:
         yield f"GPU {gpu.index}, {gpu.name}: {'; '.join(describe_gpu(gpu))}"

@@ -117,7 +117,7 @@ def line(trace: Trace) -> str:
     """Return the last reading in one line, for a file or another program."""
     parts = [f"{datetime.now().astimezone():%H:%M:%S}", f"GPU {trace.index}"]
     parts += [f"{title_of(name)} {latest(trace, name)}" for name in BRIEF if name in trace.units]
-    return "  ".join([*parts, *held(trace)])
+    return "  ".join([*parts, *describe_clock_limits(trace)])
 
 
 def view(traces: Sequence[Trace], console: Console) -> RenderableType:
@@ -150,7 +150,7 @@ def panel(trace: Trace, console: Console) -> Group:
             cells.append(history(trace, name, console.width - 50))
         table.add_row(*cells)
     parts: list[RenderableType] = [Text(f"GPU {trace.index}  {trace.device}", style="bold"), table]
-    parts += [Text(each, style="yellow") for each in held(trace)]
+    parts += [Text(each, style="yellow") for each in describe_clock_limits(trace)]
     if trace.absent:
         parts.append(Text(f"not given by this GPU: {', '.join(map(title_of, trace.absent))}", style="dim"))
     return Group(*parts, "")
@@ -175,7 +175,7 @@ def latest(trace: Trace, name: str) -> str:
     return value_text(name, trace.rows[-1].readings[name], trace.units[name])
 
 
-def held(trace: Trace) -> list[str]:
+def describe_clock_limits(trace: Trace) -> list[str]:
     """Return in words what keeps the clock from being higher, if anything does."""
     bits = trace.rows[-1].readings.get("clock_limits", math.nan)
     names = [] if math.isnan(bits) else name_clock_limits(int(bits))

@@ -119,7 +119,10 @@ def show_measurements(record: Record, differ: Sequence[str]) -> None:
         for name, metric in case.metrics.items():
             s = metric.summary
             spread = ["" if q is None else format_quantity(q, metric.unit) for q in (s.median, s.p25, s.p75)]
-            turns = ["" if share is None else percent(share) for share in (metric.within_turns, metric.between_turns)]
+            turns = [
+                "" if share is None else percent(share)
+                for share in (metric.spread_within_turns, metric.spread_between_turns)
+            ]
             rows = cases.setdefault(" ".join(compare.keys_text(case, differ)), [])
             said = any(row[0] == case.contender for row in rows)
             rows.append(["" if said else case.contender, name, *spread, str(s.n), *turns])

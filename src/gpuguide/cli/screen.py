@@ -31,7 +31,7 @@ def listing(*columns: str, whole: Iterable[str] = (), head: bool = True) -> Tabl
     return table
 
 
-def broken(name: str, columns: int) -> str:
+def break_name(name: str, columns: int) -> str:
     """Return a name broken at its hyphens into lines of so many columns, for a narrow cell."""
     return "\n".join(textwrap.wrap(name, columns))
 

@@ -49,4 +49,4 @@ def watch(
             err.print("")
     for each in watched:
         if each.tally.samples:
-            err.print("\n    ".join(traces.described(each.sampler.trace, each.tally)), markup=False)
+            err.print("\n    ".join(traces.describe_trace(each.sampler.trace, each.tally)), markup=False)

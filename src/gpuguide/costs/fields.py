@@ -83,7 +83,9 @@ def faults_of(
         if fault := _fault(field, values):
             faults[name] = f"{name} is {values[name]}; {fault}"
     for rule in rules:
-        if not faults.keys() & ({rule.field} | names_in(rule.holds)) and not formulas.values(values).of(rule.holds):
+        if not faults.keys() & ({rule.field} | names_in(rule.holds)) and not formulas.values(values).evaluate(
+            rule.holds
+        ):
             faults[rule.field] = f"{rule.field} is {rule.says.format(**values)}"
     return faults
 

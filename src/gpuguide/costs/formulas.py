@@ -99,7 +99,7 @@ class Values(Mapping[str, Any]):
         if name not in self._known:
             if name not in self.formulas.trees:
                 raise KeyError(name)
-            self._known[name] = self.of(self.formulas.trees[name])
+            self._known[name] = self.evaluate(self.formulas.trees[name])
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -108,7 +108,7 @@ class Values(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({**self._known, **self.formulas.trees})
 
-    def of(self, tree: Tree) -> Any:
+    def evaluate(self, tree: Tree) -> Any:
         """Return the value of a tree."""
         if isinstance(tree, str):
             return self[tree]
@@ -118,12 +118,12 @@ class Values(Mapping[str, Any]):
         if sign == "text":
             return parts[0]
         if sign == "if":
-            return self.of(parts[1] if self.of(parts[0]) else parts[2])
+            return self.evaluate(parts[1] if self.evaluate(parts[0]) else parts[2])
         if sign == "and":
-            return all(self.of(part) for part in parts)
+            return all(self.evaluate(part) for part in parts)
         if sign == "or":
-            return any(self.of(part) for part in parts)
-        return OPERATIONS[sign](*map(self.of, parts))
+            return any(self.evaluate(part) for part in parts)
+        return OPERATIONS[sign](*map(self.evaluate, parts))
 
 
 def names_in(tree: Tree) -> set[str]:

@@ -39,7 +39,7 @@ from gpuguide.costs.formulas import Formulas
 from gpuguide.costs.memory import Shape
 from gpuguide.costs.memory.model import TABLES as MEMORY
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware.machines import Ceiling, Machine
+from gpuguide.hardware.machines import Ceiling, GpuCeilings
 
 TABLES: Mapping[str, Any] = tomllib.loads(
     resources.files("gpuguide.costs").joinpath("limits.toml").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ ELEMENT_SIZE: Mapping[str, int] = TABLES["constants"]["operand_size"]
 
 
 @dataclass(frozen=True)
-class Operation:
+class OperationCost:
     """What an operation costs, whatever the GPU."""
 
     flops: float
@@ -80,7 +80,7 @@ class Operation:
 class Limit:
     """The floor of an operation's time on one GPU."""
 
-    operation: Operation
+    operation: OperationCost
     rate: Ceiling
     """Of arithmetic, FLOP/s"""
     bandwidth: Ceiling
@@ -102,7 +102,7 @@ class Limit:
     """FLOP/s at best"""
 
 
-def limit(operation: Operation, machine: Machine) -> Limit:
+def limit(operation: OperationCost, machine: GpuCeilings) -> Limit:
     """Return the floor of an operation's time on a GPU.
 
     Raises
@@ -136,7 +136,7 @@ def limit(operation: Operation, machine: Machine) -> Limit:
 # --- operations ------------------------------------------------------------------------------------------
 
 
-def matmul(rows: int, inner: int, columns: int, format: str = "bf16") -> Operation:
+def matmul(rows: int, inner: int, columns: int, format: str = "bf16") -> OperationCost:
     """Return the cost of a ``(rows, inner) @ (inner, columns)`` product."""
     return operation("matmul", {"rows": rows, "inner": inner, "columns": columns, "format": format})
 
@@ -149,7 +149,7 @@ def attention(
     seq_len: int,
     causal: bool = True,
     format: str = "bf16",
-) -> Operation:
+) -> OperationCost:
     """Return the cost of fused attention, forward: the scores never leave the chip.
 
     Two products a head, ``(seq_len, head_dim) @ (head_dim, seq_len)`` and back. With a causal mask each position
@@ -159,7 +159,7 @@ def attention(
     return operation("attention", {**sizes, "causal": causal, "format": format})
 
 
-def decode_step(shape: Shape, batch: int, context: int, weights: str = "bf16", cache: str = "bf16") -> Operation:
+def decode_step(shape: Shape, batch: int, context: int, weights: str = "bf16", cache: str = "bf16") -> OperationCost:
     """Return the cost of one token for each of ``batch`` sequences, with ``context`` positions already in the cache.
 
     All weights are read once for the whole batch, the embedding aside, of which a row a sequence is; and the keys
@@ -170,7 +170,7 @@ def decode_step(shape: Shape, batch: int, context: int, weights: str = "bf16", c
     return operation("decode", {"batch": batch, "context": context, "weights": weights, "cache": cache}, shape)
 
 
-def all_reduce(size: int, gpus: int, format: str = "bf16", in_switch: bool = False) -> Operation:
+def all_reduce(size: int, gpus: int, format: str = "bf16", in_switch: bool = False) -> OperationCost:
     """Return the cost, on each of ``gpus`` GPUs, of adding up ``size`` bytes over all of them.
 
     The ring sends ``2 (gpus - 1) / gpus`` of the bytes, and no algorithm that works on the GPUs alone sends fewer. A
@@ -179,7 +179,7 @@ def all_reduce(size: int, gpus: int, format: str = "bf16", in_switch: bool = Fal
     return operation("all_reduce", {"size": size, "gpus": gpus, "in_switch": in_switch, "format": format})
 
 
-def scan(rows: int, columns: int, element_size: int = 8, place: str = "memory") -> Operation:
+def scan(rows: int, columns: int, element_size: int = 8, place: str = "memory") -> OperationCost:
     """Return the cost of reading columns of a table once and adding each up.
 
     Parameters
@@ -194,7 +194,7 @@ def scan(rows: int, columns: int, element_size: int = 8, place: str = "memory") 
     return operation("scan", {"rows": rows, "columns": columns, "element_size": element_size, "place": place})
 
 
-def operation(name: str, given: Mapping[str, Any], shape: Shape | None = None) -> Operation:
+def operation(name: str, given: Mapping[str, Any], shape: Shape | None = None) -> OperationCost:
     """Return the cost of an operation of ``limits.toml``.
 
     Parameters
@@ -219,7 +219,7 @@ def operation(name: str, given: Mapping[str, Any], shape: Shape | None = None) -
     values = {**given, **model}
     raise_first(faults_of({}, rules(name), values, formulas(name)))
     found = formulas(name).values(values)
-    return Operation(*(found[part] for part in ("flops", "moved", "through", "rate", "held")))
+    return OperationCost(*(found[part] for part in ("flops", "moved", "through", "rate", "held")))
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import Any
 from gpuguide.costs.memory import Shape
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.sources import SOURCE_KEYS, Source, read_source
-from gpuguide.hardware.tables import only, parsed
+from gpuguide.hardware.tables import only, parse_toml
 
 _OWN = ("name", "family", "config", "source", "parameters")
 _SHAPE = tuple(field.name for field in fields(Shape))
@@ -94,7 +94,7 @@ def parse(text: str, origin: str) -> tuple[Mapping[str, Source], Mapping[str, Pr
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parsed(text, origin)
+    tables = parse_toml(text, origin)
     known = {
         key: read_source(key, _keys(entry, SOURCE_KEYS, SOURCE_KEYS, f"{origin}, sources.{key}"), origin)
         for key, entry in tables.get("sources", {}).items()

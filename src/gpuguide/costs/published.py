@@ -19,7 +19,7 @@ UNITS = {"gb": 1e9, "gib": 2.0**30, "mib": 2.0**20}
 
 
 @dataclass(frozen=True)
-class Case:
+class PublishedCase:
     """One published number."""
 
     name: str
@@ -37,7 +37,7 @@ class Case:
     """Why the software does something else than the prediction assumes; such a case checks nothing"""
 
     @property
-    def predicted(self) -> float:
+    def predicted_bytes(self) -> float:
         """Bytes that the cost model predicts."""
         found = memory.predict(presets.get(self.model).shape, self.setup)
         return found.highest.parts[self.part] if self.part else found.total
@@ -45,11 +45,11 @@ class Case:
     @property
     def error(self) -> float:
         """Share by which the prediction is above what was measured."""
-        return self.predicted / self.measured - 1
+        return self.predicted_bytes / self.measured - 1
 
 
 @cache
-def cases() -> tuple[Case, ...]:
+def cases() -> tuple[PublishedCase, ...]:
     """Return all cases, in the order of the table."""
     file = resources.files("gpuguide.costs.memory").joinpath(PUBLISHED)
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -57,9 +57,9 @@ def cases() -> tuple[Case, ...]:
     return tuple(_case(table, sources) for table in tables["case"])
 
 
-def _case(table: dict[str, Any], sources: dict[str, Source]) -> Case:
+def _case(table: dict[str, Any], sources: dict[str, Source]) -> PublishedCase:
     unit = next(unit for unit in UNITS if unit in table)
-    return Case(
+    return PublishedCase(
         table["name"],
         sources[table["source"]],
         table["model"],

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.sources import Source, read_source
-from gpuguide.hardware.tables import only, parsed, text_of
+from gpuguide.hardware.tables import only, parse_toml, text_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Capacity:
 
 
 @cache
-def known() -> Mapping[str, Capacity]:
+def load_capacities() -> Mapping[str, Capacity]:
     """Return all cards by id, in the table's order.
 
     Raises
@@ -58,7 +58,7 @@ def parse(text: str, origin: str) -> Mapping[str, Capacity]:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parsed(text, origin)
+    tables = parse_toml(text, origin)
     only(tables, ("sources", "card"), origin)
     sources = {key: read_source(key, table, origin) for key, table in tables.get("sources", {}).items()}
     cards = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.sources import Source, read_source
-from gpuguide.hardware.tables import only, parsed, text_of, texts
+from gpuguide.hardware.tables import only, parse_toml, text_of, texts
 
 # The unit of a figure follows from its key: this is the only place that says which.
 UNITS: Mapping[str, str] = MappingProxyType(
@@ -50,7 +50,7 @@ _FIGURE_KEYS = ("value", "source", "note")
 
 
 @dataclass(frozen=True)
-class Figure:
+class DatasheetValue:
     """One value of a GPU, in SI units, with the key of its source in :func:`sources`."""
 
     value: float
@@ -59,7 +59,7 @@ class Figure:
     note: str = ""
 
     @property
-    def derived(self) -> bool:
+    def is_derived(self) -> bool:
         """Whether the value stands in no document but follows from printed ones as the note says."""
         return "derived" in self.note
 
@@ -78,7 +78,7 @@ class Gpu:
     architecture: str
     capability: tuple[int, int]
     form: str
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, DatasheetValue]
     supports: frozenset[str]
 
     @property
@@ -94,7 +94,7 @@ class Datasheet:
     sources: Mapping[str, Source]
     gpus: Mapping[str, Gpu]
     names: Mapping[str, Gpu]
-    """Every name and alias, as :func:`normalised`, with its GPU."""
+    """Every name and alias, as :func:`normalise_device_name`, with its GPU."""
 
 
 def load() -> Mapping[str, Gpu]:
@@ -125,7 +125,7 @@ def find(device_name: str) -> Gpu | None:
     device_name : str
         As ``torch.cuda.get_device_name`` or NVML gives it, for example ``"NVIDIA H100 80GB HBM3"``.
     """
-    return _table().names.get(normalised(device_name))
+    return _table().names.get(normalise_device_name(device_name))
 
 
 def get(id_or_name: str) -> Gpu:
@@ -143,7 +143,7 @@ def get(id_or_name: str) -> Gpu:
     return gpu
 
 
-def normalised(device_name: str) -> str:
+def normalise_device_name(device_name: str) -> str:
     """Return a device name as names are compared: ``"Tesla V100-SXM2-16GB"`` gives ``"v100 sxm2 16gb"``."""
     words = re.split(r"[\s_\-]+", device_name.strip().strip("\0").lower())
     while words and words[0] in {"nvidia", "tesla", "geforce"}:
@@ -172,14 +172,14 @@ def parse(text: str, origin: str) -> Datasheet:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parsed(text, origin)
+    tables = parse_toml(text, origin)
     only(tables, ("sources", "gpu"), origin)
     known = {key: read_source(key, table, origin) for key, table in _tables(tables, "sources", origin)}
     gpus = {key: _gpu(key, table, known, origin) for key, table in _tables(tables, "gpu", origin)}
     names: dict[str, Gpu] = {}
     for gpu in gpus.values():
         for name in (gpu.name, *gpu.aliases):
-            other = names.setdefault(normalised(name), gpu)
+            other = names.setdefault(normalise_device_name(name), gpu)
             if other is not gpu:
                 raise GpuguideError(f"{origin}: the name {name!r} belongs to both {other.id} and {gpu.id}.")
     return Datasheet(MappingProxyType(known), MappingProxyType(gpus), MappingProxyType(names))
@@ -211,7 +211,7 @@ def _gpu(key: str, table: Mapping[str, Any], known: Mapping[str, Source], origin
     )
 
 
-def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Figure:
+def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> DatasheetValue:
     where = f"{where}, {key}"
     if not isinstance(entry, dict):
         raise GpuguideError(f'{where} is {entry!r}; write {{ value = …, source = "…" }}.')
@@ -225,7 +225,7 @@ def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Fi
     if source not in known:
         raise GpuguideError(f"{where}: {unknown('source', source, known)}")
     note = text_of(entry, "note", where) if "note" in entry else ""
-    return Figure(float(value), UNITS[key], source, note)
+    return DatasheetValue(float(value), UNITS[key], source, note)
 
 
 def _tables(tables: Mapping[str, Any], name: str, origin: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

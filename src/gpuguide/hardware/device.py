@@ -49,7 +49,7 @@ class Device:
         return self.backend != "cpu"
 
 
-def supported(capability: tuple[int, int]) -> frozenset[str]:
+def list_supported_features(capability: tuple[int, int]) -> frozenset[str]:
     """Return the number formats and features that a compute capability brings.
 
     Source: CUDA C++ Programming Guide, table of features by compute capability.
@@ -85,7 +85,7 @@ def current() -> Device:
         memory=properties.total_memory,
         l2=properties.L2_cache_size,
         capability=capability,
-        supports=supported(capability),
+        supports=list_supported_features(capability),
     )
 
 

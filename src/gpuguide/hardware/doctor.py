@@ -94,7 +94,7 @@ def gpu() -> list[Finding]:
     return [
         Finding("NVIDIA driver", True, state.driver or "its version is not known without nvidia-ml-py"),
         Finding("CUDA GPU", True, ", ".join(facts)),
-        *plugged_in(board),
+        *check_board(board),
         Finding("Number formats", True, ", ".join(sorted(found.supports & {"fp16", "bf16", "tf32", "fp8"}))),
         Finding("Datasheet", sheet is not None, known),
         Finding("Clock and power readings", bool(readings), ", ".join(readings) or "none; records will lack them"),
@@ -108,7 +108,7 @@ def properties(found: Device) -> Any | None:
     return torch.cuda.get_device_properties(0) if found.backend == "cuda" and torch.cuda.is_available() else None
 
 
-def plugged_in(board: BoardState) -> Iterator[Finding]:
+def check_board(board: BoardState) -> Iterator[Finding]:
     """Tell what the driver says of a GPU's memory, link and partition; nothing where it says nothing."""
     if board.memory_free is not None:
         yield Finding("Free GPU memory", True, f"{board.memory_free / 2**30:.1f} GiB")

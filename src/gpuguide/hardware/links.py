@@ -20,7 +20,7 @@ from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.sources import Source, read_source
-from gpuguide.hardware.tables import only, parsed, text_of
+from gpuguide.hardware.tables import only, parse_toml, text_of
 
 JOINS: Mapping[str, str] = MappingProxyType(
     {"host": "host and GPU", "gpus": "GPUs", "machines": "machines", "storage": "storage and host"}
@@ -34,7 +34,7 @@ ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
-class Figure:
+class LinkValue:
     """One value, with the key of its source in :func:`sources`."""
 
     value: float
@@ -43,7 +43,7 @@ class Figure:
     note: str = ""
 
     @property
-    def derived(self) -> bool:
+    def is_derived(self) -> bool:
         """Whether the value follows from printed ones, as the note says, and stands in no document."""
         return "derived" in self.note
 
@@ -72,20 +72,20 @@ class Link:
     family: str
     joins: str
     """A key of :data:`JOINS`"""
-    per_direction: Figure
+    per_direction: LinkValue
     """B/s after coding, one way"""
     lanes: int | None = None
     links: int = 1
     """How many are used together"""
-    signalling: Figure | None = None
+    signalling: LinkValue | None = None
     """Bit/s on one lane, one way"""
     coding: Share | None = None
     """What line code and error correction leave"""
     protocol: Share | None = None
     """What headers and checksums leave, at the size of packets that the note gives"""
-    per_link: Figure | None = None
+    per_link: LinkValue | None = None
     """B/s of one of ``links``, one way"""
-    printed_total: Figure | None = None
+    printed_total: LinkValue | None = None
     """B/s both ways together, as the vendor prints it"""
 
     @property
@@ -162,7 +162,7 @@ def parse(text: str, origin: str) -> Links:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parsed(text, origin)
+    tables = parse_toml(text, origin)
     only(tables, ("sources", "link"), origin)
     known = {key: read_source(key, table, origin) for key, table in tables.get("sources", {}).items()}
     found = {key: _link(key, table, known, origin) for key, table in tables.get("link", {}).items()}
@@ -212,7 +212,7 @@ def _check(link: Link, where: str) -> None:
         raise GpuguideError(f"{where}: links × per_link is {link.links * link.per_link.value:g}, not {rate:g}.")
 
 
-def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Figure:
+def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> LinkValue:
     where = f"{where}, {key}"
     if not isinstance(entry, dict):
         raise GpuguideError(f'{where} is {entry!r}; write {{ value = …, source = "…" }}.')
@@ -220,7 +220,7 @@ def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Fi
     value = entry.get("value")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise GpuguideError(f"{where}: value is {value!r}; write a number above zero, in {UNITS[key]}.")
-    return Figure(float(value), _source(entry, known, where), _note(entry, where))
+    return LinkValue(float(value), _source(entry, known, where), _note(entry, where))
 
 
 def _share(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Share:

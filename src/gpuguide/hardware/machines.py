@@ -27,7 +27,7 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuCeilings:
     """The ceilings of one GPU. What is absent, it lacks, or nobody has printed or measured."""
 
     id: str
@@ -60,7 +60,7 @@ class Machine:
         return self.arithmetic[format]
 
 
-def printed(gpu_id: str) -> Machine:
+def load_datasheet_ceilings(gpu_id: str) -> GpuCeilings:
     """Return a GPU's ceilings as its vendor prints them.
 
     Raises
@@ -79,8 +79,8 @@ def printed(gpu_id: str) -> Machine:
         "host": "pcie_per_direction",
     }
     bandwidth = {name: Ceiling(figures[key].value, "datasheet") for name, key in wanted.items() if key in figures}
-    reported = capacities.known().get(gpu.id)
-    return Machine(
+    reported = capacities.load_capacities().get(gpu.id)
+    return GpuCeilings(
         gpu.id,
         gpu.name,
         reported.bytes if reported else figures["memory"].value,

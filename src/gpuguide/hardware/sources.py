@@ -28,14 +28,14 @@ class Source:
     """How it was read, where that is worth saying"""
 
     @property
-    def verified(self) -> bool:
+    def is_verified(self) -> bool:
         """Whether the document itself was looked at."""
         return self.looked_at != NOT_VERIFIED
 
     @property
-    def seen(self) -> str:
+    def verification(self) -> str:
         """Whether the document was looked at, and when, as pages say it."""
-        return f"looked at on {self.looked_at}" if self.verified else "not verified by us"
+        return f"looked at on {self.looked_at}" if self.is_verified else "not verified by us"
 
 
 def read_source(key: str, table: Mapping[str, Any], origin: str) -> Source:

@@ -9,7 +9,7 @@ from typing import Any
 from gpuguide.errors import GpuguideError, unknown
 
 
-def parsed(text: str, origin: str) -> dict[str, Any]:
+def parse_toml(text: str, origin: str) -> dict[str, Any]:
     """Return what TOML text holds; ``origin`` is the name of the file, for messages."""
     try:
         return tomllib.loads(text)

@@ -34,7 +34,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Totals:
+class TraceTotals:
     """What a trace adds up to."""
 
     duration: float
@@ -75,7 +75,7 @@ class Tally:
         if not math.isnan(bits):
             self.clock_limits[bits] += 1
 
-    def totals(self, units: Mapping[str, str]) -> Totals:
+    def totals(self, units: Mapping[str, str]) -> TraceTotals:
         """Return what the readings of quantities with these units add up to; there must be one."""
         duration = self._ended - self._begun
         columns = {
@@ -85,7 +85,7 @@ class Tally:
         }
         source = "instant_power" if "instant_power" in columns else "power"
         energy = self._columns.get("energy")
-        return Totals(
+        return TraceTotals(
             duration=duration,
             samples=self.samples,
             columns=columns,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.totals import Row, Tally, Totals
+from gpuguide.hardware.totals import Row, Tally, TraceTotals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ class Trace:
             raise unknown(f"quantity in the trace of {self.device}", name, self.units)
         return _array(row.readings.get(name, math.nan) for row in tuple(self.rows))
 
-    def between(self, start: float, end: float) -> Trace:
+    def select_interval(self, start: float, end: float) -> Trace:
         """Return the part of a trace from one moment to another, in seconds since its first reading.
 
         Raises
@@ -121,7 +121,7 @@ class Trace:
             )
         return float(np.diff(changed).min())
 
-    def totals(self) -> Totals:
+    def totals(self) -> TraceTotals:
         """Return means, extremes, energy and what it cost to read them.
 
         Raises

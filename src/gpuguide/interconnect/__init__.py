@@ -32,8 +32,8 @@ from gpuguide.costs.transfers import (
     tensor_parallel_step,
     time_to_move,
 )
-from gpuguide.interconnect.alpha_beta import AlphaBeta, Prediction, errors_left_out, fit_alpha_beta
-from gpuguide.interconnect.discovery import Machine, discover
+from gpuguide.interconnect.alpha_beta import AlphaBeta, HeldOutTime, errors_left_out, fit_alpha_beta
+from gpuguide.interconnect.discovery import GpuTopology, discover
 
 if TYPE_CHECKING:
     from gpuguide.interconnect.allreduce import OneShotAllReduce
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlphaBeta",
-    "Machine",
+    "GpuTopology",
+    "HeldOutTime",
     "OffloadedForward",
     "OffloadedLayers",
     "OneShotAllReduce",
-    "Prediction",
     "Ring",
     "Team",
     "TensorParallelMLP",

@@ -120,7 +120,7 @@ class OneShotAllReduce:
             dist.all_reduce(out, group=self.group)
             return out
         if self.handle is None:
-            return out.copy_(self._gathered(values))
+            return out.copy_(self._gather(values))
         self._one_shot(values, out)
         return out
 
@@ -132,7 +132,7 @@ class OneShotAllReduce:
                 f"expected a contiguous tensor on {self.device}, got strides {values.stride()} on {values.device}"
             )
 
-    def _gathered(self, values: torch.Tensor) -> torch.Tensor:
+    def _gather(self, values: torch.Tensor) -> torch.Tensor:
         """Gather every rank's message and add them up, as the kernel does."""
         parts = [torch.empty_like(values) for _ in range(self.world_size)]
         dist.all_gather(parts, values, group=self.group)

@@ -51,7 +51,7 @@ class AlphaBeta:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class HeldOutTime:
     """The time of a size that the fit had not seen."""
 
     size: float
@@ -90,10 +90,10 @@ def fit_alpha_beta(samples: Samples) -> AlphaBeta:
     >>> round(found.bandwidth / 1e9, 2), round(found.alpha * 1e6, 1)
     (50.0, 11.0)
     """
-    return _fitted(_medians(samples))
+    return _fit_points(_medians(samples))
 
 
-def errors_left_out(samples: Samples) -> list[Prediction]:
+def errors_left_out(samples: Samples) -> list[HeldOutTime]:
     """Return, for each size, what a fit to all others predicts of it.
 
     For the smallest and the largest size this is a look beyond what the fit has seen.
@@ -114,11 +114,11 @@ def errors_left_out(samples: Samples) -> list[Prediction]:
     found = []
     for place, (size, time) in enumerate(points):
         others = points[:place] + points[place + 1 :]
-        found.append(Prediction(size, time, _fitted(others).time(size)))
+        found.append(HeldOutTime(size, time, _fit_points(others).time(size)))
     return found
 
 
-def _fitted(points: list[tuple[float, float]]) -> AlphaBeta:
+def _fit_points(points: list[tuple[float, float]]) -> AlphaBeta:
     if len(points) < 2:
         raise GpuguideError(f"Fewer than two sizes, here {len(points)}, do not say what latency is; measure more.")
     lines = [(0.0, time / size) for size, time in points if size]

@@ -332,7 +332,7 @@ def _starter(way: str, ends: dict[str, tuple[torch.Tensor, torch.Tensor]], devic
             if stream is not None:
                 stream.wait_stream(torch.cuda.current_stream(device))
         if way == "pageable" and len(ends) == 2:
-            _in_threads(streams, list(ends.values()))
+            _copy_in_threads(streams, list(ends.values()))
             return
         for stream, (source, destination) in zip(streams, ends.values(), strict=True):
             with torch.cuda.stream(stream):
@@ -341,7 +341,7 @@ def _starter(way: str, ends: dict[str, tuple[torch.Tensor, torch.Tensor]], devic
     return start
 
 
-def _in_threads(
+def _copy_in_threads(
     streams: Sequence[torch.cuda.Stream | None], pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]
 ) -> None:
     """Copy each pair in a thread of its own, for a copy of pageable memory keeps the thread that calls it."""

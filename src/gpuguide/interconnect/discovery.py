@@ -14,7 +14,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import links
 from gpuguide.hardware.monitor.connections import Connections, NvLinks, narrower, read_connections
 
-__all__ = ["GpuLinks", "Machine", "PairLink", "compute_nvlink_bandwidth", "compute_pcie_bandwidth", "discover"]
+__all__ = ["GpuLinks", "GpuTopology", "PairLink", "compute_nvlink_bandwidth", "compute_pcie_bandwidth", "discover"]
 
 ON_THE_WIRE = 1.1
 """By how much the rate that a driver gives for an NVLink may exceed what its vendor prints: the driver counts the bits
@@ -66,7 +66,7 @@ class GpuLinks:
         return compute_pcie_bandwidth(board.link_generation, board.link_width)
 
     @property
-    def allowed(self) -> float | None:
+    def allowed_bandwidth(self) -> float | None:
         """Nominal bandwidth of the fastest PCIe link that board and slot allow, one way, B/s."""
         board = self.connections.board
         return compute_pcie_bandwidth(board.most_link_generation, board.most_link_width)
@@ -94,7 +94,7 @@ class PairLink:
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuTopology:
     """The GPUs that PyTorch sees, and their links."""
 
     gpus: tuple[GpuLinks, ...]
@@ -114,11 +114,11 @@ class Machine:
             found["connections"]["nvlink"].pop("remote")
             for key in ("memory_free", "is_partitioned"):
                 found["connections"]["board"].pop(key)
-            gpus.append({**found, "pcie_nominal": gpu.nominal, "pcie_allowed": gpu.allowed})
+            gpus.append({**found, "pcie_nominal": gpu.nominal, "pcie_allowed": gpu.allowed_bandwidth})
         return {"gpus": gpus, "pairs": [asdict(pair) for pair in self.pairs]}
 
 
-def discover() -> Machine:
+def discover() -> GpuTopology:
     """Look at every GPU that PyTorch sees and at every pair of them.
 
     Raises
@@ -144,7 +144,7 @@ def discover() -> Machine:
         for first in range(len(gpus))
         for second in range(first + 1, len(gpus))
     )
-    return Machine(gpus, pairs)
+    return GpuTopology(gpus, pairs)
 
 
 def pair_link(first: GpuLinks, second: GpuLinks, are_peers: bool) -> PairLink:

@@ -19,7 +19,7 @@ import torch
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.monitor.connections import read_connections
 from gpuguide.interconnect.copies import DIRECTIONS, Route, route
-from gpuguide.interconnect.discovery import GpuLinks, Machine, PairLink
+from gpuguide.interconnect.discovery import GpuLinks, GpuTopology, PairLink
 from gpuguide.interconnect.peers import PEER_DIRECTIONS, PeerRoute, peer_route
 
 __all__ = ["HOST_SIZE", "PEER_SIZE", "LinkBandwidth", "Report", "host_links", "measure", "peer_links"]
@@ -60,7 +60,7 @@ class LinkBandwidth:
 class Report:
     """The links of a machine, and the measured bandwidth of each."""
 
-    machine: Machine
+    machine: GpuTopology
     """Links as negotiated while they were busy"""
     bandwidths: tuple[LinkBandwidth, ...]
 
@@ -70,12 +70,12 @@ class Report:
         return {**self.machine.as_data(), "measured": measured, "faults": self.machine.faults(at_work=True)}
 
 
-def measure(machine: Machine, say: Callable[[str], None] = lambda text: None) -> Report:
+def measure(machine: GpuTopology, say: Callable[[str], None] = lambda text: None) -> Report:
     """Measure every link of a machine.
 
     Parameters
     ----------
-    machine : Machine
+    machine : GpuTopology
         From :func:`~gpuguide.interconnect.discovery.discover`.
     say : callable
         Called with a line before each GPU and each pair.
@@ -191,7 +191,7 @@ def _times(copy: Route | PeerRoute, devices: Sequence[str]) -> Iterator[float]:
             yield (time.perf_counter() - begun) / COPIES
 
 
-def _read_again(gpu: GpuLinks, machine: Machine) -> GpuLinks:
+def _read_again(gpu: GpuLinks, machine: GpuTopology) -> GpuLinks:
     """Read a GPU's connections again just after its link was busy, before its clock is lowered."""
     uuids = [str(torch.cuda.get_device_properties(each.index).uuid) for each in machine.gpus]
     return replace(gpu, connections=read_connections(uuids[gpu.index], uuids))

@@ -64,7 +64,7 @@ class OffloadedLayers(nn.Module):
         places = [_places(layer) for layer in layers]
         _check_unshared(places)
         on_gpu = self.device.type == "cuda"
-        self.host = [_packed(each, pinned=on_gpu) for each in places]
+        self.host = [_pack(each, pinned=on_gpu) for each in places]
         largest = max(len(each) for each in self.host)
         self.buffers_on_device = [torch.empty(largest, dtype=torch.uint8, device=self.device) for _ in range(BUFFERS)]
         for index, each in enumerate(places):
@@ -169,7 +169,7 @@ def _check_unshared(places: Sequence[Places]) -> None:
         raise ValueError("two layers share a tensor, which cannot be in two buffers; give each layer its own copy")
 
 
-def _packed(places: Places, *, pinned: bool) -> torch.Tensor:
+def _pack(places: Places, *, pinned: bool) -> torch.Tensor:
     """Return a copy of a layer's tensors in one piece of host memory, ``uint8``."""
     size = max((begin + tensor.nbytes for tensor, begin in places), default=0)
     packed = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)

@@ -155,7 +155,7 @@ class Team:
             try:
                 pipe.send((function, arguments))
             except OSError:
-                raise self._failed(rank, f"was gone before it could run {name}") from None
+                raise self._end_failed(rank, f"was gone before it could run {name}") from None
         return self._collect(f"running {name}", self.time_limit)
 
     def slowest(self, function: Callable[..., float], *arguments: Any) -> float:
@@ -202,14 +202,14 @@ class Team:
             ready = multiprocessing.connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
                 late = ", ".join(map(str, sorted(waiting.values())))
-                raise self._failed(None, f"rank {late} did not answer within {limit:.0f} s while {doing}")
+                raise self._end_failed(None, f"rank {late} did not answer within {limit:.0f} s while {doing}")
             for pipe in ready:
                 rank = waiting[pipe]  # type: ignore[index]
                 answer = self._receive(rank)
                 if isinstance(answer, _Failure):
                     began = self._began(answer, set(waiting.values()))
                     what = f"failed while {doing}: {began.raised}" if began.raised else f"died while {doing}"
-                    raise self._failed(began.rank, what)
+                    raise self._end_failed(began.rank, what)
                 answers[rank] = answer
         return [answers[rank] for rank in range(self.size)]
 
@@ -229,7 +229,7 @@ class Team:
         others = [self._receive(rank) for rank in waiting - {heard.rank} if self.pipes[rank].poll()]
         return min([heard, *(each for each in others if isinstance(each, _Failure))], key=lambda each: each.when)
 
-    def _failed(self, rank: int | None, what: str) -> GpuguideError:
+    def _end_failed(self, rank: int | None, what: str) -> GpuguideError:
         """End the team and return what to say."""
         subject = what
         if rank is not None:

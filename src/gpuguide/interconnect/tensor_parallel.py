@@ -105,7 +105,7 @@ class TensorParallelMLP:
         self.up, self.down, self.activation, self.group = up, down, activation, group
 
     @classmethod
-    def of_whole(
+    def from_whole(
         cls, up: torch.Tensor, down: torch.Tensor, rank: int, world_size: int, activation: Activation = functional.gelu
     ) -> TensorParallelMLP:
         """Return a rank's part of the whole layer's matrices.
@@ -148,7 +148,7 @@ class TensorParallelMLP:
         """
         return (reduce or self.communicate)(self.compute(hidden))
 
-    def overlapped(self, hidden: torch.Tensor, chunks: int = 4) -> torch.Tensor:
+    def forward_overlapped(self, hidden: torch.Tensor, chunks: int = 4) -> torch.Tensor:
         """Return the layer's output: while one chunk of the tokens is added up, the next is computed.
 
         Parameters

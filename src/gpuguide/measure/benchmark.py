@@ -78,12 +78,12 @@ class Benchmark:
     """Called when a run has no more to ask of it, however it ended: ends processes that outlive a case"""
 
 
-def called(contender: Contender, device: Device) -> tuple[str, ...]:
+def find_called_libraries(contender: Contender, device: Device) -> tuple[str, ...]:
     """Return the libraries that a contender calls on a device: those for NVIDIA GPUs on no processor."""
     return tuple(name for name in contender.libraries if device.is_gpu or name not in libraries.OF_CUDA)
 
 
-def skipped(benchmark: Benchmark, contender: str, keys: Keys, device: Device) -> str | None:
+def find_skip_reason(benchmark: Benchmark, contender: str, keys: Keys, device: Device) -> str | None:
     """Return why a contender is not measured on a case, or ``None`` if it is."""
     declared = benchmark.contenders[contender]
     return (
@@ -98,7 +98,9 @@ def not_here(contender: Contender, device: Device) -> str | None:
     """Return which library that a contender calls cannot be used, or ``None`` if all can; a fake device calls none."""
     if device.backend == "fake":
         return None
-    return next((why for name in called(contender, device) if (why := libraries.why_not_here(name))), None)
+    return next(
+        (why for name in find_called_libraries(contender, device) if (why := libraries.why_not_here(name))), None
+    )
 
 
 def lacking(contender: Contender, device: Device) -> str | None:

@@ -38,10 +38,12 @@ def from_records(table: Path) -> str:
         for record in store.published_records()
         if record.benchmark == asked["benchmark"] and record.device == store.kind(record.device) != store.CPU
     }
-    return as_text({**asked, "devices": {name: of_device(record, asked) for name, record in named.items()}})
+    return as_text(
+        {**asked, "devices": {name: collect_device_choices(record, asked) for name, record in named.items()}}
+    )
 
 
-def of_device(record: Record, asked: Mapping[str, Any]) -> dict[str, Any]:
+def collect_device_choices(record: Record, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compute capability of a record's device, and the order of speed in each case."""
     gpu = datasheet.find(record.device_name)
     if gpu is None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import records, reference_gpu, store
-from gpuguide.measure.records import Case, Key, Metric, Record, Run, Summary
+from gpuguide.measure.records import Case, Key, Metric, Record, Run, SampleSummary
 from gpuguide.units import format_quantity, significant
 
 _NAME = r"[a-z0-9][a-z0-9-]*"
@@ -38,7 +38,7 @@ class CitedMeasurement:
         return self.metric.summary.median
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> SampleSummary:
         """The quantiles, in SI units."""
         return self.metric.summary
 
@@ -50,7 +50,7 @@ class CitedMeasurement:
     @property
     def where(self) -> str:
         """The device on which the contender computed, or the host's processor."""
-        return self.run.computed_on(self.case.libraries)
+        return self.run.find_compute_device(self.case.libraries)
 
     @property
     def stamp(self) -> str:
@@ -71,7 +71,7 @@ class CitedRatio:
     numerator: Case
     denominator: Case
     name: str
-    summary: Summary
+    summary: SampleSummary
     """Of the ratios of samples; ``n`` is the number of samples of the contender that has fewer"""
     unpaired: str = ""
     """Why samples could not be paired by the turn in which they were taken; empty if they were"""
@@ -82,11 +82,11 @@ class CitedRatio:
         return self.summary.median
 
     @property
-    def by_turn(self) -> list[float]:
+    def turn_ratios(self) -> list[float]:
         """In each turn, the median of the one over the median of the other; empty if turns could not be paired."""
         if self.unpaired:
             return []
-        above, below = (case.metrics[self.name].by_turn for case in (self.numerator, self.denominator))
+        above, below = (case.metrics[self.name].samples_by_turn for case in (self.numerator, self.denominator))
         return [statistics.median(a) / statistics.median(b) for a, b in zip(above, below, strict=True)]
 
     @property
@@ -167,7 +167,7 @@ def ratio(reference: str, record: Record | None = None) -> CitedRatio:
         if unpaired:
             ratios = [a / b for a, b in zip(one.samples, another.samples, strict=False)]
         else:
-            turns = zip(one.by_turn or [one.samples], another.by_turn or [another.samples], strict=True)
+            turns = zip(one.samples_by_turn or [one.samples], another.samples_by_turn or [another.samples], strict=True)
             ratios = [a / b for turn in turns for a, b in itertools.product(*turn)]
     except ZeroDivisionError:
         raise GpuguideError(f"{reference!r}: a sample of {other} is zero, so no ratio is given.") from None

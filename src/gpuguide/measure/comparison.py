@@ -51,7 +51,12 @@ def _difference(published: list[Case], own: Record) -> Difference:
     if not pairs:
         first = published[0]
         return Difference(
-            first.contender, described(first), headline(first), _why_not(first.contender, own), speed="", all_cases=""
+            first.contender,
+            describe_case(first),
+            headline(first),
+            _why_not(first.contender, own),
+            speed="",
+            all_cases="",
         )
     ranked = sorted(((speed(case, other), position) for position, (case, other) in enumerate(pairs)))
     middle, position = ranked[len(ranked) // 2]
@@ -59,7 +64,7 @@ def _difference(published: list[Case], own: Record) -> Difference:
     spread = f"{significant(ranked[0][0], 2)} to {significant(ranked[-1][0], 2)} ({len(pairs)})"
     return Difference(
         case.contender,
-        described(case),
+        describe_case(case),
         headline(case),
         headline(other),
         significant(middle, 2),
@@ -102,7 +107,7 @@ def headline(case: Case | None) -> str:
     return format_quantity(metric.summary.median, metric.unit)
 
 
-def described(case: Case) -> str:
+def describe_case(case: Case) -> str:
     """Return the keys of a case as they are written in a reference; nothing if there are none."""
     return describe_keys(case.keys) if case.keys else ""
 

@@ -60,11 +60,11 @@ def import_records(
             raise GpuguideError(f"{record.path} cannot be published: {refusal}.")
     targets = [folder / record.device / f"{record.benchmark}.json" for record in checked]
     for record, target in zip(checked, targets, strict=True):
-        if not replacing and (loss := records.lost(record, target)):
+        if not replacing and (loss := records.find_lost_measurements(record, target)):
             raise GpuguideError(f"{record.path} was not taken in: {loss}. Add --replace to take it all the same.")
     taken = []
     for record, target in zip(checked, targets, strict=True):
-        if not publish and (kept := records.kept_aside(record, target)):
+        if not publish and (kept := records.set_aside(record, target)):
             say(f"{record.device}/{record.benchmark}: the record that was there is kept as {kept}.")
         taken.append(records.write(replace(record, path=None), target))
     return taken

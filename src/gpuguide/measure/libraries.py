@@ -52,10 +52,10 @@ def cublas_version() -> str | None:
     if torch.version.cuda is None:
         return None
     packages = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
-    return loaded_cublas(torch.version.cuda.partition(".")[0]) or installed(packages) or "unknown"
+    return find_loaded_cublas(torch.version.cuda.partition(".")[0]) or find_installed_version(packages) or "unknown"
 
 
-def loaded_cublas(major: str) -> str | None:
+def find_loaded_cublas(major: str) -> str | None:
     """Ask the cuBLAS of a CUDA version that is loaded in this process for its version; ``None`` if none answers."""
     try:
         loaded = ctypes.CDLL(f"libcublas.so.{major}", mode=os.RTLD_NOLOAD)
@@ -147,14 +147,14 @@ def version(name: str) -> str | None:
     library = get(name)
     if library.version is not None:
         return library.version()
-    if (text := installed(library.packages)) is not None:
+    if (text := find_installed_version(library.packages)) is not None:
         return text
     if why_not_here(name):
         return None
     return str(getattr(importlib.import_module(library.module.partition(".")[0]), "__version__", "unknown"))
 
 
-def installed(packages: Iterable[str]) -> str | None:
+def find_installed_version(packages: Iterable[str]) -> str | None:
     """Return the version of the first of several packages that is installed."""
     for package in packages:
         try:

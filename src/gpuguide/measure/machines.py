@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from gpuguide.errors import unknown
 from gpuguide.hardware import datasheet, machines
-from gpuguide.hardware.machines import Ceiling, Machine
+from gpuguide.hardware.machines import Ceiling, GpuCeilings
 from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Case, Record
 
@@ -69,12 +69,12 @@ class CaseRate:
     """As pages and the ledger write it"""
 
 
-def reference() -> Machine:
+def reference() -> GpuCeilings:
     """Return the ceilings of the GPU that prose speaks of."""
     return machine(reference_gpu.sheet().id)
 
 
-def machine(gpu_id: str) -> Machine:
+def machine(gpu_id: str) -> GpuCeilings:
     """Return a GPU's ceilings, measured where we have measured them.
 
     Parameters
@@ -93,12 +93,12 @@ def machine(gpu_id: str) -> Machine:
 
 
 @lru_cache(maxsize=128)
-def _machine(gpu_id: str, files: tuple[tuple[Path, int, int], ...], device: str) -> Machine:
+def _machine(gpu_id: str, files: tuple[tuple[Path, int, int], ...], device: str) -> GpuCeilings:
     """Return a GPU's ceilings, once for what the files of records hold and for the device that prose speaks of."""
-    return with_measured(machines.printed(gpu_id), list(records_of(gpu_id)))
+    return with_measured(machines.load_datasheet_ceilings(gpu_id), list(records_of(gpu_id)))
 
 
-def quoted(name: str, gpu: Machine | None = None) -> tuple[Ceiling, str]:
+def find_quoted_ceiling(name: str, gpu: GpuCeilings | None = None) -> tuple[Ceiling, str]:
     """Return the ceiling that prose names, and its unit.
 
     Parameters
@@ -140,7 +140,7 @@ def records_of(gpu_id: str) -> Iterator[Record]:
             yield record
 
 
-def with_measured(machine: Machine, records: Iterable[Record]) -> Machine:
+def with_measured(machine: GpuCeilings, records: Iterable[Record]) -> GpuCeilings:
     """Return ``machine`` with the best of its records in place of printed values, as the module says."""
     known = {record.benchmark: record for record in records}
     arithmetic, bandwidth, sustained = dict(machine.arithmetic), dict(machine.bandwidth), {}

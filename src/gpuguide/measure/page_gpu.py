@@ -31,7 +31,7 @@ _SLUG = re.compile(r"[a-z0-9-]+")
 
 
 @dataclass(frozen=True)
-class Named:
+class CurrentGpu:
     """A GPU, and what named it."""
 
     device: str
@@ -40,23 +40,23 @@ class Named:
     """The page, with its line where it is known, or the environment variable"""
 
 
-_NOW: ContextVar[Named | None] = ContextVar("gpu of the page", default=None)
+_NOW: ContextVar[CurrentGpu | None] = ContextVar("gpu of the page", default=None)
 
 
-def named() -> Named:
+def get_current_gpu() -> CurrentGpu:
     """Return what the text at hand speaks of; its device is empty where that is the default."""
-    return _NOW.get() or Named(os.environ.get(VARIABLE, ""), f"The environment variable {VARIABLE}")
+    return _NOW.get() or CurrentGpu(os.environ.get(VARIABLE, ""), f"The environment variable {VARIABLE}")
 
 
 def speak_of(device: str, place: str) -> None:
     """Speak of this GPU from now on, or of the default if ``device`` is empty."""
-    _NOW.set(Named(device, place))
+    _NOW.set(CurrentGpu(device, place))
 
 
 @contextmanager
 def speaking_of(device: str, place: str) -> Iterator[None]:
     """Speak of this GPU in the ``with`` block, or of the default if ``device`` is empty."""
-    token = _NOW.set(Named(device, place))
+    token = _NOW.set(CurrentGpu(device, place))
     try:
         yield
     finally:
@@ -68,7 +68,7 @@ def kind(device: str) -> str:
     return _COUNT.sub("", device)
 
 
-def checked(device: object, place: str) -> str:
+def check_gpu(device: object, place: str) -> str:
     """Return the slug of one GPU.
 
     Raises
@@ -110,4 +110,4 @@ def _default_in(path: Path, modified: int, size: int) -> str:
         raise GpuguideError(
             f"{path} sets {', '.join(further)}, which nothing reads. {_SETTING} Nothing else belongs here."
         )
-    return checked(setting["device"], str(path))
+    return check_gpu(setting["device"], str(path))

@@ -107,7 +107,7 @@ def equivalences(found: Iterable[Record], commit: str, reason: str, names: Colle
     listed = equivalent.rows(store.published_folder())
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        earlier = unpacked(commit, Path(folder))
+        earlier = unpack_library(commit, Path(folder))
         declared = digest.declarations(earlier)
         for name in sorted(held.keys() & declared.keys() & digest.benchmark_modules().keys()):
             old, new = digest.digest_in(earlier, name), digest.benchmark_digest(name)
@@ -128,7 +128,7 @@ def full_commit(commit: str) -> str:
     return said.stdout.strip()
 
 
-def unpacked(commit: str, folder: Path) -> Tree:
+def unpack_library(commit: str, folder: Path) -> Tree:
     """Unpack the library of a commit into a folder."""
     root = digest.PACKAGE_FOLDER.parents[1]
     packed = subprocess.run(
@@ -143,7 +143,7 @@ def unpacked(commit: str, folder: Path) -> Tree:
 
 def library_at(commit: str, folder: Path) -> Earlier:
     """Unpack the library of a commit into a folder, and ask it for its digests."""
-    tree = unpacked(commit, folder)
+    tree = unpack_library(commit, folder)
     said = subprocess.run(
         [sys.executable, "-c", ASK],
         env={**os.environ, "PYTHONPATH": str(folder / "src")},

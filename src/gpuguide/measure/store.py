@@ -85,8 +85,8 @@ def reference_device() -> str:
     GpuguideError
         If the page or the setting does not name one GPU.
     """
-    named = page_gpu.named()
-    return page_gpu.checked(named.device, named.place) if named.device else default_device()
+    named = page_gpu.get_current_gpu()
+    return page_gpu.check_gpu(named.device, named.place) if named.device else default_device()
 
 
 def default_device() -> str:
@@ -115,7 +115,7 @@ def reference_record() -> Record:
 def check_reference() -> None:
     """Raise if the page or the setting names a GPU without published records, with those that have some."""
     if not any(_files_of(device) for device in reference_devices()):
-        named = page_gpu.named()
+        named = page_gpu.get_current_gpu()
         others = ", ".join(sorted({kind(device) for device in _devices()} - {CPU})) or "no GPU"
         raise GpuguideError(
             f"{named.place if named.device else reference_file()} names the device {reference_device()!r}, of which "
@@ -214,7 +214,7 @@ def check_declared(benchmark: str) -> None:
     """Raise if a page that is being built reads a benchmark which its front matter does not name."""
     declared = os.environ.get(DECLARED_VARIABLE)
     if declared is not None and benchmark not in declared.split(","):
-        raise GpuguideError(undeclared(benchmark))
+        raise GpuguideError(describe_undeclared_record(benchmark))
 
 
 def check_spoken_of(device: str) -> None:
@@ -231,7 +231,7 @@ def another_gpu(device: str) -> str:
     )
 
 
-def undeclared(benchmark: str) -> str:
+def describe_undeclared_record(benchmark: str) -> str:
     """Return what to say of a page that reads a record and does not declare it."""
     return (
         f"This page reads the record {benchmark!r} and does not declare it. Add it to the page's front matter: "

@@ -37,7 +37,7 @@ def as_metrics(trace: Trace) -> dict[str, Metric]:
     return found | {name: records.metric(BOARD[name], [value]) for name, value in trace.board.items()}
 
 
-def of_case(record: Record, case: Case) -> Trace:
+def find_case_trace(record: Record, case: Case) -> Trace:
     """Return the trace that a case of a record holds.
 
     Raises
@@ -65,7 +65,7 @@ def of_case(record: Record, case: Case) -> Trace:
     )
 
 
-def described(trace: Trace, tally: Tally | None = None) -> list[str]:
+def describe_trace(trace: Trace, tally: Tally | None = None) -> list[str]:
     """Return what a trace adds up to, one line a quantity, and last what it did not read and what reading cost.
 
     Parameters

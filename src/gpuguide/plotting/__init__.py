@@ -15,7 +15,7 @@ drawn, not before.
 from __future__ import annotations
 
 from gpuguide.plotting.axes import linear_axis, log_axis
-from gpuguide.plotting.figure import Figure, published_and_mine, show, stamp
+from gpuguide.plotting.figure import Figure, load_published_and_mine, show, stamp
 from gpuguide.plotting.interactive import roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
@@ -39,9 +39,9 @@ __all__ = [
     "label",
     "legend",
     "linear_axis",
+    "load_published_and_mine",
     "log_axis",
     "name_devices",
-    "published_and_mine",
     "roofline",
     "roofline_to_try",
     "sampling_to_try",

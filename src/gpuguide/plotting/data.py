@@ -40,7 +40,7 @@ def as_csv(rows: Iterable[Row]) -> str:
     writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     if names:
         writer.writeheader()
-        writer.writerows({name: _written(row.get(name, "")) for name in names} for row in found)
+        writer.writerows({name: _format_value(row.get(name, "")) for name in names} for row in found)
     return text.getvalue()
 
 
@@ -52,7 +52,7 @@ def rows_of(figure: Canvas) -> Iterator[Row]:
         axes |= {"x_name": ax.get_xlabel(), "y_name": ax.get_ylabel()}
         axes |= {"x_unit": unit_of(ax.xaxis), "y_unit": unit_of(ax.yaxis)}
         for row in (*_lines(ax), *_bars(ax), *_points(ax), *_maps(ax)):
-            yield {**axes, **row, "x": _in_words(ax.xaxis, row["x"]), "y": _in_words(ax.yaxis, row["y"])}
+            yield {**axes, **row, "x": _find_tick_name(ax.xaxis, row["x"]), "y": _find_tick_name(ax.yaxis, row["y"])}
 
 
 def _lines(ax: Axes) -> Iterator[dict[str, Any]]:
@@ -104,7 +104,7 @@ def _label(label: object) -> str:
     return "" if str(label).startswith("_") else " ".join(str(label).split())
 
 
-def _in_words(axis: Axis, value: Any) -> Any:
+def _find_tick_name(axis: Axis, value: Any) -> Any:
     """Return the name that stands at a place of an axis with names for ticks, else the value."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
@@ -119,5 +119,5 @@ def _in_words(axis: Axis, value: Any) -> Any:
     return value
 
 
-def _written(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, (float, np.floating)) else value

@@ -106,7 +106,7 @@ def show(
     for kind, words in (("alt", alt), ("caption", caption)):
         if not words.strip():
             raise GpuguideError(f"A figure needs its {kind} text: pass {kind}='…' to plotting.show.")
-    sizes = (size, narrow or renditions.narrowed(size))
+    sizes = (size, narrow or renditions.narrow_size(size))
     svg: dict[str, str] | None = None
     found: list[data.Row] = []
     with noting() as drawn, other_gpus.left_out() as left_out:
@@ -139,7 +139,7 @@ def _schemes(draw: Draw, sizes: tuple[Size, Size], rows: list[data.Row]) -> dict
         "light": renditions.svg(draw, palette.LIGHT, wide, rows),
         "light-narrow": renditions.svg(draw, palette.LIGHT, narrow),
     }
-    return svg | {name.replace("light", "dark"): palette.in_dark(text) for name, text in svg.items()}
+    return svg | {name.replace("light", "dark"): palette.recolor_for_dark(text) for name, text in svg.items()}
 
 
 def refuse_cut_off(svg: Mapping[str, str]) -> None:
@@ -215,7 +215,7 @@ def note(record: Record, contenders: Sequence[str] = ()) -> None:
         _drawn[place] = Drawn(record, tuple(dict.fromkeys([*_drawn[place].contenders, *contenders])))
 
 
-def published_and_mine(source: Record | str, *contenders: str, others: bool = False) -> list[Record]:
+def load_published_and_mine(source: Record | str, *contenders: str, others: bool = False) -> list[Record]:
     """Return the published record first, then the reader's own records of that benchmark, to draw all of them.
 
     Parameters
@@ -229,7 +229,7 @@ def published_and_mine(source: Record | str, *contenders: str, others: bool = Fa
     """
     published = store.published(source) if isinstance(source, str) else source
     needed = [case for contender in contenders for case in published.cases_of(contender)]
-    more = [*(other_gpus.beside(published) if others else ()), *mine_of(published)]
+    more = [*(other_gpus.find_compared_records(published) if others else ()), *mine_of(published)]
     found = [published, *(record for record in more if all(case_like(case, record) for case in needed))]
     for record in found:
         note(record, contenders)

@@ -47,7 +47,7 @@ def note_bound(ax: Axes, value: float, name: Annotation) -> None:
 def wants_legend(ax: Axes, at_lines: bool) -> None:
     """Note that the series of ``ax`` are to be named when all of them are there, unless its legend is gone by then."""
     _with_legend[ax] = at_lines
-    draw_legend(ax, named(ax))
+    draw_legend(ax, collect_legend_entries(ax))
 
 
 def finish(figure: Canvas) -> None:
@@ -116,7 +116,7 @@ def _path_of(ax: Axes, line: Line2D) -> np.ndarray:
 def name_series(ax: Axes) -> None:
     """Name up to five lines where they end; what is no line, and all where there is no room, gets a legend."""
     lines = lines_to_name(ax)
-    others = {name: handle for name, handle in named(ax).items() if name not in lines}
+    others = {name: handle for name, handle in collect_legend_entries(ax).items() if name not in lines}
     figure: Any = ax.get_figure(root=True)
     if figure.get_figwidth() < ROOM_FOR_NAMES:  # what a long legend takes is added, and not taken from the axes
         rows = -(-len(others) // columns_of(ax, others)) if others else 0
@@ -126,7 +126,7 @@ def name_series(ax: Axes) -> None:
         name_at_ends(ax, lines)
 
 
-def named(ax: Axes) -> dict[str, Artist]:
+def collect_legend_entries(ax: Axes) -> dict[str, Artist]:
     """Return the names of a legend, each once."""
     entries: dict[str, Artist] = {}
     for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -138,7 +138,11 @@ def lines_to_name(ax: Axes) -> dict[str, Line2D]:
     """Return the lines whose names stand where they end, or none where a legend serves better."""
     from matplotlib.lines import Line2D
 
-    found = {name: handle for name, handle in named(ax).items() if isinstance(handle, Line2D) and _is_curve(ax, handle)}
+    found = {
+        name: handle
+        for name, handle in collect_legend_entries(ax).items()
+        if isinstance(handle, Line2D) and _is_curve(ax, handle)
+    }
     place = ax.get_subplotspec()
     room = place is None or place.get_gridspec().ncols == 1
     room &= ax.get_aspect() == "auto" and _with_legend.get(ax, True)
@@ -241,7 +245,7 @@ def fit_legends(figure: Canvas) -> None:
 
 def legend_rows(ax: Axes) -> int:
     """Return how many rows the legend of ``ax`` takes, as far as its series are known."""
-    entries = {name: handle for name, handle in named(ax).items() if name not in lines_to_name(ax)}
+    entries = {name: handle for name, handle in collect_legend_entries(ax).items() if name not in lines_to_name(ax)}
     return -(-len(entries) // columns_of(ax, entries)) if entries else 0
 
 

@@ -15,7 +15,7 @@ from gpuguide.measure import machines, store
 from gpuguide.measure.records import Record
 from gpuguide.plotting import marks, palette
 from gpuguide.plotting.axes import linear_axis, log_axis
-from gpuguide.plotting.figure import Figure, published_and_mine, show
+from gpuguide.plotting.figure import Figure, load_published_and_mine, show
 from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _products(timed: Record) -> list[dict[str, Any]]:
 
 def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
     ax = figure.subplots()
-    records = published_and_mine("ceilings", "copy", *FORMATS)
+    records = load_published_and_mine("ceilings", "copy", *FORMATS)
     for record in records:
         bandwidth, roofs = _roofs(record)
         for contender, name in FORMATS.items():
@@ -100,7 +100,7 @@ def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
                 record=record,
                 intensity=INTENSITIES,
             )
-    for record in published_and_mine("timing-mistakes", "right"):
+    for record in load_published_and_mine("timing-mistakes", "right"):
         for each in _products(record):
             look: dict[str, Any] = {"color": palette.colour("matmul-bf16"), "marker": "s", "markersize": 8}
             ax.plot(each["intensity"], each["rate"], **look | marks.stroke(record, line=False))

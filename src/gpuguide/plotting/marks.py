@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import reference_gpu, store
-from gpuguide.measure.records import Case, Key, Record, Summary
+from gpuguide.measure.records import Case, Key, Record, SampleSummary
 from gpuguide.plotting import data, finishing, other_gpus, palette
 from gpuguide.plotting.figure import mine_of, note
 from gpuguide.units import format_quantity
@@ -91,13 +91,13 @@ def curves(
 
 def _to_draw(published: Record, chosen: list[str], beside: Sequence[str] | None) -> list[tuple[Record, list[str]]]:
     """Return the records of a figure, each with the contenders that are drawn of it."""
-    others = [(record, other_gpus.contenders(chosen, beside)) for record in other_gpus.beside(published)]
+    others = [(record, other_gpus.contenders(chosen, beside)) for record in other_gpus.find_compared_records(published)]
     return [(published, chosen), *others, *((record, chosen) for record in mine_of(published))]
 
 
 def _points(
     record: Record, contender: str, x: str, metric: str, keys: Mapping[str, Key]
-) -> list[tuple[float, Summary]]:
+) -> list[tuple[float, SampleSummary]]:
     """Return what :meth:`Record.series` does, of a record that may lack keys or metrics which others have."""
     return sorted(
         (float(case.keys[x]), case.metrics[metric].summary)
@@ -317,7 +317,7 @@ def _has(case: Case, keys: Mapping[str, Key]) -> bool:
     return all(case.keys.get(name) == value for name, value in keys.items())
 
 
-def _band(summary: Summary) -> tuple[float, float]:
+def _band(summary: SampleSummary) -> tuple[float, float]:
     """Return p25 and p75, or the single value twice."""
     if summary.p25 is None or summary.p75 is None:
         return summary.median, summary.median

@@ -11,7 +11,7 @@ second drawing, which the site shows to readers who ask for other GPUs (:func:`l
   band. If the code has changed since it was measured, the legend says of which day it was.
 * :func:`~gpuguide.plotting.curves` and :func:`~gpuguide.plotting.bars` draw it. Drawings by hand, in which numbers and
   names stand beside the points, and traces show the reference GPU alone, unless they ask for it
-  (:func:`~gpuguide.plotting.published_and_mine` with ``others``).
+  (:func:`~gpuguide.plotting.load_published_and_mine` with ``others``).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def left_out() -> Iterator[list[Record]]:
         _left_out = outer
 
 
-def beside(published: Record) -> list[Record]:
+def find_compared_records(published: Record) -> list[Record]:
     """Return the record of the other GPU that is to be drawn with a published one of the reference GPU, if any."""
-    found = of_another_gpu(published)
+    found = find_other_gpu_records(published)
     if _left_out is None:
         return found
     _left_out.extend(record for record in found if record not in _left_out)
     return []
 
 
-def of_another_gpu(published: Record) -> list[Record]:
+def find_other_gpu_records(published: Record) -> list[Record]:
     """Return the record of the other GPU that may be drawn with a published one of the reference GPU, if any."""
     if not is_published(published) or not store.is_reference(published):
         return []

@@ -218,7 +218,7 @@ def using(theme: Theme) -> Iterator[Theme]:
         _current.reset(token)
 
 
-def in_dark(svg: str) -> str:
+def recolor_for_dark(svg: str) -> str:
     """Return a figure that was drawn in the light scheme as it is in the dark one.
 
     Each colour of a scheme stands for one role, so a colour in the text says which one is meant.

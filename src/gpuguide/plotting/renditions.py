@@ -23,7 +23,7 @@ FONTS = {"sans-serif": "system-ui, sans-serif", "monospace": "ui-monospace, mono
 """What the pages are written in, by what matplotlib calls it"""
 
 
-def narrowed(size: Size) -> Size:
+def narrow_size(size: Size) -> Size:
     """Return the size on a phone of a figure that has ``size`` elsewhere: less wide, and nearly as high."""
     return (NARROW, max(3.3, 0.92 * size[1])) if size[0] > NARROW else size
 
@@ -54,7 +54,7 @@ def svg(draw: Draw, theme: palette.Theme, size: Size, rows: list[data.Row] | Non
         text = io.StringIO()
         figure = draw_on_canvas(draw, theme, size, rows)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return smaller(in_the_fonts_of_the_page(text.getvalue()))
+    return smaller(use_page_fonts(text.getvalue()))
 
 
 def png(draw: Draw, size: Size) -> bytes:
@@ -68,7 +68,7 @@ def png(draw: Draw, size: Size) -> bytes:
     return image.getvalue()
 
 
-def in_the_fonts_of_the_page(text: str) -> str:
+def use_page_fonts(text: str) -> str:
     """Return an SVG whose text names the fonts of the page, and not all that matplotlib would take."""
 
     def family(found: re.Match[str]) -> str:

@@ -88,9 +88,9 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, capti
     for row in rows:
         if len(row) != len(header):
             raise GpuguideError(f"A row has {len(row)} cells and the header {len(header)}: {[*row]!r}.")
-    if not all(header) or not all(_written(row[0]) for row in rows):
+    if not all(header) or not all(_format_cell(row[0]) for row in rows):
         raise GpuguideError(f"The table {', '.join(header)} has a column or a row without a name: name all of them.")
-    table = Table(tuple(header), tuple(tuple(map(_written, row)) for row in rows), caption)
+    table = Table(tuple(header), tuple(tuple(map(_format_cell, row)) for row in rows), caption)
     if "IPython" in sys.modules:  # prints the text where no notebook is running
         from IPython.display import display
 
@@ -99,7 +99,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, capti
         print(table)
 
 
-def _written(cell: object) -> str:
+def _format_cell(cell: object) -> str:
     if cell is None:
         return ""
     return significant(cell) if isinstance(cell, float) else str(cell)

@@ -80,7 +80,7 @@ def _box(element: ElementTree.Element, across: float, down: float) -> TextBox:
     turned = re.search(r"rotate\(([-\d.]+)(?: ([-\d.]+) ([-\d.]+))?\)", element.get("transform", ""))
     if turned:
         centre = (float(turned[2]), float(turned[3])) if turned[2] else (across, down)
-        corners = [_rotated(corner, math.radians(float(turned[1])), centre) for corner in corners]
+        corners = [_rotate(corner, math.radians(float(turned[1])), centre) for corner in corners]
     xs, ys = zip(*corners, strict=True)
     return TextBox(text, size, min(xs), min(ys), max(xs), max(ys))
 
@@ -95,7 +95,7 @@ def _anchor(element: ElementTree.Element) -> str:
     return found[1] if found else element.get("text-anchor", "start")
 
 
-def _rotated(point: tuple[float, float], angle: float, centre: tuple[float, float]) -> tuple[float, float]:
+def _rotate(point: tuple[float, float], angle: float, centre: tuple[float, float]) -> tuple[float, float]:
     x, y = point[0] - centre[0], point[1] - centre[1]
     return (
         centre[0] + x * math.cos(angle) - y * math.sin(angle),

@@ -15,7 +15,7 @@ from gpuguide.measure.comparison import case_like
 from gpuguide.measure.records import Case, Key, Record
 from gpuguide.plotting import palette
 from gpuguide.plotting.axes import linear_axis
-from gpuguide.plotting.figure import published_and_mine
+from gpuguide.plotting.figure import load_published_and_mine
 from gpuguide.plotting.marks import ceiling, device_label, legend, stroke
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def trace_panel(ax: Axes, source: Trace | Record | str, panel: str, *, contender
     if panel not in PANELS:
         raise unknown("panel in gpuguide.plotting.traces.PANELS", panel, PANELS)
     chosen = PANELS[panel]
-    (first, _, _), *others = found = _found(source, contender, keys)
+    (first, _, _), *others = found = _find_traces(source, contender, keys)
     if not any(name in first.units for name in chosen.quantities):
         raise GpuguideError(
             f"The trace of {first.device} holds none of {', '.join(chosen.quantities)}, which the panel {panel!r} "
@@ -132,12 +132,12 @@ def trace_panel(ax: Axes, source: Trace | Record | str, panel: str, *, contender
         _lines(ax, drawn, chosen, look)
         if others:
             ax.plot([], [], color=palette.current().text, marker="o", label=label, **look)
-    _bounded(ax, first, chosen)
+    _set_bounds(ax, first, chosen)
     rows = legend(ax, at_lines=False) if len(ax.get_legend_handles_labels()[1]) > 1 else 0
     ax.set_title(chosen.question, pad=6 + LEGEND_ROW * rows)
 
 
-def _found(
+def _find_traces(
     source: Trace | Record | str, contender: str, keys: Mapping[str, Key]
 ) -> list[tuple[Trace, dict[str, Any], str]]:
     """Return the traces to draw, each with how its lines look and the name of its device."""
@@ -145,9 +145,11 @@ def _found(
         return [(source, {}, source.device)]
     published = store.published(source) if isinstance(source, str) else source
     case = published.case(contender, **keys)
-    records = published_and_mine(published)
+    records = load_published_and_mine(published)
     cases: list[tuple[Record, Case | None]] = [(record, case_like(case, record)) for record in records]
-    return [(kept.of_case(record, each), stroke(record), device_label(record)) for record, each in cases if each]
+    return [
+        (kept.find_case_trace(record, each), stroke(record), device_label(record)) for record, each in cases if each
+    ]
 
 
 def _lines(ax: Axes, trace: Trace, panel: Panel, look: Mapping[str, Any]) -> None:
@@ -160,7 +162,7 @@ def _lines(ax: Axes, trace: Trace, panel: Panel, look: Mapping[str, Any]) -> Non
             ax.plot(trace.seconds, trace[name], label=label, **style)
 
 
-def _bounded(ax: Axes, trace: Trace, panel: Panel) -> None:
+def _set_bounds(ax: Axes, trace: Trace, panel: Panel) -> None:
     """Start the vertical axis at zero, with the unit of the readings and the bound of the board, if it has one."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 

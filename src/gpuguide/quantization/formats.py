@@ -73,7 +73,7 @@ class Int8(_Quantized):
         if not fits or self.weight.dtype != torch.int8 or self.scales.dtype != torch.float32:
             raise ValueError(
                 "8-bit weights are int8 of the shape (out, in) with scales (out, 1) in fp32; "
-                f"given {_described(self.weight)} and {_described(self.scales)}."
+                f"given {_describe_tensor(self.weight)} and {_describe_tensor(self.scales)}."
             )
 
     @property
@@ -127,7 +127,7 @@ class Int4(_Quantized):
             raise ValueError(
                 f"4-bit weights for {self.in_features} inputs are int32 words of the shape (out, groups * group / 8) "
                 "with scales (out, groups) in bf16 or fp32 and groups of 32, 64 or 128 inputs; "
-                f"given {_described(self.weight)} and {_described(self.scales)}."
+                f"given {_describe_tensor(self.weight)} and {_describe_tensor(self.scales)}."
             )
 
     @property
@@ -138,9 +138,9 @@ class Int4(_Quantized):
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the values that are stored, ``(out, in)``: products in fp32, rounded to ``dtype``."""
         if triton_support.supports_triton(self.weight):
-            from gpuguide.quantization.unpacking import dequantized
+            from gpuguide.quantization.unpacking import dequantize
 
-            return dequantized(self.weight, self.scales, self.in_features, self.group, dtype)
+            return dequantize(self.weight, self.scales, self.in_features, self.group, dtype)
         grouped = (unpack(self.weight).float() - ZERO).unflatten(1, (self.groups, self.group))
         return (grouped * self.scales.float().unsqueeze(-1)).flatten(1)[:, : self.in_features].to(dtype)
 
@@ -194,7 +194,7 @@ def unpack(words: torch.Tensor) -> torch.Tensor:
     return values.flatten(-2)
 
 
-def _described(tensor: torch.Tensor) -> str:
+def _describe_tensor(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 

@@ -26,7 +26,7 @@ def dequantize_kernel(words, scales, out, count, across, inputs, WORDS_OF_GROUP:
     tl.store(where, (numbers.to(tl.float32) * scale[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
-def dequantized(words: torch.Tensor, scales: torch.Tensor, inputs: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+def dequantize(words: torch.Tensor, scales: torch.Tensor, inputs: int, group: int, dtype: torch.dtype) -> torch.Tensor:
     """Return the values of a matrix in 4 bits, ``(outputs, inputs)``.
 
     Parameters

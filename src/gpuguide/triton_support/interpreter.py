@@ -27,8 +27,8 @@ def accept_new_numpy() -> None:
     if original.__module__ == __name__:
         return
 
-    def patched(tensor: Any, scope: Any) -> None:
+    def patch_tensor(tensor: Any, scope: Any) -> None:
         original(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    interpreter._patch_lang_tensor = patched
+    interpreter._patch_lang_tensor = patch_tensor

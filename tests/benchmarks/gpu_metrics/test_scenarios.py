@@ -138,7 +138,7 @@ def published_trace(scenario: str) -> Trace:
         pytest.skip(str(error))
     if record.stale:
         pytest.skip("the published record is of other code; `gpuguide bench run gpu-metrics` measures it again")
-    return traces.of_case(record, record.case("nvml", scenario=scenario))
+    return traces.find_case_trace(record, record.case("nvml", scenario=scenario))
 
 
 def test_of_the_published_traces_rest_and_work_differ_and_the_context_was_there() -> None:
@@ -160,7 +160,7 @@ def test_of_the_published_traces_a_busy_gpu_is_never_told_to_be_idle() -> None:
     if "tensor_activity" not in trace.units:
         pytest.skip("the published GPU has no such counters")
     lasted = float(trace.seconds[-1])
-    middle = trace.between(0.25 * lasted, 0.75 * lasted)
+    middle = trace.select_interval(0.25 * lasted, 0.75 * lasted)
     assert middle["tensor_activity"].min() > 0.5
 
 
@@ -230,7 +230,7 @@ def test_the_record_of_a_run_gives_its_traces_back(driver: FakeNvml, pretended_g
     runner.run([short], pretended_gpu, tmp_path, commit="c0ffee")
     record = records.read(tmp_path / "a-processor" / "gpu-metrics.json")
     assert not record.stale
-    trace = traces.of_case(record, record.case("nvml", scenario="spin"))
+    trace = traces.find_case_trace(record, record.case("nvml", scenario="spin"))
     assert trace["gpu_utilisation"].tolist() == [1.0] * len(trace.rows)
     assert trace.board["slowdown_temperature"] == 89
     assert driver.open == 0

@@ -83,7 +83,7 @@ def test_the_record_gives_the_traces_back(small: FakeNvml, pretended_gpu: Device
     runner.run([short], pretended_gpu, tmp_path, commit="c0ffee")
     record = records.read(tmp_path / "a-processor" / "slow-training-step.json")
     assert not record.stale
-    assert traces.of_case(record, record.case("nvml", step="as-found"))["tensor_activity"].max() > 0
+    assert traces.find_case_trace(record, record.case("nvml", step="as-found"))["tensor_activity"].max() > 0
 
 
 def test_attention_written_out_is_the_models_own() -> None:

@@ -91,7 +91,9 @@ def test_the_shape_is_that_of_seven_billion_parameters() -> None:
 
 def test_a_small_gpu_leaves_out_the_resident_layers_only() -> None:
     small = replace(H200, memory=12 * 10**9)
-    skipped = {name: declarations.skipped(OFFLOAD, name, {"tokens": 512}, small) for name in OFFLOAD.contenders}
+    skipped = {
+        name: declarations.find_skip_reason(OFFLOAD, name, {"tokens": 512}, small) for name in OFFLOAD.contenders
+    }
     assert [name for name, why in skipped.items() if why] == ["resident"]
     assert OFFLOAD.contenders["resident"].leaves_out(H200, {"tokens": 8192}) is None
 

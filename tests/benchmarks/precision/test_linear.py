@@ -15,7 +15,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import libraries, records, runner
-from gpuguide.measure.benchmark import Keys, skipped, too_large
+from gpuguide.measure.benchmark import Keys, find_skip_reason, too_large
 
 FP8_LINEAR = declarations.get("fp8-linear")
 SMALL: Keys = {"rows": 96, "inner": 64, "columns": 48, "recipe": "tensor"}
@@ -47,7 +47,9 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_fp8_is_told_so() -> None:
-    reasons = {name: skipped(FP8_LINEAR, name, SMALL, devices.fake("a100-sxm-80gb")) for name in FP8_LINEAR.contenders}
+    reasons = {
+        name: find_skip_reason(FP8_LINEAR, name, SMALL, devices.fake("a100-sxm-80gb")) for name in FP8_LINEAR.contenders
+    }
     assert reasons["bf16-compile"] is None
     assert "needs fp8, which compute capability 8.0" in str(reasons["gpuguide"])
     assert "needs fp8, which compute capability 8.0" in str(reasons["torchao"])
@@ -56,7 +58,7 @@ def test_a_gpu_without_fp8_is_told_so() -> None:
 def test_without_torchao_its_layer_is_skipped_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "why_not_here", lambda name: f"{name} is away")
     device = replace(on(80), backend="cuda")
-    assert skipped(FP8_LINEAR, "torchao", SMALL, device) == "torchao is away"
+    assert find_skip_reason(FP8_LINEAR, "torchao", SMALL, device) == "torchao is away"
 
 
 @pytest.mark.parametrize(("make", "format"), [(linear.ours, "fp8"), (linear.wrap_weight, "bf16")])
@@ -129,7 +131,7 @@ def test_each_step_forgets_the_gradients_of_the_last() -> None:
 def test_every_contender_is_right_or_skipped_with_a_reason(name: str) -> None:
     device = devices.current()
     keys: Keys = {"rows": 512, "inner": 768, "columns": 1024, "recipe": "tensor"}
-    if why := skipped(FP8_LINEAR, name, keys, device):
+    if why := find_skip_reason(FP8_LINEAR, name, keys, device):
         pytest.skip(why)
     work = FP8_LINEAR.contenders[name].build(device, keys)
     assert work.check is not None

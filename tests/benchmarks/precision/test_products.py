@@ -12,7 +12,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import skipped, too_large
+from gpuguide.measure.benchmark import find_skip_reason, too_large
 
 MATMUL = declarations.get("matmul-precision")
 every_format = pytest.mark.parametrize("format", FORMATS)
@@ -69,7 +69,7 @@ def test_everything_runs_on_a_fake_device_or_says_why_not(tmp_path: Path) -> Non
     ],
 )
 def test_a_format_that_a_gpu_lacks_is_named(gpu: str, format: str, contender: str, reason: str | None) -> None:
-    found = skipped(MATMUL, contender, keys_of(format), devices.fake(gpu))
+    found = find_skip_reason(MATMUL, contender, keys_of(format), devices.fake(gpu))
     assert found is None if reason is None else reason in str(found)
 
 
@@ -124,7 +124,7 @@ def test_small_matrices_come_in_so_many_sets_that_none_stays_in_the_cache() -> N
 def test_every_contender_is_right_or_skipped_with_a_reason(name: str, format: str) -> None:
     device = devices.current()
     keys = keys_of(format, 1000, 768, 2304)
-    if why := skipped(MATMUL, name, keys, device):
+    if why := find_skip_reason(MATMUL, name, keys, device):
         pytest.skip(why)
     work = MATMUL.contenders[name].build(device, keys)
     assert work.check is not None

@@ -18,7 +18,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import skipped, too_large
+from gpuguide.measure.benchmark import find_skip_reason, too_large
 from gpuguide.models.gpt2 import GPT2Config
 from gpuguide.precision.fp8 import Fp8Linear
 
@@ -83,7 +83,7 @@ def test_everything_runs_on_a_fake_device_or_says_why_not(tmp_path: Path) -> Non
 )
 def test_a_precision_that_a_gpu_lacks_is_skipped(gpu: str, lacking: set[str]) -> None:
     device = replace(devices.fake(gpu), memory=80 * 10**9)
-    found = {precision for precision in METHODS if skipped(TRAINING, "eager", keys_of(precision), device)}
+    found = {precision for precision in METHODS if find_skip_reason(TRAINING, "eager", keys_of(precision), device)}
     assert found == lacking
 
 
@@ -251,7 +251,7 @@ def test_the_text_is_the_library_of_this_python_and_no_window_is_in_both_parts()
 def test_every_contender_trains_or_is_skipped_with_a_reason(name: str, precision: str, small: None) -> None:
     device = devices.current()
     keys = keys_of(precision, 4, 64)
-    if why := skipped(TRAINING, name, keys, device):
+    if why := find_skip_reason(TRAINING, name, keys, device):
         pytest.skip(why)
     work = TRAINING.contenders[name].build(device, keys)
     assert work.check is not None
@@ -267,7 +267,7 @@ def test_every_contender_trains_or_is_skipped_with_a_reason(name: str, precision
 @every_way
 def test_captured_blocks_train_as_compiled_ones(precision: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that read copies of the weights as they were at its capture would train the head and nothing else."""
-    if why := skipped(TRAINING, "compile-graph", keys_of(precision), devices.current()):
+    if why := find_skip_reason(TRAINING, "compile-graph", keys_of(precision), devices.current()):
         pytest.skip(why)
     text = torch.arange(4000) % 7
     monkeypatch.setattr(training, "tokens", lambda: (text, text[:500]))

@@ -80,7 +80,7 @@ def before(tmp_path: Path) -> str:
 
 
 def test_what_is_reached(tmp_path: Path) -> None:
-    found = digest.reached(write(tmp_path, FILES), "one")
+    found = digest.find_reached_definitions(write(tmp_path, FILES), "one")
     assert {f"{definition.module.removeprefix('gpuguide.')}.{definition.name}" for definition in found} == {
         "benchmarks.one.ONE",
         "benchmarks.one.SIZES",
@@ -97,7 +97,7 @@ def test_what_is_reached(tmp_path: Path) -> None:
 
 MOVED = {
     "topic/fused.py": "",
-    "kernels/fused.py": FILES["topic/fused.py"],
+    "triton_support/fused.py": FILES["topic/fused.py"],
     **edited("benchmarks/one.py", "from gpuguide.topic import fused", "from gpuguide.triton_support import fused"),
 }
 RENAMED = {
@@ -123,7 +123,7 @@ def test_a_move_a_rename_and_a_split_leave_it_as_it_is(tmp_path: Path, before: s
 
 def test_so_do_all_three_at_once(tmp_path: Path, before: str) -> None:
     one = MOVED["benchmarks/one.py"].replace("roofline", "ceilings_of_work")
-    files = {**RENAMED, **SPLIT, **MOVED, "kernels/fused.py": SPLIT["topic/fused.py"], "benchmarks/one.py": ""}
+    files = {**RENAMED, **SPLIT, **MOVED, "triton_support/fused.py": SPLIT["topic/fused.py"], "benchmarks/one.py": ""}
     assert digest_of(tmp_path / "after", {**files, "benchmarks/softmax/one.py": one}) == before
 
 
@@ -201,7 +201,7 @@ def test_a_local_name_is_no_definition(tmp_path: Path) -> None:
         "def other():\n    return scale()\n",
         "benchmarks/one.py": "from gpuguide.topic.scaled import C, f\nONE = Benchmark(name='one', work=(f, C))\n",
     }
-    found = digest.reached(write(tmp_path, {**FILES, **files}), "one")
+    found = digest.find_reached_definitions(write(tmp_path, {**FILES, **files}), "one")
     assert "gpuguide.costs.a" not in {definition.module for definition in found}
 
 
@@ -221,7 +221,7 @@ def test_a_method_sees_the_module_and_not_its_class(tmp_path: Path) -> None:
         "class C:\n    size = 2\n    def g(self):\n        return size()\n\n"
         "ONE = Benchmark(name='one', work=C)\n"
     }
-    found = digest.reached(write(tmp_path, {**FILES, **files}), "one")
+    found = digest.find_reached_definitions(write(tmp_path, {**FILES, **files}), "one")
     assert "size" in {definition.name for definition in found}
 
 
@@ -243,14 +243,14 @@ def test_a_function_that_is_registered_with_something_else_counts(tmp_path: Path
         "topic/fused.py": "from gpuguide.topic import operators\n\ndef run(x):\n    return operators.operator(x)\n",
         "topic/operators.py": f"{operator}{registering}\ndef _run(x):\n    return apart()\n",
     }
-    found = digest.reached(write(tmp_path, {**FILES, **files}), "one")
+    found = digest.find_reached_definitions(write(tmp_path, {**FILES, **files}), "one")
     assert {"operator", "_run", "apart"} <= {definition.name for definition in found}
 
 
 @pytest.mark.parametrize("decorator", ["@functools.cache", "@torch.no_grad()", "@triton.jit", "@implied"])
 def test_a_function_that_is_only_wrapped_does_not_count_unless_it_is_named(tmp_path: Path, decorator: str) -> None:
     files = {"topic/fused.py": f"def run(x):\n    return x\n\n{decorator}\ndef other(x):\n    return x\n"}
-    found = digest.reached(write(tmp_path, {**FILES, **files}), "one")
+    found = digest.find_reached_definitions(write(tmp_path, {**FILES, **files}), "one")
     names = {definition.name for definition in found if definition.module == "gpuguide.topic.fused"}
     assert names == {"run"}
 

@@ -139,7 +139,7 @@ def test_every_declared_name_is_that_of_the_benchmark() -> None:
 
 def test_no_benchmark_depends_on_the_harness_the_site_or_the_command_line() -> None:
     for name, module in digest.benchmark_modules().items():
-        counted = {definition.module for definition in digest.reached(digest.tree(), name)}
+        counted = {definition.module for definition in digest.find_reached_definitions(digest.tree(), name)}
         assert module in counted, name
         assert not {found for found in counted if is_harness(found)}, name
         assert not {found for found in counted if found.startswith(("gpuguide.site", "gpuguide.cli"))}, name
@@ -161,7 +161,7 @@ def test_every_benchmark_reaches_what_it_measures() -> None:
         "training-memory": {"GPT2"},
     }
     for name, definitions in wanted.items():
-        found = {definition.name for definition in digest.reached(digest.tree(), name)}
+        found = {definition.name for definition in digest.find_reached_definitions(digest.tree(), name)}
         assert definitions <= found, name
 
 

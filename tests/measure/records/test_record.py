@@ -84,5 +84,5 @@ def test_what_the_host_computed_is_not_stamped_as_the_gpus(record: Record) -> No
     both = run.stamp(["polars", "cudf"])
     assert both == f"{run.stamp().removesuffix(end)}{host} · Polars 2.1.0 · cuDF 26.10 · {end}"
     assert replace(run, driver=None, host_cores_available=None).stamp(["polars"]).startswith("NVIDIA Test GPU")
-    assert run.computed_on(["polars", "pyarrow"]) == "A processor"
-    assert run.computed_on(["pandas", "cudf"]) == run.computed_on([]) == "NVIDIA Test GPU"
+    assert run.find_compute_device(["polars", "pyarrow"]) == "A processor"
+    assert run.find_compute_device(["pandas", "cudf"]) == run.find_compute_device([]) == "NVIDIA Test GPU"

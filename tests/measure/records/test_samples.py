@@ -27,7 +27,7 @@ def test_quantiles_are_those_of_numpy(samples: list[float]) -> None:
 
 
 def test_one_sample_has_no_quantiles() -> None:
-    assert records.summarise([3.5]) == records.Summary(1, None, None, 3.5, None, None)
+    assert records.summarise([3.5]) == records.SampleSummary(1, None, None, 3.5, None, None)
 
 
 @given(st.lists(times, min_size=1, max_size=20))
@@ -53,24 +53,29 @@ turns_of_samples = st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=9
 @given(turns_of_samples)
 def test_the_spreads_of_turns_are_those_of_numpy(turns: list[list[float]]) -> None:
     found = records.metric("s", [each for turn in turns for each in turn], map(len, turns))
-    kept = [np.array(turn) for turn in found.by_turn]
+    kept = [np.array(turn) for turn in found.samples_by_turn]
     assert [len(turn) for turn in kept] == [len(turn) for turn in turns]
     several = [turn for turn in kept if len(turn) > 1]
     within = [(np.quantile(turn, 0.75) - np.quantile(turn, 0.25)) / np.median(turn) for turn in several]
-    assert found.within_turns == (pytest.approx(np.median(within)) if within else None)
+    assert found.spread_within_turns == (pytest.approx(np.median(within)) if within else None)
     medians = [np.median(turn) for turn in kept]
     between = np.ptp(medians) / np.median(np.concatenate(kept))
-    assert found.between_turns == (pytest.approx(between) if len(turns) > 1 else None)
+    assert found.spread_between_turns == (pytest.approx(between) if len(turns) > 1 else None)
 
 
 def test_without_turns_there_is_no_spread_of_turns() -> None:
     found = records.metric("s", [1.0, 2.0, 3.0])
-    assert (found.turns, found.by_turn, found.within_turns, found.between_turns) == ((), [], None, None)
+    assert (found.turns, found.samples_by_turn, found.spread_within_turns, found.spread_between_turns) == (
+        (),
+        [],
+        None,
+        None,
+    )
 
 
 def test_a_median_of_zero_has_no_spread_in_shares() -> None:
     found = records.metric("1", [0.0, 0.0, 0.0, 0.0], [2, 2])
-    assert (found.within_turns, found.between_turns) == (None, None)
+    assert (found.spread_within_turns, found.spread_between_turns) == (None, None)
 
 
 def test_turns_that_do_not_match_the_samples_are_refused() -> None:

@@ -29,7 +29,7 @@ def test_rows_are_given_as_the_library_gives_them(kind: str) -> None:
 
 def test_guesses_hold_up_to_the_first_that_differs() -> None:
     kept = [row["kept"] for row in rows_of(pictures.cycle_of_guesses())]
-    assert pictures.accepted() == 3
+    assert pictures.count_accepted() == 3
     assert kept == ["yes"] * 4 + ["no"]
     assert pictures.GUESSED[:3] == pictures.WANTED[:3]
 

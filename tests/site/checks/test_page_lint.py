@@ -208,7 +208,7 @@ ALLOWED = {
         cell("1", "skip-execution").replace(":tags:", ":not-run: it needs two GPUs (2026-01-31)\n:tags:").strip()
     ),
     "a figure whose function draws own records through another": with_cell(
-        HAND_DRAWN.replace("ax.plot(r)", "plotting.published_and_mine(r)")
+        HAND_DRAWN.replace("ax.plot(r)", "plotting.load_published_and_mine(r)")
         + "\n\n\nplotting.show(plot, alt='A line.', caption='A line.', records=[r])"
     ),
     "the import of glue": with_cell("from myst_nb import glue"),

@@ -183,7 +183,7 @@ def test_library_code_is_found_by_the_face_of_its_package_and_with_its_decorator
     path, code = library_code.source_of("gpuguide.softmax.softmax")
     assert path.parent.name == "softmax"
     assert "def softmax(" in code
-    _, code = library_code.source_of("gpuguide.costs.memory.Prediction")
+    _, code = library_code.source_of("gpuguide.costs.memory.MemoryPrediction")
     assert code.startswith("@dataclass")
     for wrong in ("gpuguide.softmax.softmx", "gpuguide.softmax", "torch.mm"):
         with pytest.raises(GpuguideError, match=f"no function or class '{wrong}'"):

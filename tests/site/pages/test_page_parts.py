@@ -194,7 +194,7 @@ FIGURES = """from gpuguide import plotting
 def draw(figure, theme):
     left, right = figure.subplots(1, 2)
     plotting.bars(left, "ceilings", metric="throughput", contenders=["matmul-bf16", "matmul-fp16"])
-    records = plotting.published_and_mine("ceilings", "launch")
+    records = plotting.load_published_and_mine("ceilings", "launch")
     for record in records:
         samples = record.case("launch").metrics["time"].samples
         right.plot(samples, color=theme.text, **plotting.stroke(record))

@@ -54,7 +54,7 @@ def test_sections_and_what_there_is_to_look_at() -> None:
     drawn = cell("plotting.show(draw, alt='a', caption='b')", "hide-input")
     body = f"## First\n\nOne two.\n\n{drawn}\n## Second\n\n$$\nx\n$$\n\n{cell('show_table(header, rows)')}"
     found = reading.measure_reading(HEAD + body)
-    assert found.by_section() == {"": 8, "First": 3, "Second": 1}
+    assert found.count_by_section() == {"": 8, "First": 3, "Second": 1}
     assert [(part.section, part.shown) for part in found.parts if part.shown] == [
         ("First", "figure"),
         ("Second", "formula"),

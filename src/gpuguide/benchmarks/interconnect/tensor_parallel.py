@@ -58,7 +58,7 @@ class TensorParallelLayer:
 
         self.values = draw(tokens, hidden, 1.0)
         self.up, self.down = draw(hidden, inner, hidden**-0.5), draw(inner, hidden, inner**-0.5)
-        self.part = TensorParallelMLP.of_whole(self.up, self.down, member.rank, member.world_size)
+        self.part = TensorParallelMLP.from_whole(self.up, self.down, member.rank, member.world_size)
 
     def check(self, found: torch.Tensor) -> None:
         """Check some rows of what the layer gave against the whole one in float64.
@@ -117,7 +117,7 @@ def one_shot(member: Member, *shape: int) -> Task:
 def overlap_chunks(member: Member, *shape: int) -> Task:
     """Compute one chunk of the tokens while the sums of the chunk before travel."""
     layer = get_shared_layer(member, *shape)
-    return make_layer_task(layer, lambda: layer.part.overlapped(layer.values, CHUNKS), layer.check)
+    return make_layer_task(layer, lambda: layer.part.forward_overlapped(layer.values, CHUNKS), layer.check)
 
 
 def compute_only(member: Member, *shape: int) -> Task:

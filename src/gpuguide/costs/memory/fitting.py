@@ -43,9 +43,9 @@ def remedies(shape: Shape, setup: Setup) -> list[Remedy]:
     now, known = predict(shape, setup).total, values(shape, setup)
     found = []
     for change in CHANGES:
-        if not known.of(change.when):
+        if not known.evaluate(change.when):
             continue
-        changed = replace(setup, **{name: known.of(tree) for name, tree in change.fields.items()})
+        changed = replace(setup, **{name: known.evaluate(tree) for name, tree in change.fields.items()})
         if not setup_faults(shape, changed):
             total = predict(shape, changed).total
             if total < 0.995 * now:

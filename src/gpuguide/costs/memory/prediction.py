@@ -41,7 +41,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class MemoryPrediction:
     """The moments of a step, in order."""
 
     moments: tuple[Moment, ...]
@@ -69,7 +69,7 @@ def values(shape: Shape, setup: Setup) -> Values:
     return FORMULAS.values({**asdict(shape), **asdict(setup)})
 
 
-def predict(shape: Shape, setup: Setup) -> Prediction:
+def predict(shape: Shape, setup: Setup) -> MemoryPrediction:
     """Return the memory of one GPU in each moment of a step of training, or of a forward pass.
 
     Raises
@@ -79,9 +79,9 @@ def predict(shape: Shape, setup: Setup) -> Prediction:
     """
     found = values(shape, setup)
     moments = MOMENTS["train" if setup.purpose == "train" else "use"]
-    return Prediction(
+    return MemoryPrediction(
         tuple(
-            Moment(name, {part: found.of(trees[part]) if part in trees else 0.0 for part in PARTS})
+            Moment(name, {part: found.evaluate(trees[part]) if part in trees else 0.0 for part in PARTS})
             for name, trees in moments.items()
         )
     )

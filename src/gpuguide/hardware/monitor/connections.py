@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuguide.hardware.monitor.driver import BoardState, _asking, decoded
+from gpuguide.hardware.monitor.driver import BoardState, _asking, decode_text
 
 MOST_NVLINKS = 18
 """Of one GPU, where nvidia-ml-py does not say it"""
@@ -76,7 +76,7 @@ def read_connections(uuid: str | None = None, others: Sequence[str] = ()) -> Con
         if nvml is None:
             return Connections()
         place = ask("nvmlDeviceGetPciInfo")
-        address = None if place is None else pci_address(decoded(place.busId) or "")
+        address = None if place is None else pci_address(decode_text(place.busId) or "")
         return Connections(
             address=address,
             board=BoardState(
@@ -99,7 +99,7 @@ def _nvlinks(nvml: Any, ask: Callable[..., Any]) -> NvLinks:
     if not up:
         return NvLinks(0)
     ends = [ask("nvmlDeviceGetNvLinkRemotePciInfo", link) for link in up]
-    remote = tuple(pci_address(decoded(end.busId) or "") for end in ends if end is not None)
+    remote = tuple(pci_address(decode_text(end.busId) or "") for end in ends if end is not None)
     return NvLinks(len(up), ask("nvmlDeviceGetNvLinkVersion", up[0]), _rate(ask, up[0]), remote)
 
 

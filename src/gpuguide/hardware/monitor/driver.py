@@ -61,12 +61,12 @@ def read_driver(uuid: str | None = None) -> DriverState:
             return DriverState()
         limits = ask("nvmlDeviceGetCurrentClocksEventReasons")
         return DriverState(
-            driver=decoded(ask("nvmlSystemGetDriverVersion")),
-            sm_clock=_scaled(ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM), 1e6),
-            memory_clock=_scaled(ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM), 1e6),
-            power=_scaled(ask("nvmlDeviceGetPowerUsage"), 1e-3),
-            power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-            temperature=_scaled(ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU), 1.0),
+            driver=decode_text(ask("nvmlSystemGetDriverVersion")),
+            sm_clock=_scale(ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM), 1e6),
+            memory_clock=_scale(ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM), 1e6),
+            power=_scale(ask("nvmlDeviceGetPowerUsage"), 1e-3),
+            power_limit=_scale(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            temperature=_scale(ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU), 1.0),
             clock_limits=None if limits is None else int(limits),
         )
 
@@ -132,10 +132,10 @@ def handle_by_uuid(nvml: Any, uuid: str) -> Any:
         return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
 
 
-def _scaled(value: Any, scale: float) -> float | None:
+def _scale(value: Any, scale: float) -> float | None:
     return None if value is None else float(value) * scale
 
 
-def decoded(text: Any) -> str | None:
+def decode_text(text: Any) -> str | None:
     """Return what NVML gives as text: bytes from older versions of nvidia-ml-py, text from newer ones."""
     return text.decode() if isinstance(text, bytes) else text

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuguide.hardware.monitor.chip_counters import CHIP_COUNTERS, ChipCounters
-from gpuguide.hardware.monitor.driver import decoded
+from gpuguide.hardware.monitor.driver import decode_text
 from gpuguide.hardware.quantities import BOARD, QUANTITIES
 from gpuguide.hardware.totals import Row
 from gpuguide.hardware.trace import Further, Trace
@@ -60,7 +60,7 @@ class Sampler:
         self._counted_before: float | None = None
         self._begun = time.perf_counter()
         self.trace = Trace(
-            device=decoded(self._ask(lambda: nvml.nvmlDeviceGetName(gpu)))
+            device=decode_text(self._ask(lambda: nvml.nvmlDeviceGetName(gpu)))
             or "a GPU whose name the driver does not give",
             index=int(self._ask(lambda: nvml.nvmlDeviceGetIndex(gpu)) or 0),
             interval=interval,

@@ -114,7 +114,7 @@ def samplers(
     interval, also, counters
         As for :func:`watch`.
     """
-    nvml = _opened()
+    nvml = _open_nvml()
     try:
         try:
             handles = visible_gpus(nvml) if devices is None else [find_gpu(nvml, device) for device in devices]
@@ -134,7 +134,7 @@ def samplers(
         nvml.nvmlShutdown()
 
 
-def _opened() -> Any:
+def _open_nvml() -> Any:
     """Return NVML, ready to be asked."""
     try:
         import pynvml

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.monitor.driver import decoded, handle_by_uuid
+from gpuguide.hardware.monitor.driver import decode_text, handle_by_uuid
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -21,7 +21,7 @@ def find_gpu(nvml: Any, device: int | str | None = None) -> Any:
     if text is None or number is not None:
         if uuid := _torch_uuid(number):
             return handle_by_uuid(nvml, uuid)
-        return _numbered(visible_gpus(nvml), number or 0)
+        return _find_by_number(visible_gpus(nvml), number or 0)
     everything = _all_gpus(nvml)
     known = {_uuid(nvml, gpu): gpu for gpu in [*everything, *_instances(nvml, everything)]}
     found = [gpu for uuid, gpu in known.items() if _is_named(uuid, text)]
@@ -71,7 +71,7 @@ def _instances(nvml: Any, gpus: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _numbered(gpus: Sequence[Any], number: int) -> Any:
+def _find_by_number(gpus: Sequence[Any], number: int) -> Any:
     if not gpus:
         raise GpuguideError(none_visible())
     if not 0 <= number < len(gpus):
@@ -106,17 +106,17 @@ def _torch_uuid(number: int | None) -> str | None:
 
 
 def _uuid(nvml: Any, gpu: Any) -> str:
-    return decoded(nvml.nvmlDeviceGetUUID(gpu)) or ""
+    return decode_text(nvml.nvmlDeviceGetUUID(gpu)) or ""
 
 
 def _is_named(uuid: str, text: str) -> bool:
     """Return whether ``text`` begins a UUID, with ``GPU-`` or ``MIG-`` before it or without."""
-    kind, rest = _parted(uuid)
-    wanted_kind, beginning = _parted(text)
+    kind, rest = _split_uuid(uuid)
+    wanted_kind, beginning = _split_uuid(text)
     return bool(beginning) and rest.startswith(beginning) and wanted_kind in ("", kind)
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split_uuid(text: str) -> tuple[str, str]:
     """Return whether a UUID says to be of a GPU or an instance, and the rest of it."""
     lowered = text.lower()
     kind = next((kind for kind in ("gpu-", "mig-") if lowered.startswith(kind)), "")

@@ -57,11 +57,11 @@ def source_digest(modules: Iterable[str]) -> str:
 
 @functools.cache
 def _module_digest(name: str) -> str:
-    def taken() -> str:
+    def compute() -> str:
         text = SyntaxWriter().text(ast.parse(module_path(name).read_text(encoding="utf-8")))
         return hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()
 
-    return str(remembered.answer(f"module {name}", taken))
+    return str(remembered.answer(f"module {name}", compute))
 
 
 @functools.cache
@@ -76,10 +76,10 @@ def declarations(tree: Tree) -> dict[str, str]:
     files = sorted((tree.folder / "benchmarks").rglob("*.py"))
     names = [".".join([PACKAGE, *path.relative_to(tree.folder).with_suffix("").parts]) for path in files]
     modules = [tree.module(name.removesuffix(".__init__")) for name in names]
-    return {benchmark: module.name for module in modules for benchmark in declared_in(module)}
+    return {benchmark: module.name for module in modules for benchmark in find_declarations(module)}
 
 
-def declared_in(module: Module) -> dict[str, ast.stmt]:
+def find_declarations(module: Module) -> dict[str, ast.stmt]:
     """Return the benchmarks that a module declares, each with the statement that does."""
     found: dict[str, ast.stmt] = {}
     for statement in module.statements:
@@ -105,25 +105,25 @@ def benchmark_digest(name: str) -> str:
 
 def digest_in(tree: Tree, name: str) -> str:
     """Return the digest that a benchmark has in a tree."""
-    meanings = definitions.meanings(reached(tree, name))
+    meanings = definitions.meanings(find_reached_definitions(tree, name))
     return "sha256:" + hashlib.sha256("\n".join(meanings).encode()).hexdigest()
 
 
-def reached(tree: Tree, name: str) -> dict[SourceDefinition, DefinitionText]:
+def find_reached_definitions(tree: Tree, name: str) -> dict[SourceDefinition, DefinitionText]:
     """Return the definitions that a benchmark's digest is made of, each as it is written."""
     declared = declarations(tree)
     if name not in declared:
         raise unknown("benchmark", name, declared)
     module = tree.module(declared[name])
-    statement = declared_in(module)[name]
+    statement = find_declarations(module)[name]
     start = next(bound for bound, made in module.defined.items() if made is statement)
-    return definitions.reached(tree, [definitions.defining(tree, module.name, start)])
+    return definitions.find_reached_definitions(tree, [definitions.defining(tree, module.name, start)])
 
 
 @functools.cache
 def benchmark_files(name: str) -> frozenset[Path]:
     """Return the files in which the definitions stand that a benchmark's digest is made of."""
-    return _files_of(f"files of the benchmark {name}", lambda: reached(tree(), name))
+    return _files_of(f"files of the benchmark {name}", lambda: find_reached_definitions(tree(), name))
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def files_reached(name: str) -> frozenset[Path]:
     if place is None or not place.inside or place.inside[0] not in tree().module(place.module).defined:
         raise GpuguideError(f"There is no {name} in the library.")
     start = definitions.defining(tree(), place.module, place.inside[0])
-    return _files_of(f"files of {name}", lambda: definitions.reached(tree(), [start]))
+    return _files_of(f"files of {name}", lambda: definitions.find_reached_definitions(tree(), [start]))
 
 
 def _files_of(question: str, find: Callable[[], Iterable[SourceDefinition]]) -> frozenset[Path]:

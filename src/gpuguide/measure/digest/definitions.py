@@ -19,7 +19,7 @@ from functools import cache
 from itertools import chain
 
 from gpuguide.measure.digest.source import PACKAGE, SourceLocation, Tree, is_docstring, is_import, names_bound
-from gpuguide.measure.digest.syntax import Scope, SyntaxWriter, dotted
+from gpuguide.measure.digest.syntax import Scope, SyntaxWriter, split_dotted_name
 
 HARNESS = ("gpuguide.measure", "gpuguide.hardware", "gpuguide.errors")
 """Modules that count through the harness version only, not through a benchmark's digest"""
@@ -56,7 +56,7 @@ class DefinitionText:
         return "".join(chain(*zip(self.pieces, between, strict=True)))
 
 
-def reached(tree: Tree, start: Iterable[SourceDefinition]) -> dict[SourceDefinition, DefinitionText]:
+def find_reached_definitions(tree: Tree, start: Iterable[SourceDefinition]) -> dict[SourceDefinition, DefinitionText]:
     """Return ``start`` and every definition that it uses, directly or not, each as it is written.
 
     Statements that bind no name, and functions that are registered with something else, count as soon as anything of
@@ -67,11 +67,11 @@ def reached(tree: Tree, start: Iterable[SourceDefinition]) -> dict[SourceDefinit
     while waiting:
         definition = waiting.pop()
         if definition not in found:
-            found[definition] = said = written(tree, definition)
+            found[definition] = said = render_definition(tree, definition)
             waiting += said.uses
             module = tree.module(definition.module)
-            waiting += [SourceDefinition(module.name, f"[{number}]") for number in range(len(module.unnamed))]
-            waiting += [defining(tree, module.name, name) for name in module.registered]
+            waiting += [SourceDefinition(module.name, f"[{number}]") for number in range(len(module.bare_statements))]
+            waiting += [defining(tree, module.name, name) for name in module.registered_functions]
     return found
 
 
@@ -95,7 +95,7 @@ def defining(tree: Tree, module: str, name: str) -> SourceDefinition:
 
 
 @cache
-def written(tree: Tree, definition: SourceDefinition) -> DefinitionText:
+def render_definition(tree: Tree, definition: SourceDefinition) -> DefinitionText:
     """Return what a definition says."""
     writer = _NamesResolved(tree, definition)
     pieces = writer.text(writer.statement).split(_REFERENCE)
@@ -121,7 +121,7 @@ class _NamesResolved(SyntaxWriter):
         self.uses: set[SourceDefinition] = set()
         self.references: list[SourceDefinition] = []
         name = definition.name
-        self.statement = self.module.unnamed[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
+        self.statement = self.module.bare_statements[int(name[1:-1])] if name[0] == "[" else self.module.defined[name]
         self.imported_within = tree.imports(ast.walk(self.statement), self.module.name)
         self.imported = {**self.module.imported, **self.imported_within}
         self._note_names_in_programs()
@@ -140,32 +140,34 @@ class _NamesResolved(SyntaxWriter):
         """Yield the text of a node, without what nobody computes with."""
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() if node.returns:
-                yield from self.node(_without(node, returns=None), scope)
+                yield from self.node(_replace_fields(node, returns=None), scope)
             case ast.arg(annotation=ast.expr() as said) if not _is_read(said):
-                yield from self.node(_without(node, annotation=None), scope)
+                yield from self.node(_replace_fields(node, annotation=None), scope)
             case ast.AnnAssign(value=ast.expr() as value) if not _is_read(node.annotation) and not scope.is_class:
                 yield from self.node(ast.Assign([node.target], value), scope)
             case ast.AnnAssign() if not _is_read(node.annotation) and node.annotation is not _DROPPED:
-                yield from self.node(_without(node, annotation=_DROPPED), scope)
+                yield from self.node(_replace_fields(node, annotation=_DROPPED), scope)
             case ast.Assert(msg=ast.expr()):
-                yield from self.node(_without(node, msg=None), scope)
+                yield from self.node(_replace_fields(node, msg=None), scope)
             case ast.Raise():
-                yield f"(Raise {self.raised(node.exc, scope)})"
-            case ast.Call() if (parts := dotted(node.func)) and self.is_said(parts, scope):
+                yield f"(Raise {self.name_exception(node.exc, scope)})"
+            case ast.Call() if (parts := split_dotted_name(node.func)) and self.is_said(parts, scope):
                 yield f"(Said {self.error(parts, scope)})"
-            case ast.Call(args=[_, value]) if self.full(dotted(node.func), scope) == "typing.cast":
+            case ast.Call(args=[_, value]) if self.full(split_dotted_name(node.func), scope) == "typing.cast":
                 yield from self.node(value, scope)
-            case ast.Call() if dotted(node.func)[-1:] == ["Benchmark"] and _WORDS & {k.arg for k in node.keywords}:
+            case ast.Call() if split_dotted_name(node.func)[-1:] == ["Benchmark"] and _WORDS & {
+                k.arg for k in node.keywords
+            }:
                 kept = [keyword for keyword in node.keywords if keyword.arg not in _WORDS]
-                yield from self.node(_without(node, keywords=kept), scope)
+                yield from self.node(_replace_fields(node, keywords=kept), scope)
             case _:
                 yield from super().node(node, scope)
 
-    def raised(self, exception: ast.expr | None, scope: Scope) -> str:
+    def name_exception(self, exception: ast.expr | None, scope: Scope) -> str:
         """Return what is written for a raised exception: its class, unless it is one of the package's."""
         if exception is None:
             return "again"
-        parts = dotted(exception.func if isinstance(exception, ast.Call) else exception)
+        parts = split_dotted_name(exception.func if isinstance(exception, ast.Call) else exception)
         return self.error(parts, scope) if parts else ""
 
     def error(self, parts: list[str], scope: Scope) -> str:
@@ -240,6 +242,6 @@ def _is_read(annotation: ast.expr) -> bool:
     return bool(_AT_RUN_TIME & (names | {node.id for node in nodes if isinstance(node, ast.Name)}))
 
 
-def _without(node: ast.AST, **fields: object) -> ast.AST:
+def _replace_fields(node: ast.AST, **fields: object) -> ast.AST:
     """Return a node with other fields."""
     return type(node)(**{**dict(ast.iter_fields(node)), **fields})

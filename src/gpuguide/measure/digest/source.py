@@ -31,13 +31,13 @@ class Module:
     """What each imported name stands for: ``torch.nn.functional``, ``gpuguide.costs.roofline.ridge``"""
 
     @property
-    def unnamed(self) -> list[ast.stmt]:
+    def bare_statements(self) -> list[ast.stmt]:
         """The statements that bind no name and are run for what they do."""
         named = {id(statement) for statement in self.defined.values()}
         return [statement for statement in self.statements if id(statement) not in named]
 
     @property
-    def registered(self) -> list[str]:
+    def registered_functions(self) -> list[str]:
         """The functions that a decorator registers with something else, such as the kernels of an operator.
 
         They are run without being named: by whoever calls the operator.
@@ -98,7 +98,7 @@ class Tree:
         return found
 
     @cache  # noqa: B019
-    def imported_by(self, name: str) -> frozenset[str]:
+    def find_imports(self, name: str) -> frozenset[str]:
         """Return the package's modules that a module of the package imports, in a function or outside."""
         return frozenset(self.modules_imported(self.path(name).read_text(encoding="utf-8"), self._parent(name)))
 
@@ -115,7 +115,7 @@ class Tree:
                 found.add(name)
                 parts = name.split(".")
                 waiting += [".".join(parts[:length]) for length in range(1, len(parts))]
-                waiting += self.imported_by(name)
+                waiting += self.find_imports(name)
         return found
 
     def imports(self, nodes: Iterable[ast.AST], module: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Scope:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body = node.body if isinstance(node.body, list) else [node.body]
             parameters = [found.arg for found in ast.walk(node.args) if isinstance(found, ast.arg)]
-            return self._below(parameters, names_bound(body), _declared_outside(body))
+            return self._below(parameters, names_bound(body), _find_outer_names(body))
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             return self._below([], names_bound(generator.target for generator in node.generators), set())
         if isinstance(node, ast.ClassDef):
@@ -55,7 +55,7 @@ class Scope:
         return Scope({**self.seen_below, **{name: name for name in parameters}, **numbers}, depth=self.depth + 1)
 
 
-def _declared_outside(body: Iterable[ast.AST]) -> set[str]:
+def _find_outer_names(body: Iterable[ast.AST]) -> set[str]:
     """Return the names that a function declares as the module's or as those of a function around it."""
     found: set[str] = set()
     waiting = list(body)
@@ -77,7 +77,7 @@ class SyntaxWriter:
 
     def node(self, node: ast.AST, scope: Scope) -> Iterator[str]:
         """Yield the text of a node in a scope."""
-        if isinstance(node, ast.Name | ast.Attribute) and (parts := dotted(node)):
+        if isinstance(node, ast.Name | ast.Attribute) and (parts := split_dotted_name(node)):
             yield f"({self.name(parts, scope)})"
         elif isinstance(node, ast.Constant):
             yield f"({literal(node.value)})"
@@ -134,11 +134,11 @@ class SyntaxWriter:
         return is_docstring(item)
 
 
-def dotted(node: ast.expr) -> list[str]:
+def split_dotted_name(node: ast.expr) -> list[str]:
     """Return the parts of ``a.b.c``; none for what is no dotted name."""
     if isinstance(node, ast.Name):
         return [node.id]
-    if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
+    if isinstance(node, ast.Attribute) and (before := split_dotted_name(node.value)):
         return [*before, node.attr]
     return []
 

@@ -24,8 +24,8 @@ from gpuguide.measure.records.record import (
     Status,
     describe_keys,
 )
-from gpuguide.measure.records.replacing import beside, kept_aside, lost
-from gpuguide.measure.records.samples import QUANTILES, Metric, Rate, Summary, metric, summarise
+from gpuguide.measure.records.replacing import find_backup_path, find_lost_measurements, set_aside
+from gpuguide.measure.records.samples import QUANTILES, Metric, Rate, SampleSummary, metric, summarise
 from gpuguide.measure.records.writing import to_json, write
 
 __all__ = [
@@ -43,15 +43,15 @@ __all__ = [
     "Readings",
     "Record",
     "Run",
+    "SampleSummary",
     "Status",
-    "Summary",
-    "beside",
     "describe_keys",
+    "find_backup_path",
+    "find_lost_measurements",
     "from_json",
-    "kept_aside",
-    "lost",
     "metric",
     "read",
+    "set_aside",
     "summarise",
     "to_json",
     "write",

@@ -24,7 +24,7 @@ class DamagedRecord(GpuguideError):
         self.where = where
 
 
-def parsed(text: str, path: Path | None) -> Any:
+def parse_json(text: str, path: Path | None) -> Any:
     """Return what JSON text holds; ``path`` is only named in errors."""
     try:
         return json.loads(text, object_pairs_hook=_Object)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure.records.fields import DamagedRecord, Fields, kind_of, parsed
+from gpuguide.measure.records.fields import DamagedRecord, Fields, kind_of, parse_json
 from gpuguide.measure.records.record import CORRECT, SCHEMA_VERSION, STATUSES, Case, Key, Readings, Record, Run
-from gpuguide.measure.records.samples import Metric, Rate, Summary, summarise
+from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, summarise
 from gpuguide.measure.records.writing import checksum
 
 SINCE = {"host_cores_available": 2, "libraries": 2, "turns": 2}
@@ -40,7 +40,7 @@ def read(path: Path) -> Record:
 
 def from_json(text: str, path: Path | None = None) -> Record:
     """Parse and check the text of a record file; ``path`` is only named in errors."""
-    return _FieldReader(path).record(parsed(text, path))
+    return _FieldReader(path).record(parse_json(text, path))
 
 
 class _FieldReader(Fields):
@@ -48,7 +48,7 @@ class _FieldReader(Fields):
 
     version = SCHEMA_VERSION
 
-    def known(self, names: Iterable[str]) -> list[str]:
+    def select_known(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that fields have in the version of the format that is being read."""
         return [name for name in names if SINCE.get(name, 1) <= self.version]
 
@@ -127,7 +127,7 @@ class _FieldReader(Fields):
                 raise self.fail(f"runs[{index}]", "no case was measured in it")
 
     def run(self, value: Any, where: str) -> Run:
-        f = self.fields(value, where, self.known(Run.__dataclass_fields__))
+        f = self.fields(value, where, self.select_known(Run.__dataclass_fields__))
         available = f.get("host_cores_available")
         if not isinstance(f["simulated"], bool):
             raise self.fail(f"{where}.simulated", f"expected true or false, found {kind_of(f['simulated'])}")
@@ -157,7 +157,7 @@ class _FieldReader(Fields):
 
     def case(self, value: Any, where: str) -> Case:
         names = ["keys", "contender", "run", "status", "reason", "correct", "libraries", "metrics", "rates"]
-        f = self.fields(value, where, self.known(names))
+        f = self.fields(value, where, self.select_known(names))
         case = Case(
             keys=self.table(f["keys"], f"{where}.keys", self.key),
             contender=self.text(f["contender"], f"{where}.contender"),
@@ -190,7 +190,7 @@ class _FieldReader(Fields):
         return self.number(value, where)
 
     def metric(self, value: Any, where: str) -> Metric:
-        f = self.fields(value, where, self.known(["unit", "samples", "summary", "turns"]))
+        f = self.fields(value, where, self.select_known(["unit", "samples", "summary", "turns"]))
         samples = self.items(f["samples"], f"{where}.samples", self.number)
         if not samples:
             raise self.fail(f"{where}.samples", "it is empty")
@@ -216,9 +216,9 @@ class _FieldReader(Fields):
     def turn(self, value: Any, where: str) -> int:
         return self.integer(value, where, least=1)
 
-    def summary(self, value: Any, where: str) -> Summary:
-        f = self.fields(value, where, list(Summary.__dataclass_fields__))
-        return Summary(
+    def summary(self, value: Any, where: str) -> SampleSummary:
+        f = self.fields(value, where, list(SampleSummary.__dataclass_fields__))
+        return SampleSummary(
             n=self.integer(f["n"], f"{where}.n", least=1),
             median=self.number(f["median"], f"{where}.median"),
             **{name: self.optional_number(f[name], f"{where}.{name}") for name in ("p5", "p25", "p75", "p95")},

@@ -10,7 +10,7 @@ from typing import Literal
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import digest, libraries
 from gpuguide.measure.digest import equivalent
-from gpuguide.measure.records.samples import Metric, Rate, Summary, metric
+from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, metric
 
 SCHEMA_VERSION = 2
 HARNESS_VERSION = 2
@@ -78,7 +78,7 @@ class Run:
             computes on the host, the line names the host's processor; where all do, it does not name the GPU.
         """
         named = list(called)
-        parts = [] if self.driver and libraries.on_the_host(named) else self._of_device()
+        parts = [] if self.driver and libraries.on_the_host(named) else self._describe_device()
         parts += [self.host] * bool(self.driver and set(named) & set(libraries.ON_THE_HOST))
         for name in named:
             if name in self.versions and name != "torch":
@@ -88,7 +88,7 @@ class Run:
             parts.append("simulated, not measured")
         return " · ".join(parts)
 
-    def computed_on(self, called: Iterable[str]) -> str:
+    def find_compute_device(self, called: Iterable[str]) -> str:
         """Return the device, or the host's processor where all the libraries that were called compute there."""
         return self.host_cpu if self.driver and libraries.on_the_host(called) else self.device_name
 
@@ -98,7 +98,7 @@ class Run:
         cores = self.host_cores if self.host_cores_available is None else self.host_cores_available
         return f"host {self.host_cpu}, {cores:g} of {self.host_cores} cores"
 
-    def _of_device(self) -> list[str]:
+    def _describe_device(self) -> list[str]:
         """Return the device, its driver, and what PyTorch and CUDA it was called with."""
         parts = [self.device_name]
         if self.driver:
@@ -224,7 +224,7 @@ class Record:
         """Return the median of one metric of the one good case that :meth:`case` finds, in SI units."""
         return self.case(contender, **keys).metrics[metric].summary.median
 
-    def series(self, contender: str, x: str, metric: str, **keys: Key) -> list[tuple[Key, Summary]]:
+    def series(self, contender: str, x: str, metric: str, **keys: Key) -> list[tuple[Key, SampleSummary]]:
         """Return ``(value of key x, summary of metric)`` for one contender, sorted by ``x``.
 
         Cases are restricted to those whose keys include ``keys``.

@@ -11,13 +11,13 @@ from gpuguide.measure.records.record import Record
 from gpuguide.measure.records.samples import Metric
 
 
-def beside(record: Record) -> Path:
+def find_backup_path(record: Record) -> Path:
     """Return where a record's file is kept when a new one takes its place; no reader of records looks there."""
     assert record.path is not None
     return record.path.with_name(f"{record.path.name}.{record.runs[-1].finished_at[:19].replace(':', '-')}")
 
 
-def kept_aside(record: Record, target: Path) -> Path | None:
+def set_aside(record: Record, target: Path) -> Path | None:
     """Rename the file that ``record`` is about to replace, if it holds measurements that ``record`` does not.
 
     Returns
@@ -28,12 +28,12 @@ def kept_aside(record: Record, target: Path) -> Path | None:
     there = _readable(target)
     if there is None:
         return None
-    if there.device_name == record.device_name and _measured(there).items() <= _measured(record).items():
+    if there.device_name == record.device_name and _index_metrics(there).items() <= _index_metrics(record).items():
         return None
-    return target.replace(beside(there))
+    return target.replace(find_backup_path(there))
 
 
-def lost(record: Record, target: Path) -> str | None:
+def find_lost_measurements(record: Record, target: Path) -> str | None:
     """Return which measurements would be lost if ``record`` took the place of a file, or ``None`` if none would.
 
     A file that is damaged holds nothing to lose.
@@ -43,8 +43,8 @@ def lost(record: Record, target: Path) -> str | None:
         return None
     if there.device_name != record.device_name:
         return f"{target} is of another machine, {there.device_name}, and it is of {record.device_name}"
-    measured = _measured(there)
-    gone = measured.keys() - _measured(record).keys()
+    measured = _index_metrics(there)
+    gone = measured.keys() - _index_metrics(record).keys()
     if not gone:
         return None
     return f"it lacks {len(gone)} of the {len(measured)} cases measured in {target}"
@@ -58,7 +58,7 @@ def _readable(path: Path) -> Record | None:
         return None
 
 
-def _measured(record: Record) -> dict[tuple[object, ...], Mapping[str, Metric]]:
+def _index_metrics(record: Record) -> dict[tuple[object, ...], Mapping[str, Metric]]:
     """Return what was measured, by contender and keys."""
     good = [case for case in record.cases if case.status == "ok"]
     return {(case.contender, *sorted(case.keys.items())): case.measured for case in good}

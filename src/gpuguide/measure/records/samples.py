@@ -1,4 +1,4 @@
-"""The samples of one quantity and their quantiles: :class:`Metric`, :class:`Summary`, and rates derived from a time."""
+"""Samples of one quantity and their quantiles: :class:`Metric`, :class:`SampleSummary`, and rates from a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUANTILES = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 
 
 @dataclass(frozen=True)
-class Summary:
+class SampleSummary:
     """Quantiles of the samples. With a single sample there is only a median."""
 
     n: int
@@ -29,36 +29,36 @@ class Metric:
 
     unit: str
     samples: tuple[float, ...]
-    summary: Summary
+    summary: SampleSummary
     turns: tuple[int, ...] = ()
     """How many of the samples each turn took, in order; empty where they were not taken in turns, or nobody knows"""
 
     @property
-    def by_turn(self) -> list[tuple[float, ...]]:
+    def samples_by_turn(self) -> list[tuple[float, ...]]:
         """The samples of each turn; empty where turns are not known."""
         ends = list(itertools.accumulate(self.turns))
         return [self.samples[end - count : end] for end, count in zip(ends, self.turns, strict=True)]
 
     @property
-    def within_turns(self) -> float | None:
+    def spread_within_turns(self) -> float | None:
         """The spread within a turn: the range from p25 to p75 of its samples over their median, in the middle turn.
 
         Turns with a single sample have no spread. ``None`` if there are no others.
         """
         spreads = [
             (quantile(ordered, QUANTILES["p75"]) - quantile(ordered, QUANTILES["p25"])) / abs(median)
-            for ordered in map(sorted, self.by_turn)
+            for ordered in map(sorted, self.samples_by_turn)
             if len(ordered) > 1 and (median := statistics.median(ordered))
         ]
         return statistics.median(spreads) if spreads else None
 
     @property
-    def between_turns(self) -> float | None:
+    def spread_between_turns(self) -> float | None:
         """The spread between turns: from the lowest of their medians to the highest, over the median of all samples.
 
         ``None`` if there are not two turns.
         """
-        medians = [statistics.median(samples) for samples in self.by_turn]
+        medians = [statistics.median(samples) for samples in self.samples_by_turn]
         if len(medians) < 2 or not self.summary.median:
             return None
         return (max(medians) - min(medians)) / abs(self.summary.median)
@@ -72,12 +72,12 @@ class Rate:
     per_call: float
 
 
-def summarise(samples: Sequence[float]) -> Summary:
+def summarise(samples: Sequence[float]) -> SampleSummary:
     """Return the quantiles of ``samples``, interpolated linearly as numpy does by default."""
     ordered = sorted(samples)
     if len(ordered) == 1:
-        return Summary(1, None, None, ordered[0], None, None)
-    return Summary(n=len(ordered), **{name: quantile(ordered, q) for name, q in QUANTILES.items()})
+        return SampleSummary(1, None, None, ordered[0], None, None)
+    return SampleSummary(n=len(ordered), **{name: quantile(ordered, q) for name, q in QUANTILES.items()})
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:

@@ -13,9 +13,9 @@ from itertools import chain
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, timing
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, called, skipped
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, find_called_libraries, find_skip_reason
 from gpuguide.measure.records import Case, Metric
-from gpuguide.measure.runner.environment import SEED, without_paths
+from gpuguide.measure.runner.environment import SEED, mask_paths
 from gpuguide.measure.timing import Sampler
 
 FEW_SAMPLES = 5
@@ -41,8 +41,8 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
     works: dict[str, Work] = {}
     for name, contender in benchmark.contenders.items():
         try:
-            if why := skipped(benchmark, name, keys, device):
-                results[name] = Case(keys, name, 0, "skipped", without_paths(why))
+            if why := find_skip_reason(benchmark, name, keys, device):
+                results[name] = Case(keys, name, 0, "skipped", mask_paths(why))
                 continue
             works[name] = _set_up(contender, keys, device)
             samplers[name] = sampler(works[name], device)
@@ -66,7 +66,8 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
     if not any(case.reason.startswith(DEVICE_LOST) for case in results.values()):  # nothing can be released then
         release_memory(device)
     return tuple(
-        replace(results[name], libraries=called(contender, device)) for name, contender in benchmark.contenders.items()
+        replace(results[name], libraries=find_called_libraries(contender, device))
+        for name, contender in benchmark.contenders.items()
     )
 
 
@@ -84,7 +85,7 @@ def _set_up(contender: Contender, keys: Keys, device: Device) -> Work:
 def sampler(work: Work, device: Device) -> Sampler:
     """Return the timer for ``work`` on ``device``, warmed up."""
     if device.backend == "fake":
-        return simulated(work, device)
+        return simulate_times(work, device)
     if work.sample is not None:
         return work.sample
     call = work.calls[0]
@@ -109,7 +110,7 @@ def sampler(work: Work, device: Device) -> Sampler:
     return timing.cuda_events(call, timing.flush_while_launching(call, device.torch_device))
 
 
-def simulated(work: Work, device: Device) -> Sampler:
+def simulate_times(work: Work, device: Device) -> Sampler:
     """Return made-up times for a fake device: the datasheet's ceilings with some spread, the same every time."""
     figures = datasheet.get(device.name).figures
     ceilings = {"bandwidth": "memory_bandwidth", "throughput": "fp32"}
@@ -185,7 +186,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 def failure(keys: Keys, contender: str, error: Exception) -> Case:
     """Turn an exception into a case with a status and a reason of one line."""
-    first = without_paths((str(error).strip() or type(error).__name__).splitlines()[0])
+    first = mask_paths((str(error).strip() or type(error).__name__).splitlines()[0])
     out_of_memory = any(words in str(error) for words in OUT_OF_MEMORY)
     if out_of_memory or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Case(keys, contender, 0, "out-of-memory", first)

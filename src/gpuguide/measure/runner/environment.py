@@ -99,7 +99,7 @@ def command_line() -> str:
     return shlex.join(words)
 
 
-def without_paths(text: str) -> str:
+def mask_paths(text: str) -> str:
     """Return ``text`` with absolute paths, which may name a user, written as ``PATH``."""
     return re.sub(r"(?<![\w.~])(/|[A-Za-z]:\\)[^\s'\"]+", "PATH", text)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device, several
 from gpuguide.measure import digest, libraries, records
-from gpuguide.measure.benchmark import Benchmark, Keys, called, skipped
+from gpuguide.measure.benchmark import Benchmark, Keys, find_called_libraries, find_skip_reason
 from gpuguide.measure.records import Case, Record, describe_keys
 from gpuguide.measure.runner.case import DEVICE_LOST, SETTLE, TURNS, measure_case
 from gpuguide.measure.runner.environment import device_state, environment, library_versions, moment, readings
@@ -163,11 +163,11 @@ def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool
     path = record_path(folder, device, benchmark) if folder is not None else None
     previous = records.read(path) if path is not None and path.exists() else None
     if previous is not None and (why := _nothing_in_common(previous, device)):
-        kept = records.beside(previous)
+        kept = records.find_backup_path(previous)
         note = f"{benchmark.name}: {why}, so everything is measured anew. The old record is kept as {kept}."
         return _Plan(benchmark, device, None, everything, 0, previous, (note,))
     finished = previous.cases if previous is not None and not again else ()
-    outdated = {} if previous is None or again else _outdated(previous, device)
+    outdated = {} if previous is None or again else _find_outdated_cases(previous, device)
     settled = [case for index, case in enumerate(finished) if index not in outdated]
     waiting = tuple(keys for keys in everything if not _is_finished(benchmark, keys, settled, device))
     changes = dict.fromkeys(outdated.values())
@@ -184,7 +184,7 @@ def _nothing_in_common(record: Record, device: Device) -> str | None:
     return None
 
 
-def _outdated(record: Record, device: Device) -> dict[int, str]:
+def _find_outdated_cases(record: Record, device: Device) -> dict[int, str]:
     """Return the cases measured with another version of a library than is here, and which one each, by position.
 
     A library that is not here now changes nothing: what was measured with it stays.
@@ -211,7 +211,8 @@ def _is_finished(benchmark: Benchmark, keys: Keys, cases: Sequence[Case], device
     settled = {
         case.contender
         for case in found
-        if case.status == "ok" or (case.status == "skipped" and skipped(benchmark, case.contender, keys, device))
+        if case.status == "ok"
+        or (case.status == "skipped" and find_skip_reason(benchmark, case.contender, keys, device))
     }
     return settled == set(benchmark.contenders)
 
@@ -224,15 +225,17 @@ class _Session:
         self.record, self.aside = plan.previous, plan.aside
         self.started = time.monotonic()
         everyone = plan.benchmark.contenders.values()
-        self.run = environment(device, commit, [name for each in everyone for name in called(each, device)])
+        self.run = environment(
+            device, commit, [name for each in everyone for name in find_called_libraries(each, device)]
+        )
 
     def measure(self, keys: Keys) -> tuple[Case, ...]:
         """Measure one case with all its contenders, store it and return it."""
         results = measure_case(self.plan.benchmark, keys, self.device, self.quick)
-        self.record = self._with(results)
+        self.record = self._replace_results(results)
         if self.folder is not None:
             if self.aside is not None and self.aside.path is not None:
-                self.aside.path.replace(records.beside(self.aside))
+                self.aside.path.replace(records.find_backup_path(self.aside))
                 self.aside = None
             self.record = records.write(self.record, record_path(self.folder, self.device, self.plan.benchmark))
         if broken := next((case for case in results if case.reason.startswith(DEVICE_LOST)), None):
@@ -242,7 +245,7 @@ class _Session:
             )
         return results
 
-    def _with(self, results: tuple[Case, ...]) -> Record:
+    def _replace_results(self, results: tuple[Case, ...]) -> Record:
         """Return the record with ``results`` in place of earlier ones, and without runs that no case needs."""
         now = replace(
             self.run,
@@ -266,10 +269,10 @@ class _Session:
             harness_version=records.HARNESS_VERSION,
             code_digest=digest.benchmark_digest(self.plan.benchmark.name),
             runs=tuple(runs[index] for index in used),
-            cases=tuple(replace(case, run=used.index(case.run)) for case in self._in_order(cases)),
+            cases=tuple(replace(case, run=used.index(case.run)) for case in self._sort_cases(cases)),
         )
 
-    def _in_order(self, cases: list[Case]) -> list[Case]:
+    def _sort_cases(self, cases: list[Case]) -> list[Case]:
         """Sort cases as the benchmark declares them, so that a resumed record equals an uninterrupted one."""
         places = {_identity(keys): place for place, keys in enumerate(self.plan.benchmark.cases(self.device))}
         contenders = {name: place for place, name in enumerate(self.plan.benchmark.contenders)}

@@ -104,7 +104,7 @@ def _draw_lanes(figure: Canvas, over: Mapping[str, float]) -> None:
         if narrow:
             ax.text(x, top + names - 4, LANES[name], rotation=90, ha="center", va="top", fontsize=10)
         else:
-            drawings.label(ax, x, top + names / 2 - 1, _in_two_lines(LANES[name]), size=10)
+            drawings.label(ax, x, top + names / 2 - 1, _break_in_two(LANES[name]), size=10)
     drawings.label(ax, left - 8, top + names + 8, "time of a step", across="right", size=10)
     for place, (name, x) in enumerate(zip(LANES, across, strict=True)):
         hue = palette.style(name).colour
@@ -127,7 +127,7 @@ def _draw_lanes(figure: Canvas, over: Mapping[str, float]) -> None:
         drawings.label(ax, x + 17, foot / 2 - 4, _WORDS[mark], across="left", size=10)
 
 
-def _in_two_lines(name: str) -> str:
+def _break_in_two(name: str) -> str:
     return name.replace("Attention", "-\nAttention").replace("memory-", "memory-\n").replace("the ", "the\n")
 
 

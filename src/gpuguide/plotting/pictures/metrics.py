@@ -72,7 +72,7 @@ def _lane(scenario: str, title: str, running: float) -> Lane:
     record = store.published("gpu-metrics")
     case = record.case("nvml", scenario=scenario)
     begun, ended = (case.measured[f"work_{word}"].summary.median for word in ("began", "ended"))
-    spans = traces.of_case(record, case).between(begun + 1, ended).totals().columns
+    spans = traces.find_case_trace(record, case).select_interval(begun + 1, ended).totals().columns
     return Lane(title, running, spans["gpu_utilisation"].mean, spans["sm_activity"].mean)
 
 

@@ -125,7 +125,7 @@ WANTED = ("in", "range", "(", "len", "(")
 """What the target would have written at each of these places, and behind the last guess"""
 
 
-def accepted() -> int:
+def count_accepted() -> int:
     """Return how many guesses stand before the first that differs."""
     pairs = zip(GUESSED, WANTED, strict=False)
     return next((place for place, (guess, wanted) in enumerate(pairs) if guess != wanted), len(GUESSED))
@@ -133,7 +133,7 @@ def accepted() -> int:
 
 def cycle_of_guesses() -> Figure:
     """Draw what a cycle of speculative decoding does: draft, one pass of the target, accept up to the first error."""
-    count = accepted()
+    count = count_accepted()
     gained = " ".join(WANTED[: count + 1])
     return show(
         lambda figure, theme: _draw_cycle(figure, count),

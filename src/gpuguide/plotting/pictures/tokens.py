@@ -206,18 +206,18 @@ def _draw_line(figure: Canvas, theme: Theme, logits: Sequence[float], tokens: Se
     left, unit = 8.0, (width - 16) / (NEAREST - FURTHEST)
     line, tall = 46.0, 62.0
 
-    def at(value: float) -> float:
+    def place_of(value: float) -> float:
         return left + (value - FURTHEST) * unit
 
     red = theme.series["red"]
-    ax.fill_between([at(LARGEST_FP16), width - 2], line, height - 6, color=(red, 0.14), linewidth=0)
+    ax.fill_between([place_of(LARGEST_FP16), width - 2], line, height - 6, color=(red, 0.14), linewidth=0)
     drawings.arrow(ax, (left, line), (width - 2, line), width=1)
     for tick in range(-4, 13, 2):
-        ax.plot([at(tick), at(tick)], [line - 4, line], color=theme.ceiling, linewidth=1)
-        drawings.label(ax, at(tick), line - 12, str(tick).replace("-", "−"), size=10)
+        ax.plot([place_of(tick), place_of(tick)], [line - 4, line], color=theme.ceiling, linewidth=1)
+        drawings.label(ax, place_of(tick), line - 12, str(tick).replace("-", "−"), size=10)
     largest = logits[0]
     for place, (name, value) in enumerate(zip(tokens, logits, strict=True)):
-        start, end, power = at(value), at(value - largest), math.exp(value - largest)
+        start, end, power = place_of(value), place_of(value - largest), math.exp(value - largest)
         level = line + tall + 22 + 17 * place
         ax.plot([start, start], [line, level], color=theme.faint, linewidth=1, linestyle=":")
         ax.plot([end, end], [line + tall * power + 15, level], color=theme.faint, linewidth=1, linestyle=":")
@@ -226,7 +226,7 @@ def _draw_line(figure: Canvas, theme: Theme, logits: Sequence[float], tokens: Se
         ax.bar([end], [tall * power], bottom=line, width=13, color=theme.series["green"], linewidth=0)
         drawings.label(ax, start, level + 8, name, size=10)
         drawings.label(ax, end, line + tall * power + 8, f"{power:.2g}" if power < 1 else "1", size=10)
-    drawings.label(ax, at(0), 14, "powers, at most one", size=10)
+    drawings.label(ax, place_of(0), 14, "powers, at most one", size=10)
     drawings.label(ax, width - 2, 14, "logits as they come", across="right", size=10)
     words = "exp overflows\nin fp16" if not is_narrow(figure) else "fp16\noverflows"
     drawings.label(ax, width - 5, height - 22, words, across="right", size=10)

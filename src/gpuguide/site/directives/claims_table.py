@@ -94,7 +94,7 @@ class _Ledger(SphinxDirective):
     def block(self, claim: ledger.Claim) -> nodes.Element:
         """Return what one hears, the verdict, what is right, and in a fold how we know."""
         heard = nodes.paragraph("", "", *self.heard(claim), classes=["gg-heard"])
-        known = self.known(claim)
+        known = self.evidence(claim)
         fold = folds.fold("", *known, summary="How we know", classes=["gg-how"])
         right = self.parse_text_to_nodes(render_claim(ledger.right, claim))
         return nodes.container("", heard, *right, fold, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
@@ -115,7 +115,7 @@ class _Ledger(SphinxDirective):
             shown += [nodes.Text(" "), nodes.inline("", "not confirmed by its check", classes=["gg-stale"])]
         return shown
 
-    def known(self, claim: ledger.Claim) -> list[Node]:
+    def evidence(self, claim: ledger.Claim) -> list[Node]:
         """Return the evidence, after what contradicts the row where its check fails."""
         found: list[Node] = []
         if failure := render_claim(why_not, claim):
@@ -198,7 +198,7 @@ class Claims(_Ledger):
         titles = ledger.topics()
         begin = f"{format_count(count, 'more claim')} on this subject" if count else "All claims on this subject"
         line = nodes.paragraph("", f"{begin}, each with its evidence: ", classes=["gg-more"])
-        for number, name in enumerate(ledger.by_topic(claims)):
+        for number, name in enumerate(ledger.group_by_topic(claims)):
             line += [nodes.Text(", ")] * (number > 0)
             line += self.reference("ref", f"topic-{name}", titles[name])
         line += nodes.Text(".")
@@ -216,7 +216,7 @@ class AllClaims(_Ledger):
             claims = ledger.load()
         titles = ledger.topics() if claims else {}
         self.usual = ""
-        sections = (self.topic(name, titles[name], own) for name, own in ledger.by_topic(claims).items())
+        sections = (self.topic(name, titles[name], own) for name, own in ledger.group_by_topic(claims).items())
         counts = Counter(claim.verdict for claim in claims)
         return [*overview(claims), verdict_filter(counts={name: counts[name] for name in VERDICTS}), *sections]
 
@@ -232,7 +232,7 @@ class AllClaims(_Ledger):
         content = nodes.container("", classes=["gg-evidence"], ids=[identifier])
         title = folds.fold_title("", "", *self.heard(claim))
         content += self.parse_text_to_nodes(render_claim(ledger.right, claim))
-        content += nodes.container("", *self.known(claim), classes=["gg-how"])
+        content += nodes.container("", *self.evidence(claim), classes=["gg-how"])
         if claim.taught and claim.taught != self.usual:
             settled: list[Node] = [nodes.Text("Settled in "), self.page(f"tutorials/{claim.taught}"), nodes.Text(". ")]
             content += nodes.paragraph("", "", *settled, address)

@@ -92,7 +92,7 @@ def note_datasheet(directive: SphinxDirective) -> None:
 class _Hardware(SphinxDirective):
     """What the directives share: the table, the records beside it, and a page that is read again when they change."""
 
-    def measured(self) -> dict[str, list[Record]]:
+    def measured_ceilings(self) -> dict[str, list[Record]]:
         """Return the published ceilings of each GPU of the table, by its id."""
         note_datasheet(self)
         watching.note_folder(self.env, store.published_folder())
@@ -111,7 +111,7 @@ class Overview(_Hardware):
 
     def run(self) -> list[Node]:
         """Return the table."""
-        measured = self.measured()
+        measured = self.measured_ceilings()
         rows: list[list[Cell]] = []
         for gpu in newest_first():
             found = [{key: amount for key, amount, _ in shares(record, gpu)} for record in measured.get(gpu.id, [])]
@@ -134,7 +134,7 @@ class Cards(_Hardware):
 
     def run(self) -> list[Node]:
         """Return the sections, to which figures in sentences lead."""
-        measured = self.measured()
+        measured = self.measured_ceilings()
         domain = cast("StandardDomain", self.env.get_domain("std"))
         for gpu in datasheet.load().values():
             domain.note_hyperlink_target(anchor(gpu), self.env.docname, anchor(gpu), gpu.name)
@@ -181,7 +181,7 @@ def format_in_column(value: float, unit: str) -> str:
 def cite(source: Source) -> nodes.paragraph:
     """Return the link to a document, its publisher, whether we looked at it, and what it is a copy of."""
     link = nodes.reference("", source.title, refuri=source.url)
-    looked = "; ".join(text for text in (source.seen, source.note) if text)
+    looked = "; ".join(text for text in (source.verification, source.note) if text)
     return nodes.paragraph("", "", link, nodes.Text(f", {source.publisher} ({looked})"))
 
 
@@ -253,22 +253,22 @@ def source_numbers() -> dict[str, int]:
     return {key: number for number, key in enumerate(datasheet.sources(), start=1)}
 
 
-def source_of(figure: datasheet.Figure) -> Source:
+def source_of(figure: datasheet.DatasheetValue) -> Source:
     """Return the document that a figure comes from."""
     return datasheet.sources()[figure.source]
 
 
-def format_figure(key: str, figure: datasheet.Figure) -> str:
+def format_figure(key: str, figure: datasheet.DatasheetValue) -> str:
     """Write a figure with its unit. Vendors print memory in decimal GB, and counts are whole."""
     if key == "memory":
         return f"{figure.value / 1e9:g} GB"
     return f"{figure.value:,.0f}" if figure.unit == "1" else format_quantity(figure.value, figure.unit)
 
 
-def _value(key: str, figure: datasheet.Figure, numbers: dict[str, int]) -> list[nodes.Node]:
+def _value(key: str, figure: datasheet.DatasheetValue, numbers: dict[str, int]) -> list[nodes.Node]:
     """Return a value, its source's number, which says where nobody opened the source, and its note below them."""
     number = numbers[figure.source]
-    mark = f"[{number}]" if source_of(figure).verified else f"[{number}, {NOT_VERIFIED}]"
+    mark = f"[{number}]" if source_of(figure).is_verified else f"[{number}, {NOT_VERIFIED}]"
     link = nodes.reference("", mark, refid=f"source-{figure.source}", classes=["gg-source"])
     note = [nodes.inline("", figure.note, classes=["gg-note"])] if figure.note else []
     value = " ".join(filter(None, (format_figure(key, figure), QUALIFIED.get(key))))

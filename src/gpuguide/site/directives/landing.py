@@ -178,7 +178,7 @@ class NewestRecords(SphinxDirective):
         rows: list[list[Cell]] = []
         for record in records[: int(self.arguments[0])]:
             watching.note_record(self.env, record)
-            day = nodes.inline("", status.measured_on(record).isoformat(), classes=["gg-day"])
+            day = nodes.inline("", status.find_measurement_date(record).isoformat(), classes=["gg-day"])
             address = f"docs/measurements.html#record-{record.device}-{record.benchmark}"
             up = "../" * self.env.docname.count("/")
             link = nodes.reference("", texts[record.benchmark]["title"], refuri=up + address, internal=True)

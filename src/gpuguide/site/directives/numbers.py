@@ -115,7 +115,7 @@ class CeilingOf(SphinxRole):
         watching.note_folder(self.env, store.published_folder())
         with faults.report_errors(self.get_location()):
             try:
-                found, unit = machines.quoted(self.text.strip())
+                found, unit = machines.find_quoted_ceiling(self.text.strip())
             except GpuguideError as error:
                 raise GpuguideError(f"{{ceiling}}`{self.text}`: {error}") from error
             text = format_bytes(found.value) if unit == "B" else format_quantity(found.value, unit)
@@ -144,7 +144,7 @@ class DatasheetRole(SphinxRole):
             if key not in gpu.figures:
                 raise unknown(f"datasheet figure of {name}", key, gpu.figures)
             figure, document = gpu.figures[key], datasheet.sources()[gpu.figures[key].source]
-            text = f"From a data sheet: {document.title}, {document.publisher} ({document.seen})"
+            text = f"From a data sheet: {document.title}, {document.publisher} ({document.verification})"
             return [
                 number(
                     "", hardware_table.format_figure(key, figure), provenance=text, target=hardware_table.anchor(gpu)

@@ -115,7 +115,7 @@ def records_of(page: page_source.PageSource, source: str) -> list[Record]:
     ]
 
 
-def measured_on(record: Record) -> datetime.date:
+def find_measurement_date(record: Record) -> datetime.date:
     """Return the day on which the newest part of a record was measured."""
     return max(datetime.datetime.fromisoformat(run.finished_at).astimezone(datetime.UTC) for run in record.runs).date()
 
@@ -195,7 +195,7 @@ class RecordStatusTable(SphinxDirective):
 
     def row(self, record: Record, spoken_of: bool) -> list[Cell]:
         """Return what is said of one record."""
-        day = measured_on(record)
+        day = find_measurement_date(record)
         up = "../" * self.env.docname.count("/")
         files: list[nodes.Node] = []
         for kind in ("json", "csv"):
@@ -266,7 +266,9 @@ def _format_records(places: Iterable[tuple[str, str]]) -> Cell:
         by_device.setdefault(records[place].device_name, []).append(records[place])
     shown: list[nodes.Node] = []
     for device, used in by_device.items():
-        shown.append(nodes.Text(f"{'; ' if shown else ''}{device}, {ages.age(min(map(measured_on, used)))}: "))
+        shown.append(
+            nodes.Text(f"{'; ' if shown else ''}{device}, {ages.age(min(map(find_measurement_date, used)))}: ")
+        )
         for position, record in enumerate(used):
             shown += [nodes.Text(", " if position else ""), nodes.literal("", record.benchmark)]
             shown += [nodes.inline("", "stale", classes=["gg-stale"])] if record.stale else []
@@ -296,7 +298,7 @@ def contents(statuses: Iterable[PageStatus], records: Iterable[Record]) -> dict[
             {
                 "device": record.device,
                 "benchmark": record.benchmark,
-                "measured_on": measured_on(record).isoformat(),
+                "measured_on": find_measurement_date(record).isoformat(),
                 "commits": commits(record),
                 "stale": record.stale,
             }

@@ -43,13 +43,13 @@ class YourRecords(SphinxDirective):
         page = page_source.read(Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8"))
         shown: list[Node] = []
         with faults.report_errors(self.get_location()):
-            pairs = [pair for name in page.benchmarks for pair in published_and_own(name)]
+            pairs = [pair for name in page.benchmarks for pair in pair_with_published(name)]
             for device in sorted({own.device for _, own in pairs}):
                 shown += compare([pair for pair in pairs if pair[1].device == device])
         return shown
 
 
-def published_and_own(benchmark: str) -> Iterator[tuple[Record, Record]]:
+def pair_with_published(benchmark: str) -> Iterator[tuple[Record, Record]]:
     """Yield each of the reader's records of a benchmark behind the published one that it is compared with.
 
     That is the reference GPU's, from which the page takes its numbers, and for a processor that of ours.

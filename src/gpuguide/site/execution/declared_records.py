@@ -28,7 +28,7 @@ def check(path: Path, source: str) -> None:
     It does not declare it, it does not exist, or it is of another GPU than the page's.
     """
     for line, name in find_undeclared(source):
-        raise SphinxError(f"{path}:{line}: {store.undeclared(name)}")
+        raise SphinxError(f"{path}:{line}: {store.describe_undeclared_record(name)}")
     for line, name, device in find_requests(source):
         with error_location(f"{path}:{line}"):
             if store.kind(device) not in (store.reference_device(), store.CPU) and not SEVERAL.fullmatch(device):

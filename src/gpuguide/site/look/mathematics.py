@@ -127,12 +127,12 @@ def adapt_to_browsers(katex: str) -> str:
     match = re.search(r"<math.*</math>", katex, re.DOTALL)
     if match is None:
         raise SphinxError(f"KaTeX gave no MathML: {katex}")
-    text = _laid_out(match[0])
+    text = _lay_out_rows(match[0])
     text = re.sub(r'<(m[ino]|mtext) mathvariant="([a-z-]+)">([^<&])</\1>', _style, text)
     return re.sub(r'<mtable([^>]*) columnalign="([a-z ]+)"([^>]*)>.*?</mtable>', _align_columns, text, flags=re.DOTALL)
 
 
-def _laid_out(mathml: str) -> str:
+def _lay_out_rows(mathml: str) -> str:
     """Return MathML in which tokens that hold elements are rows."""
     root = ElementTree.fromstring(mathml)
     for element in root.iter():

@@ -21,7 +21,7 @@ def connect(app: Sphinx) -> None:
 
 def add_addresses(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Give the template the addresses that the tags need whole, where the site's address is known."""
-    addresses = Addresses.of(app.config)
+    addresses = Addresses.from_config(app.config)
     if not addresses.base or doctree is None:
         return
     context["shared"] = {

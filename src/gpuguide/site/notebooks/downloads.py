@@ -124,7 +124,7 @@ def write(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, Any]:
     """Return a page as a notebook with outputs, and as one without."""
-    addresses = Addresses.of(app.config)
+    addresses = Addresses.from_config(app.config)
     own = addresses.page(app.builder.get_target_uri(docname))
     path = str(app.env.doc2path(docname))
     source = Path(path).read_text(encoding="utf-8")
@@ -205,7 +205,7 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
 def _write_bundle(app: Sphinx, folder: Path, tutorial_files: Mapping[str, Path]) -> None:
     """Write the wheel, and the zip of everything, each unless it is there and made from the same."""
     wheel, target = folder / WHEEL, folder / tutorial_zip.NAME
-    root, site = Path(app.confdir), Addresses.of(app.config).base
+    root, site = Path(app.confdir), Addresses.from_config(app.config).base
     note = Path(app.doctreedir) / "downloads.json"
     before = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
     library = library_wheel.digest(root)
@@ -244,4 +244,4 @@ def offer(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     up = "../" * app.builder.get_target_uri(docname).count("/")
     for place in doctree.findall(downloads_here):
         place["links"] = {text: up + address for text, address in offered.items()}
-        place["colab"] = Addresses.of(app.config).colab(f"{PurePosixPath(docname).name}.ipynb") or ""
+        place["colab"] = Addresses.from_config(app.config).colab(f"{PurePosixPath(docname).name}.ipynb") or ""

@@ -75,7 +75,7 @@ class Pieces:
         self._hidden = [index for index in code if index not in shown]
         self.title, self.purpose, rest = self._opening(doctree)
         self._walk(rest, level=1)
-        self._hidden_above(math.inf)
+        self._write_hidden_cells(math.inf)
         self._close_text()
 
     def _opening(self, doctree: nodes.document) -> tuple[str, str, list[nodes.Node]]:
@@ -96,22 +96,22 @@ class Pieces:
             if isinstance(node, nodes.section):
                 self._section(node, level + 1)
             elif _is_cell(node):
-                self._hidden_above(self._line(node["cell_index"]))
+                self._write_hidden_cells(self._line(node["cell_index"]))
                 self._code(node["cell_index"])
             elif isinstance(node, nodes.Element):
-                self._hidden_above(node.line or 0)
+                self._write_hidden_cells(node.line or 0)
                 with self._naming(node):
                     self._text.append(self.markdown.blocks([node]))
 
     def _section(self, section: nodes.section, level: int) -> None:
-        self._hidden_above(section.line or 0)
+        self._write_hidden_cells(section.line or 0)
         self._close_text()
         self._place = section["ids"][0]
         with self._naming(section):
             self._text.append(self.markdown.heading(section[0], level))
         self._walk(section[1:], level)
 
-    def _hidden_above(self, line: float) -> None:
+    def _write_hidden_cells(self, line: float) -> None:
         """Write the cells that the page does not show and that stand above this line of its source."""
         while self._hidden and self._line(self._hidden[0]) < line:
             self._code(self._hidden.pop(0))

@@ -48,7 +48,7 @@ class Addresses:
     """Address of the repository, without a slash, or nothing"""
 
     @classmethod
-    def of(cls, config: Config) -> Addresses:
+    def from_config(cls, config: Config) -> Addresses:
         """Return what is configured."""
         base = config.html_baseurl
         return cls(base and base.rstrip("/") + "/", config.gpuguide_repository.rstrip("/"))

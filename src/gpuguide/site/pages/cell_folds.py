@@ -83,7 +83,7 @@ def title_of(cells: Sequence[nodes.Element]) -> str:
     last = cells[-1]
     if last["hide_mode"] == "output":
         return "What this cell prints"
-    if _in_exercises(last):
+    if _is_in_exercises(last):
         return ANSWER
     shown = [part for part in last.children if not _is_hidden(part, last)]
     for kind, name in ((nodes.figure, "figure"), (nodes.table, "table")):
@@ -113,7 +113,7 @@ def _follows(before: nodes.Element, cell: nodes.Element) -> bool:
     return all(isinstance(node, nodes.Invisible) for node in between)
 
 
-def _in_exercises(node: nodes.Element) -> bool:
+def _is_in_exercises(node: nodes.Element) -> bool:
     place: nodes.Node | None = node
     while place is not None and not (isinstance(place, nodes.section) and EXERCISES in place["ids"]):
         place = place.parent

@@ -71,7 +71,7 @@ class ReadingLength:
         """Whole minutes that reading takes."""
         return max(1, math.ceil(self.words / WORDS_A_MINUTE + self.code_lines * SECONDS_A_LINE / 60))
 
-    def by_section(self) -> dict[str, int]:
+    def count_by_section(self) -> dict[str, int]:
         """Return the words of each section, in their order."""
         found: dict[str, int] = {}
         for part in self.parts:
@@ -91,7 +91,7 @@ class _Place:
     section: str = ""
 
     @property
-    def counted(self) -> bool:
+    def is_counted(self) -> bool:
         return not self.section.startswith(NOT_COUNTED)
 
 
@@ -107,11 +107,11 @@ def _parts(source: str, line: int, place: _Place) -> Iterator[ReadingPart]:
             text = text_of(token)
             place.section = text if heading == 2 else place.section
             heading = 0
-            if place.counted and not table:
+            if place.is_counted and not table:
                 yield ReadingPart(line, place.section, words=len(text.split()), text=text)
         elif token.type.startswith("math_block"):
             yield ReadingPart(line, place.section, shown="formula")
-        elif token.type in ("fence", "colon_fence") and place.counted:
+        elif token.type in ("fence", "colon_fence") and place.is_counted:
             yield from _directive(token, line, place)
 
 

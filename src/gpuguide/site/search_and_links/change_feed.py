@@ -116,7 +116,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
         return
     page = app.builder.get_target_uri(PAGE)
     found = changes(app.env.get_and_resolve_doctree(PAGE, app.builder))
-    text = feed(found, Addresses.of(app.config).base, page)
+    text = feed(found, Addresses.from_config(app.config).base, page)
     Path(app.outdir, FILE).write_text(text, encoding="utf-8", newline="\n")
 
 

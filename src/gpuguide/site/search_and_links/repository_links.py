@@ -21,7 +21,7 @@ def connect(app: Sphinx) -> None:
 
 def add(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Give the template the two addresses, on pages that have a source."""
-    repository = Addresses.of(app.config).repository
+    repository = Addresses.from_config(app.config).repository
     if repository and pagename in app.env.all_docs:
         path = Path(app.env.doc2path(pagename)).relative_to(app.srcdir).as_posix()
         context["edit_address"] = f"{repository}/edit/{BRANCH}/{quote(path)}"

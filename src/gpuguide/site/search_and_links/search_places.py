@@ -109,7 +109,7 @@ class _PlaceReader(HTMLParser):
         if tag in _VOID:
             return
         anchor = attributes.get("id", "")
-        begins = self._begun(tag, classes, anchor)
+        begins = self._begin_place(tag, classes, anchor)
         around = self._innermost()
         if around and around.kind == CLAIM and not around.anchor and anchor.startswith("claim-"):
             around.anchor = anchor  # of a claim whose content, and not its fold, has the address
@@ -148,7 +148,7 @@ class _PlaceReader(HTMLParser):
     def _innermost(self) -> SearchPlace | None:
         return next((element.begins for element in reversed(self.open) if element.begins), None)
 
-    def _begun(self, tag: str, classes: set[str], anchor: str) -> SearchPlace | None:
+    def _begin_place(self, tag: str, classes: set[str], anchor: str) -> SearchPlace | None:
         if tag == "section":
             return SearchPlace(SECTION, anchor if self.places else "")
         if tag == "figure" and anchor:

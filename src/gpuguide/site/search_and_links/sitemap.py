@@ -27,7 +27,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     """Write the addresses of all pages, or remove the file of an earlier build if the address is no longer known."""
     if exception is not None or app.builder.format != "html":
         return
-    target, base = Path(app.outdir) / FILE, Addresses.of(app.config).base
+    target, base = Path(app.outdir) / FILE, Addresses.from_config(app.config).base
     if not base:
         target.unlink(missing_ok=True)
         return

@@ -30,12 +30,16 @@ def name_in_full(app: Sphinx, doctree: nodes.document) -> None:
     """Give every short name of a type its full one, within the description of a thing of the library."""
     for reference in doctree.findall(addnodes.pending_xref):
         target = str(reference.get("reftarget", ""))
-        if reference.get("refdomain") == "py" and target.isidentifier() and (described := described_by(reference)):
+        if (
+            reference.get("refdomain") == "py"
+            and target.isidentifier()
+            and (described := find_described_name(reference))
+        ):
             own = python_type(target) if reference.get("reftype") == "class" else None
             reference["reftarget"] = class_seen_from(described, target) or own or target
 
 
-def described_by(node: nodes.Node) -> str | None:
+def find_described_name(node: nodes.Node) -> str | None:
     """Return the full name of the thing in whose description a node stands."""
     while (node := node.parent) is not None:
         if isinstance(node, (addnodes.desc_signature, addnodes.desc)):

@@ -30,7 +30,7 @@ TAGS = {
 NOT_SHOWN = {"remove-input", "remove-cell"}
 MEASURING = {"here", "time_call", "perf_counter", "perf_counter_ns", "Event", "do_bench", "timeit", "bench"}
 """Calls after whose names a cell evidently times the machine that it runs on"""
-DRAWS_OWN = {"curves", "bars", "trace", "trace_panel", "published_and_mine"}
+DRAWS_OWN = {"curves", "bars", "trace", "trace_panel", "load_published_and_mine"}
 SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "rng = numpy.random.default_rng(0)", "random": "random.seed(0)"}
 _TORCH_RANDOM = re.compile(
     r"torch\.(rand|randn|randint|randperm|rand_like|randn_like|randint_like|normal|bernoulli|multinomial|poisson)"
@@ -204,7 +204,7 @@ def figure_text(source: LintedPage) -> Findings:
 
 @rule("own-records")
 def own_records(source: LintedPage) -> Findings:
-    """A figure of records shows a reader's own too: drawn with `curves`, `bars`, `trace` or `published_and_mine`."""
+    """A figure of records shows a reader's own: by `curves`, `bars`, `trace` or `load_published_and_mine`."""
     functions: dict[str, list[ast.FunctionDef]] = {}
     for _, node in source.nodes():
         if isinstance(node, ast.FunctionDef):
@@ -218,7 +218,7 @@ def own_records(source: LintedPage) -> Findings:
             yield (
                 call.lineno,
                 "The figure shows published records and never a reader's own.",
-                "Loop over plotting.published_and_mine(…) where it is drawn, and style lines with plotting.stroke.",
+                "Loop over plotting.load_published_and_mine(…) there, and style lines with plotting.stroke.",
             )
 
 

@@ -89,7 +89,7 @@ def drawing(source: LintedPage) -> Findings:
 def takeaway(source: LintedPage) -> Findings:
     """Each section that teaches ends in a takeaway: one sentence set apart."""
     takeaways = [found.line for found in source.directives if found.name == "takeaway"]
-    for title in source.reading.by_section():
+    for title in source.reading.count_by_section():
         lines = source.section(title) if title else None
         if lines is None or title.startswith(WITHOUT_TAKEAWAY):
             continue

@@ -12,7 +12,7 @@ from gpuguide.costs.formulas import Formulas, names_in, tree_of
 from gpuguide.costs.memory import model
 from gpuguide.hardware import capacities, datasheet, links
 from gpuguide.hardware.links import Link
-from gpuguide.hardware.machines import Ceiling, Machine
+from gpuguide.hardware.machines import Ceiling, GpuCeilings
 from gpuguide.measure import citation, machines, reference_gpu
 
 MODEL = "llama-3.1-8b"
@@ -157,13 +157,13 @@ def cards() -> list[dict[str, Any]]:
     ]
     found += [
         {"id": card.id, "name": card.name, "memory": card.bytes, "origin": "driver"}
-        for card in capacities.known().values()
+        for card in capacities.load_capacities().values()
         if card.name
     ]
     return sorted(found, key=lambda card: card["memory"])
 
 
-def machine_data(machine: Machine) -> dict[str, Any]:
+def machine_data(machine: GpuCeilings) -> dict[str, Any]:
     """Return a GPU's ceilings."""
 
     def ceiling(found: Ceiling) -> dict[str, Any]:
@@ -190,11 +190,11 @@ def link_data(link: Link) -> dict[str, Any]:
         "rate": link.per_direction.value,
         "payload": link.payload,
         "total": link.printed_total.value if link.printed_total else None,
-        "measured": measured_rate(link),
+        "measured": find_measured_rate(link),
     }
 
 
-def measured_rate(link: Link) -> dict[str, Any] | None:
+def find_measured_rate(link: Link) -> dict[str, Any] | None:
     """Return what the reference GPU's records say of this link, if that is how it is connected."""
     gpu, figures = short(reference_gpu.sheet().name), reference_gpu.sheet().figures
     for joins, printed, where, what in (

@@ -246,7 +246,7 @@ class Capacities(SphinxDirective):
         """Return a list: the source, and what it says of which card."""
         self.env.note_dependency(str(digest.module_path("gpuguide.hardware.capacities").with_suffix(".toml")))
         listed = nodes.bullet_list()
-        for card in capacities.known().values():
+        for card in capacities.load_capacities().values():
             name = card.name or machines.machine(card.id).name
             note = f"; {card.note}" if card.note else ""
             what = nodes.paragraph("", f"{name}: {format_bytes(card.bytes)}{note}. ")
@@ -275,7 +275,7 @@ class PublishedMemory(SphinxDirective):
                 )
                 if text
             )
-            sizes = [format_bytes(case.measured), format_bytes(case.predicted), percent(case.error)]
+            sizes = [format_bytes(case.measured), format_bytes(case.predicted_bytes), percent(case.error)]
             rows.append([case.name, *sizes, remarks, f"[{numbers[case.source.key]}]"])
         listed = nodes.enumerated_list(enumtype="arabic")
         for source in sources.values():
