@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 
 import interpreted
 import pytest
@@ -163,6 +165,17 @@ def test_a_compiled_layer_is_the_same() -> None:
     layer.weight.grad = None
     compiled(x).sum().backward()
     torch.testing.assert_close(layer.weight.grad, expected)
+
+
+def test_a_layer_is_compiled_before_anything_else_is_done_with_it() -> None:
+    """In a process of its own: what other tests have looked up is not looked up again."""
+    program = (
+        "import torch\n"
+        "from gpuguide.precision.fp8 import Fp8Linear\n"
+        "compiled = torch.compile(Fp8Linear(32, 16), backend='eager', fullgraph=True)\n"
+        "assert compiled(torch.ones(8, 32)).shape == (8, 16)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
 
 
 def test_layers_of_a_model_are_replaced_with_their_parameters() -> None:

@@ -14,7 +14,7 @@ Specification", version 1.0, 2023, section 5.3, for e2m1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -49,6 +49,14 @@ class FloatFormat:
     specials: Literal["ieee", "nan", "none"]
     stored_bits: int
     dtype: torch.dtype | None = None
+    largest: float = field(init=False, repr=False, compare=False)
+    """Largest finite number: 65504 for fp16, 448 for e4m3"""
+
+    def __post_init__(self) -> None:
+        lost = 2 if self.specials == "nan" else 1  # the last mantissa of e4m3 is its NaN
+        largest = math.ldexp(2 ** (self.mantissa_bits + 1) - lost, self.largest_exponent - self.mantissa_bits)
+        # A stored number, because torch.compile cannot look into a cached property, which takes a lock in Python 3.11.
+        object.__setattr__(self, "largest", largest)
 
     @property
     def bits(self) -> int:
@@ -74,12 +82,6 @@ class FloatFormat:
     def largest_exponent(self) -> int:
         """Largest exponent of the finite numbers, as a power of two."""
         return 2**self.exponent_bits - (2 if self.specials == "ieee" else 1) - self.bias
-
-    @cached_property
-    def largest(self) -> float:
-        """The largest finite number: 65504 for fp16, 448 for e4m3."""
-        lost = 2 if self.specials == "nan" else 1  # the last mantissa of e4m3 is its NaN
-        return math.ldexp(2 ** (self.mantissa_bits + 1) - lost, self.largest_exponent - self.mantissa_bits)
 
     @property
     def smallest_normal(self) -> float:
