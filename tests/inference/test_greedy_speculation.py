@@ -219,7 +219,7 @@ def compiled_for_hopper(kernel: Any, overlap: bool) -> str:
     from triton.compiler import ASTSource
 
     sizes = {"K": 4, "PLACES": 8, "SEQ": 2, "COUNT": 5, "WIDTH": 96, "BLOCK": 128}
-    constants = sizes | {"POSITIONS": True, "LOWEST_ORDER": -(2**63), "OVERLAP": overlap}
+    constants = sizes | {"POSITIONS": True, "LOWEST_ORDER": -(2**63), "PDL": overlap}
     numbers = ("text_width", "capacity", "given_stride")
     of_the_model = {"embedding": "*bf16", "position_embedding": "*bf16", "hidden": "*fp32"}
     signature = {

@@ -199,7 +199,7 @@ def test_the_librarys_own_code_can_be_reworded_and_not_changed(library: Path) ->
         assert matching, old
         for path in matching:
             path.write_text(re.sub(old, new, found[path]), encoding="utf-8")
-        for function in (Tree.module, digest.definitions.written, digest.declarations):
+        for function in (Tree.module, digest.definitions.render_definition, digest.declarations):
             function.cache_clear()
         return digest.digest_in(Tree(library), "attention")
 
