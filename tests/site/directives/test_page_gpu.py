@@ -179,6 +179,7 @@ def rows(project: Project) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_page_that_names_another_gpu_speaks_of_it_everywhere_and_the_others_stay(project: Project) -> None:
+    write_pages(project)
     first = project.build(own=True)
     assert first.status == 0, first.output
     for name in PAGES:
