@@ -1,6 +1,6 @@
 """How much memory a driver reports for a GPU, where that is published: ``capacities.toml`` beside this module.
 
->>> known()["rtx-3060"].bytes == 12 * 2**30
+>>> load_capacities()["rtx-3060"].bytes == 12 * 2**30
 True
 """
 

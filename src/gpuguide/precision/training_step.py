@@ -25,8 +25,7 @@ from gpuguide.precision.formats import FloatFormat
 from gpuguide.precision.scaler import LossScaler
 from gpuguide.precision.support import autocast
 
-IGNORE_INDEX = -100
-"""Target of a position that does not count, as in PyTorch's losses"""
+IGNORE_INDEX = -100  # target of a position that does not count, as in PyTorch's losses
 MicroBatches = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Inputs and targets; together they are the batch of one step"""
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
