@@ -157,7 +157,7 @@ def test_a_claim_is_a_line_that_opens_to_its_evidence_and_where_it_is_taught(pro
     assert speed.find_parent("details") is not None, "a browser opens the fold around what an address names"
     assert "TB/s" in words(speed)
     assert "NVIDIA H100 80GB HBM3" in words(speed)
-    assert "It is 1,024 bytes." in words(sizes)
+    assert "It is 1,024 times a byte." in words(sizes)
     assert "A body (not verified)" in words(sizes)
     assert "not verified" not in words(speed)
     links = {words(link): link["href"] for link in speed.select("a")}  # type: ignore[union-attr]
