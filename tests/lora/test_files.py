@@ -18,7 +18,7 @@ from torch.nn import functional
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning import peft_names
-from gpuguide.lora import checkpoint, files
+from gpuguide.lora import checkpoint
 
 needs = pytest.mark.needs
 PLACES = {
@@ -281,7 +281,7 @@ def test_a_full_disk_leaves_the_adapter_that_was_there(written: Path, monkeypatc
     def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(GpuguideError, match="No space left on device"):
         lora.save_adapter(adapted("gpt2", ["down"]), written)
     assert {path: path.read_bytes() for path in written.iterdir()} == before

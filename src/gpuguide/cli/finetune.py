@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuguide.cli.old_names import merge_old_name
 from gpuguide.cli.screen import err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import device as devices
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 WORLD_SIZE, LOCAL_RANK, RANK = "WORLD_SIZE", "LOCAL_RANK", "RANK"
 """Environment variables of torchrun"""
-Value = TypeVar("Value")
 LOSS = {"all": False, "answers": True}
 """Values of the old option --loss, and of the new --train-on-assistant"""
 
@@ -116,20 +116,22 @@ def finetune(
 
     if loss is not None and loss not in LOSS:
         raise unknown("loss", loss, LOSS)
-    check_old_name("--train-on-assistant", train_on_assistant or None, "--loss", loss)
+    loss_on_assistant = None if loss is None else LOSS[loss]
     options = finetuning.FinetuneOptions(
         data=data, model=model, out=out,
-        eval_data=resolve_renamed_option("--eval-data", eval_data, "--held-out", held_out),
+        eval_data=merge_old_name("--eval-data", eval_data, "--held-out", held_out),
         length=length,
-        overflow=resolve_renamed_option("--overflow", overflow, "--too-long", too_long) or "error",
+        overflow=merge_old_name("--overflow", overflow, "--too-long", too_long) or "error",
         targets=tuple(targets or ["all"]), rank=rank, alpha=alpha,
-        rslora=bool(resolve_renamed_option("--rslora", rslora or None, "--stabilised", stabilised or None)),
+        rslora=bool(merge_old_name("--rslora", rslora or None, "--stabilised", stabilised or None)),
         dropout=dropout, epochs=epochs, steps=steps, batch=batch, micro_batch=micro_batch, learning_rate=learning_rate,
-        eval_every=resolve_renamed_option("--eval-every", eval_every, "--every", every),
+        eval_every=merge_old_name("--eval-every", eval_every, "--every", every),
         patience=patience or None, dtype=dtype, weights=weights,
-        train_on_assistant=train_on_assistant or LOSS[loss or "all"],
+        train_on_assistant=bool(
+            merge_old_name("--train-on-assistant", train_on_assistant or None, "--loss", loss_on_assistant)
+        ),
         compiled=compiled, seed=seed, prompts=tuple(prompt or []), merge=merge,
-        overwrite=bool(resolve_renamed_option("--overwrite", overwrite or None, "--again", again or None)),
+        overwrite=bool(merge_old_name("--overwrite", overwrite or None, "--again", again or None)),
     )  # fmt: skip
     is_first = os.environ.get(RANK, "0") == "0"
     asks = not yes and WORLD_SIZE not in os.environ
@@ -143,18 +145,6 @@ def finetune(
             raise typer.Exit(1) from None
         if is_first:
             report(finetuning.export(trained, callback))
-
-
-def resolve_renamed_option(new: str, value: Value | None, old: str, old_value: Value | None) -> Value | None:
-    """Return the value of a renamed option, given by its new or its old name, and refuse both names together."""
-    check_old_name(new, value, old, old_value)
-    return value if old_value is None else old_value
-
-
-def check_old_name(new: str, value: object, old: str, old_value: object) -> None:
-    """Raise a usage error if an option is given by its new and its old name."""
-    if value is not None and old_value is not None:
-        raise typer.BadParameter(f"It is the old name of {new}; pass only {new}.", param_hint=old)
 
 
 @contextmanager

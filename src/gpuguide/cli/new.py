@@ -63,7 +63,7 @@ def new_page(
     page = re.sub(r"(?m)^  benchmarks: .*$", f"  benchmarks: [{', '.join(benchmark or [])}]", page, count=1)
     page = re.sub(r"(?m)^# .*$", f"# {title}", page, count=1)
     _write(root, {root / "tutorials" / f"{name}.md": page, index: listed})
-    err.print(f"Now replace the template's words, and run: make page PAGE={name}", markup=False)
+    err.print(f"Now replace the template's words, and run: make page P={name}", markup=False)
 
 
 @app.command("benchmark")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.files import write_whole
+from gpuguide.files import replace_atomically
 
 
 def write_json(path: Path, content: dict[str, object]) -> None:
@@ -26,7 +26,7 @@ def write_text(path: Path, text: str) -> None:
     File names in it may contain surrogate escapes, as in the C locale: they become the original bytes.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode(errors="surrogateescape"))
+        with replace_atomically(path) as temporary:
+            temporary.write_bytes(text.encode(errors="surrogateescape"))
     except OSError as error:
         raise GpuguideError(f"{path} cannot be written ({error.strerror}); the earlier file stays.") from error

@@ -8,10 +8,8 @@ file, which PEFT does not look at; so what was saved is loaded bit for bit.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from safetensors.torch import save
 from torch import nn
 
 from gpuguide.errors import GpuguideError
+from gpuguide.files import replace_atomically
 from gpuguide.lora import foreign
 from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
@@ -100,9 +99,10 @@ def save_adapter(
     metadata = {"format": "pt", **{key: json.dumps(note) for key, note in noted.items() if note}}
     config = json.dumps(_describe(stored, base, transposed), indent=2).encode()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / WEIGHTS, save(weights, metadata=metadata))
-        write_whole(folder / CONFIG, config)
+        with replace_atomically(folder / WEIGHTS) as temporary:
+            temporary.write_bytes(save(weights, metadata=metadata))
+        with replace_atomically(folder / CONFIG) as temporary:
+            temporary.write_bytes(config)
     except OSError as error:
         raise GpuguideError(f"{folder} cannot be written ({error.strerror}); what was there before stays.") from error
 
@@ -213,18 +213,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if (start := given.get("init_lora_weights")) not in STARTS:
         raise GpuguideError(f"{path}: init_lora_weights is {start!r}. {foreign.CHANGED_BASE}")
     return given
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then rename it, so that there is a whole one at any time."""
-    beside = path.with_name(f"{path.name}.writing")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except OSError:
-        with suppress(OSError):  # there is nothing where the folder is none
-            beside.unlink(missing_ok=True)
-        raise
 
 
 # --- writing ---------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from torch.nn import functional
 
 from gpuguide import __version__, models
 from gpuguide.errors import GpuguideError, unknown
+from gpuguide.files import replace_atomically
 from gpuguide.hardware.processor import processor_name
 from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoint
 from gpuguide.models.evaluation import Evaluation, evaluate
@@ -356,9 +356,8 @@ def _finish(
     }
     if state.environments[:-1]:
         record["before"] = state.environments[:-1]
-    beside = folder / f"{RECORD}.writing"
-    checkpoint_files.write_json(beside, record)
-    os.replace(beside, folder / RECORD)
+    with replace_atomically(folder / RECORD) as temporary:
+        checkpoint_files.write_json(temporary, record)
     state.path.unlink(missing_ok=True)
     return result
 

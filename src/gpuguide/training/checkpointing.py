@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.files import write_whole
+from gpuguide.files import replace_atomically
 from gpuguide.lora.layer import adapted_layers
 from gpuguide.precision import TrainingSetup
 from gpuguide.training.config import TrainingConfig
@@ -127,8 +127,8 @@ def save_state(path: Path, identity: dict[str, Any], content: dict[str, Any]) ->
     buffer = io.BytesIO()
     torch.save({"identity": json.dumps(identity), **content}, buffer)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, buffer.getvalue())
+        with replace_atomically(path) as temporary:
+            temporary.write_bytes(buffer.getvalue())
     except OSError as error:
         before = "the last one stays. Free disk space and run the same command again to resume from it."
         raise GpuguideError(
