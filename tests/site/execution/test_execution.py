@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
+from jupyter_cache import get_cache
 from small_site import Project, cell, start
 
 from gpuguide.errors import GpuguideError
@@ -142,6 +143,16 @@ def test_a_page_that_declares_ceilings_is_one_of_all_records_that_they_are_taken
     records.write(replace(made, benchmark="memory-hierarchy"), tmp_path / synthetic.OTHER[0] / "memory-hierarchy.json")
     changed = [page_digests.page_digest(page) != digest for page, digest in zip(pages, before, strict=True)]
     assert changed == [True, False]
+
+
+@pytest.mark.slow
+def test_two_pages_with_the_same_code_have_an_entry_each(project: Project) -> None:
+    for name in ("one", "other"):
+        project.page(name, cell("print(1)"))
+    build = project.build()
+    assert build.status == 0, build.output
+    kept = get_cache(project.root / "_build" / ".jupyter_cache").list_cache_records()
+    assert {Path(record.uri).stem for record in kept} == {"one", "other"}
 
 
 def test_a_page_of_which_only_another_gpu_has_a_record_is_named(

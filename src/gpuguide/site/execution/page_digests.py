@@ -54,7 +54,7 @@ def find_changed_pages(
                     page_gpus.use_gpu_of(page),
                 ):
                     declared_records.check_published(page)
-                    digests[docname] = page_digest(page)
+                    digests[docname] = entry_digest(docname, page_digest(page))
     page_gpus.note(env, gpus)
     vars(env)["gpuguide_digests"] = digests
     return [docname for docname, now in digests.items() if before.get(docname) != now]
@@ -72,6 +72,14 @@ def mark(app: Sphinx, docname: str, source: list[str]) -> None:
     if now is not None:
         with error_location(Path(app.env.doc2path(docname))):
             source[0] = page_source.mark_digest(source[0], now)
+
+
+def entry_digest(docname: str, digest: str) -> str:
+    """Return what names a page's entry in the execution cache: no other page has it, even one with the same code.
+
+    Pages that shared an entry would write it one after the other, and the second might while the first is being read.
+    """
+    return hashlib.sha256(f"{docname} {digest}".encode()).hexdigest()[:16]
 
 
 def page_digest(page: page_source.PageSource) -> str:
