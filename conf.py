@@ -69,7 +69,7 @@ copybutton_selector = "div:not(.output) > div.highlight pre"  # code, not output
 
 html_theme = "pydata_sphinx_theme"
 html_title = "gpuguide"
-html_favicon = "src/gpuguide/site/look/theme/static/favicon.svg"
+html_favicon = "src/gpuguide/site/theme/static/favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
 # Thousands of names from A to Z would be the heaviest page here; the search and the reference lead to them.

@@ -26,7 +26,6 @@ from gpuguide.site.directives import (
     your_records,
 )
 from gpuguide.site.execution import faults, page_digests, page_gpus, running, watching
-from gpuguide.site.look import assets, attribute_texts, mathematics, social_preview, stylesheet
 from gpuguide.site.notebooks import downloads
 from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
 from gpuguide.site.search_and_links import (
@@ -41,6 +40,7 @@ from gpuguide.site.search_and_links import (
     source_pages,
     type_names,
 )
+from gpuguide.site.theme import assets, attribute_texts, mathematics, social_preview, stylesheet
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -20,7 +20,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet, links
 from gpuguide.measure import machines, reference_gpu, store
 from gpuguide.site.directives.calculators import data as calculators
-from gpuguide.site.look.assets import THEME
+from gpuguide.site.theme.assets import THEME
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"

@@ -16,7 +16,7 @@ from gpuguide import plotting
 from gpuguide.errors import GpuguideError
 from gpuguide.logits import adjust, softmax
 from gpuguide.measure import machines, store
-from gpuguide.site.look.assets import THEME
+from gpuguide.site.theme.assets import THEME
 
 PAGE = f"""
 {cell("from gpuguide import plotting; plotting.roofline_to_try()")}

@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.page("index", "```{toctree}\ntutorials/00-halves\ndocs\n```", runs=False)
     made.page("docs", "Text.", runs=False)
     made.page("tutorials/00-halves", BODY, benchmarks="ceilings")
-    shutil.copy(Path(__file__).parents[3] / "src/gpuguide/site/look/theme/static/favicon.svg", made.root / "tutorials")
+    shutil.copy(Path(__file__).parents[3] / "src/gpuguide/site/theme/static/favicon.svg", made.root / "tutorials")
     path = made.root / "tutorials" / "00-halves.md"
     path.write_text(path.read_text(encoding="utf-8").replace("dot.png", "favicon.svg"), encoding="utf-8")
     return made

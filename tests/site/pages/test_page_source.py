@@ -6,8 +6,8 @@ import pytest
 
 from gpuguide.errors import GpuguideError
 from gpuguide.site.directives.cost_card import costs, duration
-from gpuguide.site.look import mathematics
 from gpuguide.site.pages import page_source
+from gpuguide.site.theme import mathematics
 
 SOURCE = """---
 gpuguide:

@@ -16,9 +16,10 @@ import pytest
 
 from gpuguide.site.search_and_links import search_entries
 from gpuguide.site.search_and_links.search_entries import plain_name
+from gpuguide.site.theme.assets import THEME
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
-STATIC = Path(search_entries.__file__).parents[1] / "look" / "theme" / "static"
+STATIC = THEME / "static"
 QUESTIONS: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("questions.toml").read_text(encoding="utf-8")
 )

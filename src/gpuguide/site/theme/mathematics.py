@@ -24,7 +24,7 @@ from sphinx.errors import SphinxError
 
 from gpuguide.errors import GpuguideError
 from gpuguide.site.execution import faults
-from gpuguide.site.look import fonts
+from gpuguide.site.theme import fonts
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import tinycss2
 
-from gpuguide.site.look import fonts
+from gpuguide.site.theme import fonts
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

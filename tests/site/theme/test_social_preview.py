@@ -9,7 +9,7 @@ from bs4 import BeautifulSoup
 from matplotlib import image
 from small_site import Project, start
 
-from gpuguide.site.look import assets, social_preview
+from gpuguide.site.theme import assets, social_preview
 
 ADDRESS = "https://example.org/guide/"
 

@@ -12,8 +12,8 @@ import tinycss2
 from fontTools.ttLib import TTFont
 
 from gpuguide.costs import memory
-from gpuguide.site.look import fonts, stylesheet
-from gpuguide.site.look.assets import THEME
+from gpuguide.site.theme import fonts, stylesheet
+from gpuguide.site.theme.assets import THEME
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 built = pytest.mark.skipif(not SITE.exists(), reason="the site is not built; run `make site`, or `make test`")

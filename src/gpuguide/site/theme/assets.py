@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.config import Config
 
-THEME = Path(__file__).with_name("theme")
+THEME = Path(__file__).parent
 
 
 def connect(app: Sphinx) -> None:
