@@ -106,8 +106,8 @@ def finetune(
 
     Low-rank adapters are trained next to the frozen weights (LoRA). The folder gets the adapter, a checkpoint with the
     adapter merged, log.csv and report.html. After an interruption, the same command resumes. Several GPUs share the
-    work under torchrun: torchrun --nproc-per-node 2 -m gpuguide finetune notes.txt --yes
-    Old names of options work for one more release.
+    work under torchrun, as in "torchrun --nproc-per-node 2 -m gpuguide finetune notes.txt --yes". Old names of options
+    work for one more release.
 
     Example: gpuguide finetune notes.txt --model main --steps 60
     """
