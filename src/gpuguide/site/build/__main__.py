@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -77,6 +78,7 @@ def build(root: Path, out: Path, doctrees: Path, screen: BuildScreen, name: str,
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
     began = time.monotonic()
+    gc.set_threshold(200_000, 20, 100)  # document trees are millions of objects, and to look through them takes long
     nocolor()
     settings = {"gpuguide_pages_at_once": at_once} if at_once else {}
     try:
