@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -77,20 +78,21 @@ def build(root: Path, out: Path, doctrees: Path, screen: BuildScreen, name: str,
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
     began = time.monotonic()
+    gc.set_threshold(200_000, 20, 100)  # document trees are millions of objects, and to look through them takes long
     nocolor()
     settings = {"gpuguide_pages_at_once": at_once} if at_once else {}
     try:
-        with patch_docutils(root), docutils_namespace(), half_done.protect_doctrees(doctrees) as kept:
+        with patch_docutils(root), docutils_namespace(), half_done.protect_doctrees(doctrees) as mark:
             warnings = cast("IO[str]", screen)
             app = Sphinx(root, root, out, doctrees, "html", settings, status=screen.log, warning=warnings)
             screen.follow(app)
-            kept.follow(app)
+            app.connect("env-updated", lambda app, env: mark.touch(), priority=1000)  # half done from here on
             try:
                 app.build()
             finally:
                 running.end(app, None)  # Ctrl-C is no error that Sphinx tells
             if screen.warnings == 0:
-                kept.whole()
+                mark.unlink(missing_ok=True)
     except SphinxError as error:
         screen.say(f"{error}\n\nThe {name} is not built. {screen.where}")
         return 1
