@@ -78,7 +78,9 @@ html_sidebars = {"index": []}
 pygments_style = "a11y-high-contrast-light"
 html_theme_options = {
     "logo": {"text": "gpuguide"},
+    "navbar_center": ["header-sections"],
     "navbar_end": ["theme-switcher"],
+    "article_header_start": ["eyebrow"],
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "article_footer_items": ["repository-links"],
     "footer_start": ["copyright"],

@@ -40,7 +40,7 @@ from gpuguide.site.search_and_links import (
     source_pages,
     type_names,
 )
-from gpuguide.site.theme import assets, attribute_texts, mathematics, social_preview, stylesheet
+from gpuguide.site.theme import assets, attribute_texts, mathematics, navigation, social_preview, stylesheet
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -67,6 +67,7 @@ PARTS = (
     landing,
     library_code,
     mathematics,
+    navigation,
     not_found,
     numbers,
     outline,

@@ -39,10 +39,10 @@ class downloads_here(nodes.General, nodes.Element):
 
 
 class CostCard(SphinxDirective):
-    """Minutes to read, seconds to run, the GPU behind the numbers, what else one needs, and the downloads."""
+    """Minutes to read, seconds to run, the GPU behind the numbers; folded, the downloads and what else one needs."""
 
     def run(self) -> list[Node]:
-        """Return the line, and below it what measuring again takes."""
+        """Return the line, at whose end the downloads and what measuring again takes are folded."""
         records: list[Record] = []
         source = Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8")
         page = page_source.read(source)
@@ -56,8 +56,8 @@ class CostCard(SphinxDirective):
             facts.append(nodes.Text(f" · numbers from {reference_gpu.word('name')}"))
         line = nodes.paragraph("", "", *facts, classes=["gg-facts"])
         needs = [f"{name}: {text}" for name, text in costs(page, records).items() if text != "nothing"]
-        more = [nodes.paragraph("", ". ".join(needs) + ".", classes=["gg-needs"])] if needs else []
-        return [nodes.container("", line, *more, downloads_here(), classes=["gg-cost"])]
+        more = ". ".join(needs) + "." if needs else ""
+        return [nodes.container("", line, downloads_here(needs=more), classes=["gg-cost"])]
 
 
 def open_downloads(translator: Any, node: downloads_here) -> None:
@@ -67,8 +67,9 @@ def open_downloads(translator: Any, node: downloads_here) -> None:
     if colab := node.get("colab"):
         items.append(f'<li><a href="{escape(colab)}">Open in Colab</a></li>')
     if items:
-        name = "Downloads of this tutorial"
-        translator.body.append(f'<nav class="gg-downloads" aria-label="{name}"><ul>{"".join(items)}</ul></nav>')
+        listed = f'<nav aria-label="Downloads of this tutorial"><ul>{"".join(items)}</ul></nav>'
+        needs = f'<p class="gg-needs">{escape(node["needs"])}</p>' if node["needs"] else ""
+        translator.body.append(f'<details class="gg-downloads"><summary>Download</summary>{listed}{needs}</details>')
     raise nodes.SkipNode
 
 

@@ -18,6 +18,7 @@ from sphinx.transforms import SphinxTransform
 from gpuguide.plotting.figure import MIME
 from gpuguide.plotting.tables import TABLE_MIME
 from gpuguide.plotting.text_boxes import view_box
+from gpuguide.site.pages.folds import fold
 from gpuguide.site.pages.tables import results
 
 if TYPE_CHECKING:
@@ -95,12 +96,18 @@ def figure_node(uris: dict[str, str], content: dict[str, Any], others: dict[str,
     figure += interactive_nodes(content["interactive"])
     figure += caption_node(content["caption"])
     legend = nodes.legend()
-    for stamp in content["stamps"]:
-        legend += nodes.paragraph("", stamp, classes=["gg-stamp"])
-    for stamp in content.get("others", {}).get("stamps", []):
-        legend += nodes.paragraph("", stamp, classes=["gg-stamp", WITH_OTHERS])
+    legend += [stamp_node(stamp) for stamp in content["stamps"]]
+    legend += [stamp_node(stamp, WITH_OTHERS) for stamp in content.get("others", {}).get("stamps", [])]
     figure += legend
     return figure
+
+
+def stamp_node(stamp: str, *classes: str) -> fold:
+    """Return a stamp of which the device and the day are seen, and the versions and counts when they are asked for."""
+    device, *versions = stamp.split(" · ")
+    day = next((each for each in versions if DAY.fullmatch(each)), "")
+    summary = " · ".join(filter(None, (device, day)))
+    return fold("", nodes.paragraph("", stamp), summary=summary, classes=["gg-stamp", *classes])
 
 
 def image_node(
@@ -113,6 +120,7 @@ def image_node(
     return nodes.image(uri=uris[scheme + width], alt=content["alt"], classes=classes, loading="lazy", **size)
 
 
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
 FIRST_SENTENCE = re.compile(r"(.+?[^A-Z. ][.?!])(?= [A-Z])(.*)", re.DOTALL)
 
 
@@ -195,12 +203,12 @@ class AddressesOfFigures(SphinxTransform):
 
     def add_links(self, figure: nodes.figure, address: str) -> None:
         """Let a figure end with a link to itself and, if it has any, to its data."""
-        links: list[nodes.Node] = link("Link to this figure", f"#{address}", figure)
+        links: list[nodes.Node] = link("Link", f"#{address}", figure)
         if figure["gg_csv"]:
             docname = self.env.docname
             table = f"{TABLES}/{docname.rpartition('/')[2]}/{address}.csv"
             tables_of(self.env).setdefault(docname, {})[table] = figure["gg_csv"]
-            links += [nodes.Text(" · "), *link("Its data (CSV)", "../" * docname.count("/") + table, figure)]
+            links += [nodes.Text(" · "), *link("CSV", "../" * docname.count("/") + table, figure)]
         if figure["gg_others"]:
             links += [nodes.raw("", " " + SWITCH, format="html")]
         legend = next(figure.findall(nodes.legend))

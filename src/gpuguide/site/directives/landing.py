@@ -16,6 +16,7 @@ from gpuguide.measure import store
 from gpuguide.site.directives import status
 from gpuguide.site.directives.benchmark_list import list_declarations
 from gpuguide.site.directives.cost_card import format_run_time
+from gpuguide.site.directives.figures import WITH_OTHERS, picture
 from gpuguide.site.execution import watching
 from gpuguide.site.pages import outline, reading
 from gpuguide.site.pages.tables import Cell, table
@@ -53,7 +54,7 @@ class listing(nodes.General, nodes.Element):
 
 
 class LearningPath(SphinxDirective):
-    """``{learning-path}``: the tutorials by part, each with its number, title and minutes.
+    """``{learning-path}``: the tutorials by part, each with its first picture, number, title and minutes.
 
     With ``:whole:``, its first sentence too, and how long it runs.
     """
@@ -121,7 +122,20 @@ def describe_page(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[
         line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
         sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
     shown = [line, sentence] if whole else [line]
-    return [nodes.paragraph("", "", *parts) for parts in shown]
+    return [*thumbnail(app.env.get_doctree(page)), *(nodes.paragraph("", "", *parts) for parts in shown)]
+
+
+def thumbnail(doctree: nodes.document) -> list[nodes.Node]:
+    """Return the first picture of a page in both schemes, in the form for phones; it says nothing that is not said."""
+    for figure in doctree.findall(nodes.figure):
+        drawn = [next(iter(found.findall(nodes.image))).deepcopy() for found in figure.findall(picture)]
+        for image in drawn:
+            image["alt"] = ""
+            image["classes"].append("gg-thumbnail")
+        chosen = [image for image in drawn if WITH_OTHERS not in image["classes"]]
+        if chosen:
+            return [nodes.container("", *chosen, classes=["gg-thumbnails"])]
+    return []
 
 
 def note_summary(app: Sphinx, doctree: nodes.document) -> None:

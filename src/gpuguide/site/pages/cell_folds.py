@@ -46,7 +46,8 @@ class CellFolds(SphinxPostTransform):
         for cells in list(runs(self.document)):
             folded = fold("", summary=title_of(cells), classes=[*CLASSES])
             last = cells[-1]
-            place = last.index(next(part for part in last.children if _is_hidden(part, last)))
+            first_hidden = next(part for part in last.children if _is_hidden(part, last))
+            place = len(last) if shows_picture(last) else last.index(first_hidden)
             for cell in cells:
                 hidden = [part for part in cell.children if _is_hidden(part, cell)]
                 cell.children = [part for part in cell.children if part not in hidden]
@@ -85,11 +86,18 @@ def title_of(cells: Sequence[nodes.Element]) -> str:
         return "What this cell prints"
     if _is_in_exercises(last):
         return ANSWER
-    shown = [part for part in last.children if not _is_hidden(part, last)]
+    if picture := shows_picture(last):
+        return f"Code for this {picture}"
+    return "Code for this result" if shows_something(last) else "Code for what follows"
+
+
+def shows_picture(cell: nodes.Element) -> str:
+    """Return ``figure`` or ``table`` if the cell shows one: its code stands below, so that text leads to it."""
+    shown = [part for part in cell.children if not _is_hidden(part, cell)]
     for kind, name in ((nodes.figure, "figure"), (nodes.table, "table")):
         if any(True for part in shown for _ in part.findall(kind)):
-            return f"Code for this {name}"
-    return "Code for this result" if shown else "Code for what follows"
+            return name
+    return ""
 
 
 def _is_folded(node: nodes.Node) -> bool:

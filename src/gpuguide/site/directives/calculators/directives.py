@@ -7,6 +7,8 @@ page together with its data. Without scripts the example stands in its place, co
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
@@ -45,6 +47,7 @@ DATA_FILES = (
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("will-it-fit", WillItFit)
+    app.add_directive("fit-question", FitQuestion)
     app.add_directive("what-is-the-limit", WhatIsTheLimit)
     app.add_directive("how-long-to-move", HowLongToMove)
     app.add_directive("links", LinkRates)
@@ -128,6 +131,40 @@ class WillItFit(_Calculator):
     def data(self) -> dict[str, Any]:
         """Return what the script needs to know."""
         return fit_data()
+
+
+class FitQuestion(SphinxDirective):
+    """``{fit-question} PAGE``: the calculator's question in three choices, answered there."""
+
+    required_arguments = 1
+    CHOICES = ("train", "generate")
+
+    def run(self) -> list[Node]:
+        """Return a form whose fields are those of the calculator's address."""
+        note_datasheet(self)
+        for module in DATA_FILES:
+            self.env.note_dependency(str(digest.module_path(module).with_suffix(".toml")))
+        with faults.report_errors(self.get_location()):
+            known = fit_data()
+        purpose = next(field for field in known["memory"]["setup"] if field["name"] == "purpose")
+        first = {**known["first"], "purpose": self.CHOICES[0]}
+        choices = {
+            "model": ("Model", [(model["id"], model["name"]) for model in known["models"]]),
+            "gpu": ("GPU", [(gpu["id"], f"{gpu['name']}, {format_bytes(gpu['memory'])}") for gpu in known["gpus"]]),
+            "purpose": ("Purpose", [(name, purpose["words"][name]) for name in self.CHOICES]),
+        }
+        fields = "".join(_select(name, label, options, first[name]) for name, (label, options) in choices.items())
+        page = self.env.app.builder.get_relative_uri(self.env.docname, self.arguments[0])
+        form = f'<form class="gg-fit-question" action="{escape(page)}" method="get">{fields}'
+        return [nodes.raw("", f'{form}<button type="submit">Does it fit?</button></form>', format="html")]
+
+
+def _select(name: str, label: str, options: Sequence[tuple[str, str]], chosen: str) -> str:
+    items = "".join(
+        f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
+        for value, text in options
+    )
+    return f'<label>{escape(label)} <select name="{name}">{items}</select></label>'
 
 
 class WhatIsTheLimit(_Calculator):
