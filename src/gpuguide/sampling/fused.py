@@ -28,6 +28,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gpuguide.logits.fused import LOG2_E, RowSplit, as_rows
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 from gpuguide.sampling.search import (
     INFINITY,
@@ -42,7 +43,6 @@ from gpuguide.sampling.search import (
     measure_above,
     next_float_at_least,
 )
-from gpuguide.softmax.fused import LOG2_E, RowSplit, as_rows
 
 GROUP = 64
 """Logits in a group"""
