@@ -281,7 +281,7 @@ def test_a_full_disk_leaves_the_adapter_that_was_there(written: Path, monkeypatc
     def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GpuguideError, match="No space left on device"):
         lora.save_adapter(adapted("gpt2", ["down"]), written)
     assert {path: path.read_bytes() for path in written.iterdir()} == before

@@ -6,8 +6,7 @@
 * :mod:`~gpuguide.finetuning.recipe`: prepare, train, export; :mod:`gpuguide.training` has the loop.
 * :mod:`~gpuguide.finetuning.run_record`: the record of a run, and callbacks; :mod:`~gpuguide.finetuning.training_log`:
   a row per step with speed, MFU and memory.
-* :mod:`~gpuguide.finetuning.examples`: texts generated before and after; :mod:`~gpuguide.finetuning.output_files`:
-  atomic writes.
+* :mod:`~gpuguide.finetuning.examples`: texts generated before and after.
 * :mod:`~gpuguide.finetuning.curve`, :mod:`~gpuguide.finetuning.report`: one HTML file that shows the run.
 * :mod:`~gpuguide.finetuning.return_types`, :mod:`~gpuguide.finetuning.comparison`: a task to fine-tune on, and methods
   of fine-tuning compared on it.
@@ -17,8 +16,8 @@ from gpuguide.finetuning.data.files import DataFile, Message, Sample, load_data
 from gpuguide.finetuning.data.splits import DataConfig, DatasetSplits, TokenizedExample, tokenize
 from gpuguide.finetuning.recipe import Declined, TrainedModel, export, prepare, run, train
 from gpuguide.finetuning.report import html, write_report
-from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunStage
-from gpuguide.finetuning.settings import FinetuneOptions
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunStage
+from gpuguide.finetuning.settings import FinetuneOptions, RunSetup
 from gpuguide.finetuning.training_log import LogRow, read_log
 
 __all__ = [  # noqa: RUF022 - the order of the API reference

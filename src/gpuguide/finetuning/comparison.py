@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 from gpuguide import lora, models
+from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import Encoded, Score
-from gpuguide.finetuning.return_types.data import IGNORED
 from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.tokenizer import Tokenizer
@@ -175,7 +175,7 @@ def loss_of(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Te
 
     def loss(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = model(tokens).float()
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
 
     return loss
 

@@ -15,8 +15,8 @@ from statistics import median
 
 from torch import nn
 
+from gpuguide import files
 from gpuguide.errors import GpuguideError
-from gpuguide.finetuning import output_files
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.hardware.machines import Ceiling
@@ -80,7 +80,7 @@ class TrainingLog:
             If the file cannot be written.
         """
         self.rows = [row for row in self.rows if row.step < step] if step > 1 else []
-        output_files.write_text(self.path, _csv(self.rows, header=True))
+        files.write_text(self.path, _csv(self.rows, header=True))
 
     def append(self, row: LogRow) -> None:
         """Append a row to the file. Errors as in :meth:`resume`."""

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from gpuguide import file_kinds
 from gpuguide.errors import GpuguideError
+from gpuguide.files import replace_folder_atomically
 from gpuguide.lora.files import read_adapter, read_config
 from gpuguide.lora.places import StoredAdapter
 
@@ -40,9 +41,9 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path, *, replace: b
     adapter : Path
         Folder of an adapter in PEFT's format.
     folder : Path
-        Where the new checkpoint goes. It is written beside its place and renamed: what is there is whole at any time.
+        Output folder. The new checkpoint appears in it as a whole.
     replace : bool
-        Whether it takes the place of what is there. Otherwise there must be nothing.
+        Whether to replace an existing checkpoint. Otherwise the folder must be empty or missing.
 
     Returns
     -------
@@ -60,21 +61,16 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path, *, replace: b
         raise GpuguideError(f"{folder} is not empty; name another folder for the merged checkpoint.")
     stored, transposed = read_adapter(adapter), bool(read_config(adapter).get("fan_in_fan_out"))
     changes = _match_names(_tensor_names(files), stored, base, adapter)
-    beside = folder.with_name(f"{folder.name}.writing")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        for file in files:
-            _write_merged(file, beside / file.name, changes, transposed)
-        for file in base.iterdir():
-            if file.is_file() and file.suffix not in LEFT_OUT and file.name not in OF_THE_BASE:
-                shutil.copyfile(file, beside / file.name)
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
-    except Exception as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        if isinstance(error, GpuguideError):
-            raise
+        with replace_folder_atomically(folder) as temporary:
+            for file in files:
+                _write_merged(file, temporary / file.name, changes, transposed)
+            for file in base.iterdir():
+                if file.is_file() and file.suffix not in LEFT_OUT and file.name not in OF_THE_BASE:
+                    shutil.copyfile(file, temporary / file.name)
+    except GpuguideError:
+        raise
+    except Exception as error:  # safetensors has errors of its own
         raise GpuguideError(f"{folder} cannot be written ({error}); what was there before stays.") from error
     return list(changes)
 

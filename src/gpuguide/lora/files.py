@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.files import replace_atomically
+from gpuguide.files import replace_folder_atomically
 from gpuguide.lora import foreign
 from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
@@ -57,7 +57,7 @@ def save_adapter(
 ) -> None:
     """Write an adapter so that PEFT can read it.
 
-    Each file is written beside its place and renamed, so a full disk leaves the files that were there.
+    Both files are written elsewhere and then moved into the folder, so a full disk leaves the files that were there.
 
     Parameters
     ----------
@@ -99,10 +99,9 @@ def save_adapter(
     metadata = {"format": "pt", **{key: json.dumps(note) for key, note in noted.items() if note}}
     config = json.dumps(_describe(stored, base, transposed), indent=2).encode()
     try:
-        with replace_atomically(folder / WEIGHTS) as temporary:
-            temporary.write_bytes(save(weights, metadata=metadata))
-        with replace_atomically(folder / CONFIG) as temporary:
-            temporary.write_bytes(config)
+        with replace_folder_atomically(folder, marker=CONFIG) as temporary:
+            (temporary / WEIGHTS).write_bytes(save(weights, metadata=metadata))
+            (temporary / CONFIG).write_bytes(config)
     except OSError as error:
         raise GpuguideError(f"{folder} cannot be written ({error.strerror}); what was there before stays.") from error
 

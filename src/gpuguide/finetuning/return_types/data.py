@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.errors import GpuguideError
 from gpuguide.models.tokenizer import Tokenizer
 
@@ -39,7 +40,6 @@ LENGTH = 128
 HELD_OUT_SHARE, VALIDATION_SHARE = 0.28, 0.09
 """Of the files"""
 Part = Literal["training", "validation", "held-out"]
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Encoded:
     @property
     def targets(self) -> torch.Tensor:
         """``(functions, length)``, int64: the answer where the question ends, and -100, which does not count, else."""
-        targets = torch.full_like(self.tokens, IGNORED)
+        targets = torch.full_like(self.tokens, IGNORE_INDEX)
         targets[torch.arange(len(self), device=targets.device), self.last] = self.answers[self.kinds]
         return targets
 
