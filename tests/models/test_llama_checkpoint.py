@@ -9,9 +9,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from gpuguide.checkpoint_files import format_names
 from gpuguide.errors import GpuguideError
 from gpuguide.models.checkpoint import open_checkpoint
-from gpuguide.models.checkpoint_files import format_names
 from gpuguide.models.llama import LlamaConfig, RopeScaling
 from gpuguide.models.llama_checkpoint import parse_config
 

@@ -31,11 +31,11 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 PARTS = "gpuguide.parts"
-"""Where the metadata of the weights say which adapters stand beside parts of a matrix"""
+"""Metadata key of the adapters for parts of a matrix"""
 PART_ALPHAS = "gpuguide.part_alphas"
-"""Where they say which alpha these had, whose last bits may be lost on the way to that of the higher rank and back"""
+"""Metadata key of their alphas, whose last bits the conversion to the higher rank and back may lose"""
 SHARED_DOWN = "gpuguide.shared_down"
-"""Where they say which adapters are one of ours, with one A"""
+"""Metadata key of the adapters that are one of ours, with one A"""
 UNREAD = (
     "use_dora",
     "modules_to_save",

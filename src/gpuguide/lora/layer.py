@@ -20,7 +20,7 @@ from gpuguide.lora.product import Frozen, Spans, product, whole_up
 
 @dataclass(frozen=True)
 class Settings:
-    """What an adapter is.
+    """Settings of an adapter.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def scale(self) -> float:
-        """What the adapter's part is multiplied by."""
+        """Factor of the adapter's output."""
         return self.alpha / (math.sqrt(self.rank) if self.stabilised else self.rank)
 
 

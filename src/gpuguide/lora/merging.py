@@ -17,7 +17,7 @@ from gpuguide.lora.layer import AdaptedLayer, adapted_layers
 
 @dataclass(frozen=True)
 class Loss:
-    """What merging an adapter into one layer loses to rounding."""
+    """Rounding loss of merging an adapter into one layer."""
 
     change: float
     """Norm of what the adapter adds to the matrix"""

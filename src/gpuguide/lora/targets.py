@@ -1,4 +1,4 @@
-"""Which layers of a model a name means, and which rows of a layer.
+"""Targets of adapters: layers of a model that a name matches, or rows of one layer.
 
 A target is a layer's name or the end of one after a point, as PEFT takes it: ``c_attn`` is every layer whose name ends
 so. ``*`` and ``?`` stand for any letters of a whole name. What comes after a colon names parts of a matrix that holds
@@ -32,7 +32,7 @@ class Target:
 
     name: str
     parts: tuple[str, ...] = ()
-    """Of its matrix; all of it where there are none"""
+    """Spans of rows of its matrix; all of it where there are none"""
     spans: Spans | None = None
     """Rows of the parts"""
 

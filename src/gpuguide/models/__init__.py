@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from gpuguide import checkpoint_files
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.models import checkpoint, checkpoint_files, gpt2, llama
+from gpuguide.models import checkpoint, gpt2, llama
 from gpuguide.models.generation import generate
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama

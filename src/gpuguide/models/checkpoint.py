@@ -15,9 +15,7 @@ from typing import Any
 import torch
 
 from gpuguide import file_kinds
-from gpuguide.errors import GpuguideError
-from gpuguide.models import gpt2, gpt2_checkpoint, llama, llama_checkpoint, shapes
-from gpuguide.models.checkpoint_files import (
+from gpuguide.checkpoint_files import (
     CONFIG,
     GENERATION_CONFIG,
     INDEX,
@@ -31,6 +29,8 @@ from gpuguide.models.checkpoint_files import (
     tokenizer_settings,
     weight_files,
 )
+from gpuguide.errors import GpuguideError
+from gpuguide.models import gpt2, gpt2_checkpoint, llama, llama_checkpoint, shapes
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import END_OF_TEXT, CheckpointTokenizer, Tokenizer
@@ -39,9 +39,9 @@ PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.GPT2Config | llama.L
     "gpt2": gpt2_checkpoint.parse_config,
     "llama": llama_checkpoint.parse_config,
 }
-"""What reads the settings of each architecture, by its ``model_type``"""
+"""Parsers of the settings of each architecture, by its ``model_type``"""
 HEAD = "lm_head.weight"
-"""What ``transformers`` calls the matrix from which logits come"""
+"""Name of the head's matrix in ``transformers``"""
 FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from gpuguide.errors import GpuguideError
-from gpuguide.files import replace_folder_atomically
-from gpuguide.models.checkpoint_files import (
+from gpuguide.checkpoint_files import (
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -25,6 +23,8 @@ from gpuguide.models.checkpoint_files import (
     whole_number,
     write_json,
 )
+from gpuguide.errors import GpuguideError
+from gpuguide.files import replace_folder_atomically
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.tokenizer import END_OF_TEXT, Tokenizer
 

@@ -12,7 +12,7 @@ from torch import nn
 from gpuguide.quantization.rounding import quantize_int4, quantize_int8
 
 HEADS = ("head", "lm_head")
-"""What models call the layer that makes logits"""
+"""Names of the layer that makes logits"""
 Weights = str | Callable[[torch.Tensor], torch.Tensor]
 """``int8`` or ``int4``, or a function from a matrix to the values that would be read back, ``(out, in)`` both"""
 Model = TypeVar("Model", bound=nn.Module)

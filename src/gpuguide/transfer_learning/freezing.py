@@ -1,4 +1,4 @@
-"""Which parts of a model are trained, what frozen parts must not do, and how fast each layer learns."""
+"""Freeze parts of a model, keep their statistics fixed, and give each layer its learning rate."""
 
 from __future__ import annotations
 

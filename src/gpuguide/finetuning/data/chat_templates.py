@@ -19,9 +19,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gpuguide.checkpoint_files import tokenizer_settings
 from gpuguide.errors import GpuguideError
 from gpuguide.models.checkpoint import Checkpoint
-from gpuguide.models.checkpoint_files import tokenizer_settings
 
 FILE, MORE_FILES = "chat_template.jinja", "additional_chat_templates"
 DEFAULT, FOR_TOOLS = "default", "tool_use"
@@ -29,7 +29,7 @@ DEFAULT, FOR_TOOLS = "default", "tool_use"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Names of special tokens that a template may write"""
 OF_GPT2 = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-"""What these are for GPT-2's tokenizer where no file says it"""
+"""Their defaults for GPT-2's tokenizer, where no file names them"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Rendered:
 
     text: str
     generated: tuple[tuple[int, int], ...]
-    """Where the parts begin and end that the template marks with ``{% generation %}``, in characters"""
+    """Begins and ends of the parts that the template marks with ``{% generation %}``, in characters"""
 
 
 class Generation(Extension):
@@ -49,7 +49,7 @@ class Generation(Extension):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.blocks: list[str] = []
-        """What was rendered so far"""
+        """Blocks that were rendered so far"""
         self.spans: list[tuple[int, int]] = []
 
     def parse(self, parser: Parser) -> nodes.Node:

@@ -12,11 +12,11 @@ from typing import Any
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Merges
 
+from gpuguide.checkpoint_files import TOKENIZER
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning.data.chat_templates import Rendered, Templates
 from gpuguide.finetuning.data.files import Message
 from gpuguide.models.checkpoint import Checkpoint
-from gpuguide.models.checkpoint_files import TOKENIZER
 from gpuguide.models.tokenizer import Tokenizer
 
 ASSISTANT = "assistant"
