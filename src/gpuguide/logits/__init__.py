@@ -49,10 +49,10 @@ from gpuguide.logits.operators import (
     fused_softmax,
 )
 from gpuguide.logits.probabilities import (
-    at_least_fp32,
     entropy,
     log_softmax,
     log_sum_exp,
+    promote_to_fp32,
     softmax,
     softmax_naive,
 )
@@ -65,7 +65,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "fused_softmax",
     "fused_log_sum_exp",
     "entropy",
-    "at_least_fp32",
+    "promote_to_fp32",
     "with_temperature",
     "keep_top_k",
     "keep_top_p",

@@ -75,7 +75,7 @@ def _softmax(logits: torch.Tensor) -> torch.Tensor:
 @torch.library.impl("gpuguide::log_sum_exp", DEVICES)
 def _log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     if not triton_support.supports_triton(logits):
-        return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
+        return torch.logsumexp(plain.promote_to_fp32(logits), dim=-1)
     from gpuguide.logits import fused
 
     with torch.cuda.device_of(logits):
@@ -154,7 +154,7 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
         (logits,) = ctx.saved_tensors
-        return (_call_softmax(logits) * plain.at_least_fp32(tangent)).sum(dim=-1)
+        return (_call_softmax(logits) * plain.promote_to_fp32(tangent)).sum(dim=-1)
 
 
 for _name, _function in (("softmax", _Softmax), ("log_sum_exp", _LogSumExp)):  # for torch.compile

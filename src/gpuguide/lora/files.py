@@ -21,7 +21,7 @@ from torch import nn
 from gpuguide.errors import GpuguideError
 from gpuguide.files import replace_folder_atomically
 from gpuguide.lora import foreign
-from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
+from gpuguide.lora.layer import AdaptedLayer, Settings, find_adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
 from gpuguide.lora.packed import Packing
 from gpuguide.lora.places import Places, StoredAdapter, TransformersMatrix, adapter_at, join_adapters
@@ -146,7 +146,7 @@ def load_adapter(
     found = _match_layers(model, read_adapter(folder), places, folder)
     targets = {target: each.settings for target, each in found.items()}
     add_to_targets(model, targets, name=name, dtype=dtype, packing=packing)
-    layers = adapted_layers(model)
+    layers = find_adapted_layers(model)
     with torch.no_grad():
         for target, each in found.items():
             adapter = layers[target.name].adapter(name)

@@ -323,6 +323,6 @@ def check_rank(shape: tuple[int, int], settings: Settings, spans: Spans | None =
         )
 
 
-def adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:
+def find_adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:
     """Return the layers of a model that have adapters, by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLayer)}

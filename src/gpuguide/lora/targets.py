@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.lora.layer import AdaptedLayer, adapted_layers, is_adaptable, shape_of
+from gpuguide.lora.layer import AdaptedLayer, find_adapted_layers, is_adaptable, shape_of
 from gpuguide.lora.product import Spans
 
 FEW = 12
@@ -76,7 +76,7 @@ def adaptable_layers(model: nn.Module) -> list[str]:
 
     The layer inside an adapted one bears its name, and is none itself.
     """
-    inside = {id(layer.base) for layer in adapted_layers(model).values()}
+    inside = {id(layer.base) for layer in find_adapted_layers(model).values()}
     return [
         name
         for name, layer in model.named_modules()
