@@ -1,9 +1,20 @@
 """The recipe of ``gpuguide finetune``: from a model and a data file to an adapter, a merged checkpoint and a report.
 
-* :mod:`~gpuguide.finetuning.data`: from a file to tokenised examples, some of them held out.
-* :mod:`~gpuguide.finetuning.settings`: the options of a run; :mod:`~gpuguide.finetuning.memory_check`: whether it fits
-  the GPU.
-* :mod:`~gpuguide.finetuning.recipe`: prepare, train, export; :mod:`gpuguide.training` has the loop.
+From a text to an adapter the code reads in this order:
+
+1. ``cli/finetune.py`` takes the options, and :mod:`~gpuguide.finetuning.recipe` has the stages: prepare,
+   train, export.
+2. Prepare: :mod:`~gpuguide.finetuning.data.files` loads, :mod:`~gpuguide.finetuning.data.splits` tokenises and holds
+   some of the data out, and :mod:`~gpuguide.finetuning.settings` plans.
+3. Train: :mod:`gpuguide.models.checkpoint` reads the model, :mod:`gpuguide.lora.layer` adds adapters,
+   :mod:`gpuguide.training.loop` runs over the batches of :mod:`gpuguide.training.batches` with the step of
+   :mod:`gpuguide.precision.training_step` and the loss of :mod:`gpuguide.lora.loss`.
+4. Export: :mod:`gpuguide.lora.files` writes the adapter.
+
+The other modules are not on this path:
+
+* :mod:`~gpuguide.finetuning.data.conversation`: conversations, by the chat template of the checkpoint.
+* :mod:`~gpuguide.finetuning.memory_check`: whether a run fits the GPU.
 * :mod:`~gpuguide.finetuning.run_record`: the record of a run, and callbacks; :mod:`~gpuguide.finetuning.training_log`:
   a row per step with speed, MFU and memory.
 * :mod:`~gpuguide.finetuning.examples`: texts generated before and after.
