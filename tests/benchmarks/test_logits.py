@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpuguide import softmax
+from gpuguide import logits
 from gpuguide.benchmarks import logits as benchmarks
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
@@ -205,7 +205,7 @@ def test_the_head_runs_here(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("function", [benchmarks.eager_softmax, softmax.softmax])
+@pytest.mark.parametrize("function", [benchmarks.eager_softmax, logits.fused_softmax])
 def test_a_right_softmax_passes_in_every_format(function: benchmarks.OfRows, dtype: str) -> None:
     work = benchmarks.softmax_work(function, devices.cpu(), {"rows": 20, "vocab": 65536, "dtype": dtype})
     assert work.check is not None
@@ -213,7 +213,7 @@ def test_a_right_softmax_passes_in_every_format(function: benchmarks.OfRows, dty
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("function", [benchmarks.eager_log_sum_exp, softmax.log_sum_exp])
+@pytest.mark.parametrize("function", [benchmarks.eager_log_sum_exp, logits.fused_log_sum_exp])
 def test_a_right_log_sum_exp_passes_in_every_format(function: benchmarks.OfRows, dtype: str) -> None:
     work = benchmarks.log_sum_exp_work(function, devices.cpu(), {"rows": 20, "vocab": 65536, "dtype": dtype})
     assert work.check is not None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gpuguide import logits, softmax
+from gpuguide import logits
 from gpuguide.benchmarks.inputs import OfRows, calls_on, count_input_sets, random_logits
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
@@ -115,7 +115,7 @@ def log_sum_exp_work(function: OfRows, device: Device, keys: Keys) -> Work:
             error = float((found.double() - torch.logsumexp(part.double(), dim=-1)).abs().max())
             assert error <= ACCEPTED_LSE_ERROR, f"the error is {error:.1e}, and {ACCEPTED_LSE_ERROR:.0e} is accepted"
 
-    moved = int(softmax.log_sum_exp_bytes(rows, vocab, element_size(keys)))
+    moved = int(logits.log_sum_exp_bytes(rows, vocab, element_size(keys)))
     return Work(calls, check, {"bandwidth": Rate("B/s", moved)}, footprint=moved)
 
 
@@ -140,7 +140,7 @@ SOFTMAX = Benchmark(
     title="Softmax over a vocabulary",
     question="How near does a softmax come to reading and writing its data once?",
     contenders={
-        "gpuguide": Contender(lambda device, keys: softmax_work(softmax.softmax, device, keys)),
+        "gpuguide": Contender(lambda device, keys: softmax_work(logits.fused_softmax, device, keys)),
         "torch-eager": Contender(lambda device, keys: softmax_work(eager_softmax, device, keys)),
         "torch-compile": Contender(
             lambda device, keys: softmax_work(compile_function(eager_softmax, device), device, keys)
@@ -161,7 +161,7 @@ LOG_SUM_EXP = Benchmark(
     title="Log-sum-exp over a vocabulary",
     question="How near does a log-sum-exp come to reading its data once?",
     contenders={
-        "gpuguide": Contender(lambda device, keys: log_sum_exp_work(softmax.log_sum_exp, device, keys)),
+        "gpuguide": Contender(lambda device, keys: log_sum_exp_work(logits.fused_log_sum_exp, device, keys)),
         "torch-eager": Contender(lambda device, keys: log_sum_exp_work(eager_log_sum_exp, device, keys)),
         "torch-compile": Contender(
             lambda device, keys: log_sum_exp_work(compile_function(eager_log_sum_exp, device), device, keys)

@@ -15,7 +15,7 @@ app = typer.Typer(help="The ledger of claims.\n\nExample: gpuguide claims check"
 
 
 class ClaimsFormat(StrEnum):
-    """How to print what does not hold."""
+    """Output format of the claims that do not hold."""
 
     text = "text"
     json = "json"

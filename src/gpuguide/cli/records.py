@@ -32,7 +32,7 @@ app = typer.Typer(
 
 
 class Format(StrEnum):
-    """How to print a list."""
+    """Output format of a list."""
 
     table = "table"
     csv = "csv"

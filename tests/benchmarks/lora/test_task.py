@@ -131,14 +131,14 @@ def test_when_the_held_out_loss_had_halved_is_told_if_it_did() -> None:
 
 
 def broken_frozen(model: GPT2) -> None:
-    layer = next(iter(lora.adapted_layers(model).values()))
+    layer = next(iter(lora.find_adapted_layers(model).values()))
     with torch.no_grad():
         layer.base.weight[0, 0] += 1e-3  # type: ignore[index, operator]
 
 
 def broken_adapter(model: GPT2) -> None:
     """Let a layer compute with another adapter than it shows."""
-    layer = next(iter(lora.adapted_layers(model).values()))
+    layer = next(iter(lora.find_adapted_layers(model).values()))
     shown = layer.forward
     layer.forward = lambda x: 1.01 * shown(x)  # type: ignore[method-assign]
 
@@ -164,7 +164,7 @@ def test_a_training_that_begins_elsewhere_is_found() -> None:
     def make(keys: Keys, device: str) -> GPT2:
         model = task.adapters(keys, device)
         with torch.no_grad():
-            next(iter(lora.adapted_layers(model).values())).adapter("default").up.fill_(0.1)
+            next(iter(lora.find_adapted_layers(model).values())).adapter("default").up.fill_(0.1)
         return model
 
     work = task.work(make, devices.cpu(), SMALL)

@@ -189,7 +189,7 @@ class _OrderOfOurs:
     def __init__(self, model: nn.Module, places: Places) -> None:
         self.layers = [
             ([place.name for place in places[path]], layer.adapter("default"))
-            for path, layer in lora.adapted_layers(model).items()
+            for path, layer in lora.find_adapted_layers(model).items()
         ]
 
     def arrange(self, values: Mapping[str, Thin]) -> Sequence[torch.Tensor]:

@@ -189,7 +189,7 @@ def check(model: GPT2, course: TrainingHistory, held_out: Encoded) -> None:
 def merge_into_fp64(model: GPT2, base: GPT2) -> GPT2:
     """Return a model's weights in a base of fp64, adapters added to them, which no code of adapters does."""
     wide = base.double()
-    adapted = lora.adapted_layers(model)
+    adapted = lora.find_adapted_layers(model)
     if not adapted:
         wide.load_state_dict(model.state_dict())
     for name, layer in adapted.items():

@@ -32,7 +32,7 @@ from gpuguide.measure.records import Metric
 from gpuguide.models.corpus import load_held_out
 from gpuguide.models.evaluation import evaluate
 from gpuguide.models.gpt2 import GPT2
-from gpuguide.transfer_learning import NextToken, trained_parameters
+from gpuguide.transfer_learning import NextToken, count_trained_parameters
 from gpuguide.triton_support.graphs import workspace_of_its_own
 
 EXAMPLES = (32, 128, 512, 1223)
@@ -77,7 +77,7 @@ class ScoreContender(TrainedContender):
         module = self.training.module
         metrics = {name: records.metric("nat" if name == "old_loss" else "1", each) for name, each in found.items()}
         metrics["training_time"] = records.metric("s", seconds)
-        metrics["trained_parameters"] = records.metric("1", [float(trained_parameters(module))])
+        metrics["trained_parameters"] = records.metric("1", [float(count_trained_parameters(module))])
         metrics["answer_time"] = answer_time(module, part("held-out", self.name, self.device))
         if self.training.peak_memory is not None:
             metrics["peak_memory"] = records.metric("B", [self.training.peak_memory])
