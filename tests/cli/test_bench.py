@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from gpuguide.measure import records, runner, store
+from gpuguide.measure import records, reference_gpu, runner
 
-OURS = store.reference_device()
+OURS = reference_gpu.slug()
 Run = Callable[..., tuple[int, str, str]]
 
 

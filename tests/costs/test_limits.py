@@ -13,7 +13,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.hardware import machines as printed_machines
 from gpuguide.hardware.machines import Ceiling, GpuCeilings
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.measure import folders, machines, records, reference_gpu, store
 from gpuguide.measure.records import Case
 
 LLAMA = presets.get("llama-3.1-8b").shape
@@ -117,7 +117,7 @@ def test_no_time_is_under_either_floor(size: int, gpu: str) -> None:
 
 def test_ceilings_are_measured_where_there_is_a_record_and_say_so() -> None:
     ours = machines.machine(reference_gpu.sheet().id)
-    record = store.published("ceilings")
+    record = store.load_published("ceilings")
     assert {ceiling.origin for ceiling in ours.arithmetic.values()} == {"measured"}
     assert ours.bandwidth["copy"].value >= record.case("copy").metrics["bandwidth"].summary.p95
     assert (ours.bandwidth["link"].origin, ours.bandwidth["host"].origin) == ("datasheet", "measured")
@@ -167,8 +167,8 @@ def test_no_product_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_attention_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
     machine, found = machines.machine(gpu), 0
-    for path in store.published_folder().glob("*/attention.json"):
-        record = store.load(path)
+    for path in folders.published_folder().glob("*/attention.json"):
+        record = records.load(path)
         if getattr(datasheet.find(record.device_name), "id", "") != gpu:
             continue
         for case in record.cases:

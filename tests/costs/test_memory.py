@@ -314,9 +314,9 @@ def test_a_mixture_of_experts_keeps_what_is_counted() -> None:
 
 @pytest.mark.parametrize("device", ["nvidia-h200", "nvidia-h100-80gb-hbm3"])
 def test_the_24_measured_configurations_are_predicted(device: str) -> None:
-    from gpuguide.measure import store
+    from gpuguide.measure import folders, records
 
-    record = store.load(store.published_folder() / device / "training-memory.json")
+    record = records.load(folders.published_folder() / device / "training-memory.json")
     errors = []
     for case in record.cases:
         assert case.status == "ok"
@@ -330,7 +330,7 @@ def test_the_24_measured_configurations_are_predicted(device: str) -> None:
 def test_each_part_of_a_step_is_predicted_not_only_the_highest() -> None:
     from gpuguide.measure import store
 
-    for case in store.published("training-memory").cases:
+    for case in store.load_published("training-memory").cases:
         if not VARIANTS[case.contender].trains:
             continue
         moments = memory.predict(shape_of(case.keys), run_of(VARIANTS[case.contender], case.keys)).moments

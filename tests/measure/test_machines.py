@@ -10,7 +10,7 @@ import pytest
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.machines import GpuCeilings
-from gpuguide.measure import citation, machines, reference_gpu, store
+from gpuguide.measure import citation, machines, page_declaration, page_gpu, reference_gpu, store
 from gpuguide.measure.records import Case, Record
 
 READING = (
@@ -58,8 +58,8 @@ def is_of_a_cache(record: Record, case: Case, metric: str, l2: float) -> bool:
 def bounded(gpu: str) -> Iterator[tuple[Record, Case, str, str, float]]:
     """Yield record, case, metric, the ceiling's name and the rate for each GPU, of everything that a ceiling bounds."""
     l2 = datasheet.get(gpu).figures["l2"].value
-    for record in store.published_records():
-        found = datasheet.find(store.kind(record.device))
+    for record in store.load_all_published():
+        found = datasheet.find(page_gpu.kind(record.device))
         for case in record.cases if found is not None and found.id == gpu else ():
             is_wrong = (record.benchmark, case.contender) in WRONG_ON_PURPOSE or case.keys.get("data") == "zeros"
             for metric, held in case.metrics.items():
@@ -78,15 +78,17 @@ def bounded(gpu: str) -> Iterator[tuple[Record, Case, str, str, float]]:
 
 def measured_gpus() -> list[str]:
     """Return the ids of all GPUs of which there are records."""
-    found = [datasheet.find(store.kind(device)) for device in {record.device for record in store.published_records()}]
+    found = [
+        datasheet.find(page_gpu.kind(device)) for device in {record.device for record in store.load_all_published()}
+    ]
     return sorted({gpu.id for gpu in found if gpu is not None})
 
 
 def spoken_of(monkeypatch: pytest.MonkeyPatch, gpu: str) -> GpuCeilings:
     """Let prose speak of a GPU, so that its records are used whether stale or not, and return its ceilings."""
-    devices = {record.device for record in store.published_records() if "x-" not in record.device}
+    devices = {record.device for record in store.load_all_published() if "x-" not in record.device}
     (device,) = (device for device in devices if getattr(datasheet.find(device), "id", "") == gpu)
-    monkeypatch.setattr(store, "reference_device", lambda: device)
+    monkeypatch.setattr(reference_gpu, "slug", lambda: device)
     return machines.reference()
 
 
@@ -113,7 +115,7 @@ def test_every_benchmark_with_a_rate_is_bounded() -> None:
     """A record of a benchmark that nobody has put under a ceiling would otherwise fail with a key only."""
     names = {
         record.benchmark
-        for record in store.published_records()
+        for record in store.load_all_published()
         if any(metric.unit == "B/s" for case in record.cases for metric in case.metrics.values())
     }
     assert names == {*BANDWIDTHS, "ceilings"}
@@ -135,7 +137,7 @@ def test_a_measured_ceiling_is_what_its_record_holds(gpu: str, monkeypatch: pyte
 @pytest.mark.parametrize("gpu", measured_gpus())
 def test_no_run_of_seconds_is_faster_than_what_is_sustained(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = spoken_of(monkeypatch, gpu)
-    products = store.published("gpu-metrics").case("nvml", scenario="products")
+    products = store.load_published("gpu-metrics").case("nvml", scenario="products")
     assert products.metrics["rate"].summary.median <= machine.sustained["bf16"].value
 
 
@@ -162,8 +164,8 @@ def test_what_prose_names_has_a_value_and_a_unit() -> None:
 
 
 def test_a_page_reads_ceilings_if_it_declares_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(store.DECLARED_VARIABLE, "copy-size,ceilings")
+    monkeypatch.setenv(page_declaration.DECLARED_VARIABLE, "copy-size,ceilings")
     assert machines.reference().id == reference_gpu.sheet().id
-    monkeypatch.setenv(store.DECLARED_VARIABLE, "copy-size,memory-hierarchy")
+    monkeypatch.setenv(page_declaration.DECLARED_VARIABLE, "copy-size,memory-hierarchy")
     with pytest.raises(GpuguideError, match="'ceilings'"):
         machines.reference()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, machines, page_gpu, store
+from gpuguide.measure import digest, machines, page_gpu, reference_gpu
 
 FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 FOLDERS = ("*.md", "docs/**/*.md", "tutorials/**/*.md")
@@ -47,7 +47,7 @@ class PageDeclaration:
     @property
     def device(self) -> str:
         """The GPU that it speaks of."""
-        return self.gpu or store.default_device()
+        return self.gpu or reference_gpu.default_slug()
 
 
 # --- the front matter ------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def gpus_of_topics() -> dict[str, str]:
     for page in all_pages():
         with page_gpu.speaking_of(page.gpu, page.place):
             if page.gpu:
-                store.check_reference()
+                reference_gpu.check_records()
         for topic in page.topics if page.speaks else ():
             other = found.setdefault(topic, page)
             if other.device != page.device:

@@ -129,7 +129,7 @@ def measurement(reference: str) -> CitedMeasurement:
     benchmark, contender, other, name, keys, device = parse(reference)
     if other is not None:
         raise GpuguideError(f"{reference!r} names two contenders; a measurement has one. Use a ratio for two.")
-    record = store.published(benchmark, device)
+    record = store.load_published(benchmark, device)
     case = record.case(contender, **keys)
     return CitedMeasurement(record, case, name, metric_of(case, name, reference))
 
@@ -157,7 +157,7 @@ def ratio(reference: str, record: Record | None = None) -> CitedRatio:
     benchmark, contender, other, name, keys, device = parse(reference)
     if other is None:
         raise GpuguideError(f"{reference!r} names one contender; a ratio is written benchmark/one/other:metric.")
-    record = record or store.published(benchmark, device)
+    record = record or store.load_published(benchmark, device)
     above, below = record.case(contender, **keys), record.case(other, **keys)
     if above.run != below.run:
         raise GpuguideError(f"{reference!r}: the two contenders were measured in different runs, so no ratio is given.")
@@ -183,7 +183,7 @@ def quotable(found: Found) -> Found:
     GpuguideError
         If it is neither of the reference GPU nor of a processor.
     """
-    if not store.is_quotable(found.record):
+    if not reference_gpu.is_quotable(found.record):
         raise GpuguideError(
             f"Text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
             f"{found.record.device_name} is drawn in figures only. Leave 'device={found.record.device}' out, "

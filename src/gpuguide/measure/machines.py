@@ -29,7 +29,7 @@ from types import MappingProxyType
 from gpuguide.errors import unknown
 from gpuguide.hardware import datasheet, machines
 from gpuguide.hardware.machines import Ceiling, GpuCeilings
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import folders, page_declaration, page_gpu, records, reference_gpu
 from gpuguide.measure.records import Case, Record
 
 CEILINGS = "ceilings"
@@ -87,9 +87,9 @@ def machine(gpu_id: str) -> GpuCeilings:
     GpuguideError
         If the table has no such GPU, or a page that is being built does not declare :data:`CEILINGS`.
     """
-    store.check_declared(CEILINGS)
+    page_declaration.check_benchmark(CEILINGS)
     files = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in source_files())
-    return _machine(datasheet.get(gpu_id).id, files, store.reference_device())
+    return _machine(datasheet.get(gpu_id).id, files, reference_gpu.slug())
 
 
 @lru_cache(maxsize=128)
@@ -128,15 +128,15 @@ def find_quoted_ceiling(name: str, gpu: GpuCeilings | None = None) -> tuple[Ceil
 
 def source_files() -> list[Path]:
     """Return the published records that ceilings are taken from, of all devices."""
-    folder = store.published_folder()
+    folder = folders.published_folder()
     return [path for name in SOURCES for path in sorted(folder.glob(f"*/{name}.json"))]
 
 
 def records_of(gpu_id: str) -> Iterator[Record]:
     """Yield the published records of one GPU that its ceilings are taken from."""
-    for record in map(store.load, source_files()):
+    for record in map(records.load, source_files()):
         gpu = datasheet.find(record.device_name)
-        if gpu is not None and gpu.id == gpu_id and store.kind(record.device) == record.device:
+        if gpu is not None and gpu.id == gpu_id and page_gpu.kind(record.device) == record.device:
             yield record
 
 
@@ -264,7 +264,7 @@ def measured_cases(known: Mapping[str, Record], benchmarks: Iterable[str]) -> It
     than what stands in that one, and the printed ceilings say more.
     """
     records = [known[name] for name in benchmarks if name in known]
-    if all(store.is_quotable(record) or not record.stale for record in records):
+    if all(reference_gpu.is_quotable(record) or not record.stale for record in records):
         for record in records:
             yield from ((record, case) for case in record.cases if case.status == "ok")
 

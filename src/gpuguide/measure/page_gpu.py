@@ -3,7 +3,7 @@
 A page may name a GPU in its front matter, ``gpuguide: {gpu: nvidia-h100-80gb-hbm3}``. While the site reads or writes
 that page, or evaluates a row of the ledger on one of its topics, :func:`speaking_of` holds. The kernel that runs the
 page, and its notebook, have the name in the environment variable :data:`VARIABLE`.
-:func:`gpuguide.measure.store.reference_device` asks here.
+:func:`gpuguide.measure.reference_gpu.slug` asks here.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_every_way_is_tried_at_the_same_rates_and_has_one_of_them() -> None:
 
 def test_each_way_is_trained_at_the_rate_that_errs_least() -> None:
     """Three draws of 241 functions tell rates apart that differ by five functions."""
-    record = store.published("transfer-learning-rate")
+    record = store.load_published("transfer-learning-rate")
     for name, chosen in scores.LEARNING_RATES.items():
         errors = {rate: found.median for rate, found in record.series(name, "learning_rate", "validation_error")}
         assert errors[chosen] <= min(errors.values()) + 5 / 241, name

@@ -15,7 +15,7 @@ from small_site import cell, start
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
 from gpuguide.logits import adjust, softmax
-from gpuguide.measure import machines, store
+from gpuguide.measure import folders, machines
 from gpuguide.site.theme.assets import THEME
 
 PAGE = f"""
@@ -29,7 +29,7 @@ PAGE = f"""
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with both figures."""
     made = start(tmp_path_factory.mktemp("site"))
-    shutil.copytree(store.published_folder(), made.library / "records", dirs_exist_ok=True)
+    shutil.copytree(folders.published_folder(), made.library / "records", dirs_exist_ok=True)
     made.page("index", PAGE, benchmarks="ceilings, timing-mistakes")
     build = made.build()
     assert build.status == 0, build.output

@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide.claims import quoted
 from gpuguide.hardware import datasheet
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
-from gpuguide.measure import digest, reference_gpu, store
+from gpuguide.measure import digest, folders, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -95,10 +95,10 @@ class _Hardware(SphinxDirective):
     def measured_ceilings(self) -> dict[str, list[Record]]:
         """Return the published ceilings of each GPU of the table, by its id."""
         note_datasheet(self)
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         found: dict[str, list[Record]] = {}
         with faults.report_errors(self.get_location()):
-            for record in store.published_records():
+            for record in store.load_all_published():
                 gpu = datasheet.find(record.device_name)
                 if record.benchmark == "ceilings" and gpu is not None:
                     watching.note_record(self.env, record)

@@ -17,7 +17,7 @@ from sphinx.errors import SphinxError
 
 from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import page_gpu, reference_gpu, store
+from gpuguide.measure import folders, page_gpu, reference_gpu
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.execution.faults import error_location
 from gpuguide.site.pages import page_source
@@ -51,7 +51,7 @@ def begin(app: Sphinx) -> None:
     os.environ.pop(page_gpu.VARIABLE, None)
     page_gpu.speak_of("", PLACE)
     try:
-        store.overlay_folder()
+        folders.overlay_folder()
     except GpuguideError as error:
         raise SphinxError(str(error)) from error
 
@@ -76,7 +76,7 @@ def check_named(path: Path, source: str, page: page_source.PageSource) -> None:
     """Raise, with file and line, if a page names a GPU without published records."""
     if page.gpu:
         with error_location(f"{path}:{page_source.front_line(source, 'gpu')}"), use_gpu_of(page):
-            store.check_reference()
+            reference_gpu.check_records()
 
 
 def check_topics(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
@@ -125,12 +125,12 @@ def check_glue(app: Sphinx, doctree: nodes.document) -> None:
 
     for node in doctree.findall(PendingGlueReference):
         watching.note_gpus(app.env)
-        other = get_gpu(app.env, node.refdoc) or store.default_device()
+        other = get_gpu(app.env, node.refdoc) or reference_gpu.default_slug()
         with faults.report_errors(node):
-            if other != store.reference_device():
+            if other != reference_gpu.slug():
                 raise GpuguideError(
                     f"{node.key!r} is glued on the page {node.refdoc}, which speaks of {other}, and this page speaks "
-                    f"of {store.reference_device()}: a page never mixes two GPUs. Leave the number out, or name one "
+                    f"of {reference_gpu.slug()}: a page never mixes two GPUs. Leave the number out, or name one "
                     "GPU on both pages."
                 )
 

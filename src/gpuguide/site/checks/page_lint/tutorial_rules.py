@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuguide.claims import topics as known_topics
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, machines, store
+from gpuguide.measure import digest, machines, reference_gpu
 from gpuguide.site.checks.page_lint.rules import RULES, Findings, LintRule, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, LintedPage
 from gpuguide.site.execution import declared_records
@@ -153,7 +153,7 @@ def gpu(source: LintedPage) -> Findings:
     """The GPU that the front matter names has published records, and one of every benchmark that the page declares."""
     if source.page.gpu:
         try:
-            store.check_reference()
+            reference_gpu.check_records()
             declared_records.check_published(source.page)
         except GpuguideError as error:
             yield source.front_line("gpu"), str(error), "Name another GPU, or measure on this one what is missing."

@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.costs import limits, memory, presets, published, transfers
 from gpuguide.hardware import capacities, links
-from gpuguide.measure import digest, machines, reference_gpu, store
+from gpuguide.measure import digest, folders, machines, reference_gpu
 from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data
 from gpuguide.site.directives.hardware_table import cite, note_datasheet
 from gpuguide.site.execution import faults, watching
@@ -72,7 +72,7 @@ class _Calculator(SphinxDirective):
         for module in DATA_FILES:
             self.env.note_dependency(str(digest.module_path(module)))
             self.env.note_dependency(str(digest.module_path(module).with_suffix(".toml")))
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         used = self.env.metadata[self.env.docname].get("gpuguide_calculators", "")
         self.env.metadata[self.env.docname]["gpuguide_calculators"] = f"{used} {self.name_of_calculator}".strip()
         with faults.report_errors(self.get_location()):
