@@ -10,7 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.claims import quoted
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.sources import NOT_VERIFIED, Source
+from gpuguide.hardware.sources import NOT_VERIFIED, PrintedValue, Source
 from gpuguide.measure import digest, folders, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, watching
@@ -253,19 +253,19 @@ def source_numbers() -> dict[str, int]:
     return {key: number for number, key in enumerate(datasheet.sources(), start=1)}
 
 
-def source_of(figure: datasheet.DatasheetValue) -> Source:
+def source_of(figure: PrintedValue) -> Source:
     """Return the document that a figure comes from."""
     return datasheet.sources()[figure.source]
 
 
-def format_figure(key: str, figure: datasheet.DatasheetValue) -> str:
+def format_figure(key: str, figure: PrintedValue) -> str:
     """Write a figure with its unit. Vendors print memory in decimal GB, and counts are whole."""
     if key == "memory":
         return f"{figure.value / 1e9:g} GB"
     return f"{figure.value:,.0f}" if figure.unit == "1" else format_quantity(figure.value, figure.unit)
 
 
-def _value(key: str, figure: datasheet.DatasheetValue, numbers: dict[str, int]) -> list[nodes.Node]:
+def _value(key: str, figure: PrintedValue, numbers: dict[str, int]) -> list[nodes.Node]:
     """Return a value, its source's number, which says where nobody opened the source, and its note below them."""
     number = numbers[figure.source]
     mark = f"[{number}]" if source_of(figure).is_verified else f"[{number}, {NOT_VERIFIED}]"
