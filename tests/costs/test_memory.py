@@ -21,7 +21,7 @@ from gpuguide.benchmarks.training_memory import VARIANTS, MemoryVariant, Variant
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import machines
+from gpuguide.measure import measured_ceilings
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 
 LLAMA = presets.get("llama-3.1-8b").shape
@@ -429,7 +429,7 @@ def test_all_experts_are_in_memory_and_a_few_in_use() -> None:
 
 def test_what_the_printed_capacity_got_wrong() -> None:
     """8B in 16 bits, checkpointed, 2k: 8 bytes a weight, with AdamW's copy 10, of the 79.6 GiB that an H100 has."""
-    h100 = machines.machine("h100-sxm").capacity
+    h100 = measured_ceilings.load("h100-sxm").capacity
     setup = Setup(precision="bf16", seq_len=2048, checkpointing=True)
     total = memory.predict(LLAMA, setup).total
     assert total == pytest.approx(10 * LLAMA.parameters(), rel=0.01)

@@ -11,8 +11,8 @@ from gpuguide.finetuning.data.splits import DatasetSplits
 from gpuguide.finetuning.examples import SampleGeneration
 from gpuguide.finetuning.settings import FinetuneOptions
 from gpuguide.finetuning.training_log import LogRow
+from gpuguide.hardware.datasheet_ceilings import Ceiling
 from gpuguide.hardware.device import Device
-from gpuguide.hardware.machines import Ceiling
 from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.training import TrainingConfig
 

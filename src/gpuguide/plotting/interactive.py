@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.plotting import marks, palette
 from gpuguide.plotting.axes import linear_axis, log_axis
@@ -72,7 +72,7 @@ def _roofs(record: Record) -> tuple[float, dict[str, float]]:
     if store.is_mine(record) or not reference_gpu.is_reference(record):
         rates = {name: record.median(contender, "throughput") for contender, name in FORMATS.items()}
         return record.median("copy", "bandwidth"), rates
-    gpu = machines.reference()
+    gpu = measured_ceilings.load_reference()
     return gpu.bandwidth["copy"].value, {name: gpu.arithmetic[name].value for name in FORMATS.values()}
 
 

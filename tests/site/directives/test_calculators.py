@@ -18,7 +18,7 @@ from gpuguide.costs import limits, memory, presets, transfers
 from gpuguide.costs.fields import faults_of, raise_first
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet, links
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.site.directives.calculators import data as calculators
 from gpuguide.site.theme.assets import THEME
 
@@ -222,7 +222,7 @@ def limited(name: str, values: dict[str, Any], gpu: str) -> dict[str, Any]:
     if "shape" in given:
         given["shape"] = presets.get(given["shape"]).shape
     try:
-        found = limits.limit(functions[name](**given), machines.machine(gpu))
+        found = limits.limit(functions[name](**given), measured_ceilings.load(gpu))
     except GpuguideError as error:
         return {"fault": str(error).replace("NVIDIA ", "")}
     return {

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.measure import digest, folders, machines, records, reference_gpu
+from gpuguide.measure import digest, folders, measured_ceilings, records, reference_gpu
 from gpuguide.measure.digest import equivalent, remembered
 from gpuguide.site.execution import declared_records, installed, page_gpus
 from gpuguide.site.execution.faults import error_location
@@ -108,7 +108,7 @@ def is_stale(path: Path) -> bool:
 
 def list_benchmarks_read(page: page_source.PageSource) -> list[str]:
     """Return the benchmarks whose records a page may read: those that it declares, and what ceilings are taken from."""
-    ceilings = machines.SOURCES if machines.CEILINGS in page.benchmarks else ()
+    ceilings = measured_ceilings.SOURCES if measured_ceilings.CEILINGS in page.benchmarks else ()
     return list(dict.fromkeys((*page.benchmarks, *ceilings)))
 
 
