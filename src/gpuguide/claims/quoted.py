@@ -1,4 +1,4 @@
-"""Which published records text speaks of: those that pages and rows of the ledger read, each on its own GPU."""
+"""The published records that text speaks of: those that pages and rows of the ledger read, each on its own GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is on this machine, and what each part of gpuguide needs."""
+"""The state of this machine, and the needs of each part of gpuguide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding:
     name: str
     present: bool
     detail: str
-    """What was found, or what it is for and how to get it"""
+    """Version or device, or else the use of the part and how to get it"""
     required: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Measure one case on this machine now, and say it beside the published value: for notebooks."""
+"""Measure one case on this machine now and compare it with the published value: for notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Comparison:
 
     published: citation.CitedMeasurement
     yours: Metric | None
-    """What this machine measured, if it could"""
+    """Measurement on this machine, if it could be made"""
     where: str
     """The device that measured ``yours``, or why none could"""
 

@@ -1,4 +1,4 @@
-"""Which GPU the text at hand speaks of, where that is not the default of ``records/reference.toml``.
+"""The GPU that the text at hand speaks of, where that is not the default of ``records/reference.toml``.
 
 A page may name a GPU in its front matter, ``gpuguide: {gpu: nvidia-h100-80gb-hbm3}``. While the site reads or writes
 that page, or evaluates a row of the ledger on one of its topics, :func:`speaking_of` holds. The kernel that runs the

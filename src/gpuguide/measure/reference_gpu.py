@@ -18,7 +18,7 @@ from gpuguide.measure import digest, folders, page_gpu, records
 from gpuguide.measure.records import Record
 
 ID = "reference"
-"""What stands for the reference GPU where an id of the datasheet table is asked for"""
+"""Id of the reference GPU where an id of the datasheet table is expected"""
 _MAKER = re.compile(r"^(?:NVIDIA |Tesla |GeForce )+")
 _BOARD = re.compile(r" (?:SXM\d?|PCIe)\b.*$")
 _SPOKEN_WITH_AN = "AEFHILMNORSX"

@@ -29,7 +29,7 @@ class DriverState:
 
 @dataclass(frozen=True)
 class BoardState:
-    """How a GPU is plugged in and shared, at one moment."""
+    """State of a GPU's slot and of its sharing, at one moment."""
 
     link_generation: int | None = None
     """Of PCIe, now; an idle GPU may lower it"""
@@ -39,7 +39,7 @@ class BoardState:
     """Lanes of PCIe, now"""
     most_link_width: int | None = None
     is_partitioned: bool | None = None
-    """Whether it is in MIG mode, in which it is divided into instances"""
+    """True in MIG mode, in which the GPU is divided into instances"""
     memory_free: int | None = None
     """Bytes that no process holds"""
 

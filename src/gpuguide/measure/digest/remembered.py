@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answers:
-    """What is known of the source as it stood when the process began."""
+    """Cache of facts about the source as it stood when the process began."""
 
     path: Path
     source: list[Any]
