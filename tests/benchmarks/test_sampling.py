@@ -55,8 +55,8 @@ def test_other_settings_are_drawn_with_from_few_and_from_many_rows_of_one_vocabu
 def test_a_processor_is_not_asked(benchmark: Benchmark) -> None:
     assert benchmark.cases(devices.cpu()) == []
     for contender in benchmark.contenders.values():
-        assert lacking(contender, devices.cpu()) == "needs a GPU"
-        assert lacking(contender, devices.fake("t4")) is None
+        assert lacking(contender.needs, devices.cpu()) == "needs a GPU"
+        assert lacking(contender.needs, devices.fake("t4")) is None
 
 
 @each

@@ -56,7 +56,7 @@ def test_cases_contenders_and_what_they_leave_out_are_told_how_many_there_are(me
 
     contenders = {
         "builds": Contender(build),
-        "leaves-out": Contender(build, leaves_out=lambda device, keys: f"left out on {device.count}"),
+        "leaves-out": Contender(build, skip_reason=lambda device, keys: f"left out on {device.count}"),
     }
     benchmark = Benchmark("together", "Made up", "How many?", contenders, cases, gpus=8)
     (record,) = measure(benchmark, device=devices.fake("h200")).records
