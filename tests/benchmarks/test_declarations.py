@@ -11,7 +11,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import digest, records, runner
-from gpuguide.measure.benchmark import Benchmark, Contender, Work, lacking, powers_of_two, too_large
+from gpuguide.measure.benchmark import Benchmark, Contender, Work, find_missing_feature, powers_of_two, too_large
 from gpuguide.measure.records import Record
 from gpuguide.systems import ceilings
 
@@ -208,13 +208,13 @@ def declared(memory: Callable[[object], float]) -> Benchmark:
 
 def test_what_a_contender_needs() -> None:
     cpu = Device("A processor", "cpu", "cpu", GIB, 0, None, frozenset({"bf16"}))
-    assert lacking(frozenset(), cpu) is None
-    assert lacking(frozenset({"bf16"}), cpu) is None
-    assert lacking(frozenset({"gpu", "fp8"}), cpu) == "needs a GPU"
-    assert lacking(frozenset({"fp8"}), cpu) == "needs fp8, which A processor lacks"
+    assert find_missing_feature(frozenset(), cpu) is None
+    assert find_missing_feature(frozenset({"bf16"}), cpu) is None
+    assert find_missing_feature(frozenset({"gpu", "fp8"}), cpu) == "needs a GPU"
+    assert find_missing_feature(frozenset({"fp8"}), cpu) == "needs fp8, which A processor lacks"
     everything = frozenset({"gpu", *datasheet.FEATURES})
-    assert lacking(everything, devices.fake("h100-sxm")) is None
-    assert "needs bf16 and flash-attention" in (lacking(everything, devices.fake("t4")) or "")
+    assert find_missing_feature(everything, devices.fake("h100-sxm")) is None
+    assert "needs bf16 and flash-attention" in (find_missing_feature(everything, devices.fake("t4")) or "")
 
 
 @pytest.mark.parametrize(("needed", "fits"), [(0, True), (0.9 * GIB, True), (0.91 * GIB, False), (2 * GIB, False)])

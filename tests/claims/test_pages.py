@@ -131,12 +131,12 @@ def places(records: list[records.Record]) -> set[tuple[str, str]]:
 
 def test_what_must_be_fresh_is_what_pages_declare_on_their_own_gpu(page: Write, ledger: Path) -> None:
     every = store.load_all_published()
-    assert places(quoted.spoken_of(every)) == {(H200, name) for name in synthetic.BENCHMARKS} | {
+    assert places(quoted.select_quoted(every)) == {(H200, name) for name in synthetic.BENCHMARKS} | {
         ("cpu", name) for name in synthetic.BENCHMARKS
     }
     page("tutorials/00-speed", named("speed", H100, "copy-size"))
     page("tutorials/01-sizes", named("sizes", benchmarks="matmul-size"))
-    of_gpus = {place for place in places(quoted.spoken_of(every)) if place[0] != "cpu"}
+    of_gpus = {place for place in places(quoted.select_quoted(every)) if place[0] != "cpu"}
     assert of_gpus == {
         (H100, "copy-size"),
         (H200, "matmul-size"),
@@ -170,13 +170,13 @@ def test_a_context_answers_before_the_environment_and_that_before_the_setting(
     monkeypatch.setenv(page_gpu.VARIABLE, H100)
     assert (reference_gpu.slug(), reference_gpu.word("a short")) == (H100, "an H100")
     assert store.load_published("ceilings").device == H100
-    with page_gpu.speaking_of("", "a page"):
+    with page_gpu.use_current_gpu("", "a page"):
         assert reference_gpu.slug() == H200
-        with page_gpu.speaking_of(H100, "a page"):
+        with page_gpu.use_current_gpu(H100, "a page"):
             assert store.load_published("ceilings").device == H100
         assert store.load_published("ceilings").device == H200
     for device, beside in ((H100, H200), (H200, H100)):
-        with page_gpu.speaking_of(device, "a page"):
+        with page_gpu.use_current_gpu(device, "a page"):
             found = other_gpus.find_compared_records(store.load_published("ceilings"))
             assert [record.device for record in found] == [beside], "the second curve is that of the other GPU"
     monkeypatch.setenv(page_gpu.VARIABLE, "nvidia-b200")
@@ -189,7 +189,7 @@ def test_a_context_answers_before_the_environment_and_that_before_the_setting(
 
 def test_a_page_that_is_built_reads_its_own_gpu_and_a_processor(page: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(page_declaration.DECLARED_VARIABLE, "ceilings")
-    with page_gpu.speaking_of(H100, "a page"):
+    with page_gpu.use_current_gpu(H100, "a page"):
         assert [store.load_published("ceilings", device).device for device in (None, H100, "cpu")] == [
             H100,
             H100,

@@ -61,7 +61,7 @@ class Claim:
 
     def speaking(self) -> AbstractContextManager[None]:
         """Return a context in which the reference GPU is that of the row."""
-        return page_gpu.speaking_of(self.gpu, self.place)
+        return page_gpu.use_current_gpu(self.gpu, self.place)
 
     @property
     def expressions(self) -> list[str]:

@@ -129,7 +129,7 @@ def gpus_of_topics() -> dict[str, str]:
     """
     found: dict[str, PageDeclaration] = {}
     for page in all_pages():
-        with page_gpu.speaking_of(page.gpu, page.place):
+        with page_gpu.use_current_gpu(page.gpu, page.place):
             if page.gpu:
                 reference_gpu.check_records()
         for topic in page.topics if page.speaks else ():

@@ -9,7 +9,7 @@ from gpuguide.measure import page_gpu, reference_gpu
 from gpuguide.measure.records import Record
 
 
-def spoken_of(records: Iterable[Record]) -> list[Record]:
+def select_quoted(records: Iterable[Record]) -> list[Record]:
     """Return those of some published records that text may speak of, so that they must be fresh.
 
     Text may speak of a record if a page that declares the benchmark, or a row of the ledger that reads it, is of the

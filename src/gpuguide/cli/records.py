@@ -186,7 +186,7 @@ def records_verify(
             continue
         failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
         # A published record of a GPU that no page speaks of is drawn as old as it is, and nothing else rests on it.
-        allowed = record.stale and not paths and not store.is_mine(record) and not quoted.spoken_of([record])
+        allowed = record.stale and not paths and not store.is_mine(record) and not quoted.select_quoted([record])
         notes = [
             reference_gpu.age(record, spoken_of=False) if allowed else "stale: the code has changed since"
         ] * record.stale + [

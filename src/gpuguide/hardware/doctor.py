@@ -109,7 +109,7 @@ def properties(found: Device) -> Any | None:
 
 
 def check_board(board: BoardState) -> Iterator[Finding]:
-    """Tell what the driver says of a GPU's memory, link and partition; nothing where it says nothing."""
+    """Yield the driver's readings of a GPU's memory, link and partition; nothing where it has none."""
     if board.memory_free is not None:
         yield Finding("Free GPU memory", True, f"{board.memory_free / 2**30:.1f} GiB")
     if board.link_generation is not None and board.link_width is not None:

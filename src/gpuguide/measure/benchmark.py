@@ -90,14 +90,14 @@ def find_skip_reason(benchmark: Benchmark, contender: str, keys: Keys, device: D
     """Return why a contender is not measured on a case, or ``None`` if it is."""
     declared = benchmark.contenders[contender]
     return (
-        lacking(declared.needs, device)
-        or not_here(declared, device)
+        find_missing_feature(declared.needs, device)
+        or find_missing_library(declared, device)
         or too_large(benchmark, keys, device)
         or declared.skip_reason(device, keys)
     )
 
 
-def not_here(contender: Contender, device: Device) -> str | None:
+def find_missing_library(contender: Contender, device: Device) -> str | None:
     """Return why this installation cannot run a contender, or ``None`` if it can; a fake device calls no library."""
     if device.backend == "fake":
         return None
@@ -105,7 +105,7 @@ def not_here(contender: Contender, device: Device) -> str | None:
     return next(filter(None, reasons), None) or contender.unavailable_reason()
 
 
-def lacking(needs: frozenset[str], device: Device) -> str | None:
+def find_missing_feature(needs: frozenset[str], device: Device) -> str | None:
     """Return which needed features ``device`` lacks, as a reason to skip, or ``None`` if it has all."""
     if "gpu" in needs and not device.is_gpu:
         return "needs a GPU"

@@ -118,7 +118,7 @@ def test_the_factor_that_gives_liger_a_chunk_is_the_smallest() -> None:
 def test_every_contender_is_right_or_skipped_with_a_reason(name: str) -> None:
     device = devices.current()
     contender = LOSS.contenders[name]
-    if reason := declarations.not_here(contender, device):
+    if reason := declarations.find_missing_library(contender, device):
         pytest.skip(reason)
     work = contender.build(device, {**SMALL, "vocab": 4096, "tokens": 512})
     assert work.check is not None

@@ -13,7 +13,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.inference import Engine, cost
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import Keys, lacking, too_large
+from gpuguide.measure.benchmark import Keys, find_missing_feature, too_large
 
 DECODE = declarations.get("decode")
 SMALL: Keys = {"model": "tiny-llama", "batch": 3, "weights": "bf16", "prompt": 12, "new_tokens": 20}
@@ -75,7 +75,7 @@ def test_what_is_left_out_is_said_in_a_sentence() -> None:
 
 def test_a_processor_is_not_asked() -> None:
     assert DECODE.cases(devices.cpu()) == []
-    assert all(lacking(contender.needs, devices.cpu()) for contender in DECODE.contenders.values())
+    assert all(find_missing_feature(contender.needs, devices.cpu()) for contender in DECODE.contenders.values())
 
 
 def test_small_cards_get_the_small_models() -> None:

@@ -18,7 +18,7 @@ from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.costs import roofline
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking, powers_of_two
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, find_missing_feature, powers_of_two
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.systems import ceilings
 
@@ -152,7 +152,7 @@ def check_errors(errors: Mapping[str, float], format: str) -> None:
 def lacks_format(device: Device, keys: Keys) -> str | None:
     """Return the reason to skip a format for which the GPU has no tensor cores, or None."""
     format = str(keys["format"])
-    return None if format == "fp32" else lacking(frozenset({format}), device)
+    return None if format == "fp32" else find_missing_feature(frozenset({format}), device)
 
 
 def not_ours(device: Device, keys: Keys) -> str | None:

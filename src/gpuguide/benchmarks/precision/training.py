@@ -36,7 +36,7 @@ from gpuguide.benchmarks.precision import preparing
 from gpuguide.benchmarks.precision.preparing import METHODS, Prepare, fp32_matmul_precision
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, find_missing_feature
 from gpuguide.measure.records import Metric
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, GPT2Config
@@ -250,7 +250,7 @@ def work(prepare: Prepare, device: Device, keys: Keys) -> Work:
 
 def lacks_format(device: Device, keys: Keys) -> str | None:
     """Return the reason to skip a precision for which the GPU has no tensor cores, or None."""
-    return lacking(METHODS[str(keys["precision"])].needs, device)
+    return find_missing_feature(METHODS[str(keys["precision"])].needs, device)
 
 
 def only_fp8(device: Device, keys: Keys) -> str | None:

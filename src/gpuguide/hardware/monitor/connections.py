@@ -54,7 +54,7 @@ class Connections:
     board: BoardState = field(default_factory=BoardState)
     """PCI Express: generation and width, now and at most"""
     board_generation: int | None = None
-    """Of PCIe, that the GPU itself could have in another slot"""
+    """PCIe generation that the GPU itself could have in another slot"""
     numa_node: int | None = None
     """The part of the host's memory and cores that is nearest; None where the host has only one"""
     nvlink: NvLinks = field(default_factory=lambda: NvLinks(0))

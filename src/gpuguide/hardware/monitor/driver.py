@@ -32,9 +32,9 @@ class BoardState:
     """State of a GPU's slot and of its sharing, at one moment."""
 
     link_generation: int | None = None
-    """Of PCIe, now; an idle GPU may lower it"""
+    """PCIe generation now; an idle GPU may lower it"""
     most_link_generation: int | None = None
-    """That GPU and slot can have together"""
+    """Highest PCIe generation that GPU and slot can have together"""
     link_width: int | None = None
     """Lanes of PCIe, now"""
     most_link_width: int | None = None

@@ -57,7 +57,7 @@ def blockers(repository: Path, site: Path) -> list[Blocker]:
         If the site is not built.
     """
     sources = {path: path.read_text(encoding="utf-8") for path in page_files(repository)}
-    stale = [record for record in quoted.spoken_of(store.load_all_published()) if record.stale]
+    stale = [record for record in quoted.select_quoted(store.load_all_published()) if record.stale]
     executed = {page.page: page for page in status.read(site)}
     return [
         *stale_records(stale),

@@ -199,7 +199,7 @@ def card(gpu: datasheet.Gpu, records: list[Record]) -> nodes.section:
     header: list[Cell] = ["figure", "printed"]
     header += [nodes.inline("", "measured", ids=[measured_anchor(record)]) for record in records]
     section += table(header, rows, classes=["gg-figures"])
-    spoken_of = quoted.spoken_of([record for record in records if record.stale])
+    spoken_of = quoted.select_quoted([record for record in records if record.stale])
     for record in records:
         stamp = " · ".join(filter(None, (record.runs[-1].stamp(), reference_gpu.age(record, record in spoken_of))))
         section += nodes.paragraph("", f"Measured on {stamp}", classes=["gg-stamp"])

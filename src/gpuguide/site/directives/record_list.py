@@ -36,7 +36,7 @@ class RecordList(SphinxDirective):
         with faults.report_errors(self.get_location()):
             records = sorted(store.load_all_published(), key=lambda record: (record.benchmark, record.device))
             watching.note_gpus(self.env)
-            texts, self.spoken_of = list_declarations(), quoted.spoken_of(records)
+            texts, self.spoken_of = list_declarations(), quoted.select_quoted(records)
             for record in records:
                 watching.note_record(self.env, record)
                 name, text = record.benchmark, texts[record.benchmark]

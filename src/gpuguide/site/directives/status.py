@@ -146,7 +146,7 @@ class Status(SphinxDirective):
                 watching.note_record(self.env, record)
             watching.note_gpus(self.env)
             devices = len({record.device for record in records})
-            spoken_of = quoted.spoken_of(records)
+            spoken_of = quoted.select_quoted(records)
             old = sum(record.stale for record in spoken_of)
             lines = [f"{format_count(len(records), 'record')} on {format_count(devices, 'device')}."]
             if records:
@@ -187,7 +187,7 @@ class RecordStatusTable(SphinxDirective):
         with faults.report_errors(self.get_location()):
             watching.note_gpus(self.env)
             records = sorted(store.load_all_published(), key=lambda record: (record.benchmark, record.device))
-            spoken_of = quoted.spoken_of(records)
+            spoken_of = quoted.select_quoted(records)
             for record in records:
                 watching.note_record(self.env, record)
                 rows.append(self.row(record, record in spoken_of))

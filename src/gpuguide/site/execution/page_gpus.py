@@ -49,7 +49,7 @@ def connect(app: Sphinx) -> None:
 def begin(app: Sphinx) -> None:
     """Let the front matter alone name GPUs, and check that the reader's own records are where they are said to be."""
     os.environ.pop(page_gpu.VARIABLE, None)
-    page_gpu.speak_of("", PLACE)
+    page_gpu.set_current_gpu("", PLACE)
     try:
         folders.overlay_folder()
     except GpuguideError as error:
@@ -69,7 +69,7 @@ def get_gpu(env: BuildEnvironment, docname: str) -> str:
 
 def use_gpu_of(page: page_source.PageSource) -> AbstractContextManager[None]:
     """Return a context in which the reference GPU is that of the page."""
-    return page_gpu.speaking_of(page.gpu, PLACE)
+    return page_gpu.use_current_gpu(page.gpu, PLACE)
 
 
 def check_named(path: Path, source: str, page: page_source.PageSource) -> None:
@@ -93,27 +93,27 @@ def check_topics(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list
 
 def begin_reading(app: Sphinx, docname: str, source: list[str]) -> None:
     """Speak of the page's GPU while it is read."""
-    page_gpu.speak_of(get_gpu(app.env, docname), PLACE)
+    page_gpu.set_current_gpu(get_gpu(app.env, docname), PLACE)
 
 
 def end_reading(app: Sphinx, env: BuildEnvironment) -> None:
     """Speak of the default when all pages have been read."""
-    page_gpu.speak_of("", PLACE)
+    page_gpu.set_current_gpu("", PLACE)
 
 
 def begin_resolving(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Speak of the page's GPU while its references are resolved and its downloads are written."""
-    page_gpu.speak_of(get_gpu(app.env, docname), PLACE)
+    page_gpu.set_current_gpu(get_gpu(app.env, docname), PLACE)
 
 
 def begin_writing(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Speak of the page's GPU while it is written."""
-    page_gpu.speak_of(get_gpu(app.env, pagename), PLACE)
+    page_gpu.set_current_gpu(get_gpu(app.env, pagename), PLACE)
 
 
 def end_writing(app: Sphinx, error: Exception | None) -> None:
     """Speak of the default when all pages are written."""
-    page_gpu.speak_of("", PLACE)
+    page_gpu.set_current_gpu("", PLACE)
 
 
 # --- what leads from page to page ---------------------------------------------------------------------------
