@@ -23,8 +23,8 @@ from gpuguide.finetuning.training_log import (
     summarize_speed,
 )
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.machines import Ceiling
-from gpuguide.measure import machines
+from gpuguide.hardware.datasheet_ceilings import Ceiling
+from gpuguide.measure import measured_ceilings
 from gpuguide.training import StepMetrics
 
 METRICS = StepMetrics(step=3, loss=2.5, learning_rate=1e-3, grad_norm=0.5, lengths=(30, 10), seconds=0.25)
@@ -94,7 +94,7 @@ def test_the_operations_are_those_that_pytorch_counts() -> None:
 def test_only_a_measured_ceiling_counts() -> None:
     assert find_measured_ceiling(devices.cpu(), "fp32") is None
     assert find_measured_ceiling(replace(devices.fake("rtx-4090"), backend="cuda"), "bf16") is None
-    reference = machines.reference()
+    reference = measured_ceilings.load_reference()
     ours = replace(devices.fake(reference.id), backend="cuda")
     assert find_measured_ceiling(ours, "bf16") == reference.arithmetic["bf16"]
     assert find_measured_ceiling(replace(ours, name="A GPU without a datasheet"), "bf16") is None

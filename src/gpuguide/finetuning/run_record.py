@@ -14,8 +14,8 @@ from gpuguide.finetuning.data.splits import DatasetSplits
 from gpuguide.finetuning.examples import SampleGeneration
 from gpuguide.finetuning.settings import FinetuneOptions, RunSetup
 from gpuguide.finetuning.training_log import LOG, LogRow, Speedometer, TrainingLog
+from gpuguide.hardware.datasheet_ceilings import Ceiling
 from gpuguide.hardware.device import Device
-from gpuguide.hardware.machines import Ceiling
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.training import TrainingProgress, TrainingResult, rank

@@ -1,7 +1,7 @@
 """The log of a run: one CSV row a step with loss, learning rate, gradient norm, speed, MFU and memory.
 
 MFU (model FLOP utilisation) is the rate of the operations that the step needs, divided by the measured ceiling of
-matmuls on this GPU (:mod:`gpuguide.measure.machines`). A GPU without a measured ceiling has no MFU.
+matmuls on this GPU (:mod:`gpuguide.measure.measured_ceilings`). A GPU without a measured ceiling has no MFU.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import nn
 from gpuguide import files
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
+from gpuguide.hardware.datasheet_ceilings import Ceiling
 from gpuguide.hardware.device import Device
-from gpuguide.hardware.machines import Ceiling
 from gpuguide.lora import AdaptedLayer, cost
-from gpuguide.measure import machines
+from gpuguide.measure import measured_ceilings
 from gpuguide.models import gpt2, llama
 from gpuguide.training import StepMetrics, world_size
 
@@ -179,7 +179,7 @@ def find_measured_ceiling(device: Device, precision: str) -> Ceiling | None:
     gpu = datasheet.find(device.name) if device.is_gpu else None
     if gpu is None:
         return None
-    ceiling = machines.machine(gpu.id).arithmetic.get(precision)
+    ceiling = measured_ceilings.load(gpu.id).arithmetic.get(precision)
     return ceiling if ceiling is not None and ceiling.origin == "measured" else None
 
 

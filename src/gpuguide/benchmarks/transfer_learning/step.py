@@ -1,4 +1,4 @@
-"""What a step takes in the shape of GPT-2 small, by what is trained: time and memory, whatever the weights are."""
+"""Time and memory of a step in the shape of GPT-2 small, by what is trained, whatever the weights are."""
 
 from __future__ import annotations
 
