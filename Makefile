@@ -18,7 +18,7 @@ READY := $(VENV)/.installed
 BUILD = $(BIN)/python -m gpuguide.site.build
 # A process computes on one core. Tests of a file are one process's unless they are marked `apart`.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
-INSTALL = $(BIN)/python src/gpuguide/site/build/install.py
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
 # Dates and ages on the pages count from the last commit, so that two builds of one commit are identical.
 ifndef SOURCE_DATE_EPOCH
@@ -100,10 +100,9 @@ $(BIN)/python:
 
 $(LOCKED): requirements.lock | $(BIN)/python
 	@echo "Installing the pinned packages into $(VENV): 0.7 GB with a CPU build of PyTorch, README.md says how much with CUDA."
-	@echo "What pip says is in _build/install.log."
-	@$(INSTALL) _build/install.log $(PIP_ARGS) -r requirements.lock
+	@$(INSTALL) $(PIP_ARGS) -r requirements.lock
 	@touch $@
 
 $(READY): pyproject.toml $(LOCKED)
-	@$(INSTALL) _build/install-gpuguide.log --no-deps --no-build-isolation --editable .
+	@$(INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

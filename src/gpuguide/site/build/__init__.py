@@ -2,6 +2,5 @@
 
 It runs Sphinx in its own process and prints what a person wants to read (:mod:`~gpuguide.site.build.screen`);
 everything else goes to a log that it names. One build at a time works in a tree, and one that was stopped leaves the
-next one nothing half done (:mod:`~gpuguide.site.build.half_done`). The packages are installed before, by
-:mod:`~gpuguide.site.build.install`.
+next one nothing half done (:mod:`~gpuguide.site.build.half_done`).
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +11,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
+from gpuguide.errors import GpuguideError
 from gpuguide.measure import folders, store
 from gpuguide.site.directives import status
 from gpuguide.site.directives.benchmark_list import list_declarations
@@ -21,7 +23,6 @@ from gpuguide.site.pages.tables import Cell, table
 if TYPE_CHECKING:
     from docutils.nodes import Node
     from sphinx.application import Sphinx
-    from sphinx.environment import BuildEnvironment
 
 TUTORIALS = "tutorials/index"
 """The page whose tables of contents are the path"""
@@ -38,6 +39,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("newest-records", NewestRecords)
     app.add_node(listing, override=True)
     app.connect("html-page-context", add_drawer)
+    app.connect("doctree-read", note_summary, priority=900)  # when the page is as it will be kept
     app.connect("doctree-read", watch_times)
     app.connect("doctree-resolved", fill_in)
     app.connect("doctree-resolved", add_times)
@@ -113,13 +115,22 @@ def describe_page(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[
     """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
     uri = app.builder.get_relative_uri(docname, page)
     line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
-    sentence: list[nodes.Node] = [nodes.Text(first_sentence(app.env.get_doctree(page)))]
+    sentence: list[nodes.Node] = [nodes.Text(app.env.metadata[page]["gpuguide_first_sentence"])]
     if page.startswith("tutorials/"):
         number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
-        line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
+        line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
         sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
     shown = [line, sentence] if whole else [line]
     return [nodes.paragraph("", "", *parts) for parts in shown]
+
+
+def note_summary(app: Sphinx, doctree: nodes.document) -> None:
+    """Note what lists say of a page, so that they need not load it: its first sentence, and its minutes."""
+    path = Path(app.env.doc2path(app.env.docname))
+    noted = app.env.metadata[app.env.docname]
+    noted["gpuguide_first_sentence"] = first_sentence(doctree)
+    with contextlib.suppress(GpuguideError):  # which is reported where it stands
+        noted["gpuguide_minutes"] = reading.measure_reading(path.read_text(encoding="utf-8")).minutes
 
 
 def first_sentence(doctree: nodes.document) -> str:
@@ -137,9 +148,9 @@ def time(text: str) -> nodes.inline:
 # --- how long pages take ---------------------------------------------------------------------------------------
 
 
-def minutes_to_read(env: BuildEnvironment, page: str) -> int:
+def minutes_to_read(app: Sphinx, page: str) -> int:
     """Return how many minutes a page takes to read."""
-    return reading.measure_reading(Path(env.doc2path(page)).read_text(encoding="utf-8")).minutes
+    return int(app.env.metadata[page]["gpuguide_minutes"])
 
 
 def watch_times(app: Sphinx, doctree: nodes.document) -> None:
@@ -157,7 +168,7 @@ def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for link in [link for made in lists for link in made.findall(nodes.reference)]:
         page = pages.get(link.get("refuri", ""))
         if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
-            behind = [nodes.Text(" "), time(f"{minutes_to_read(app.env, page)} min")]
+            behind = [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
             link.parent.insert(link.parent.index(link) + 1, behind)
 
 

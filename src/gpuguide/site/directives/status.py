@@ -9,7 +9,7 @@ import datetime
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,8 @@ class PageStatus:
 
 def page_statuses(env: BuildEnvironment) -> list[PageStatus]:
     """Return the status of every page with code, in the order of their names."""
-    return [_page_status(env, name) for name in sorted(env.found_docs) if _has_code(env, name)]
+    records = {(record.device, record.benchmark): record for record in store.load_all_published()}
+    return [_page_status(env, name, records) for name in sorted(env.found_docs) if _has_code(env, name)]
 
 
 def _source(env: BuildEnvironment, docname: str) -> str:
@@ -85,7 +86,7 @@ def _has_code(env: BuildEnvironment, docname: str) -> bool:
     return bool(page_source.read(_source(env, docname)).code.strip())
 
 
-def _page_status(env: BuildEnvironment, docname: str) -> PageStatus:
+def _page_status(env: BuildEnvironment, docname: str, records: Mapping[tuple[str, str], Record]) -> PageStatus:
     from myst_nb.sphinx_ import NbMetadataCollector
 
     source = _source(env, docname)
@@ -98,21 +99,15 @@ def _page_status(env: BuildEnvironment, docname: str) -> PageStatus:
         executed_on=ages.day_of(ran["mtime"]).isoformat() if ran else None,
         not_run=page.not_run,
         skipped=tuple(cell.reason for cell in skipped_cells.find_skipped_cells(source)),
-        records=tuple((record.device, record.benchmark) for record in records_of(page, source)),
+        records=tuple(place for place in find_records_read(page, source) if place in records),
     )
 
 
-def records_of(page: page_source.PageSource, source: str) -> list[Record]:
-    """Return the published records that a page reads: of its GPU, and of each device its source names."""
+def find_records_read(page: page_source.PageSource, source: str) -> list[tuple[str, str]]:
+    """Return device and benchmark of each record that a page may read: of its GPU, and of devices its source names."""
     with page_gpus.use_gpu_of(page):
         devices = dict.fromkeys([*reference_gpu.slugs(), *_DEVICE.findall(source)])
-    return [
-        record
-        for name in page.benchmarks
-        for device in devices
-        for record in store.load_all_published()
-        if (record.device, record.benchmark) == (device, name)
-    ]
+    return [(device, name) for name in page.benchmarks for device in devices]
 
 
 def find_measurement_date(record: Record) -> datetime.date:

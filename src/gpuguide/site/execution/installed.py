@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import platform
 import re
 import sys
@@ -30,7 +31,7 @@ def versions(code: str, modules: Iterable[str]) -> dict[str, str]:
     modules : iterable of str
         The modules of gpuguide that they import, directly or not.
     """
-    names = find_imports(code).union(*map(_find_imports_of, modules))
+    names = set(_find_imports_in(code)).union(*map(_find_imports_of, modules))
     found = {"python": platform.python_version()}
     waiting = [package for name in names for package in _find_packages(name)]
     while waiting:
@@ -42,14 +43,26 @@ def versions(code: str, modules: Iterable[str]) -> dict[str, str]:
 
 
 def find_imports(code: str) -> set[str]:
-    """Return the names of what a piece of source imports, that are neither Python's own nor this package's."""
+    """Return the names of what a piece of source imports, that are neither Python's own nor this package's.
+
+    What is no Python imports nothing: the cell that fails will say so.
+    """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(code)):
+    try:
+        parsed = ast.parse(code)
+    except SyntaxError:
+        return names
+    for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return names - sys.stdlib_module_names - {PACKAGE}
+
+
+def _find_imports_in(code: str) -> list[str]:
+    question = f"packages of code {hashlib.sha256(code.encode()).hexdigest()}"
+    return list(remembered.answer(question, lambda: sorted(find_imports(code))))
 
 
 @functools.cache
@@ -62,12 +75,25 @@ def _find_imports_of(module: str) -> frozenset[str]:
 
 def _find_packages(name: str) -> tuple[str, ...]:
     """Return the packages that bring what is imported under a name: mostly one of that name."""
-    return (name,) if _get_distribution(_normalise(name)) is not None else _map_imports_to_packages().get(name, ())
+    return (
+        (name,)
+        if _get_distribution(_normalise(name)) is not None
+        else tuple(package.metadata["Name"] for package in _map_imports_to_packages().get(name, ()))
+    )
 
 
 @functools.cache
-def _map_imports_to_packages() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(packages) for name, packages in metadata.packages_distributions().items()}
+def _map_imports_to_packages() -> dict[str, list[metadata.Distribution]]:
+    """Return which packages bring each name that can be imported.
+
+    By hand, because :func:`importlib.metadata.packages_distributions` looks for every installed file, which takes long.
+    """
+    found: dict[str, list[metadata.Distribution]] = {}
+    for package in metadata.distributions():
+        listed = package.read_text("top_level.txt") or package.read_text("RECORD") or ""
+        for name in {re.split("[/.,]", line, maxsplit=1)[0] for line in listed.splitlines()}:
+            found.setdefault(name, []).append(package)
+    return found
 
 
 @functools.cache

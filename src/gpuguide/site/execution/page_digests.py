@@ -9,7 +9,6 @@ speaks of. A page whose digest has changed is read again, and the cache then fin
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -85,9 +84,8 @@ def entry_digest(docname: str, digest: str) -> str:
 def page_digest(page: page_source.PageSource) -> str:
     """Return a digest of all that a page uses, its own text aside; it speaks of the reference GPU."""
     total = hashlib.sha256()
-    code = _parsable(page.code)
-    modules = frozenset(digest.transitive(digest.imports_of(code)))
-    total.update(f"{digest.source_digest(modules)} {page.gpu} {installed.versions(code, modules)!r}".encode())
+    modules = frozenset(digest.transitive(_find_modules_imported(page.code)))
+    total.update(f"{digest.source_digest(modules)} {page.gpu} {installed.versions(page.code, modules)!r}".encode())
     if "gpuguide.measure.reference_gpu" in modules:
         total.update(reference_gpu.slug().encode())
     for path in data_files(modules):
@@ -112,13 +110,16 @@ def list_benchmarks_read(page: page_source.PageSource) -> list[str]:
     return list(dict.fromkeys((*page.benchmarks, *ceilings)))
 
 
-def _parsable(code: str) -> str:
-    """Return the code of a page, or nothing if it is no Python: the cell that fails will say so."""
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return ""
-    return code
+def _find_modules_imported(code: str) -> list[str]:
+    """Return the modules of gpuguide that the code of a page imports: none if it is no Python."""
+
+    def find() -> list[str]:
+        try:
+            return sorted(digest.imports_of(code))
+        except SyntaxError:
+            return []
+
+    return list(remembered.answer(f"modules of code {hashlib.sha256(code.encode()).hexdigest()}", find))
 
 
 def data_files(modules: Iterable[str]) -> Iterator[Path]:

@@ -60,6 +60,6 @@ def write(target: Path, files: Mapping[str, Path], wheel: str, contents: str, si
     with zipfile.ZipFile(target, "w") as archive:
         for name in sorted(content):
             entry = zipfile.ZipInfo(f"{FOLDER}/{name}", date[:6])
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.compress_type = zipfile.ZIP_STORED if name == wheel else zipfile.ZIP_DEFLATED  # a wheel is compressed
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, content[name])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,17 +63,19 @@ class CodeCell:
         return [tags] if isinstance(tags, str) else [str(tag) for tag in tags]
 
 
-def cells(source: str) -> Iterator[CodeCell]:
-    """Yield the code cells of a page's source in order.
+@functools.lru_cache(maxsize=256)
+def cells(source: str) -> tuple[CodeCell, ...]:
+    """Return the code cells of a page's source in order.
 
     Raises
     ------
     GpuguideError
         If a cell's options are not YAML.
     """
-    for found in _CODE_CELL.finditer(source):
-        line = source.count("\n", 0, found.start()) + 1
-        head = _CELL_OPTIONS.match(found[1])
+    found = []
+    for block in _CODE_CELL.finditer(source):
+        line = source.count("\n", 0, block.start()) + 1
+        head = _CELL_OPTIONS.match(block[1])
         text = head[0] if head else ""
         written = text.strip().strip("-") if text.startswith("---") else re.sub(r"^:", "", text, flags=re.MULTILINE)
         try:
@@ -80,9 +83,11 @@ def cells(source: str) -> Iterator[CodeCell]:
         except yaml.YAMLError as error:
             raise GpuguideError(f"The options of the cell on line {line} are not YAML: {error}.") from error
         above = "\n" * (line + text.count("\n"))
-        yield CodeCell(line, options if isinstance(options, dict) else {}, above + _code(found[1]))
+        found.append(CodeCell(line, options if isinstance(options, dict) else {}, above + _code(block[1])))
+    return tuple(found)
 
 
+@functools.lru_cache(maxsize=256)
 def read(source: str) -> PageSource:
     """Read a page's source.
 

@@ -79,6 +79,7 @@ class ReadingLength:
         return found
 
 
+@functools.cache
 def measure_reading(source: str) -> ReadingLength:
     """Return what there is to read in a page's source, MyST Markdown."""
     return ReadingLength(tuple(_parts(source, 1, _Place())))
@@ -121,7 +122,7 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[ReadingPart]:
     options = markdown_source.options(token.content)
     content, below = token.content[len(options) :], line + 1 + options.count("\n")
     if name == "code-cell":
-        cell = next(page_source.cells(f"```{{code-cell}}\n{token.content}```\n"))
+        cell = page_source.cells(f"```{{code-cell}}\n{token.content}```\n")[0]
         seen = not HIDDEN_CODE & set(cell.tags)
         shown = "" if HIDDEN_OUTPUT & set(cell.tags) else thing_to_look_at(content)
         yield ReadingPart(line, place.section, code_lines=_lines(content) if seen else 0, shown=shown)

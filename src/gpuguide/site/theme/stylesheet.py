@@ -38,7 +38,7 @@ SCRIPTS_WITHOUT_CLASSES = ("fontawesome.js", "minisearch.js", "search-entries.js
 GROUPS = ("media", "supports", "layer")
 """At-rules that hold rules"""
 
-_CLASSES = re.compile(r'\bclass="([^"]*)"')
+_CLASSES = re.compile(r'class="([^"]*)"')
 _WORDS = re.compile(r"[\w-]+")
 _BEGINNINGS = re.compile(r"""(?<![\w-])([a-z]\w*-[\w-]*-)(?:\$\{|["'`]\s*\+)""")
 """A word that a script goes on with a value: at least two parts, as ``gg-part-``, for ``gg-`` alone would keep all"""
