@@ -59,6 +59,7 @@ if only := os.environ.get("GPUGUIDE_PAGE"):
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True  # as written: the value of a path is one of the machine that builds
+autodoc_use_type_comments = False  # there are none, and to look for them reads the source of every function
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False

@@ -79,7 +79,7 @@ def _process(file: str, interpret: bool) -> subprocess.Popen[str]:
 
 def pieces_that_fit(columns: int, element_size: int, pieces: tuple[int, ...], device: str) -> list[int]:
     """Return those sizes of a piece, in bytes, with which all programs of a row can run at the same time."""
-    from gpuguide.softmax.fused import RowSplit
+    from gpuguide.logits.fused import RowSplit
 
     if device == "cpu":
         return list(pieces)

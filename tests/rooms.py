@@ -10,18 +10,20 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "gpuguide"
 MAY_IMPORT = {
     "file_kinds": set[str](),
+    "checkpoint_files": {"file_kinds"},
     "hardware": set[str](),
     "measure": {"hardware"},
     "triton_support": set[str](),
     "costs": {"hardware"},
     "systems": {"triton_support", "costs"},
-    "topic": {"file_kinds", "triton_support", "costs"},
+    "topic": {"file_kinds", "checkpoint_files", "triton_support", "costs"},
     "quantization": {"triton_support"},
     "training": {"topic"},
-    "models": {"file_kinds", "training", "topic", "triton_support", "costs", "hardware"},
+    "models": {"file_kinds", "checkpoint_files", "training", "topic", "triton_support", "costs", "hardware"},
     "inference": {"models", "quantization", "topic", "triton_support", "costs"},
     "finetuning": {
         "file_kinds",
+        "checkpoint_files",
         "models",
         "training",
         "quantization",

@@ -26,7 +26,7 @@ def model(name: str = "gpt2") -> Any:
 def something_to_add(adapted: nn.Module, seed: int = 1) -> None:
     """Give every B random numbers."""
     generator = torch.Generator().manual_seed(seed)
-    for layer in lora.adapted_layers(adapted).values():
+    for layer in lora.find_adapted_layers(adapted).values():
         for name in layer.adapters:
             up = layer.adapter(name).up
             up.data = (torch.randn(up.shape, generator=generator) * 0.3).to(up.dtype)

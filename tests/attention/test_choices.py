@@ -33,7 +33,7 @@ def test_every_backend_is_a_contender() -> None:
 def test_the_order_is_that_of_the_medians() -> None:
     tables = json.loads(gpu.TABLE.read_text(encoding="utf-8"))
     names = {backend: contender for contender, backend in tables["contenders"].items()}
-    for record in store.published_records():
+    for record in store.load_all_published():
         if record.benchmark == "attention":
             measured = {(case.contender, json.dumps(dict(case.keys))): case for case in record.cases}
             rows = tables["devices"][record.runs[-1].device_name]["cases"]

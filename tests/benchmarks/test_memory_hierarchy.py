@@ -50,7 +50,7 @@ def test_only_the_largest_do_not_fit_a_small_gpu(benchmark: declarations.Benchma
 @pytest.mark.parametrize("gpu", list(datasheet.load()))
 def test_every_gpu_has_multiprocessors_and_shared_memory(gpu: str) -> None:
     device = devices.fake(gpu)
-    assert 1 <= benchmarks.multiprocessors(device) <= 300
+    assert 1 <= device.multiprocessors <= 300
     assert 48 * KIB <= memory_hierarchy.shared_memory(device.capability or (0, 0)) <= 228 * KIB
 
 
@@ -67,20 +67,20 @@ def test_shared_memory_is_left_out_where_it_ends(
 ) -> None:
     device = devices.fake(gpu)
     reasons = {
-        int(keys["working_set"]): benchmark.contenders["shared"].leaves_out(device, keys)
+        int(keys["working_set"]): benchmark.contenders["shared"].skip_reason(device, keys)
         for keys in benchmark.cases(device)
     }
     assert max(size for size, why in reasons.items() if why is None) == largest
     assert next(why for size, why in reasons.items() if size > largest) == reason
     for name in ("l1", "l2"):
-        assert not any(benchmark.contenders[name].leaves_out(device, keys) for keys in benchmark.cases(device))
+        assert not any(benchmark.contenders[name].skip_reason(device, keys) for keys in benchmark.cases(device))
 
 
 def test_bytes_under_way_are_left_out_where_a_warp_has_more_or_the_gpu_holds_fewer_threads() -> None:
     device = devices.fake("h100-sxm")
 
     def left_out(contender: str, size: int) -> str | None:
-        return FLIGHT.contenders[contender].leaves_out(device, {"in_flight": size})
+        return FLIGHT.contenders[contender].skip_reason(device, {"in_flight": size})
 
     sizes = [int(keys["in_flight"]) for keys in FLIGHT.cases(device)]
     assert (min(sizes), max(sizes)) == (512, 8 * MIB)
@@ -111,7 +111,7 @@ def test_every_word_is_read_as_often_as_said(size: int) -> None:
     device = devices.current()
     for name, contender in BANDWIDTH.contenders.items():
         keys = {"working_set": size}
-        if not contender.leaves_out(device, keys):
+        if not contender.skip_reason(device, keys):
             work = benchmarks.read_work(name, device, keys)
             assert work.check is not None
             work.check()
@@ -124,7 +124,7 @@ def test_chains_end_where_they_must(size: int) -> None:
     device = devices.current()
     for name, contender in LATENCY.contenders.items():
         keys = {"working_set": size}
-        if not contender.leaves_out(device, keys):
+        if not contender.skip_reason(device, keys):
             work = benchmarks.follow_work(name, device, keys)
             assert work.check is not None
             work.check()

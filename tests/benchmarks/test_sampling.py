@@ -12,7 +12,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import Benchmark, Keys, lacking, too_large
+from gpuguide.measure.benchmark import Benchmark, Keys, find_missing_feature, too_large
 from gpuguide.sampling.reference import SamplingSettings
 
 SAMPLE_TOKEN, OTHER_SETTINGS = BOTH = [declarations.get(name) for name in ("sample-token", "sample-token-settings")]
@@ -55,8 +55,8 @@ def test_other_settings_are_drawn_with_from_few_and_from_many_rows_of_one_vocabu
 def test_a_processor_is_not_asked(benchmark: Benchmark) -> None:
     assert benchmark.cases(devices.cpu()) == []
     for contender in benchmark.contenders.values():
-        assert lacking(contender, devices.cpu()) == "needs a GPU"
-        assert lacking(contender, devices.fake("t4")) is None
+        assert find_missing_feature(contender.needs, devices.cpu()) == "needs a GPU"
+        assert find_missing_feature(contender.needs, devices.fake("t4")) is None
 
 
 @each

@@ -9,15 +9,15 @@ import synthetic_records as synthetic
 
 from gpuguide.claims import assertion, expression
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import folders, reference_gpu
 
 RATIO = 'ratio("timing-mistakes/zeros/right:throughput shape=square")'
 
 
 @pytest.fixture(autouse=True)
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
-    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(reference_gpu, "slug", lambda: synthetic.PUBLISHED[0])
     synthetic.write_all(tmp_path)
 
 

@@ -12,7 +12,7 @@ from gpuguide.claims import expression
 from gpuguide.claims.expression import ExpressionError
 from gpuguide.claims.quantity import LedgerQuantity
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import machines
+from gpuguide.measure import measured_ceilings
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_datasheet_figures() -> None:
 
 
 def test_a_ceiling_is_that_of_the_gpu_that_prose_speaks_of() -> None:
-    gpu = machines.reference()
+    gpu = measured_ceilings.load_reference()
     assert expression.evaluate("16e9 / ceiling('read')") == 16e9 / gpu.bandwidth["read"].value
     found = expression.evaluate("ceiling('bf16 sustained')")
     assert isinstance(found, LedgerQuantity)

@@ -13,7 +13,7 @@ import synthetic_records as synthetic
 from gpuguide import claims
 from gpuguide.claims import LedgerError
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import records, store
+from gpuguide.measure import folders, records, reference_gpu
 from gpuguide.measure.records import Case, Rate, Record
 
 HEAD = """
@@ -108,10 +108,10 @@ def ledger(tmp_path: Path) -> Ledger:
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Record]:
     """Publish a record made here instead of the real ones."""
     folder = tmp_path / "records"
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
 
     def publish(benchmark: str, *cases: Case, stale: bool = False) -> Record:
-        device = (store.reference_device(), "NVIDIA H100 80GB HBM3")
+        device = (reference_gpu.slug(), "NVIDIA H100 80GB HBM3")
         return synthetic.write(synthetic.record(benchmark, cases, device, stale=stale, simulated=False), folder)
 
     return publish

@@ -11,7 +11,7 @@ import synthetic_records as synthetic
 from gpuguide import claims
 from gpuguide.claims import pages, quoted
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import page_gpu, records, reference_gpu, store
+from gpuguide.measure import folders, page_declaration, page_gpu, records, reference_gpu, store
 from gpuguide.plotting import other_gpus
 
 H200, H100 = synthetic.OTHER[0], synthetic.PUBLISHED[0]
@@ -42,8 +42,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     for device, slower in ((synthetic.OTHER, 0.5), (synthetic.PUBLISHED, 1.0), (("cpu", "A processor"), 1.0)):
         synthetic.write_all(folder, device, slower)
     (folder / "reference.toml").write_text(f'device = "{H200}"')
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
-    monkeypatch.setattr(store, "reference_file", lambda: folder / "reference.toml")
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
+    monkeypatch.setattr(reference_gpu, "settings_file", lambda: folder / "reference.toml")
     monkeypatch.setattr(pages, "repository", lambda: tmp_path)
     load = claims.load
     monkeypatch.setattr("gpuguide.claims.reading.load", lambda: load(tmp_path / "claims.toml"))
@@ -82,7 +82,7 @@ def test_the_rows_of_a_topic_are_checked_on_the_gpu_of_its_pages(page: Write, le
     assert "NVIDIA H100 80GB HBM3" in claims.how_we_know(speed)
     assert claims.right(sizes).startswith("On an H200: 6.1")
     assert all("H200" in outcome.detail or outcome.ok for outcome in claims.check([speed, sizes]))
-    assert store.reference_device() == H200, "what is asked for afterwards is the default again"
+    assert reference_gpu.slug() == H200, "what is asked for afterwards is the default again"
 
 
 def test_a_row_that_does_not_hold_on_the_gpu_of_its_page_fails(page: Write, ledger: Path) -> None:
@@ -130,13 +130,13 @@ def places(records: list[records.Record]) -> set[tuple[str, str]]:
 
 
 def test_what_must_be_fresh_is_what_pages_declare_on_their_own_gpu(page: Write, ledger: Path) -> None:
-    every = store.published_records()
-    assert places(quoted.spoken_of(every)) == {(H200, name) for name in synthetic.BENCHMARKS} | {
+    every = store.load_all_published()
+    assert places(quoted.select_quoted(every)) == {(H200, name) for name in synthetic.BENCHMARKS} | {
         ("cpu", name) for name in synthetic.BENCHMARKS
     }
     page("tutorials/00-speed", named("speed", H100, "copy-size"))
     page("tutorials/01-sizes", named("sizes", benchmarks="matmul-size"))
-    of_gpus = {place for place in places(quoted.spoken_of(every)) if place[0] != "cpu"}
+    of_gpus = {place for place in places(quoted.select_quoted(every)) if place[0] != "cpu"}
     assert of_gpus == {
         (H100, "copy-size"),
         (H200, "matmul-size"),
@@ -166,30 +166,34 @@ def test_an_installation_without_pages_speaks_of_the_default(page: Write, monkey
 def test_a_context_answers_before_the_environment_and_that_before_the_setting(
     page: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert store.reference_device() == H200
+    assert reference_gpu.slug() == H200
     monkeypatch.setenv(page_gpu.VARIABLE, H100)
-    assert (store.reference_device(), reference_gpu.word("a short")) == (H100, "an H100")
-    assert store.published("ceilings").device == H100
-    with page_gpu.speaking_of("", "a page"):
-        assert store.reference_device() == H200
-        with page_gpu.speaking_of(H100, "a page"):
-            assert store.published("ceilings").device == H100
-        assert store.published("ceilings").device == H200
+    assert (reference_gpu.slug(), reference_gpu.word("a short")) == (H100, "an H100")
+    assert store.load_published("ceilings").device == H100
+    with page_gpu.use_current_gpu("", "a page"):
+        assert reference_gpu.slug() == H200
+        with page_gpu.use_current_gpu(H100, "a page"):
+            assert store.load_published("ceilings").device == H100
+        assert store.load_published("ceilings").device == H200
     for device, beside in ((H100, H200), (H200, H100)):
-        with page_gpu.speaking_of(device, "a page"):
-            found = other_gpus.find_compared_records(store.published("ceilings"))
+        with page_gpu.use_current_gpu(device, "a page"):
+            found = other_gpus.find_compared_records(store.load_published("ceilings"))
             assert [record.device for record in found] == [beside], "the second curve is that of the other GPU"
     monkeypatch.setenv(page_gpu.VARIABLE, "nvidia-b200")
     with pytest.raises(GpuguideError, match=rf"{page_gpu.VARIABLE} names the device 'nvidia-b200', of which"):
-        store.published("ceilings")
+        store.load_published("ceilings")
     monkeypatch.setenv(page_gpu.VARIABLE, "2x-nvidia-h200")
     with pytest.raises(GpuguideError, match=rf"{page_gpu.VARIABLE} names '2x-nvidia-h200'"):
-        store.published("ceilings")
+        store.load_published("ceilings")
 
 
 def test_a_page_that_is_built_reads_its_own_gpu_and_a_processor(page: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(store.DECLARED_VARIABLE, "ceilings")
-    with page_gpu.speaking_of(H100, "a page"):
-        assert [store.published("ceilings", device).device for device in (None, H100, "cpu")] == [H100, H100, "cpu"]
+    monkeypatch.setenv(page_declaration.DECLARED_VARIABLE, "ceilings")
+    with page_gpu.use_current_gpu(H100, "a page"):
+        assert [store.load_published("ceilings", device).device for device in (None, H100, "cpu")] == [
+            H100,
+            H100,
+            "cpu",
+        ]
         with pytest.raises(GpuguideError, match=rf"speaks of {H100}, and {H200} is another GPU"):
-            store.published("ceilings", H200)
+            store.load_published("ceilings", H200)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuguide import cli
-from gpuguide.measure import digest, records, runner, store
+from gpuguide.measure import digest, folders, records, reference_gpu, runner, store
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -51,10 +51,10 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Publish the reference GPU's records, each as if today's code had measured it."""
     folder = tmp_path / "published"
-    for record in store.published_records():
-        if store.is_reference(record):
+    for record in store.load_all_published():
+        if reference_gpu.is_reference(record):
             code = digest.benchmark_digest(record.benchmark)
             today = replace(record, code_digest=code, harness_version=records.HARNESS_VERSION)
             records.write(today, folder / record.device / f"{record.benchmark}.json")
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
     return folder

@@ -13,9 +13,9 @@ import typer.main
 
 from gpuguide import __version__, cli
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import reference_gpu
 
-OURS = store.reference_device()
+OURS = reference_gpu.slug()
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
 Run = Callable[..., tuple[int, str, str]]
 
@@ -110,7 +110,7 @@ def test_an_unknown_name_lists_the_near_ones(gpuguide: Run, words: list[str], sa
 
 
 def test_a_setting_without_records_is_said_once(gpuguide: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "reference_device", lambda: "nvidia-b200")
+    monkeypatch.setattr(reference_gpu, "slug", lambda: "nvidia-b200")
     status, out, err = gpuguide("claims", "check")
     assert (status, out) == (1, "")
     assert re.fullmatch(r"gpuguide: .* 'nvidia-b200', of which there are no published records\. .*\n", err)

@@ -11,7 +11,7 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_records import OWN, PUBLISHED
 
-from gpuguide.measure import records, store
+from gpuguide.measure import folders, records, reference_gpu
 from gpuguide.measure.records import Case
 
 Run = Callable[..., tuple[int, str, str]]
@@ -29,8 +29,8 @@ def overlay(overlay: Path) -> Path:
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Made-up records of the reference GPU and of a processor, in place of the published ones."""
     folder = tmp_path / "published"
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
-    synthetic.write_all(folder, (store.reference_device(), PUBLISHED[1]))
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
+    synthetic.write_all(folder, (reference_gpu.slug(), PUBLISHED[1]))
     synthetic.write_all(folder, CPU, slower=30.0)
     return folder
 
@@ -62,7 +62,7 @@ def test_a_processor_stands_beside_a_processor(gpuguide: Run, published: Path, o
     _, out, _ = gpuguide("bench", "compare", "--benchmark", "ceilings")
     (line,) = [line for line in rows(out, "ceilings") if line.startswith("copy ")]
     assert line.rstrip().endswith("0.50×")
-    assert store.reference_device()[:10] not in out
+    assert reference_gpu.slug()[:10] not in out
 
 
 def test_what_only_others_measured_is_left_out(gpuguide: Run, published: Path, overlay: Path) -> None:
@@ -100,9 +100,9 @@ def test_published_devices_that_are_named_stand_beside(gpuguide: Run, published:
 
 
 def test_the_same_kind_of_gpu_may_stand_on_both_sides(gpuguide: Run, published: Path, overlay: Path) -> None:
-    synthetic.write_all(overlay, (store.reference_device(), PUBLISHED[1]))
-    _, out, _ = gpuguide("bench", "compare", store.reference_device(), "--benchmark", "ceilings")
-    assert f"ceilings on {store.reference_device()} (yours)" in out
+    synthetic.write_all(overlay, (reference_gpu.slug(), PUBLISHED[1]))
+    _, out, _ = gpuguide("bench", "compare", reference_gpu.slug(), "--benchmark", "ceilings")
+    assert f"ceilings on {reference_gpu.slug()} (yours)" in out
     assert {line.split()[-1] for line in rows(out, "ceilings") if line.endswith(("×", "× "))} == {"1.0×"}
 
 
@@ -111,7 +111,7 @@ def test_without_records_of_ones_own(gpuguide: Run, published: Path, overlay: Pa
     assert (status, out) == (1, "")
     assert "gpuguide bench run" in err
     assert "--published" in err
-    for words in (["--published"], ["cpu", store.reference_device()]):
+    for words in (["--published"], ["cpu", reference_gpu.slug()]):
         status, out, err = gpuguide("bench", "compare", *words)
         assert (status, err) == (0, "")
         assert "ceilings (published)" in out

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from gpuguide import finetuning, models
 from gpuguide.cli import training_screen
-from gpuguide.finetuning import FinetuneOptions, RunRecord, recipe
+from gpuguide.finetuning import FinetuneOptions, RunRecord
 from gpuguide.finetuning.data import splits
 from gpuguide.models import checkpoint, gpt2_checkpoint
 from gpuguide.models.gpt2 import GPT2
@@ -87,7 +87,7 @@ def test_ctrl_c_and_on(gpuguide: Run, data: Path, tmp_path: Path, monkeypatch: p
     def unreadable(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe.checkpoint, "read_model", unreadable)
+    monkeypatch.setattr(checkpoint.Checkpoint, "read_model", unreadable)
     status, _, _ = gpuguide(*words)
     assert status == 1
     assert (tmp_path / "out" / "report.html").read_text() == report  # nothing of this run could stand there

@@ -22,7 +22,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.inference import cost, prepare, streaming
 from gpuguide.inference import generate as loop
-from gpuguide.measure import records, runner, store
+from gpuguide.measure import folders, records, runner
 from gpuguide.measure.records import Rate
 
 Run = Callable[..., tuple[int, str, str]]
@@ -241,7 +241,7 @@ def reads(slug: str, name: str, bandwidth: float, size: float = 2.0**31) -> reco
 def test_the_read_ceiling_is_from_own_records_or_published_ones_or_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: Path
 ) -> None:
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
     where = devices.fake("rtx-4090")
     other = reads("nvidia-h200", "NVIDIA H200", 4e12)
     for folder in (tmp_path, overlay):
@@ -260,7 +260,7 @@ def test_the_read_ceiling_is_from_own_records_or_published_ones_or_measured(
 def test_reads_from_the_cache_and_made_up_ones_are_no_ceiling(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: Path
 ) -> None:
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
     where = devices.fake("rtx-4090")
     measured = reads(where.slug, where.name, 1e12)
     monkeypatch.setattr(runner, "measure_case", lambda *_, **__: measured.cases)

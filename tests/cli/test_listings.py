@@ -11,13 +11,13 @@ from synthetic_records import OWN
 
 from gpuguide import claims
 from gpuguide.claims import ClaimOutcome
-from gpuguide.measure import records, store
+from gpuguide.measure import folders, records, reference_gpu
 from gpuguide.measure.records import Case, Rate
 
 Run = Callable[..., tuple[int, str, str]]
 COLUMNS = 100
 DEVICES = [
-    (store.reference_device(), "NVIDIA H100 80GB HBM3"),
+    (reference_gpu.slug(), "NVIDIA H100 80GB HBM3"),
     ("nvidia-rtx-pro-6000-blackwell-max-q-workstation-edition", "NVIDIA RTX PRO 6000 Blackwell Max-Q"),
     ("8x-nvidia-h200", "NVIDIA H200"),
     ("cpu", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.00GHz"),
@@ -49,7 +49,7 @@ def wide_cases() -> Iterator[Case]:
 def many_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlay: Path) -> Path:
     """Records of four devices published, and of two of one's own; some are stale."""
     folder = tmp_path / "published"
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
     for place in (folder, overlay):
         for device in DEVICES if place == folder else [DEVICES[1], OWN]:
             synthetic.write_all(place, device)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuguide.measure import records, reference_gpu, store
+from gpuguide.measure import folders, records, reference_gpu, store
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.digest.equivalent import Equivalence
 
-OURS = store.reference_device()
+OURS = reference_gpu.slug()
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
 Run = Callable[..., tuple[int, str, str]]
 
@@ -152,7 +152,7 @@ def test_records_show_why_there_is_no_number(gpuguide: Run, fake_gpu: str, overl
 
 
 def test_records_show_of_what_nobody_measured(gpuguide: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
     status, out, err = gpuguide("records", "show", "ceilings")
     assert (status, out) == (1, "")
     assert "ceilings" in err
@@ -162,7 +162,7 @@ def test_records_show_of_what_nobody_measured(gpuguide: Run, monkeypatch: pytest
 def test_records_verify_of_everything(gpuguide: Run, fresh: Path) -> None:
     status, out, err = gpuguide("records", "verify")
     assert status == 0
-    assert err == f"{len(store.published_records())} records, 0 damaged or stale.\n"
+    assert err == f"{len(store.load_all_published())} records, 0 damaged or stale.\n"
     assert f"{OURS}/ceilings: good" in out
 
 
@@ -222,7 +222,7 @@ def test_records_verify_works_inside_a_devices_folder(
 def test_records_verify_finds_what_is_stale(gpuguide: Run, tmp_path: Path) -> None:
     path = tmp_path / "cpu" / "ceilings.json"
     path.parent.mkdir()
-    shutil.copy(store.published_folder() / "cpu" / "ceilings.json", path)
+    shutil.copy(folders.published_folder() / "cpu" / "ceilings.json", path)
     mended(path, lambda record: replace(record, harness_version=records.HARNESS_VERSION + 1))
     status, out, err = gpuguide("records", "verify", tmp_path)
     assert status == 1
@@ -231,16 +231,16 @@ def test_records_verify_finds_what_is_stale(gpuguide: Run, tmp_path: Path) -> No
 
 
 def test_records_import_into_ones_own(gpuguide: Run, overlay: Path, tmp_path: Path) -> None:
-    source = store.published_folder() / "cpu"
+    source = folders.published_folder() / "cpu"
     status, out, err = gpuguide("records", "import", source)
     assert (status, err) == (0, "")
     assert out.splitlines() == [f"cpu/{path.stem}" for path in sorted(source.glob("*.json"))]
-    taken, given = (records.read(folder / "cpu" / "ceilings.json") for folder in (overlay, store.published_folder()))
+    taken, given = (records.read(folder / "cpu" / "ceilings.json") for folder in (overlay, folders.published_folder()))
     assert replace(taken, path=None) == replace(given, path=None)
 
 
 def test_records_import_refuses_to_lose_cases_unless_told(gpuguide: Run, overlay: Path, tmp_path: Path) -> None:
-    assert gpuguide("records", "import", store.published_folder() / "cpu" / "copy-size.json")[0] == 0
+    assert gpuguide("records", "import", folders.published_folder() / "cpu" / "copy-size.json")[0] == 0
     mine = overlay / "cpu" / "copy-size.json"
     fewer = tmp_path / "cpu" / "copy-size.json"
     whole = records.read(mine)
@@ -265,13 +265,17 @@ def test_an_absent_folder_is_refused_by_what_reads_and_made_by_what_writes(
         assert f"GPUGUIDE_RECORDS names the folder {overlay}, which does not exist." in " ".join(err.split())
     assert not overlay.exists()
     assert str(overlay) in "".join(gpuguide("doctor")[1].split())
-    assert gpuguide("records", "import", store.published_folder() / "cpu")[0] == 0
+    assert gpuguide("records", "import", folders.published_folder() / "cpu")[0] == 0
     assert gpuguide("records", "list", "--mine")[0] == 0
 
 
 def test_a_file_in_place_of_the_folder_is_refused(gpuguide: Run, fake_gpu: str, overlay: Path) -> None:
     overlay.write_text("")
-    for words in (*READING, ["bench", "run", "ceilings"], ["records", "import", str(store.published_folder() / "cpu")]):
+    for words in (
+        *READING,
+        ["bench", "run", "ceilings"],
+        ["records", "import", str(folders.published_folder() / "cpu")],
+    ):
         status, _, err = gpuguide(*words)
         assert status == 1, words
         assert f"GPUGUIDE_RECORDS names {overlay}, which is a file." in " ".join(err.split())
@@ -279,7 +283,7 @@ def test_a_file_in_place_of_the_folder_is_refused(gpuguide: Run, fake_gpu: str, 
 
 
 def test_records_import_without_a_place(gpuguide: Run) -> None:
-    status, out, err = gpuguide("records", "import", store.published_folder())
+    status, out, err = gpuguide("records", "import", folders.published_folder())
     assert (status, out) == (1, "")
     assert "GPUGUIDE_RECORDS is set and empty" in err
 
@@ -288,7 +292,7 @@ def test_records_import_publishes_no_simulated_record(
     gpuguide: Run, fake_gpu: str, overlay: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gpuguide("bench", "run", "ceilings", "--commit", "c0ffee")
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path / "published")
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path / "published")
     status, out, err = gpuguide("records", "import", "--publish", overlay)
     assert (status, out) == (1, "")
     assert "ceilings.json cannot be published: its times come from a fake device" in err

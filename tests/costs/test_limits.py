@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from gpuguide.costs import limits, presets
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware import datasheet
-from gpuguide.hardware import machines as printed_machines
-from gpuguide.hardware.machines import Ceiling, GpuCeilings
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.hardware import datasheet, datasheet_ceilings
+from gpuguide.hardware.datasheet_ceilings import Ceiling, GpuCeilings
+from gpuguide.measure import folders, measured_ceilings, records, reference_gpu, store
 from gpuguide.measure.records import Case
 
 LLAMA = presets.get("llama-3.1-8b").shape
@@ -96,7 +95,7 @@ def test_the_slower_ceiling_decides(operation: limits.OperationCost, time: float
 def test_a_small_operation_is_bound_by_its_launch_where_that_is_measured() -> None:
     small = limits.matmul(16, 16, 16)
     assert limits.limit(small, ROUND).bound == "memory"
-    ours = machines.machine(reference_gpu.sheet().id)
+    ours = measured_ceilings.load(reference_gpu.sheet().id)
     found = limits.limit(small, ours)
     assert found.bound == "launch"
     assert ours.launch
@@ -105,7 +104,7 @@ def test_a_small_operation_is_bound_by_its_launch_where_that_is_measured() -> No
 
 @given(size=st.integers(1, 2**16), gpu=st.sampled_from(list(datasheet.load())))
 def test_no_time_is_under_either_floor(size: int, gpu: str) -> None:
-    machine = machines.machine(gpu)
+    machine = measured_ceilings.load(gpu)
     for format in machine.arithmetic:
         found = limits.limit(limits.matmul(size, size, size, format), machine)
         assert found.time >= max(found.arithmetic_time, found.moving_time) > 0
@@ -116,23 +115,24 @@ def test_no_time_is_under_either_floor(size: int, gpu: str) -> None:
 
 
 def test_ceilings_are_measured_where_there_is_a_record_and_say_so() -> None:
-    ours = machines.machine(reference_gpu.sheet().id)
-    record = store.published("ceilings")
+    ours = measured_ceilings.load(reference_gpu.sheet().id)
+    record = store.load_published("ceilings")
     assert {ceiling.origin for ceiling in ours.arithmetic.values()} == {"measured"}
     assert ours.bandwidth["copy"].value >= record.case("copy").metrics["bandwidth"].summary.p95
     assert (ours.bandwidth["link"].origin, ours.bandwidth["host"].origin) == ("datasheet", "measured")
-    a100 = machines.machine("a100-sxm-80gb")
+    a100 = measured_ceilings.load("a100-sxm-80gb")
     assert {ceiling.origin for ceiling in (*a100.arithmetic.values(), *a100.bandwidth.values())} == {"datasheet"}
     assert a100.launch is None
 
 
 def test_printed_ceilings_are_those_of_the_datasheet() -> None:
     for gpu in datasheet.load().values():
-        machine = printed_machines.load_datasheet_ceilings(gpu.id)
+        machine = datasheet_ceilings.load(gpu.id)
         assert {machine.bandwidth[kind].value for kind in ("copy", "read")} == {gpu.figures["memory_bandwidth"].value}
         assert (machine.link_name == "NVLink") is ("nvlink_per_direction" in gpu.figures)
         assert all(
-            gpu.figures[printed_machines.FORMATS[name]].value == rate.value for name, rate in machine.arithmetic.items()
+            gpu.figures[datasheet_ceilings.FORMATS[name]].value == rate.value
+            for name, rate in machine.arithmetic.items()
         )
 
 
@@ -141,14 +141,14 @@ GPUS = ["h100-sxm", "h200"]
 
 def fastest(gpu: str, benchmark: str) -> Iterator[tuple[Case, float]]:
     """Yield the cases of a GPU's published record with the 5th percentile of their time."""
-    for record in machines.records_of(gpu):
+    for record in measured_ceilings.records_of(gpu):
         if record.benchmark == benchmark:
             yield from ((case, case.metrics["time"].summary.p5) for case in record.cases if case.status == "ok")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_product_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
-    machine, shares = machines.machine(gpu), []
+    machine, shares = measured_ceilings.load(gpu), []
     for case, time in fastest(gpu, "matmul-size"):
         size = int(case.keys["size"])
         product = limits.matmul(size, size, size, case.contender.removeprefix("matmul-"))
@@ -166,9 +166,9 @@ def test_no_product_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_attention_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
-    machine, found = machines.machine(gpu), 0
-    for path in store.published_folder().glob("*/attention.json"):
-        record = store.load(path)
+    machine, found = measured_ceilings.load(gpu), 0
+    for path in folders.published_folder().glob("*/attention.json"):
+        record = records.load(path)
         if getattr(datasheet.find(record.device_name), "id", "") != gpu:
             continue
         for case in record.cases:
@@ -183,7 +183,7 @@ def test_no_attention_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_scan_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
     """Reading logits once is a scan. Sizes that may stay in L2 are left out, as the rule says."""
-    machine, least = machines.machine(gpu), machines.L2_MARGIN * datasheet.get(gpu).figures["l2"].value
+    machine, least = measured_ceilings.load(gpu), measured_ceilings.L2_MARGIN * datasheet.get(gpu).figures["l2"].value
     found = 0
     for case, time in fastest(gpu, "log-sum-exp"):
         size = {"bf16": 2, "fp32": 4}[str(case.keys["dtype"])]
@@ -196,7 +196,7 @@ def test_no_scan_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_transfer_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
-    machine, found = machines.machine(gpu), 0
+    machine, found = measured_ceilings.load(gpu), 0
     for case, time in fastest(gpu, "transfer-size"):
         if case.contender == "h2d-pinned":
             assert limits.limit(limits.scan(int(case.keys["bytes"]), 1, 1, "host"), machine).time <= time
@@ -206,7 +206,7 @@ def test_no_transfer_of_our_records_is_faster_than_its_limit(gpu: str) -> None:
 
 def test_large_products_come_near_the_limit_of_the_gpu_that_we_measured() -> None:
     ours = reference_gpu.sheet().id
-    machine = machines.machine(ours)
+    machine = measured_ceilings.load(ours)
     for case, time in fastest(ours, "matmul-size"):
         if case.keys["size"] == 8192:
             product = limits.matmul(8192, 8192, 8192, case.contender.removeprefix("matmul-"))
@@ -216,7 +216,7 @@ def test_large_products_come_near_the_limit_of_the_gpu_that_we_measured() -> Non
 def test_heads_come_near_the_limit_where_one_of_the_two_decides() -> None:
     """Where arithmetic and memory take equally long, neither hides behind the other."""
     ours = reference_gpu.sheet().id
-    machine = machines.machine(ours)
+    machine = measured_ceilings.load(ours)
     for case, time in fastest(ours, "lm-head"):
         tokens, hidden, vocab = (int(case.keys[name]) for name in ("tokens", "hidden", "vocab"))
         if vocab % 64:
@@ -232,14 +232,14 @@ def test_heads_come_near_the_limit_where_one_of_the_two_decides() -> None:
 def test_a_model_that_does_not_fit_has_no_time() -> None:
     seventy = presets.get("llama-3.1-70b").shape
     with pytest.raises(GpuguideError) as error:
-        limits.limit(limits.decode_step(seventy, 1, 4096), machines.machine("h100-sxm"))
+        limits.limit(limits.decode_step(seventy, 1, 4096), measured_ceilings.load("h100-sxm"))
     # 70 553 706 496 weights of 2 bytes, and a cache of 2 × 80 × 8 × 128 × 4097 numbers of 2
     needed = (70_553_706_496 * 2 + 2 * 80 * 8 * 128 * 4097 * 2) / 2**30
     assert str(error.value).startswith(f"It does not fit: the operands take {needed:.1f} GiB, and NVIDIA H100 SXM has ")
-    assert limits.limit(limits.decode_step(seventy, 1, 4096, "int4"), machines.machine("h100-sxm")).time > 0
+    assert limits.limit(limits.decode_step(seventy, 1, 4096, "int4"), measured_ceilings.load("h100-sxm")).time > 0
     with pytest.raises(GpuguideError, match="does not fit"):
-        limits.limit(limits.scan(10**11, 1, 8), machines.machine("h200"))
-    assert limits.limit(limits.scan(10**11, 1, 8, "host"), machines.machine("h200")).bound == "host"
+        limits.limit(limits.scan(10**11, 1, 8), measured_ceilings.load("h200"))
+    assert limits.limit(limits.scan(10**11, 1, 8, "host"), measured_ceilings.load("h200")).bound == "host"
 
 
 def test_a_step_of_a_mixture_reads_the_experts_that_its_tokens_reach() -> None:
@@ -280,7 +280,7 @@ def test_an_operation_that_makes_no_sense_is_refused(call: Any, says: str) -> No
 
 def test_a_format_that_a_gpu_lacks_is_refused() -> None:
     with pytest.raises(GpuguideError, match="NVIDIA T4 has no rate for bf16; choose one of"):
-        limits.limit(limits.matmul(8, 8, 8, "bf16"), machines.machine("t4"))
+        limits.limit(limits.matmul(8, 8, 8, "bf16"), measured_ceilings.load("t4"))
     bare = GpuCeilings("bare", "A GPU without links", 1e9, {"fp32": Ceiling(1e12, "datasheet")}, {})
     with pytest.raises(GpuguideError, match="bandwidth of the memory of A GPU without links is not known"):
         limits.limit(limits.matmul(8, 8, 8, "fp32"), bare)
@@ -288,12 +288,12 @@ def test_a_format_that_a_gpu_lacks_is_refused() -> None:
 
 def test_an_unknown_gpu_is_named_with_near_ones() -> None:
     with pytest.raises(GpuguideError, match="h100-sxm"):
-        machines.machine("h100-sxn")
+        measured_ceilings.load("h100-sxn")
 
 
 def test_our_gpus_have_the_memory_that_their_driver_reported() -> None:
     for gpu, mib in (("h100-sxm", 81559), ("h200", 143771)):
-        machine = machines.machine(gpu)
+        machine = measured_ceilings.load(gpu)
         assert machine.capacity_origin == "driver"
         assert machine.capacity == pytest.approx(mib * 2**20, rel=1e-6)
-    assert machines.machine("l4").capacity_origin == "printed"
+    assert measured_ceilings.load("l4").capacity_origin == "printed"

@@ -21,7 +21,7 @@ from gpuguide.benchmarks.training_memory import VARIANTS, MemoryVariant, Variant
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import machines
+from gpuguide.measure import measured_ceilings
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 
 LLAMA = presets.get("llama-3.1-8b").shape
@@ -314,9 +314,9 @@ def test_a_mixture_of_experts_keeps_what_is_counted() -> None:
 
 @pytest.mark.parametrize("device", ["nvidia-h200", "nvidia-h100-80gb-hbm3"])
 def test_the_24_measured_configurations_are_predicted(device: str) -> None:
-    from gpuguide.measure import store
+    from gpuguide.measure import folders, records
 
-    record = store.load(store.published_folder() / device / "training-memory.json")
+    record = records.load(folders.published_folder() / device / "training-memory.json")
     errors = []
     for case in record.cases:
         assert case.status == "ok"
@@ -330,7 +330,7 @@ def test_the_24_measured_configurations_are_predicted(device: str) -> None:
 def test_each_part_of_a_step_is_predicted_not_only_the_highest() -> None:
     from gpuguide.measure import store
 
-    for case in store.published("training-memory").cases:
+    for case in store.load_published("training-memory").cases:
         if not VARIANTS[case.contender].trains:
             continue
         moments = memory.predict(shape_of(case.keys), run_of(VARIANTS[case.contender], case.keys)).moments
@@ -429,7 +429,7 @@ def test_all_experts_are_in_memory_and_a_few_in_use() -> None:
 
 def test_what_the_printed_capacity_got_wrong() -> None:
     """8B in 16 bits, checkpointed, 2k: 8 bytes a weight, with AdamW's copy 10, of the 79.6 GiB that an H100 has."""
-    h100 = machines.machine("h100-sxm").capacity
+    h100 = measured_ceilings.load("h100-sxm").capacity
     setup = Setup(precision="bf16", seq_len=2048, checkpointing=True)
     total = memory.predict(LLAMA, setup).total
     assert total == pytest.approx(10 * LLAMA.parameters(), rel=0.01)

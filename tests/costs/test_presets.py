@@ -59,7 +59,7 @@ def test_an_unknown_model_is_named_with_near_ones() -> None:
         ("layers = 2", "layer = 2", "no key named 'layer'"),
         ('source = "s"', 'source = "t"', "no source named 't'"),
         ("[model.m]", "[model.m", "not valid TOML"),
-        ('looked_at = "not verified"', "", "sources.s has no looked_at"),
+        ('looked_at = "not verified"', "", "sources.s: looked_at is None"),
         ('looked_at = "not verified"', 'looked_at = "last week"', "t.toml, sources.s: looked_at is 'last week'"),
         ('title = "A document"', 'title = ""', "t.toml, sources.s: title is ''"),
         ('title = "A document"', 'tittle = "A document"', "t.toml, sources.s: There is no key named 'tittle'"),

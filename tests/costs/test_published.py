@@ -60,7 +60,7 @@ def test_full_training_takes_sixteen_bytes_a_parameter_before_activations() -> N
 
 def more(who: str, model: str, one: dict[str, object], other: dict[str, object]) -> float:
     """Bytes by which the measured peak of one way of adapting is above that of another."""
-    record = store.published("lora-step")
+    record = store.load_published("lora-step")
     peaks = [record.median(who, "peak_memory", model=model, **keys) for keys in (one, other)]
     return peaks[0] - peaks[1]
 

@@ -61,7 +61,9 @@ def test_each_way_trains_what_it_says() -> None:
 
 def test_adapters_are_drawn_from_the_seed_and_change_nothing_at_first(few: Encoded) -> None:
     one, same, other = (comparison.load_with_adapters(2, 4.0, seed=seed) for seed in (3, 3, 4))
-    downs = [next(iter(lora.adapted_layers(model).values())).adapter("default").down for model in (one, same, other)]
+    downs = [
+        next(iter(lora.find_adapted_layers(model).values())).adapter("default").down for model in (one, same, other)
+    ]
     assert torch.equal(downs[0], downs[1])
     assert not torch.equal(downs[0], downs[2])
     assert torch.equal(comparison.answer_logits(one, few), comparison.answer_logits(comparison.all_weights(), few))

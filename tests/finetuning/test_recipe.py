@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from gpuguide import lora, models, training
+from gpuguide import files, lora, models, training
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.finetuning import (
     Callback,
@@ -24,7 +24,6 @@ from gpuguide.finetuning import (
     RunRecord,
     RunStage,
     html,
-    output_files,
     peft_names,
     read_log,
     run,
@@ -124,7 +123,7 @@ def test_the_merged_checkpoint_computes_what_was_trained(data: Path, kind: str, 
     asked = globals()["request"](data, folder)
     run(asked, CPU, Callback())
     tokens = torch.arange(3, 40).view(1, -1)
-    trained = checkpoint.read_model(folder)
+    trained = checkpoint.open_checkpoint(folder).read_model()
     lora.load_adapter(trained, asked.out / "adapter", places=peft_names.places(trained))
     with torch.inference_mode():
         expected = trained(tokens)
@@ -147,7 +146,7 @@ def test_peft_reads_the_adapter_beside_the_checkpoint(data: Path, kind: str, req
     asked = globals()["request"](data, folder, targets=("query_key_value", "up" if kind == "gpt2_folder" else "down"))
     run(asked, CPU, Callback())
     tokens = torch.arange(3, 40).view(1, -1)
-    ours = checkpoint.read_model(folder)
+    ours = checkpoint.open_checkpoint(folder).read_model()
     lora.load_adapter(ours, asked.out / "adapter", places=peft_names.places(ours))
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     theirs = PeftModel.from_pretrained(base, asked.out / "adapter").eval()
@@ -210,7 +209,7 @@ def test_a_full_disk_at_the_end_loses_nothing(data: Path, gpt2_folder: Path, mon
     monkeypatch.setattr(lora.checkpoint, "save_file", full)
     with pytest.raises(GpuguideError, match=r"merged cannot be written \(.*No space left on device\)"):
         run(asked, CPU, Callback())
-    assert not (asked.out / "merged.writing").exists()
+    assert not list(asked.out.glob(".merged-*"))
     monkeypatch.undo()
     callback = Recording()
     record = run(asked, CPU, callback)
@@ -226,7 +225,7 @@ def test_a_kill_while_results_are_written_loses_nothing(
         raise Stopped
 
     asked = request(data, gpt2_folder)
-    monkeypatch.setattr(output_files, "write_json", killed)
+    monkeypatch.setattr(files, "write_json", killed)
     with pytest.raises(Stopped):
         run(asked, CPU, Callback())
     monkeypatch.undo()
@@ -261,7 +260,7 @@ def test_declining_leaves_nothing(data: Path, gpt2_folder: Path) -> None:
         ({"targets": ("q_proj",)}, "No layer fits 'q_proj'"),
         ({"dtype": "fp8"}, "There is no format named 'fp8'"),
         ({"model": "drft"}, "There is no model named 'drft'. Did you mean draft"),
-        ({"model": "no/folder"}, "no/folder is no folder with a checkpoint"),
+        ({"model": "no/folder"}, "There is no folder no/folder"),
         ({"learning_rate": 1e30, "steps": 40}, "the run has diverged. Lower the learning rate"),
     ],
 )
@@ -284,7 +283,7 @@ def test_a_file_in_place_of_the_folder(data: Path, gpt2_folder: Path, tmp_path: 
     with pytest.raises(GpuguideError, match="is a file; name a folder with --out"):
         run(asked, CPU, Callback())
     with pytest.raises(GpuguideError, match="cannot be written"):
-        output_files.write_text(data / "report.html", "text")
+        files.write_text(data / "report.html", "text")
 
 
 def test_the_alpha_of_a_stabilised_adapter_is_over_the_root_of_its_rank(data: Path, gpt2_folder: Path) -> None:
@@ -325,7 +324,7 @@ def test_the_merged_checkpoint_can_be_read_by_whoever_reads_the_base(data: Path,
 
 
 def test_what_does_not_fit_is_said_before_the_model_is_loaded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "read_model", pytest.fail)
+    monkeypatch.setattr(checkpoint.Checkpoint, "read_model", pytest.fail)
     card = devices.fake("rtx-4090")
     with pytest.raises(GpuguideError, match=r"NVIDIA GeForce RTX 4090 has .* What fits: --micro-batch \d+"):
         run(request(data, Path("main"), batch=100_000), card, Callback())
@@ -428,7 +427,7 @@ def test_answers_alone_can_count(tmp_path: Path, chat_folder: Path) -> None:
     path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     asked, callback = request(path, chat_folder, "answers", train_on_assistant=True), Recording()
     record = run(asked, CPU, callback)
-    model = checkpoint.read_model(asked.out / "merged")
+    model = checkpoint.open_checkpoint(asked.out / "merged").read_model()
     losses, count = 0.0, 0
     for piece in record.setup.splits.held_out:
         tokens = piece.tokens.tolist()

@@ -17,14 +17,14 @@ from gpuguide.finetuning.training_log import (
     LogRow,
     Speedometer,
     TrainingLog,
+    find_measured_ceiling,
     linear_flops_per_token,
-    measured_ceiling,
     read_log,
     summarize_speed,
 )
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.machines import Ceiling
-from gpuguide.measure import machines
+from gpuguide.hardware.datasheet_ceilings import Ceiling
+from gpuguide.measure import measured_ceilings
 from gpuguide.training import StepMetrics
 
 METRICS = StepMetrics(step=3, loss=2.5, learning_rate=1e-3, grad_norm=0.5, lengths=(30, 10), seconds=0.25)
@@ -92,9 +92,9 @@ def test_the_operations_are_those_that_pytorch_counts() -> None:
 
 
 def test_only_a_measured_ceiling_counts() -> None:
-    assert measured_ceiling(devices.cpu(), "fp32") is None
-    assert measured_ceiling(replace(devices.fake("rtx-4090"), backend="cuda"), "bf16") is None
-    reference = machines.reference()
+    assert find_measured_ceiling(devices.cpu(), "fp32") is None
+    assert find_measured_ceiling(replace(devices.fake("rtx-4090"), backend="cuda"), "bf16") is None
+    reference = measured_ceilings.load_reference()
     ours = replace(devices.fake(reference.id), backend="cuda")
-    assert measured_ceiling(ours, "bf16") == reference.arithmetic["bf16"]
-    assert measured_ceiling(replace(ours, name="A GPU without a datasheet"), "bf16") is None
+    assert find_measured_ceiling(ours, "bf16") == reference.arithmetic["bf16"]
+    assert find_measured_ceiling(replace(ours, name="A GPU without a datasheet"), "bf16") is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware import capacities, datasheet, machines
+from gpuguide.hardware import capacities, datasheet, datasheet_ceilings
 
 GOOD = """
 [sources.s]
@@ -28,7 +28,7 @@ def test_every_card_has_a_name_of_its_own_or_is_in_the_data_sheet() -> None:
 def test_a_driver_reports_about_what_is_printed() -> None:
     """Vendors count 10⁹ bytes, memory chips come in 2³⁰, and ECC and the driver keep a part."""
     for gpu in datasheet.load().values():
-        share = machines.load_datasheet_ceilings(gpu.id).capacity / gpu.figures["memory"].value
+        share = datasheet_ceilings.load(gpu.id).capacity / gpu.figures["memory"].value
         assert 0.95 < share < 1.08
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware import datasheet
 from gpuguide.hardware.datasheet import UNITS, Gpu, find, get, load, parse, sources
+from gpuguide.hardware.sources import PrintedValue
 
 GPUS = list(load().values())
 each_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.id)
@@ -301,7 +301,7 @@ def test_a_small_table_is_read() -> None:
     gpu = table.gpus["x1"]
     assert gpu.capability == (9, 0)
     assert gpu.supports == {"fp16"}
-    assert gpu.figures["memory"] == datasheet.DatasheetValue(80e9, "B", "paper", "printed")
+    assert gpu.figures["memory"] == PrintedValue(80e9, "B", "paper", "printed")
     assert table.sources["paper"].is_verified
 
 

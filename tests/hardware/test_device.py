@@ -75,10 +75,23 @@ def test_without_a_gpu_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch, cu
 
 
 def test_a_gpu_is_described_as_its_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(name="Tesla T4", major=7, minor=5, total_memory=15 * 2**30, L2_cache_size=4 * 2**20)
+    properties = SimpleNamespace(
+        name="Tesla T4",
+        major=7,
+        minor=5,
+        total_memory=15 * 2**30,
+        L2_cache_size=4 * 2**20,
+        multi_processor_count=40,
+        max_threads_per_multi_processor=1024,
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert devices.current() == Device("Tesla T4", "cuda", "cuda:0", 15 * 2**30, 4 * 2**20, (7, 5), frozenset({"fp16"}))
+    found = devices.current()
+    assert found.multiprocessors == 40
+    assert found.resident_threads == 40 * 1024
+    assert replace(found, multiprocessors=0, resident_threads=0) == Device(
+        "Tesla T4", "cuda", "cuda:0", 15 * 2**30, 4 * 2**20, (7, 5), frozenset({"fp16"})
+    )
 
 
 @pytest.mark.parametrize(

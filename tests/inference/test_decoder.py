@@ -16,7 +16,7 @@ from gpuguide.inference.decoder import WEIGHTS, neighbours
 from gpuguide.models import shapes
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama, RopeScaling
-from gpuguide.quantization import GROUPS, Int4, Int8, quantized_copy
+from gpuguide.quantization import GROUPS, Int4, Int8, quantize_model
 
 MODELS = {
     "gpt2": random_gpt2(),
@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_model(name: str) -> None:
 def test_quantised_logits_are_those_of_a_model_with_the_values_read_back(name: str, weights: str, group: int) -> None:
     """Its matrices are quantised before they are laid out anew, and ours after: each row's numbers are the same."""
     model = MODELS[name].float()
-    expected = of_model(quantized_copy(model, weights, group).double())
+    expected = of_model(quantize_model(model, weights, group).double())
     found = logits(prepare(model, weights=weights, group=group)).double()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     assert not torch.allclose(found, of_model(model).double(), rtol=1e-3, atol=1e-3)
@@ -88,7 +88,7 @@ def test_a_tied_head_is_held_once(model: GPT2 | Llama, tied: bool, dtype: torch.
 
 @pytest.mark.parametrize("model", [random_gpt2(), random_llama(tied=True)])
 def test_a_head_that_is_no_longer_tied_is_the_models_own(model: GPT2 | Llama) -> None:
-    untied = quantized_copy(model, "int4", head=True)
+    untied = quantize_model(model, "int4", head=True)
     decoder = prepare(untied)
     torch.testing.assert_close(logits(decoder), of_model(untied), rtol=1e-3, atol=1e-3)
     assert not decoder.shape.tied

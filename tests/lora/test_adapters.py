@@ -36,7 +36,7 @@ def stack(*, seed: int = 0) -> nn.Sequential:
 def trained_up(model: nn.Module, seed: int = 1) -> None:
     """Give B something to add."""
     generator = torch.Generator().manual_seed(seed)
-    for layer in lora.adapted_layers(model).values():
+    for layer in lora.find_adapted_layers(model).values():
         for name in layer.adapters:
             up = layer.adapter(name).up
             up.data = torch.randn(up.shape, generator=generator).to(up.dtype) * 0.1
@@ -69,7 +69,9 @@ def test_packed_weights_give_what_they_read_as(quantize) -> None:  # type: ignor
     unpacked.load_state_dict(model.state_dict(), strict=False)
     for each in (model, unpacked):
         trained_up(each)
-    for one, other in zip(lora.adapted_layers(model).values(), lora.adapted_layers(unpacked).values(), strict=True):
+    for one, other in zip(
+        lora.find_adapted_layers(model).values(), lora.find_adapted_layers(unpacked).values(), strict=True
+    ):
         other.adapter("default").down.data = one.adapter("default").down.data.clone()
     x = torch.randn(3, 6)
     torch.testing.assert_close(model(x), unpacked(x))
@@ -136,7 +138,7 @@ def test_a_merged_model_gives_the_same_and_comes_back_bit_for_bit() -> None:
     with pytest.raises(GpuguideError, match="is merged; unmerge it"):
         lora.merge(model)
     lora.unmerge(model, kept)
-    for name, layer in lora.adapted_layers(model).items():
+    for name, layer in lora.find_adapted_layers(model).items():
         assert torch.equal(layer.base.weight, before[f"{name}.weight"])
     with pytest.raises(GpuguideError, match="nothing to take out"):
         lora.unmerge(model)
@@ -168,7 +170,7 @@ def test_what_cannot_be_adapted_is_said_and_changes_nothing(targets: list[str], 
     model = stack()
     with pytest.raises(GpuguideError, match=says):
         lora.add_adapters(model, targets, lora.Settings(**settings))
-    assert not lora.adapted_layers(model)
+    assert not lora.find_adapted_layers(model)
     assert all(each.requires_grad for each in model.parameters())
 
 
@@ -186,7 +188,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:
     other = nn.Sequential(nn.Linear(6, 11))
     with pytest.raises(GpuguideError, match="for another base"):
         lora.load_adapter(other, tmp_path)
-    assert not lora.adapted_layers(other)
+    assert not lora.find_adapted_layers(other)
 
 
 def test_cost_is_that_of_the_products() -> None:

@@ -68,7 +68,7 @@ def test_what_was_written_is_read_as_it_was(name: str, tmp_path: Path) -> None:
     lora.save_adapter(model, tmp_path, places=places)
     lora.load_adapter(again, tmp_path, places=places)
     assert torch.equal(again(small.TOKENS), model(small.TOKENS))
-    first, second = lora.adapted_layers(model), lora.adapted_layers(again)
+    first, second = lora.find_adapted_layers(model), lora.find_adapted_layers(again)
     attention = "blocks.0.attention.query_key_value"
     assert first[attention].adapter("default").spans == second[attention].adapter("default").spans
     assert first.keys() == second.keys()
@@ -193,7 +193,7 @@ def test_adapters_of_other_kinds_are_refused(written: Path, more: dict[str, obje
     model = small.model()
     with pytest.raises(GpuguideError, match=says):
         lora.load_adapter(model, written)
-    assert not lora.adapted_layers(model)
+    assert not lora.find_adapted_layers(model)
 
 
 @pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal", "eva"])
@@ -272,7 +272,7 @@ def test_an_adapter_for_another_base_is_refused(written: Path) -> None:
         lora.load_adapter(model, written)
     with pytest.raises(GpuguideError, match="for another base: the model has no layer"):
         lora.load_adapter(small.model(), written, places=peft_names.places(small.model()))
-    assert not lora.adapted_layers(model)
+    assert not lora.find_adapted_layers(model)
 
 
 def test_a_full_disk_leaves_the_adapter_that_was_there(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_a_full_disk_leaves_the_adapter_that_was_there(written: Path, monkeypatc
     def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(GpuguideError, match="No space left on device"):
         lora.save_adapter(adapted("gpt2", ["down"]), written)
     assert {path: path.read_bytes() for path in written.iterdir()} == before
@@ -294,7 +294,7 @@ def test_what_cannot_be_merged_into_a_checkpoint(
     with pytest.raises(GpuguideError, match=r"no model\.safetensors in"):
         lora.merge_into_checkpoint(base, written, target)
     base.mkdir()
-    weights = {f"{name}.weight": torch.zeros(2, 2) for name in lora.adapted_layers(adapted("gpt2"))}
+    weights = {f"{name}.weight": torch.zeros(2, 2) for name in lora.find_adapted_layers(adapted("gpt2"))}
     save_file({"other": torch.zeros(2)}, base / "model.safetensors")
     with pytest.raises(GpuguideError, match=r"for another base: .* has no tensor"):
         lora.merge_into_checkpoint(base, written, target)
@@ -310,7 +310,9 @@ def test_what_cannot_be_merged_into_a_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    right = {name: torch.zeros(each.base.weight.shape) for name, each in lora.adapted_layers(adapted("gpt2")).items()}
+    right = {
+        name: torch.zeros(each.base.weight.shape) for name, each in lora.find_adapted_layers(adapted("gpt2")).items()
+    }
     save_file({f"{name}.weight": each for name, each in right.items()}, base / "model.safetensors")
     with pytest.raises(GpuguideError, match=r"cannot be written .*No space left"):
         lora.merge_into_checkpoint(base, written, target)

@@ -48,9 +48,9 @@ def test_a_copy_brings_every_bit_back_also_in_bf16() -> None:
     lora.add_adapters(model, TARGETS, lora.Settings(rank=2))
     small.something_to_add(model)
     kept = lora.merge(model, keep=True)
-    assert kept.keys() == lora.adapted_layers(model).keys()
+    assert kept.keys() == lora.find_adapted_layers(model).keys()
     lora.unmerge(model, kept)
-    for name, layer in lora.adapted_layers(model).items():
+    for name, layer in lora.find_adapted_layers(model).items():
         assert torch.equal(layer.base.weight, before.get_submodule(name).weight)
 
 
@@ -58,9 +58,9 @@ def test_a_copy_brings_every_bit_back_also_in_bf16() -> None:
 def test_what_bf16_loses_is_what_float64_finds(spread: float) -> None:
     model = small.model().bfloat16()
     lora.add_adapters(model, ["up"], lora.Settings(rank=2, alpha=2))
-    for layer in lora.adapted_layers(model).values():
+    for layer in lora.find_adapted_layers(model).values():
         layer.adapter("default").up.data.normal_(std=spread)
-    name, layer = next(iter(lora.adapted_layers(model).items()))
+    name, layer = next(iter(lora.find_adapted_layers(model).items()))
     before = layer.base.weight.detach().double()
     adapter = layer.adapter("default")
     change = adapter.up.detach().double() @ adapter.down.detach().double()
@@ -79,11 +79,11 @@ def test_the_smaller_the_change_the_more_is_lost_and_fp32_loses_nearly_nothing()
     small.something_to_add(model)
     assert all(each.lost < 1e-5 and each.unmoved < 0.01 for each in lora.measure_merging_loss(model).values())
     narrow = lora.measure_merging_loss(model, torch.bfloat16)
-    for layer in lora.adapted_layers(model).values():
+    for layer in lora.find_adapted_layers(model).values():
         layer.adapter("default").up.data *= 1e-3
     smaller = lora.measure_merging_loss(model, torch.bfloat16)
     assert all(smaller[name].lost > 10 * each.lost for name, each in narrow.items())
-    for layer in lora.adapted_layers(model).values():
+    for layer in lora.find_adapted_layers(model).values():
         layer.adapter("default").up.data.zero_()
     assert all(each == type(each)(0.0, 0.0, 0.0) for each in lora.measure_merging_loss(model).values())
 

@@ -82,7 +82,7 @@ def test_before_the_first_step_nothing_has_changed(target: str, name: str, dtype
     assert torch.equal(model(small.TOKENS), plain)
     assert torch.equal(model.train()(small.TOKENS), plain)
     model(small.TOKENS).float().logsumexp(-1).sum().backward()
-    for layer in lora.adapted_layers(model).values():
+    for layer in lora.find_adapted_layers(model).values():
         adapter = layer.adapter("default")
         assert not adapter.down.grad.any()
         assert adapter.up.grad.any()
@@ -119,7 +119,7 @@ def test_what_cannot_be_targeted_is_said_and_changes_nothing(targets: list[str],
     model = small.model("llama")
     with pytest.raises(GpuguideError, match=says):
         lora.add_adapters(model, targets, lora.Settings(rank=rank))
-    assert not lora.adapted_layers(model)
+    assert not lora.find_adapted_layers(model)
     assert all(each.requires_grad for each in model.parameters())
 
 
@@ -136,7 +136,7 @@ def test_patterns_and_the_first_of_several_targets() -> None:
         for name in ("attention.query_key_value", "attention.out", "feed_forward.up", "feed_forward.down")
     ]
     lora.add_adapters(model, ["blocks.0.attention.query_key_value", "query_key_value:q"], lora.Settings(rank=2))
-    found = {name: layer.adapter("default").parts for name, layer in lora.adapted_layers(model).items()}
+    found = {name: layer.adapter("default").parts for name, layer in lora.find_adapted_layers(model).items()}
     assert list(found.values()) == [(), ("query",)]
 
 

@@ -57,7 +57,7 @@ def adapted(draw: st.DrawFn, name: str, special: bool = True) -> nn.Module:
     dtype = draw(st.sampled_from([torch.float32, torch.bfloat16])) if special else torch.float32
     add_to_targets(model, chosen, dtype=dtype)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    for layer in lora.adapted_layers(model).values():
+    for layer in lora.find_adapted_layers(model).values():
         for matrix in layer.adapter("default").parameters():
             matrix.data = torch.randn(matrix.shape, generator=generator).to(dtype)
             if special and draw(st.booleans()):
@@ -75,11 +75,11 @@ def bits(tensor: torch.Tensor) -> bytes:
 def test_an_adapter_comes_back_bit_for_bit(name: str, named_as_in_transformers: bool, data: st.DataObject) -> None:
     model, again = data.draw(adapted(name)), small_model(name)
     places = peft_names.places(again) if named_as_in_transformers else None
-    dtype = next(iter(lora.adapted_layers(model).values())).adapter("default").down.dtype
+    dtype = next(iter(lora.find_adapted_layers(model).values())).adapter("default").down.dtype
     with tempfile.TemporaryDirectory() as folder:
         lora.save_adapter(model, Path(folder), places=places)
         lora.load_adapter(again, Path(folder), dtype=dtype, places=places)
-    first, second = lora.adapted_layers(model), lora.adapted_layers(again)
+    first, second = lora.find_adapted_layers(model), lora.find_adapted_layers(again)
     assert first.keys() == second.keys()
     for path, layer in first.items():
         saved, loaded = layer.adapter("default"), second[path].adapter("default")
@@ -120,7 +120,7 @@ def test_the_as_of_one_matrix_that_were_trained_apart_stay_apart(tmp_path: Path)
     tensors[changed] = tensors[changed] + 1
     save_file(tensors, weights, metadata=noted)
     lora.load_adapter(again, tmp_path, places=peft_names.places(small.model("llama")))
-    layers = lora.adapted_layers(again)
+    layers = lora.find_adapted_layers(again)
     assert layers["blocks.0.feed_forward.gate_up"].adapter("default").spans is None
     assert layers["blocks.1.feed_forward.gate_up"].adapter("default").spans == ((0, 48), (48, 96))
     assert torch.equal(layers["blocks.1.feed_forward.gate_up"].adapter("default").down[3:], tensors[changed])
@@ -133,7 +133,7 @@ def test_a_changed_alpha_counts_and_not_the_one_that_was_noted(tmp_path: Path) -
     config = tmp_path / "adapter_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 20.0}))
     lora.load_adapter(again, tmp_path)
-    assert lora.adapted_layers(again)["blocks.0.attention.query_key_value"].adapter("default").settings.alpha == 10
+    assert lora.find_adapted_layers(again)["blocks.0.attention.query_key_value"].adapter("default").settings.alpha == 10
 
 
 def test_a_layer_whose_name_ends_with_anothers_keeps_its_own_settings(tmp_path: Path) -> None:
@@ -147,4 +147,6 @@ def test_a_layer_whose_name_ends_with_anothers_keeps_its_own_settings(tmp_path: 
     add_to_targets(model, {Target(name): each for name, each in settings.items()})
     lora.save_adapter(model, tmp_path)
     lora.load_adapter(again, tmp_path)
-    assert {name: layer.adapter("default").settings for name, layer in lora.adapted_layers(again).items()} == settings
+    assert {
+        name: layer.adapter("default").settings for name, layer in lora.find_adapted_layers(again).items()
+    } == settings

@@ -8,7 +8,7 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import choices, records, store
+from gpuguide.measure import choices, folders, records
 
 Publish = Callable[[str, str], None]
 
@@ -23,7 +23,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
     folder = tmp_path / "records"
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
 
     def write(device: str, name: str) -> None:
         cases = synthetic.cases_of("copy-size")[:1]

@@ -8,7 +8,7 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import citation, digest, records, store
+from gpuguide.measure import citation, digest, folders, records, reference_gpu
 from gpuguide.measure.records import Case, Key, Rate, Record, Run
 
 RNG = np.random.default_rng(0)
@@ -29,7 +29,7 @@ def ok(
 @pytest.fixture(autouse=True)
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publish made-up records of a benchmark on the H100 and on a processor."""
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
     error = {"error": records.metric("1", [0.0])}
     square: dict[str, Key] = {"shape": "square", "size": 8192, "causal": True, "dropout": 0.5}
     skinny: dict[str, Key] = {"shape": "skinny", "size": 8192, "causal": False, "dropout": 0.5}
@@ -45,7 +45,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ok(skinny, "zeros", 1, SLOW),
         Case(skinny, "no-warm-up", 1, "skipped", "needs fp8"),
     )
-    for device, found in ((store.reference_device(), cases), ("cpu", (ok(square, "right", 0, OTHER),))):
+    for device, found in ((reference_gpu.slug(), cases), ("cpu", (ok(square, "right", 0, OTHER),))):
         used = (
             a_run("first"),
             a_run("second"),
@@ -62,7 +62,7 @@ def test_a_measurement_is_found() -> None:
     assert found.summary.p25 == pytest.approx(np.quantile(FAST, 0.25), rel=1e-6)
     assert found.text == f"{np.median(FAST) * 1e6:.0f} µs"
     assert found.run.commit == "first"
-    assert (found.record.device, found.case.contender, found.name) == (store.reference_device(), "right", "time")
+    assert (found.record.device, found.case.contender, found.name) == (reference_gpu.slug(), "right", "time")
 
 
 def test_a_derived_metric_is_found_and_a_device_can_be_named() -> None:

@@ -13,7 +13,7 @@ from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import citation, reference_gpu, runner
 from gpuguide.measure.measure_here import here
 
-COPY = "ceilings/copy:bandwidth"
+COPY = "ceilings/copy:time"
 LAUNCH = "ceilings/launch:time"
 
 
@@ -105,6 +105,11 @@ def test_with_fewer_gpus_the_published_value_and_how_many_it_takes(
     found = here(COPY)
     assert found.yours is None
     assert f"yours: not measured, {why}" in str(found)
+
+
+def test_a_metric_that_the_device_does_not_give_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h100-sxm")
+    assert "gave no bandwidth" in str(here("ceilings/copy:bandwidth"))
 
 
 def test_what_was_never_published_is_an_error() -> None:

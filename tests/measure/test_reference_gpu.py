@@ -7,7 +7,7 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import records, reference_gpu, store
+from gpuguide.measure import folders, records, reference_gpu
 
 NAMES = {
     # as the driver says: as people say, with the article
@@ -25,11 +25,11 @@ NAMES = {
 @pytest.fixture
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Make a device of this name the reference GPU."""
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
 
     def published(name: str, *, stale: bool = False) -> records.Record:
         device = re.sub("[^a-z0-9]+", "-", name.lower())
-        monkeypatch.setattr(store, "reference_device", lambda: device)
+        monkeypatch.setattr(reference_gpu, "slug", lambda: device)
         made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), (device, name), stale=stale)
         return records.write(made, tmp_path / device / "copy-size.json")
 
@@ -67,5 +67,5 @@ def test_what_is_said_of_an_old_record(publish, monkeypatch: pytest.MonkeyPatch)
     assert reference_gpu.age(publish("NVIDIA H200")) == ""
     old = publish("NVIDIA H200", stale=True)
     assert reference_gpu.age(old) == "stale: the code that measured this has changed since"
-    monkeypatch.setattr(store, "reference_device", lambda: "another-gpu")
+    monkeypatch.setattr(reference_gpu, "slug", lambda: "another-gpu")
     assert reference_gpu.age(old) == "measured with the code of 2026-01-02"

@@ -16,7 +16,7 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import benchmark, digest, export, importing, records, store
+from gpuguide.measure import benchmark, digest, export, folders, importing, records, reference_gpu, store
 from gpuguide.measure.records import Case, DamagedRecord, Rate, Record
 
 HEADER = "device,benchmark,contender,case,metric,unit,n,p5,p25,median,p75,p95,correct,measured_at,commit,stale"
@@ -25,7 +25,7 @@ RUN = synthetic.run(commit=COMMIT, simulated=False)
 SAMPLES = [float(x) for x in np.random.default_rng(0).lognormal(-7, 0.2, 37)]
 
 
-def a_record(benchmark: str = "copy-size", device: str = store.reference_device(), **run: Any) -> Record:
+def a_record(benchmark: str = "copy-size", device: str = reference_gpu.slug(), **run: Any) -> Record:
     """Return a fresh record with a good case, one of a single sample, and three that say why there is no number."""
     time = records.metric("s", SAMPLES)
     loss = {"time": records.metric("s", [2.5]), "loss": records.metric("nat", [3.25])}
@@ -59,7 +59,7 @@ def save() -> Save:
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "published"
     folder.mkdir()
-    monkeypatch.setattr(store, "published_folder", lambda: folder)
+    monkeypatch.setattr(folders, "published_folder", lambda: folder)
     return folder
 
 
@@ -76,9 +76,9 @@ def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_overlay_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GPUGUIDE_RECORDS", str(tmp_path))
-    assert store.overlay_folder() == tmp_path
+    assert folders.overlay_folder() == tmp_path
     monkeypatch.setenv("GPUGUIDE_RECORDS", "~/records")
-    assert store.overlay_to_write() == Path.home() / "records"
+    assert folders.overlay_to_write() == Path.home() / "records"
 
 
 def test_a_relative_name_counts_from_where_it_is_first_asked_for(
@@ -88,11 +88,11 @@ def test_a_relative_name_counts_from_where_it_is_first_asked_for(
     save(a_record(), tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUGUIDE_RECORDS", "mine")
-    assert store.overlay_folder() == tmp_path / "mine"
+    assert folders.overlay_folder() == tmp_path / "mine"
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert store.overlay_folder() == tmp_path / "mine"
-    assert [store.is_mine(record) for record in store.overlay_records()] == [True]
-    read = "from gpuguide.measure import store; print(len(store.mine('copy-size')))"
+    assert folders.overlay_folder() == tmp_path / "mine"
+    assert [store.is_mine(record) for record in store.load_all_mine()] == [True]
+    read = "from gpuguide.measure import store; print(len(store.load_mine('copy-size')))"
     assert subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
@@ -104,21 +104,26 @@ def test_a_named_folder_that_is_none_is_refused_with_its_name(
     monkeypatch.setenv("GPUGUIDE_RECORDS", str(place))
     if kind == "file":
         place.write_text("")
-    for read in (store.overlay_folder, store.overlay_records, store.folders, lambda: store.mine("copy-size")):
+    for read in (
+        folders.overlay_folder,
+        store.load_all_mine,
+        folders.record_folders,
+        lambda: store.load_mine("copy-size"),
+    ):
         with pytest.raises(GpuguideError, match=rf"GPUGUIDE_RECORDS names .*{place}"):
             read()
     if kind == "file":
         with pytest.raises(GpuguideError, match=rf"GPUGUIDE_RECORDS names {place}, which is a file"):
-            store.overlay_to_write()
+            folders.overlay_to_write()
     else:
-        assert store.overlay_to_write() == place
+        assert folders.overlay_to_write() == place
 
 
 def test_an_empty_variable_means_no_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUGUIDE_RECORDS", "")
-    assert store.overlay_folder() is None
-    assert store.mine("copy-size") == store.overlay_records() == []
-    assert store.folders() == [store.published_folder()]
+    assert folders.overlay_folder() is None
+    assert store.load_mine("copy-size") == store.load_all_mine() == []
+    assert folders.record_folders() == [folders.published_folder()]
 
 
 def test_without_the_variable_the_overlay_is_among_the_users_data(
@@ -126,11 +131,11 @@ def test_without_the_variable_the_overlay_is_among_the_users_data(
 ) -> None:
     monkeypatch.delenv("GPUGUIDE_RECORDS")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    folder = store.overlay_folder()
+    folder = folders.overlay_folder()
     assert folder is not None
     assert folder.is_absolute()
     assert folder.parts[-2:] == ("gpuguide", "records")
-    assert store.overlay_records() == []  # it need not exist
+    assert store.load_all_mine() == []  # it need not exist
 
 
 def test_a_published_record_and_ones_own_of_the_same_device_stand_side_by_side(
@@ -139,36 +144,36 @@ def test_a_published_record_and_ones_own_of_the_same_device_stand_side_by_side(
     save(a_record(commit="published"), published)
     save(a_record(commit="mine"), overlay)
     save(a_record(device="cpu", commit="mine"), overlay)
-    assert store.published("copy-size").runs[0].commit == "published"
-    assert [(r.device, r.runs[0].commit) for r in store.mine("copy-size")] == [
+    assert store.load_published("copy-size").runs[0].commit == "published"
+    assert [(r.device, r.runs[0].commit) for r in store.load_mine("copy-size")] == [
         ("cpu", "mine"),
-        (store.reference_device(), "mine"),
+        (reference_gpu.slug(), "mine"),
     ]
-    assert [r.runs[0].commit for r in store.published_records()] == ["published"]
-    assert store.record_files("copy-size") == [
-        published / store.reference_device() / "copy-size.json",
+    assert [r.runs[0].commit for r in store.load_all_published()] == ["published"]
+    assert folders.record_files("copy-size") == [
+        published / reference_gpu.slug() / "copy-size.json",
         overlay / "cpu" / "copy-size.json",
-        overlay / store.reference_device() / "copy-size.json",
+        overlay / reference_gpu.slug() / "copy-size.json",
     ]
 
 
 def test_a_record_is_read_again_when_its_file_changes(published: Path, save: Save) -> None:
     path = save(a_record(commit="early"), published)
-    assert store.published("copy-size") is store.published("copy-size")
+    assert store.load_published("copy-size") is store.load_published("copy-size")
     save(a_record(commit="later still"), published)
-    assert store.published("copy-size").runs[0].commit == "later still"
+    assert store.load_published("copy-size").runs[0].commit == "later still"
     text = path.read_text()
     path.write_text(text.replace("later still", "edited by hand"))
     with pytest.raises(DamagedRecord, match="checksum"):
-        store.published("copy-size")
+        store.load_published("copy-size")
 
 
 @pytest.mark.parametrize(
     ("benchmark", "device", "says"),
     [
-        ("copysize", store.reference_device(), ["benchmark", "'copysize'", "Did you mean copy-size"]),
-        ("copy-size", "nvidia-h1", ["device", "'nvidia-h1'", f"Did you mean {store.reference_device()}"]),
-        ("matmul-size", store.reference_device(), ["no published record", "'matmul-size'", store.reference_device()]),
+        ("copysize", reference_gpu.slug(), ["benchmark", "'copysize'", "Did you mean copy-size"]),
+        ("copy-size", "nvidia-h1", ["device", "'nvidia-h1'", f"Did you mean {reference_gpu.slug()}"]),
+        ("matmul-size", reference_gpu.slug(), ["no published record", "'matmul-size'", reference_gpu.slug()]),
     ],
 )
 def test_what_is_not_published_says_what_is(
@@ -176,7 +181,7 @@ def test_what_is_not_published_says_what_is(
 ) -> None:
     save(a_record(), published)
     with pytest.raises(GpuguideError) as caught:
-        store.published(benchmark, device)
+        store.load_published(benchmark, device)
     assert not [text for text in says if text not in str(caught.value)]
 
 
@@ -184,7 +189,7 @@ def test_what_is_not_published_says_what_is(
 def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Write the file that names the reference GPU."""
     path = tmp_path / "reference.toml"
-    monkeypatch.setattr(store, "reference_file", lambda: path)
+    monkeypatch.setattr(reference_gpu, "settings_file", lambda: path)
 
     def write(text: str) -> None:
         path.write_text(text)
@@ -197,10 +202,15 @@ def test_the_setting_decides_whose_record_is_meant(published: Path, save: Save, 
         save(a_record(device=device, device_name=device), published)
     for device in ("nvidia-h100", "nvidia-h200"):
         setting(f'device = "{device}"\n')
-        assert store.reference_device() == store.published("copy-size").device == store.reference_record().device
-        found = {record.device: store.is_reference(record) for record in store.published_records()}
+        assert (
+            reference_gpu.slug() == store.load_published("copy-size").device == reference_gpu.load_any_record().device
+        )
+        found = {record.device: reference_gpu.is_reference(record) for record in store.load_all_published()}
         assert found == {"cpu": False, "nvidia-h100": device == "nvidia-h100", "nvidia-h200": device == "nvidia-h200"}
-        assert {record.device for record in store.published_records() if store.is_quotable(record)} == {device, "cpu"}
+        assert {record.device for record in store.load_all_published() if reference_gpu.is_quotable(record)} == {
+            device,
+            "cpu",
+        }
 
 
 def test_what_needs_several_gpus_is_found_with_the_fewest(
@@ -209,13 +219,13 @@ def test_what_needs_several_gpus_is_found_with_the_fewest(
     setting('device = "nvidia-h200"')
     for device in ("nvidia-h100", "2x-nvidia-h100", "16x-nvidia-h200", "8x-nvidia-h200"):
         save(a_record(device=device), published)
-    assert store.reference_devices() == ["nvidia-h200", "8x-nvidia-h200", "16x-nvidia-h200"]
-    assert store.published("copy-size").device == "8x-nvidia-h200"
-    assert store.published("copy-size", "16x").device == "16x-nvidia-h200"
+    assert reference_gpu.slugs() == ["nvidia-h200", "8x-nvidia-h200", "16x-nvidia-h200"]
+    assert store.load_published("copy-size").device == "8x-nvidia-h200"
+    assert store.load_published("copy-size", "16x").device == "16x-nvidia-h200"
     save(a_record(device="nvidia-h200"), published)
-    assert store.published("copy-size").device == "nvidia-h200"
+    assert store.load_published("copy-size").device == "nvidia-h200"
     with pytest.raises(GpuguideError, match=r"no device with published records named '4x-nvidia-h200'"):
-        store.published("copy-size", "4x")
+        store.load_published("copy-size", "4x")
 
 
 def test_what_only_another_gpu_has_says_which_one_and_how_to_measure_it(
@@ -227,7 +237,7 @@ def test_what_only_another_gpu_has_says_which_one_and_how_to_measure_it(
     with pytest.raises(
         GpuguideError, match=r"on nvidia-h200, only on nvidia-h100\. Measure it with 'gpuguide bench run"
     ):
-        store.published("copy-size")
+        store.load_published("copy-size")
 
 
 def test_a_setting_without_records_says_which_there_are(
@@ -236,7 +246,7 @@ def test_a_setting_without_records_says_which_there_are(
     setting('device = "nvidia-b200"')
     save(a_record(device="2x-nvidia-h100"), published)
     save(a_record(device="cpu"), published)
-    for read in (lambda: store.published("copy-size"), store.reference_record, store.check_reference):
+    for read in (lambda: store.load_published("copy-size"), reference_gpu.load_any_record, reference_gpu.check_records):
         with pytest.raises(GpuguideError, match=r"'nvidia-b200', of which .* There are records of nvidia-h100\.$"):
             read()
 
@@ -260,15 +270,15 @@ def test_a_setting_that_names_no_device(
 ) -> None:
     path = tmp_path / "reference.toml"
     path.write_bytes(text)
-    monkeypatch.setattr(store, "reference_file", lambda: path)
+    monkeypatch.setattr(reference_gpu, "settings_file", lambda: path)
     with pytest.raises(GpuguideError, match=rf"reference\.toml {says}"):
-        store.reference_device()
+        reference_gpu.slug()
 
 
 def test_a_setting_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "reference_file", lambda: tmp_path / "reference.toml")
+    monkeypatch.setattr(reference_gpu, "settings_file", lambda: tmp_path / "reference.toml")
     with pytest.raises(GpuguideError, match=r'reference\.toml cannot be read: No such file .* device = "nvidia-h200"'):
-        store.reference_device()
+        reference_gpu.slug()
 
 
 def test_a_page_reads_what_it_declares_and_nothing_else(
@@ -276,11 +286,11 @@ def test_a_page_reads_what_it_declares_and_nothing_else(
 ) -> None:
     save(a_record(), published)
     monkeypatch.setenv("GPUGUIDE_DECLARED", "ceilings,copy-size")
-    assert store.published("copy-size").benchmark == "copy-size"
-    assert store.mine("copy-size") == []
+    assert store.load_published("copy-size").benchmark == "copy-size"
+    assert store.load_mine("copy-size") == []
     for declared in ("ceilings", "", "copy"):
         monkeypatch.setenv("GPUGUIDE_DECLARED", declared)
-        for read in (store.published, store.mine):
+        for read in (store.load_published, store.load_mine):
             with pytest.raises(GpuguideError, match=r"'copy-size'.*does not declare.*benchmarks: \[copy-size\]"):
                 read("copy-size")
 
@@ -300,7 +310,7 @@ def test_csv_rows_hold_what_was_measured() -> None:
         ('{"causal": false, "working_set": 4}', "time", "s", "1", "n/a"),
         ('{"causal": false, "working_set": 4}', "loss", "nat", "1", "n/a"),
     ]
-    assert {row["device"] for row in rows} == {store.reference_device()}
+    assert {row["device"] for row in rows} == {reference_gpu.slug()}
     assert {(row["benchmark"], row["contender"]) for row in rows} == {("copy-size", "copy")}
     assert {(row["measured_at"], row["commit"], row["stale"]) for row in rows} == {(RUN.finished_at, RUN.commit, "no")}
     for row, samples in zip(rows, [SAMPLES, [4 / seconds for seconds in SAMPLES]], strict=False):
@@ -332,15 +342,15 @@ def test_records_are_imported_from_files_and_folders(tmp_path: Path, overlay: Pa
     save(a_record("matmul-size", "cpu", simulated=True, commit=None), tmp_path / "b" / "deeper")
     taken = importing.import_records([one, tmp_path / "b"], overlay, publish=False)
     assert [(record.device, record.benchmark) for record in taken] == [
-        (store.reference_device(), "copy-size"),
+        (reference_gpu.slug(), "copy-size"),
         ("cpu", "matmul-size"),
     ]
     assert [record.path for record in taken] == [
-        overlay / store.reference_device() / "copy-size.json",
+        overlay / reference_gpu.slug() / "copy-size.json",
         overlay / "cpu" / "matmul-size.json",
     ]
-    assert (overlay / store.reference_device() / "copy-size.json").read_bytes() == one.read_bytes()
-    assert store.overlay_records()[1] == taken[0]
+    assert (overlay / reference_gpu.slug() / "copy-size.json").read_bytes() == one.read_bytes()
+    assert store.load_all_mine()[1] == taken[0]
 
 
 @pytest.mark.parametrize(
@@ -397,11 +407,11 @@ def test_an_import_that_would_lose_measured_cases_is_refused(tmp_path: Path, ove
     fewer = save(with_sizes(a_record(), 3, 5), tmp_path / "fewer")
     with pytest.raises(GpuguideError) as caught:
         importing.import_records([tmp_path / "fewer"], overlay, publish=False)
-    there = overlay / store.reference_device() / "copy-size.json"
+    there = overlay / reference_gpu.slug() / "copy-size.json"
     why = f"{fewer} was not taken in: it lacks 3 of the 4 cases measured in {there}."
     assert str(caught.value) == f"{why} Add --replace to take it all the same."
     assert len(records.read(there).cases) == 4
-    assert not (overlay / store.reference_device() / "ceilings.json").exists()  # nothing is copied unless all may be
+    assert not (overlay / reference_gpu.slug() / "ceilings.json").exists()  # nothing is copied unless all may be
     importing.import_records([fewer, other], overlay, publish=False, replacing=True)
     assert len(records.read(there).cases) == 2
 
@@ -438,7 +448,7 @@ def test_measurements_that_an_import_replaces_are_kept_under_another_name(
     assert [read_aside(path).cases[1].measured for path in kept] == [before.measured]
     assert len(said) == 1
     assert str(kept[0]) in said[0]
-    assert store.overlay_records() == [records.read(there)]
+    assert store.load_all_mine() == [records.read(there)]
 
 
 def test_an_import_over_another_processors_record_is_refused(tmp_path: Path, overlay: Path, save: Save) -> None:
@@ -474,15 +484,15 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
 
 def test_every_benchmark_has_a_record_that_names_its_commit() -> None:
     """The code may have changed since: that stands in the way of a release, and ``make release-check`` names it."""
-    found = store.published_records()
-    published = {record.benchmark for record in found if store.is_reference(record)}
+    found = store.load_all_published()
+    published = {record.benchmark for record in found if reference_gpu.is_reference(record)}
     assert published == digest.benchmark_modules().keys()
     refused = {record.path: refusal for record in found if (refusal := importing.unpublishable(record))}
     assert set(refused.values()) <= {"the code has changed since it was measured"}, refused
 
 
 def test_published_times_have_the_samples_that_the_design_asks_for() -> None:
-    for record in store.published_records():
+    for record in store.load_all_published():
         for case in record.cases:
             if "time" in case.measured:
                 summary = case.measured["time"].summary
@@ -491,13 +501,13 @@ def test_published_times_have_the_samples_that_the_design_asks_for() -> None:
 
 
 def test_published_records_survive_a_move(tmp_path: Path) -> None:
-    copy = shutil.copytree(store.published_folder(), tmp_path / "copy")
-    for record in store.published_records():
+    copy = shutil.copytree(folders.published_folder(), tmp_path / "copy")
+    for record in store.load_all_published():
         assert records.read(copy / record.device / f"{record.benchmark}.json").cases == record.cases
 
 
 def test_published_records_name_no_path(repository: Path) -> None:
-    for path in store.published_folder().glob("*/*.json"):
+    for path in folders.published_folder().glob("*/*.json"):
         for run in json.loads(path.read_text())["runs"]:
             assert "/" not in run["command"], path
             assert str(repository) not in json.dumps(run), path

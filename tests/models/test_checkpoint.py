@@ -10,9 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from gpuguide import models
+from gpuguide import checkpoint_files, models
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.models import checkpoint, checkpoint_files, gpt2_checkpoint
+from gpuguide.models import checkpoint, gpt2_checkpoint
 from gpuguide.models.evaluation import evaluate
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.pretraining import Corpus

@@ -9,9 +9,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from gpuguide.checkpoint_files import format_names
 from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint import read_config, read_model
-from gpuguide.models.checkpoint_files import format_names
+from gpuguide.models.checkpoint import open_checkpoint
 from gpuguide.models.llama import LlamaConfig, RopeScaling
 from gpuguide.models.llama_checkpoint import parse_config
 
@@ -71,7 +71,7 @@ def sharded(tmp_path: Path) -> Path:
 def test_logits_are_those_of_the_model_that_was_saved(tmp_path: Path, variant: str, shard: str) -> None:
     theirs = saved(tmp_path, shard=shard, **VARIANTS[variant])
     assert (tmp_path / "model.safetensors").exists() == (shard == "1GB")
-    model = read_model(tmp_path)
+    model = open_checkpoint(tmp_path).read_model()
     assert not model.training
     assert model.config.tied == (variant == "tied")
     assert (model.head.weight is model.token_embedding.weight) == model.config.tied
@@ -86,7 +86,7 @@ def test_any_format_is_read_in_the_format_that_is_asked_for(
     tmp_path: Path, stored: torch.dtype, asked: torch.dtype
 ) -> None:
     theirs = saved(tmp_path, dtype=stored)
-    model = read_model(tmp_path, asked)
+    model = open_checkpoint(tmp_path).read_model(asked)
     assert {parameter.dtype for parameter in model.parameters()} == {asked}
     expected = theirs.model.layers[1].mlp.up_proj.weight.to(asked)
     assert torch.equal(model.blocks[1].feed_forward.gate_up.weight[56:], expected)
@@ -94,11 +94,11 @@ def test_any_format_is_read_in_the_format_that_is_asked_for(
 
 
 def test_entries_of_old_checkpoints_without_weights(folder: Path) -> None:
-    expected = read_model(folder).state_dict()
+    expected = open_checkpoint(folder).read_model().state_dict()
     weights = load_file(folder / "model.safetensors")
     weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
     save_file(weights, folder / "model.safetensors")
-    again = read_model(folder).state_dict()
+    again = open_checkpoint(folder).read_model().state_dict()
     assert all(torch.equal(again[name], tensor) for name, tensor in expected.items())
 
 
@@ -107,7 +107,7 @@ def test_a_tied_head_may_be_stored_twice(tmp_path: Path) -> None:
     weights = load_file(tmp_path / "model.safetensors")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     save_file(weights, tmp_path / "model.safetensors")
-    model = read_model(tmp_path)
+    model = open_checkpoint(tmp_path).read_model()
     assert model.head.weight is model.token_embedding.weight
 
 
@@ -117,8 +117,8 @@ def test_a_head_of_its_own_counts_although_the_settings_say_tied(tmp_path: Path,
     saved(tmp_path, shard=shard)
     rewrite(tie_word_embeddings=True)(tmp_path)
     theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path).eval()
-    model = read_model(tmp_path)
-    assert not read_config(tmp_path).tied
+    model = open_checkpoint(tmp_path).read_model()
+    assert not open_checkpoint(tmp_path).config.tied
     assert model.head.weight is not model.token_embedding.weight
     tokens = torch.randint(96, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -256,15 +256,15 @@ def test_a_bad_checkpoint_is_named(folder: Path, fault: str) -> None:
     spoil, message = FAULTS[fault]
     spoil(folder)
     with pytest.raises(GpuguideError, match=message) as caught:
-        read_model(folder)
+        open_checkpoint(folder).read_model()
     assert str(folder) in str(caught.value)
 
 
 def test_numbers_that_do_not_fit_into_fp16(folder: Path) -> None:
     reweigh(lambda weights: weights[UP][0].fill_(1e5))(folder)
     with pytest.raises(GpuguideError, match=rf"{UP} holds numbers too large for torch\.float16; read them in"):
-        read_model(folder, torch.float16)
-    assert read_model(folder, torch.bfloat16).blocks[1].feed_forward.gate_up.weight[56].max() > 9e4
+        open_checkpoint(folder).read_model(torch.float16)
+    assert open_checkpoint(folder).read_model(torch.bfloat16).blocks[1].feed_forward.gate_up.weight[56].max() > 9e4
 
 
 def reindex(content: object) -> Callable[[Path], None]:
@@ -294,7 +294,7 @@ def test_bad_shards_are_named(sharded: Path, fault: str) -> None:
     spoil, message = SHARD_FAULTS[fault]
     spoil(sharded)
     with pytest.raises(GpuguideError, match=message) as caught:
-        read_model(sharded)
+        open_checkpoint(sharded).read_model()
     assert str(sharded) in str(caught.value)
 
 
@@ -304,7 +304,7 @@ def test_a_shard_left_out_of_the_index_leaves_tensors_missing(sharded: Path) -> 
     index["weight_map"] = {name: file for name, file in index["weight_map"].items() if file != left_out}
     reindex(index)(sharded)
     with pytest.raises(GpuguideError, match=r"index\.json has no tensor .*; it does not hold the model"):
-        read_model(sharded)
+        open_checkpoint(sharded).read_model()
 
 
 def test_a_few_names_are_listed_whole() -> None:

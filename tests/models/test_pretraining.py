@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpuguide import models
+from gpuguide import checkpoint_files, models
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.models import checkpoint_files, pretraining, pretraining_state
+from gpuguide.models import pretraining, pretraining_state
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.pretraining import Corpus, PretrainingProgress, Recipe
 

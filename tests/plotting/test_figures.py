@@ -14,14 +14,14 @@ from figure_rows import rows_of
 
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import records, store
+from gpuguide.measure import folders, records, reference_gpu, store
 from gpuguide.plotting import axes, data, figure, finishing, other_gpus, renditions, text_boxes
 
 
 @pytest.fixture(autouse=True)
 def reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The synthetic records are of the GPU that prose speaks of."""
-    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
+    monkeypatch.setattr(reference_gpu, "slug", lambda: synthetic.PUBLISHED[0])
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_readers_own_record_is_dashed_and_named(
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Records of the reference GPU and of a processor."""
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
     for device in (synthetic.PUBLISHED, ("cpu", "A processor")):
         synthetic.write_all(tmp_path, device)
     return tmp_path
@@ -188,15 +188,15 @@ def test_of_many_contenders_one_is_drawn_for_another_gpu(published: Path) -> Non
 
 
 def test_the_freshest_and_newest_other_gpu_is_drawn_and_never_a_processor(published: Path) -> None:
-    record = store.published("matmul-size")
+    record = store.load_published("matmul-size")
     assert other_gpus.find_compared_records(record) == []
     publish(published, "matmul-size", synthetic.OWN, stale=True)
     publish(published, "matmul-size", ("2x-nvidia-h200", "NVIDIA H200"))
     assert [other.device for other in other_gpus.find_compared_records(record)] == [synthetic.OWN[0]]
     publish(published, "matmul-size", synthetic.OTHER)
     assert [other.device for other in other_gpus.find_compared_records(record)] == [synthetic.OTHER[0]]
-    assert other_gpus.find_compared_records(store.published("matmul-size", "cpu")) == []
-    assert other_gpus.find_compared_records(store.published("matmul-size", synthetic.OTHER[0])) == []
+    assert other_gpus.find_compared_records(store.load_published("matmul-size", "cpu")) == []
+    assert other_gpus.find_compared_records(store.load_published("matmul-size", synthetic.OTHER[0])) == []
 
 
 def test_drawings_by_hand_ask_for_the_other_gpu(published: Path) -> None:
@@ -220,7 +220,7 @@ def test_bars_of_another_gpu_are_thin(published: Path) -> None:
 
 
 def test_a_stamp_names_the_libraries_of_the_contenders_that_are_drawn(published: Path) -> None:
-    record = store.published("matmul-size")
+    record = store.load_published("matmul-size")
     called = {"matmul-bf16": ("cublas",), "matmul-fp8": ("liger-kernel",)}
     cases = tuple(replace(case, libraries=called.get(case.contender, ())) for case in record.cases)
     run = replace(record.runs[0], versions={"torch": "2.11.0", "cublas": "13.1.0", "liger-kernel": "0.6.4"})

@@ -20,8 +20,8 @@ from gpuguide.precision import (
     StepResult,
     TrainingSetup,
     autocast,
+    list_supported_formats,
     require,
-    supported_formats,
     train_step,
 )
 
@@ -249,7 +249,7 @@ def capabilities() -> Iterator[tuple[tuple[int, int], tuple[str, ...]]]:
 def test_a_format_that_a_gpu_lacks_is_refused_with_those_that_it_has(
     capability: tuple[int, int], formats: tuple[str, ...]
 ) -> None:
-    assert supported_formats("cuda", capability) == formats
+    assert list_supported_formats("cuda", capability) == formats
     for name in ("tf32", "fp16", "bf16", "e4m3", "e2m1"):
         if name in formats:
             assert require(name, "cuda", capability).name == name

@@ -52,7 +52,7 @@ PAGES = pages()
 def test_modules_bear_the_names_of_topics() -> None:
     of_library = {slug(name.split(".")[1]) for name in modules() if room(name) == "topic"}
     assert of_library <= TOPICS
-    assert {"attention", "cross-entropy", "dataframes", "logits", "sampling", "softmax"} <= of_library
+    assert {"attention", "cross-entropy", "dataframes", "logits", "sampling"} <= of_library
 
 
 def test_benchmarks_bear_the_names_of_topics() -> None:

@@ -28,7 +28,7 @@ from gpuguide.quantization import (
     pack,
     quantize_int4,
     quantize_int8,
-    quantized_copy,
+    quantize_model,
     relative_errors,
     round_to_nearest,
     rounding,
@@ -473,7 +473,7 @@ def small() -> GPT2:
 @pytest.mark.parametrize("weights", ["int8", "int4", round_to_nearest])
 def test_a_copy_has_the_values_that_are_read_back(small: GPT2, weights: str) -> None:
     before = {name: tensor.clone() for name, tensor in small.state_dict().items()}
-    changed = quantized_copy(small, weights, 32)
+    changed = quantize_model(small, weights, 32)
     read = {
         "int8": lambda w: quantize_int8(w).dequantize(),
         "int4": lambda w: quantize_int4(w, 32).dequantize(),
@@ -488,7 +488,7 @@ def test_a_copy_has_the_values_that_are_read_back(small: GPT2, weights: str) -> 
 
 
 def test_a_quantised_head_is_untied(small: GPT2) -> None:
-    changed = quantized_copy(small, "int8", head=True)
+    changed = quantize_model(small, "int8", head=True)
     assert torch.equal(changed.token_embedding.weight, small.token_embedding.weight)
     assert torch.equal(changed.head.weight, quantize_int8(small.head.weight).dequantize())
     assert small.head.weight is small.token_embedding.weight
@@ -496,7 +496,7 @@ def test_a_quantised_head_is_untied(small: GPT2) -> None:
 
 def test_a_copy_computes_what_quantised_layers_do(small: GPT2) -> None:
     layer = small.blocks[1].feed_forward.up
-    changed = quantized_copy(small, "int4", 64).blocks[1].feed_forward.up
+    changed = quantize_model(small, "int4", 64).blocks[1].feed_forward.up
     x = torch.randn(3, 20, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(changed(x), linear(x, quantize_int4(layer.weight, 64)) + layer.bias)
 
@@ -504,7 +504,7 @@ def test_a_copy_computes_what_quantised_layers_do(small: GPT2) -> None:
 def test_a_copy_keeps_format_and_training(small: GPT2) -> None:
     small.bfloat16().train().requires_grad_(False)
     small.blocks[0].attention.out.weight.requires_grad_(True)
-    changed = quantized_copy(small, head=True)
+    changed = quantize_model(small, head=True)
     assert changed.training
     assert {tensor.dtype for tensor in changed.parameters()} == {torch.bfloat16}
     wants = [name for name, tensor in changed.named_parameters() if tensor.requires_grad]
@@ -551,9 +551,9 @@ def test_linear_layers_without_numbers_or_of_other_names() -> None:
 def test_models_and_weights_that_there_are_not(small: GPT2) -> None:
     for model in (nn.LayerNorm(4), nn.ModuleDict({"head": nn.Linear(4, 4)})):
         with pytest.raises(ValueError, match=rf"^{type(model).__name__} has no layer of torch\.nn\.Linear"):
-            quantized_copy(model)
+            quantize_model(model)
     with pytest.raises(ValueError, match=r"^There are no weights 'int5'; choose int8, int4 or a function"):
-        quantized_copy(small, "int5")
+        quantize_model(small, "int5")
     with pytest.raises(ValueError, match=r"^The group is 5"):
         relative_errors(small, "int4", 5)
 
@@ -569,7 +569,7 @@ def test_a_llama_of_another_library() -> None:
     assert list(relative_errors(model)) == [*kinds, "lm_head"]
     tokens = torch.arange(10)[None]
     with torch.no_grad():
-        exact, found = model(tokens).logits, quantized_copy(model, "int8", head=True)(tokens).logits
+        exact, found = model(tokens).logits, quantize_model(model, "int8", head=True)(tokens).logits
     assert 0 < (found - exact).norm() < 0.03 * exact.norm()
 
 
@@ -580,7 +580,7 @@ def test_what_the_packaged_model_loses() -> None:
     text = corpus.load_held_out()[:8000]
     exact, eight, four = (
         evaluate(model, main.tokenizer, text).loss
-        for model in (main.model, *(quantized_copy(main.model, weights, head=True) for weights in ("int8", "int4")))
+        for model in (main.model, *(quantize_model(main.model, weights, head=True) for weights in ("int8", "int4")))
     )
     assert abs(eight - exact) < 0.01
     assert 0.005 < four - exact < 0.06

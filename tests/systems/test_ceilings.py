@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpuguide.systems import ceilings
-from gpuguide.systems.ceilings import Product
+from gpuguide.systems.ceilings import Matmul
 
 every_format = pytest.mark.parametrize("format", ceilings.FORMATS)
 
@@ -15,7 +15,7 @@ every_format = pytest.mark.parametrize("format", ceilings.FORMATS)
 def runs_here(format: str) -> bool:
     """Return whether this PyTorch multiplies the format on a CPU; float8 products are new there."""
     try:
-        ceilings.product(16, 16, 16, format, "cpu")()
+        ceilings.make_matmul(16, 16, 16, format, "cpu")()
     except (RuntimeError, NotImplementedError):
         return False
     return True
@@ -31,7 +31,7 @@ def _seed() -> None:
 def test_products_agree_with_float64(format: str, rows: int, inner: int, columns: int) -> None:
     if not runs_here(format):
         pytest.skip(f"this PyTorch has no {format} product for CPUs")
-    product = ceilings.product(rows, inner, columns, format, "cpu")
+    product = ceilings.make_matmul(rows, inner, columns, format, "cpu")
     assert tuple(product.left.shape) == (rows, inner)
     assert tuple(product.right.shape) == (inner, columns)
     assert torch.isnan(product.out).all()  # so that an element which is never written is found out
@@ -42,36 +42,36 @@ def test_products_agree_with_float64(format: str, rows: int, inner: int, columns
     error = np.linalg.norm(result.float().numpy() - expected) / np.linalg.norm(expected)
     assert error <= ceilings.RELATIVE_ERROR[format]
     if rows <= 64:
-        assert ceilings.product_error(product) == pytest.approx(error, rel=1e-3)
-    assert ceilings.product_error(product, rows=8) <= ceilings.RELATIVE_ERROR[format]
+        assert ceilings.matmul_error(product) == pytest.approx(error, rel=1e-3)
+    assert ceilings.matmul_error(product, rows=8) <= ceilings.RELATIVE_ERROR[format]
 
 
 @every_format
 def test_element_sizes_are_those_of_the_tensors(format: str) -> None:
-    product = ceilings.product(16, 32, 48, format, "meta")
+    product = ceilings.make_matmul(16, 32, 48, format, "meta")
     assert product.left.element_size() == product.right.element_size() == ceilings.ELEMENT_SIZE[format]
     assert product.out.dtype == (torch.bfloat16 if format == "fp8" else ceilings.STORAGE[format])
 
 
 def test_operands_are_random_and_follow_the_seed() -> None:
-    one = ceilings.product(256, 256, 256, "fp32", "cpu")
+    one = ceilings.make_matmul(256, 256, 256, "fp32", "cpu")
     assert abs(float(one.left.mean())) < 0.02
     assert float(one.left.std()) == pytest.approx(1, abs=0.02)
     torch.manual_seed(0)
-    again = ceilings.product(256, 256, 256, "fp32", "cpu")
+    again = ceilings.make_matmul(256, 256, 256, "fp32", "cpu")
     assert torch.equal(one.left, again.left)
     assert not torch.equal(one.left, one.right)
 
 
 def test_zeros_are_zeros() -> None:
-    product = ceilings.product(16, 16, 16, "bf16", "cpu", zeros=True)
+    product = ceilings.make_matmul(16, 16, 16, "bf16", "cpu", zeros=True)
     assert not product.left.any()
     assert not product.right.any()
-    assert ceilings.product_error(product) == 0
+    assert ceilings.matmul_error(product) == 0
     assert not product.out.any()
 
 
-class Wrong(Product):
+class Wrong(Matmul):
     """A product with one fault."""
 
     def __call__(self) -> torch.Tensor:
@@ -90,16 +90,16 @@ def test_an_element_that_is_no_number_is_found_in_any_row(
 ) -> None:
     """Also in a row that is not compared with float64."""
     monkeypatch.setitem(globals(), "fault", value)
-    wrong = Wrong(**vars(ceilings.product(32, 32, 32, "fp32", "cpu")))
-    assert math.isnan(ceilings.product_error(wrong, rows))
-    assert not ceilings.product_error(wrong, rows) <= ceilings.RELATIVE_ERROR["fp32"]
+    wrong = Wrong(**vars(ceilings.make_matmul(32, 32, 32, "fp32", "cpu")))
+    assert math.isnan(ceilings.matmul_error(wrong, rows))
+    assert not ceilings.matmul_error(wrong, rows) <= ceilings.RELATIVE_ERROR["fp32"]
 
 
 @pytest.mark.parametrize("format", ["fp32", "bf16", "fp16"])
 def test_a_wrong_result_exceeds_what_is_accepted(monkeypatch: pytest.MonkeyPatch, format: str) -> None:
     monkeypatch.setitem(globals(), "fault", 100.0)
-    wrong = Wrong(**vars(ceilings.product(32, 32, 32, format, "cpu")))
-    assert ceilings.product_error(wrong) > ceilings.RELATIVE_ERROR[format]
+    wrong = Wrong(**vars(ceilings.make_matmul(32, 32, 32, format, "cpu")))
+    assert ceilings.matmul_error(wrong) > ceilings.RELATIVE_ERROR[format]
 
 
 @pytest.mark.parametrize("mode", ["tf32", "ieee"])

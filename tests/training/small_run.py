@@ -36,7 +36,7 @@ def without_dropout() -> nn.Module:
     for each in made.modules():
         if isinstance(each, nn.Dropout):
             each.p = 0.0
-    for layer in lora.adapted_layers(made).values():
+    for layer in lora.find_adapted_layers(made).values():
         adapter = layer.adapter("default")
         adapter.settings = lora.Settings(rank=4)
     return made
@@ -46,7 +46,7 @@ def run_on_rank(member: Member, folder: str) -> tuple[training.TrainingResult, l
     """Train in one of several processes: what came of it, the weights, and whether this process saw its state go."""
     trained = without_dropout()
     if member.rank:  # what another process drew is not used
-        nn.init.ones_(lora.adapted_layers(trained)["1"].adapter("default").down)
+        nn.init.ones_(lora.find_adapted_layers(trained)["1"].adapter("default").down)
     result = training.finetune(trained, data(7, 1), data(3, 2), CONFIG, Path(folder))
     weights = [float(each.detach().sum()) for each in trained.parameters() if each.requires_grad]
     return result, weights, (Path(folder) / "unfinished.pt").exists()

@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from gpuguide.transfer_learning import (
     ResNet,
+    count_trained_parameters,
     find_changed,
     layer_rates,
     shapes,
     snapshot,
     train_mode,
     train_only,
-    trained_parameters,
 )
 
 
@@ -42,7 +42,7 @@ def test_only_what_a_pattern_fits_is_trained(network: ResNet) -> None:
     count = train_only(network, "fc.*", "stage3.conv2.weight")
     trained = {name for name, each in network.named_parameters() if each.requires_grad}
     assert trained == {"fc.weight", "fc.bias", "stage3.conv2.weight"}
-    assert count == trained_parameters(network) == 16 * 8 + 8 + 16 * 16 * 9
+    assert count == count_trained_parameters(network) == 16 * 8 + 8 + 16 * 16 * 9
 
 
 def test_without_a_pattern_nothing_is_trained(network: ResNet) -> None:
@@ -63,7 +63,7 @@ def test_a_pattern_that_fits_nothing_is_named_and_changes_nothing(network: ResNe
 def test_a_tied_matrix_counts_once() -> None:
     one, other = nn.Linear(3, 5, bias=False), nn.Linear(3, 5, bias=False)
     other.weight = one.weight
-    assert trained_parameters(nn.Sequential(one, other)) == 15
+    assert count_trained_parameters(nn.Sequential(one, other)) == 15
 
 
 # --- what stays --------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from torch.autograd import forward_ad
 from gpuguide.attention import reference
 from gpuguide.attention.known_bugs import requires_gradients
 from gpuguide.attention.layout import empty_addressable_like
-from gpuguide.logits import at_least_fp32
+from gpuguide.logits import promote_to_fp32
 from gpuguide.triton_support import forward_mode
 from gpuguide.triton_support.context import device_of
 
@@ -149,7 +149,7 @@ def forward(
 def compute_delta(out: torch.Tensor, d_out: torch.Tensor) -> torch.Tensor:
     """Return the sum of output times its gradient, for each query."""
     if not runs_kernels(out):
-        return (at_least_fp32(out) * d_out).sum(-1)
+        return (promote_to_fp32(out) * d_out).sum(-1)
     from gpuguide.attention import triton_flash
 
     with device_of(out):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 
-from gpuguide.logits import at_least_fp32
+from gpuguide.logits import promote_to_fp32
 
 
 class AttentionResult(NamedTuple):
@@ -105,7 +105,7 @@ def attention_with_log_sum_exp(
     """Return attention and the log-sum-exp of each row of scores. Parameters as :func:`attention`."""
     scores = apply_masks(compute_scores(q, k, scale), causal=causal, mask=mask)
     log_sum_exp = torch.logsumexp(scores, dim=-1)
-    output = probabilities(scores, log_sum_exp) @ repeat_heads(at_least_fp32(v), q.shape[1])
+    output = probabilities(scores, log_sum_exp) @ repeat_heads(promote_to_fp32(v), q.shape[1])
     return AttentionResult(output.to(q.dtype), log_sum_exp)
 
 
@@ -145,8 +145,8 @@ def gradients(
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     factor = scale_or_default(scale, q.shape[-1])
-    wide_q, d_out = at_least_fp32(q), at_least_fp32(d_output)
-    wide_k, wide_v = repeat_heads(at_least_fp32(k), heads), repeat_heads(at_least_fp32(v), heads)
+    wide_q, d_out = promote_to_fp32(q), promote_to_fp32(d_output)
+    wide_k, wide_v = repeat_heads(promote_to_fp32(k), heads), repeat_heads(promote_to_fp32(v), heads)
 
     scores = apply_masks(compute_scores(q, k, scale), causal=causal, mask=mask)
     p = probabilities(scores, torch.logsumexp(scores, dim=-1))
@@ -167,8 +167,8 @@ def gradients(
 
 def compute_scores(q: torch.Tensor, k: torch.Tensor, scale: float | None = None) -> torch.Tensor:
     """Return ``scale * Q @ K.T``, shape ``(batch, heads, queries, keys)``, in fp32 or wider."""
-    wide_k = repeat_heads(at_least_fp32(k), q.shape[1])
-    return scale_or_default(scale, q.shape[-1]) * (at_least_fp32(q) @ wide_k.mT)
+    wide_k = repeat_heads(promote_to_fp32(k), q.shape[1])
+    return scale_or_default(scale, q.shape[-1]) * (promote_to_fp32(q) @ wide_k.mT)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device | str | None = None) -> torch.Tensor:

@@ -33,7 +33,7 @@ from gpuguide.attention.reference import (
     scale_or_default,
     sum_shared_heads,
 )
-from gpuguide.logits import at_least_fp32
+from gpuguide.logits import promote_to_fp32
 
 BLOCK = 64
 """Default number of queries, and of keys, in a tile"""
@@ -58,7 +58,7 @@ class TileTraffic:
     def load(self, stored: torch.Tensor) -> torch.Tensor:
         """Load a tile onto the chip, where the arithmetic is in fp32 or wider."""
         self.read += stored.nbytes
-        return at_least_fp32(stored)
+        return promote_to_fp32(stored)
 
     def store(self, destination: torch.Tensor, tile: torch.Tensor) -> None:
         """Store a tile to memory, rounded to the dtype there."""

@@ -1,1 +1,1 @@
-"""What is measured: one file a topic, each declaring its benchmarks."""
+"""Benchmarks, one file or folder a topic."""

@@ -27,15 +27,15 @@ def matmul(format: str, size: int, device: Device) -> Work:
     """Multiply two square matrices of N(0, 1) values."""
     footprint = int(roofline.matmul_bytes(size, size, size, ceilings.ELEMENT_SIZE[format]))
     copies = 1 + 2 * device.l2 // footprint
-    products = [ceilings.product(size, size, size, format, device.torch_device) for _ in range(copies)]
+    matmuls = [ceilings.make_matmul(size, size, size, format, device.torch_device) for _ in range(copies)]
 
     def check() -> None:
-        error = ceilings.product_error(products[0])
+        error = ceilings.matmul_error(matmuls[0])
         accepted = ceilings.RELATIVE_ERROR[format]
         assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
 
     return Work(
-        calls=products,
+        calls=matmuls,
         check=check,
         rates={"throughput": Rate("FLOP/s", roofline.matmul_flops(size, size, size))},
         footprint=footprint,
@@ -56,7 +56,7 @@ def copy_on_device(size: int, device: Device) -> Work:
 
 def transfer(size: int, device: Device, *, to_device: bool, pinned: bool) -> Work:
     """Copy ``size`` bytes between host memory and the GPU, timed as the host sees it."""
-    host = host_memory(size, device, pinned=pinned)
+    host = ceilings.random_bytes(size, "cpu", pinned=pinned)
     remote = ceilings.random_bytes(size, device.torch_device)
     source, destination = (host, remote) if to_device else (remote, host)
     return Work(
@@ -66,13 +66,6 @@ def transfer(size: int, device: Device, *, to_device: bool, pinned: bool) -> Wor
         timing="wall",
         footprint=size,
     )
-
-
-def host_memory(size: int, device: Device, *, pinned: bool) -> torch.Tensor:
-    """Return random bytes in host memory; on a fake device they are as unreal as the rest."""
-    if device.backend == "fake":
-        return ceilings.random_bytes(size, device.torch_device)
-    return ceilings.random_bytes(size, "cpu", pinned=pinned)
 
 
 def check_copy(copy: Call, source: torch.Tensor, destination: torch.Tensor) -> None:
@@ -107,8 +100,6 @@ def launch(device: Device, *, graph: bool) -> Work:
         torch.cuda.synchronize()
         return (time.perf_counter_ns() - start) * 1e-9 / LAUNCHES
 
-    if device.backend == "fake":
-        return Work(calls=[add_one])
     sample: Callable[[], float] = sample_eager
     if graph:
         sample = cuda_graph([add_one] * LAUNCHES, estimate=1.0)
@@ -116,7 +107,7 @@ def launch(device: Device, *, graph: bool) -> Work:
 
 
 def matmul_contenders(size: Callable[[Device, Keys], int]) -> Mapping[str, Contender]:
-    """Return one contender for each number format, for products of ``size(device, keys)``."""
+    """Return one contender for each number format, for matmuls of ``size(device, keys)``."""
 
     def contender(format: str) -> Contender:
         needs = frozenset() if format == "fp32" else frozenset({format})
@@ -126,7 +117,7 @@ def matmul_contenders(size: Callable[[Device, Keys], int]) -> Mapping[str, Conte
 
 
 def transfer_contenders(size: Callable[[Keys], int]) -> Mapping[str, Contender]:
-    """Return the four ways between host and GPU, for transfers of ``size(keys)`` bytes."""
+    """Return the four transfers between host and GPU of ``size(keys)`` bytes."""
 
     def contender(to_device: bool, pinned: bool) -> Contender:
         return Contender(
@@ -150,12 +141,12 @@ def integer(keys: Keys, name: str) -> int:
 
 
 def ceiling_matmul_size(device: Device, keys: Keys) -> int:
-    """Return the size at which products are near their fastest: smaller on a CPU, which would take minutes."""
+    """Return the size at which matmuls are near their fastest: smaller on a CPU, which would take minutes."""
     return MATMUL_SIZE if device.is_gpu else CPU_MATMUL_SIZE
 
 
 def operand_bytes(size: int) -> float:
-    """Return the bytes that the products of all formats need together, each with its own operands."""
+    """Return the bytes that the matmuls of all formats need together, each with its own operands."""
     return sum(roofline.matmul_bytes(size, size, size, element) for element in ceilings.ELEMENT_SIZE.values())
 
 
@@ -166,7 +157,7 @@ def sizes_for(device: Device, sizes: Sequence[int], largest_on_cpu: int) -> list
 
 CEILINGS = Benchmark(
     name="ceilings",
-    title="Ceilings: copy, products by format, transfers, launches",
+    title="Ceilings: copy, matmuls by format, transfers, launches",
     question="How fast can this machine move bytes, multiply matrices and start kernels at best?",
     contenders={
         "copy": Contender(lambda device, keys: copy_on_device(COPY_SIZE, device)),
@@ -197,8 +188,8 @@ COPY_BY_SIZE = Benchmark(
 
 MATMUL_BY_SIZE = Benchmark(
     name="matmul-size",
-    title="Throughput of products against size, by format",
-    question="How large must a matrix product be before tensor cores are busy?",
+    title="Throughput of matmuls against size, by format",
+    question="How large must a matmul be before tensor cores are busy?",
     contenders=matmul_contenders(lambda device, keys: integer(keys, "size")),
     cases=lambda device: [{"size": size} for size in sizes_for(device, powers_of_two(256, 16384), 4096)],
     memory=lambda keys: operand_bytes(integer(keys, "size")),

@@ -1,4 +1,4 @@
-"""Softmax and log-sum-exp over a vocabulary, and the product that makes the logits."""
+"""Softmax and log-sum-exp over a vocabulary, and the matmul that makes the logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gpuguide import logits, softmax
+from gpuguide import logits
 from gpuguide.benchmarks.inputs import OfRows, calls_on, count_input_sets, random_logits
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
@@ -66,16 +66,12 @@ def eager_log_sum_exp(values: torch.Tensor) -> torch.Tensor:
 
 def compile_function(function: OfRows, device: Device) -> OfRows:
     """Return a function of PyTorch's, to be compiled for the one shape that it is called with next."""
-    if device.backend == "fake":
-        return function
     torch.compiler.reset()  # after eight shapes the compiler would give up on one function
     return torch.compile(function, dynamic=False)
 
 
 def quack_softmax(device: Device) -> OfRows:
     """Return the softmax of the library quack-kernels, which writes its kernels in CuTe DSL."""
-    if device.backend == "fake":
-        return eager_softmax
     from quack.softmax import softmax as quack
 
     return quack  # type: ignore[no-any-return,unused-ignore]
@@ -115,7 +111,7 @@ def log_sum_exp_work(function: OfRows, device: Device, keys: Keys) -> Work:
             error = float((found.double() - torch.logsumexp(part.double(), dim=-1)).abs().max())
             assert error <= ACCEPTED_LSE_ERROR, f"the error is {error:.1e}, and {ACCEPTED_LSE_ERROR:.0e} is accepted"
 
-    moved = int(softmax.log_sum_exp_bytes(rows, vocab, element_size(keys)))
+    moved = int(logits.log_sum_exp_bytes(rows, vocab, element_size(keys)))
     return Work(calls, check, {"bandwidth": Rate("B/s", moved)}, footprint=moved)
 
 
@@ -140,7 +136,7 @@ SOFTMAX = Benchmark(
     title="Softmax over a vocabulary",
     question="How near does a softmax come to reading and writing its data once?",
     contenders={
-        "gpuguide": Contender(lambda device, keys: softmax_work(softmax.softmax, device, keys)),
+        "gpuguide": Contender(lambda device, keys: softmax_work(logits.fused_softmax, device, keys)),
         "torch-eager": Contender(lambda device, keys: softmax_work(eager_softmax, device, keys)),
         "torch-compile": Contender(
             lambda device, keys: softmax_work(compile_function(eager_softmax, device), device, keys)
@@ -161,7 +157,7 @@ LOG_SUM_EXP = Benchmark(
     title="Log-sum-exp over a vocabulary",
     question="How near does a log-sum-exp come to reading its data once?",
     contenders={
-        "gpuguide": Contender(lambda device, keys: log_sum_exp_work(softmax.log_sum_exp, device, keys)),
+        "gpuguide": Contender(lambda device, keys: log_sum_exp_work(logits.fused_log_sum_exp, device, keys)),
         "torch-eager": Contender(lambda device, keys: log_sum_exp_work(eager_log_sum_exp, device, keys)),
         "torch-compile": Contender(
             lambda device, keys: log_sum_exp_work(compile_function(eager_log_sum_exp, device), device, keys)

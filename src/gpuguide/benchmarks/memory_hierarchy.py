@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
@@ -21,20 +20,13 @@ FAR = 512 * KIB
 """Working sets from here on fit into no L1 cache. A hop takes long, and fewer are needed."""
 
 
-def multiprocessors(device: Device) -> int:
-    """Return how many streaming multiprocessors a GPU has."""
-    if device.backend == "fake":
-        return int(datasheet.get(device.name).figures["sms"].value)
-    return int(torch.cuda.get_device_properties(device.torch_device).multi_processor_count)
-
-
 def working_set(keys: Keys) -> int:
     """Return the bytes that are read."""
     return int(keys["working_set"])
 
 
 def beyond_shared_memory(part: int, device: Device) -> str | None:
-    """Say no to what one block cannot hold in shared memory."""
+    """Return the reason to skip what one block cannot hold in shared memory, or None."""
     available = memory_hierarchy.shared_memory(device.capability or (0, 0))
     if part <= available:
         return None
@@ -46,10 +38,8 @@ def beyond_shared_memory(part: int, device: Device) -> str | None:
 
 def read_work(memory: str, device: Device, keys: Keys) -> Work:
     """Let all multiprocessors read, each its own part of the working set, again and again."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     reading = memory_hierarchy.Reading.set_up(
-        working_set(keys), READ, multiprocessors(device), memory, device.torch_device
+        working_set(keys), READ, device.multiprocessors, memory, device.torch_device
     )
 
     def check() -> None:
@@ -72,13 +62,13 @@ def read_cases(device: Device) -> Sequence[Keys]:
 def reader(memory: str) -> Contender:
     """Return the contender that reads from one memory."""
 
-    def leaves_out(device: Device, keys: Keys) -> str | None:
-        return beyond_shared_memory(working_set(keys) // multiprocessors(device), device)
+    def skip_reason(device: Device, keys: Keys) -> str | None:
+        return beyond_shared_memory(working_set(keys) // device.multiprocessors, device)
 
     def build(device: Device, keys: Keys) -> Work:
         return read_work(memory, device, keys)
 
-    return Contender(build, ON_GPU, leaves_out) if memory == "shared" else Contender(build, ON_GPU)
+    return Contender(build, ON_GPU, skip_reason) if memory == "shared" else Contender(build, ON_GPU)
 
 
 ON_GPU = frozenset({"gpu"})
@@ -99,8 +89,6 @@ MEMORY_HIERARCHY = Benchmark(
 
 def follow_work(memory: str, device: Device, keys: Keys) -> Work:
     """Let one thread follow a chain that visits every line of the working set in random order; time one hop."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     is_near = working_set(keys) < FAR
     hops = MANY_HOPS if is_near else FEW_HOPS
     chain = memory_hierarchy.Chain.draw(working_set(keys), hops, memory, device.torch_device, is_near=is_near)
@@ -121,13 +109,13 @@ def follow_work(memory: str, device: Device, keys: Keys) -> Work:
 def follower(memory: str) -> Contender:
     """Return the contender that follows the chain from one memory."""
 
-    def leaves_out(device: Device, keys: Keys) -> str | None:
+    def skip_reason(device: Device, keys: Keys) -> str | None:
         return beyond_shared_memory(working_set(keys), device)
 
     def build(device: Device, keys: Keys) -> Work:
         return follow_work(memory, device, keys)
 
-    return Contender(build, ON_GPU, leaves_out) if memory == "shared" else Contender(build, ON_GPU)
+    return Contender(build, ON_GPU, skip_reason) if memory == "shared" else Contender(build, ON_GPU)
 
 
 MEMORY_LATENCY = Benchmark(
@@ -143,27 +131,14 @@ MEMORY_LATENCY = Benchmark(
 
 # --- bytes in flight -------------------------------------------------------------------------------------
 
-THREADS_OF_A_MULTIPROCESSOR = 2048
-"""On a fake device"""
-
 
 def count_bytes_in_flight(keys: Keys) -> int:
     """Return the bytes that are under way at once."""
     return int(keys["in_flight"])
 
 
-def threads_at_once(device: Device) -> int:
-    """Return how many threads a GPU can hold at once."""
-    if device.backend == "fake":
-        return multiprocessors(device) * THREADS_OF_A_MULTIPROCESSOR
-    each = torch.cuda.get_device_properties(device.torch_device).max_threads_per_multi_processor
-    return multiprocessors(device) * int(each)
-
-
 def flight_work(loads: int, device: Device, keys: Keys) -> Work:
     """Let as many threads read as have so many bytes under way, each ``loads`` times 16."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     words = torch.randint(2**31 - 1, (GIB // bytes_in_flight.WORD,), dtype=torch.int32, device=device.torch_device)
     flight = bytes_in_flight.Flight.set_up(words, count_bytes_in_flight(keys), loads)
 
@@ -178,19 +153,19 @@ def flight_work(loads: int, device: Device, keys: Keys) -> Work:
 def flyer(loads: int) -> Contender:
     """Return the contender whose threads have so many loads under way."""
 
-    def leaves_out(device: Device, keys: Keys) -> str | None:
+    def skip_reason(device: Device, keys: Keys) -> str | None:
         least = bytes_in_flight.PIECE * loads
         if count_bytes_in_flight(keys) < least:
             return f"one warp has {least} bytes under way"
-        threads, at_once = count_bytes_in_flight(keys) // (bytes_in_flight.CHUNK * loads), threads_at_once(device)
-        if threads > at_once:
-            return f"takes {threads} threads, and the GPU holds {at_once} at once"
+        threads = count_bytes_in_flight(keys) // (bytes_in_flight.CHUNK * loads)
+        if threads > device.resident_threads:
+            return f"takes {threads} threads, and the GPU holds {device.resident_threads} at once"
         return None
 
     def build(device: Device, keys: Keys) -> Work:
         return flight_work(loads, device, keys)
 
-    return Contender(build, ON_GPU, leaves_out)
+    return Contender(build, ON_GPU, skip_reason)
 
 
 BYTES_IN_FLIGHT = Benchmark(

@@ -1,4 +1,4 @@
-"""What a matrix product seems to take when it is timed wrongly, and what arithmetic without a pause does."""
+"""Timing mistakes with a matmul, and matmuls without a pause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuguide.measure.timing import cache_flusher, cuda_events, wall_clock, warm
 from gpuguide.systems import ceilings
 
 SHAPES = {"square": (8192, 8192, 8192), "skinny": (16, 4096, 4096)}
-"""Rows, inner size and columns. The skinny product reads a 32 MiB matrix for 16 rows, as text generation does."""
+"""Rows, inner size and columns. The skinny matmul reads a 32 MiB matrix for 16 rows, as text generation does."""
 FORMAT = "bf16"
 IDLE_SECONDS = 1.0
 AWAKE_CALLS = 20
@@ -35,8 +35,8 @@ def shape_of(keys: Keys) -> tuple[int, int, int]:
     return SHAPES[str(keys["shape"])]
 
 
-def product_work(shape: tuple[int, int, int], device: Device, *, zeros: bool = False, many: bool = True) -> Work:
-    """Return the product as it should be timed.
+def matmul_work(shape: tuple[int, int, int], device: Device, *, zeros: bool = False, many: bool = True) -> Work:
+    """Return the matmul as it should be timed.
 
     Parameters
     ----------
@@ -47,44 +47,42 @@ def product_work(shape: tuple[int, int, int], device: Device, *, zeros: bool = F
     zeros : bool
         Multiply zeros instead of N(0, 1) values.
     many : bool
-        Set up enough products that no operand is still in the L2 cache when its turn comes again.
+        Set up enough matmuls that no operand is still in the L2 cache when its turn comes again.
     """
     footprint = int(roofline.matmul_bytes(*shape, ceilings.ELEMENT_SIZE[FORMAT]))
     copies = 1 + 2 * device.l2 // footprint if many else 1
-    products = [ceilings.product(*shape, FORMAT, device.torch_device, zeros=zeros) for _ in range(copies)]
+    matmuls = [ceilings.make_matmul(*shape, FORMAT, device.torch_device, zeros=zeros) for _ in range(copies)]
 
     def check() -> None:
-        error, accepted = ceilings.product_error(products[0]), ceilings.RELATIVE_ERROR[FORMAT]
+        error, accepted = ceilings.matmul_error(matmuls[0]), ceilings.RELATIVE_ERROR[FORMAT]
         assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
 
     rates = {
         "throughput": Rate("FLOP/s", roofline.matmul_flops(*shape)),
         "bandwidth": Rate("B/s", footprint),
     }
-    return Work(products, check, rates, footprint=footprint)
+    return Work(matmuls, check, rates, footprint=footprint)
 
 
 def right(device: Device, keys: Keys) -> Work:
     """Warm up, random data, inputs from memory, the GPU's own clock."""
-    return product_work(shape_of(keys), device)
+    return matmul_work(shape_of(keys), device)
 
 
 def zeros(device: Device, keys: Keys) -> Work:
     """All as it should be, but the matrices hold zeros."""
-    return product_work(shape_of(keys), device, zeros=True)
+    return matmul_work(shape_of(keys), device, zeros=True)
 
 
 def inside_l2(device: Device, keys: Keys) -> Work:
     """All as it should be, but the same few matrices again and again, so that what fits stays in the L2 cache."""
-    work = product_work(shape_of(keys), device, many=False)
+    work = matmul_work(shape_of(keys), device, many=False)
     return Work(work.calls, work.check, work.rates, "warm", work.footprint)
 
 
 def no_synchronize(device: Device, keys: Keys) -> Work:
     """Read the host's clock before and after the call, which only puts the work into a queue."""
-    work = product_work(shape_of(keys), device, many=False)
-    if device.backend == "fake":
-        return work
+    work = matmul_work(shape_of(keys), device, many=False)
     call = work.calls[0]
 
     def sample() -> float:
@@ -100,9 +98,7 @@ def no_synchronize(device: Device, keys: Keys) -> Work:
 
 def idle_before_calls(device: Device, keys: Keys) -> Work:
     """Let the GPU idle before every call, so that its clock is not that of a GPU at work."""
-    work = product_work(shape_of(keys), device, many=False)
-    if device.backend == "fake":
-        return work
+    work = matmul_work(shape_of(keys), device, many=False)
     warm_up(work.calls[0], torch.cuda.synchronize)
     launches: list[float] = []
     clocks: list[float] = []
@@ -128,9 +124,7 @@ def idle_before_calls(device: Device, keys: Keys) -> Work:
 
 def no_warm_up(device: Device, keys: Keys) -> Work:
     """Time ten calls in a fresh process, the first included, and divide by ten."""
-    work = product_work(shape_of(keys), device, many=False)
-    if device.backend == "fake":
-        return work
+    work = matmul_work(shape_of(keys), device, many=False)
     firsts: list[float] = []
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["torch", __name__])
@@ -153,23 +147,21 @@ def no_warm_up(device: Device, keys: Keys) -> Work:
 
 def first_calls(answer: Connection, device: str, shape: tuple[int, int, int]) -> None:
     """Send the mean time of the first ten calls in this process, and that of the very first, in seconds."""
-    product = ceilings.product(*shape, FORMAT, device)
+    matmul = ceilings.make_matmul(*shape, FORMAT, device)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    product()
+    matmul()
     torch.cuda.synchronize()
     first = time.perf_counter() - start
     for _ in range(CALLS_WITHOUT_WARM_UP - 1):
-        product()
+        matmul()
     torch.cuda.synchronize()
     answer.send(((time.perf_counter() - start) / CALLS_WITHOUT_WARM_UP, first))
 
 
 def sustain_load(device: Device, keys: Keys) -> Work:
-    """Run products without a pause; each sample is the mean of a tenth of a second, with clock and power."""
-    work = product_work(SHAPES["square"], device, zeros=keys["data"] == "zeros", many=False)
-    if device.backend == "fake":
-        return work
+    """Run matmuls without a pause; each sample is the mean of a tenth of a second, with clock and power."""
+    work = matmul_work(SHAPES["square"], device, zeros=keys["data"] == "zeros", many=False)
     call = work.calls[0]
     once = wall_clock(call, torch.cuda.synchronize)
     calls = max(1, round(WINDOW_SECONDS / min(once() for _ in range(3))))
@@ -207,7 +199,7 @@ def contender(build: Callable[[Device, Keys], Work]) -> Contender:
 
 TIMING_MISTAKES = Benchmark(
     name="timing-mistakes",
-    title="One product, timed rightly and with each common mistake",
+    title="One matmul, timed rightly and with each common mistake",
     question="What does each mistake in timing report?",
     contenders={
         "right": contender(right),
@@ -224,7 +216,7 @@ TIMING_MISTAKES = Benchmark(
 
 SUSTAINED_MATMUL = Benchmark(
     name="sustained-matmul",
-    title="Six seconds of one product without a pause, with clock and power",
+    title="Six seconds of one matmul without a pause, with clock and power",
     question="What does sustained arithmetic do to the clock, and does the data matter?",
     contenders={"matmul-bf16": contender(sustain_load)},
     cases=lambda device: [{"data": data} for data in ("random", "zeros")] if device.is_gpu else [],

@@ -39,7 +39,7 @@ class MemoryVariant:
 
     weights: torch.dtype = torch.float32
     mixed: bool = False
-    """Weights in fp32, products and attention in bf16: PyTorch's autocast"""
+    """Weights in fp32, matmuls and attention in bf16: PyTorch's autocast"""
     checkpointed: bool = False
     """Keep only what enters a layer, and compute the layer again in the backward pass"""
     fused_attention: bool = True
@@ -91,7 +91,7 @@ class VariantTraining:
             return functional.cross_entropy(self.logits().flatten(0, 1), self.targets.flatten())
 
     def precision(self) -> AbstractContextManager[object]:
-        """Return the context in which products are computed in bf16, if they are."""
+        """Return the context in which matmuls are computed in bf16, if they are."""
         return torch.autocast(self.tokens.device.type, torch.bfloat16) if self.variant.mixed else nullcontext()
 
     def attention(self) -> AbstractContextManager[object]:
@@ -145,8 +145,6 @@ def measure_memory(variant: MemoryVariant, keys: Keys, device: str) -> Mapping[s
 
 def work(variant: MemoryVariant, device: Device, keys: Keys) -> Work:
     """Measure the memory once, and the time of a step on a new model each time: one model at a time is alive."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     found = measure_memory(variant, keys, device.torch_device)
 
     def sample() -> float:
@@ -177,7 +175,7 @@ def check_logits(variant: MemoryVariant, device: str) -> None:
 
 
 def bytes_needed(keys: Keys) -> float:
-    """Return roughly what the most demanding way of running a case takes, to leave out what cannot fit."""
+    """Return roughly what the most demanding variant of a case takes, to leave out what cannot fit."""
     layers, heads, hidden, vocab, batch, seq_len = (int(keys[name]) for name in SHAPES[0])
     tokens = batch * seq_len
     weights = vocab * hidden + CONTEXT * hidden + 12 * layers * hidden**2
@@ -187,14 +185,14 @@ def bytes_needed(keys: Keys) -> float:
 
 
 def contender(variant: MemoryVariant) -> Contender:
-    """Return one way of running the model as a contender. CUDA's allocator counts, so it needs a GPU."""
+    """Return a variant of training as a contender. CUDA's allocator counts, so it needs a GPU."""
     needs = {"gpu"} if variant == MemoryVariant() else {"gpu", "bf16"}
     return Contender(lambda device, keys: work(variant, device, keys), frozenset(needs), libraries=("cublas",))
 
 
 TRAINING_MEMORY = Benchmark(
     name="training-memory",
-    title="Memory of a training step, by shape and by way of training",
+    title="Memory of a training step, by shape and by variant",
     question="How much memory does training take at its highest point, and in which part of a step?",
     contenders={name: contender(variant) for name, variant in VARIANTS.items()},
     cases=lambda device: SHAPES if device.is_gpu else [],

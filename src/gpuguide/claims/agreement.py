@@ -1,4 +1,4 @@
-"""Whether a row's sentence and its evidence name the same quantities, as far as a program can see it.
+"""Check that a row's sentence and its evidence name the same quantities, as far as a program can see it.
 
 Five rules:
 
@@ -45,7 +45,7 @@ _BEHIND_NUMBERS = {**UNITS, **_BASE_UNITS, **_WORDS}
 _UNIT = re.compile(rf"(?:{'|'.join(sorted(map(re.escape, _BEHIND_NUMBERS), key=len, reverse=True))})(?![\w/])")
 _LETTERS = {"K": (1e3, 1024.0), "M": (1e6,), "G": (1e9,), "B": (1e9,), "T": (1e12,)}
 _SCALES = (100.0, 1e3, 1e6, 1e9, 1e12, 1e15)
-"""What expressions divide and multiply by to write units; no premises"""
+"""Factors by which expressions divide and multiply to write units; no premises"""
 _KEY = re.compile(r"=(\d+(?:\.\d+)?)(?=\s|$)")
 
 _COMPARED = re.compile(r" times (as (?:long|fast|much memory)|the (?:time|rate|throughput|bandwidth|memory))\b")
@@ -59,7 +59,7 @@ _SAID_OF = {
     "as much memory": ("peak_memory",),
     "the memory": ("peak_memory",),
 }
-"""What is said of a ratio, and the metrics of which it may be said"""
+"""Words for a ratio, and the metrics that they fit"""
 _TAKEN = re.compile(r"\b(?:takes?|took) $")
 _RUN_AT = re.compile(r"\b(?:runs?|ran|reach|reaches|reached)(?: at)? $")
 
@@ -85,7 +85,7 @@ class _Typed:
     text: str
     start: int
     values: tuple[float, ...]
-    """What it may mean, with the unit behind it and without"""
+    """Values that it may mean, with the unit behind it and without"""
     unit: str
 
 

@@ -21,7 +21,7 @@ class DoesNotHold(GpuguideError):
 
 @dataclass(frozen=True)
 class Assertion:
-    """What a reader reads, and what must be true for it."""
+    """A sentence that a reader reads, and the condition that must hold for it."""
 
     words: str
     predicate: str

@@ -32,7 +32,7 @@ class Claim:
     claim: str
     verdict: str
     right: str
-    """What is right, with expressions in braces; :func:`gpuguide.claims.wording.right` writes them out"""
+    """Right statement, with expressions in braces; :func:`gpuguide.claims.wording.right` writes them out"""
     kind: str
     taught: str = ""
     """Name of the page that settles it, for example ``00-measure-a-gpu``; empty until there is one"""
@@ -56,12 +56,12 @@ class Claim:
 
     @property
     def place(self) -> str:
-        """Where the row stands, as editors understand it: ``path:line``."""
+        """Place of the row, as editors understand it: ``path:line``."""
         return f"{self.path}:{self.line}"
 
     def speaking(self) -> AbstractContextManager[None]:
         """Return a context in which the reference GPU is that of the row."""
-        return page_gpu.speaking_of(self.gpu, self.place)
+        return page_gpu.use_current_gpu(self.gpu, self.place)
 
     @property
     def expressions(self) -> list[str]:
@@ -70,7 +70,7 @@ class Claim:
 
     @property
     def lookups(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What the row reads, each once: one of the functions that look something up, with its arguments."""
+        """Look-ups of the row, each once: a function that looks something up, with its arguments."""
         found = [lookup for text in self.expressions for lookup in self.lookups_of(text)]
         return list(dict.fromkeys(found))
 
@@ -95,7 +95,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """What checking one row gave."""
+    """Result of checking one row."""
 
     claim: Claim
     ok: bool

@@ -41,7 +41,7 @@ QUANTILES = ("value", "p5", "p25", "median", "p75", "p95")
 
 @dataclass(frozen=True)
 class RecordedValue:
-    """What a record says about one case, or about two contenders of one case."""
+    """Facts of a record about one case, or about two contenders of one case."""
 
     reference: str
     """The reference as the row writes it, for example ``ceilings/copy:bandwidth``"""
@@ -87,9 +87,9 @@ def _datasheet(gpu: str, figure: str) -> LedgerQuantity:
 
 def _ceiling(name: str) -> LedgerQuantity:
     """Look up a ceiling of the GPU that prose speaks of, such as ``read`` or ``bf16 sustained``, in SI units."""
-    from gpuguide.measure import machines
+    from gpuguide.measure import measured_ceilings
 
-    ceiling, unit = machines.find_quoted_ceiling(name)
+    ceiling, unit = measured_ceilings.find_quoted_ceiling(name)
     return LedgerQuantity(ceiling.value, unit)
 
 
@@ -145,7 +145,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "digits": _digits,
     "quantity": _quantity,
 }
-"""What an expression may call, besides the library functions that its row names."""
+"""Functions that an expression may call, besides the library functions that its row names."""
 
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 

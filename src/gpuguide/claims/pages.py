@@ -1,4 +1,4 @@
-"""What the pages of the repository say about themselves: topics, benchmarks, and the GPU that each speaks of.
+"""Front matter of the repository's pages: topics, benchmarks, and the GPU that each speaks of.
 
 The rows of a topic are checked on the GPU of the pages that declare the topic. A library that is installed without the
 pages, from a wheel, checks every row on the default GPU.
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, machines, page_gpu, store
+from gpuguide.measure import digest, measured_ceilings, page_gpu, reference_gpu
 
 FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 FOLDERS = ("*.md", "docs/**/*.md", "tutorials/**/*.md")
 TEMPLATE = "template.md"
-"""What one copies for a new tutorial; the site does not have it"""
+"""Page to copy for a new tutorial; the site does not have it"""
 _NAMES_A_GPU = re.compile(r"(?<![\w-])gpu[\"']?[ \t]*:")
 
 
 @dataclass(frozen=True)
 class PageDeclaration:
-    """What the ledger asks of a page."""
+    """Facts about a page that the ledger needs."""
 
     place: str
     """The file, and the line that names the GPU or else the topics"""
@@ -42,12 +42,12 @@ class PageDeclaration:
     @property
     def reads(self) -> tuple[str, ...]:
         """The benchmarks that it reads: those that it declares, and those that ceilings are taken from."""
-        return (*self.benchmarks, *(machines.SOURCES if machines.CEILINGS in self.benchmarks else ()))
+        return (*self.benchmarks, *(measured_ceilings.SOURCES if measured_ceilings.CEILINGS in self.benchmarks else ()))
 
     @property
     def device(self) -> str:
         """The GPU that it speaks of."""
-        return self.gpu or store.default_device()
+        return self.gpu or reference_gpu.default_slug()
 
 
 # --- the front matter ------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def gpus_of_topics() -> dict[str, str]:
     """
     found: dict[str, PageDeclaration] = {}
     for page in all_pages():
-        with page_gpu.speaking_of(page.gpu, page.place):
+        with page_gpu.use_current_gpu(page.gpu, page.place):
             if page.gpu:
-                store.check_reference()
+                reference_gpu.check_records()
         for topic in page.topics if page.speaks else ():
             other = found.setdefault(topic, page)
             if other.device != page.device:

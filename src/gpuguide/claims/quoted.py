@@ -1,15 +1,15 @@
-"""Which published records text speaks of: those that pages and rows of the ledger read, each on its own GPU."""
+"""The published records that text speaks of: those that pages and rows of the ledger read, each on its own GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from gpuguide.claims import pages, reading
-from gpuguide.measure import store
+from gpuguide.measure import page_gpu, reference_gpu
 from gpuguide.measure.records import Record
 
 
-def spoken_of(records: Iterable[Record]) -> list[Record]:
+def select_quoted(records: Iterable[Record]) -> list[Record]:
     """Return those of some published records that text may speak of, so that they must be fresh.
 
     Text may speak of a record if a page that declares the benchmark, or a row of the ledger that reads it, is of the
@@ -19,18 +19,18 @@ def spoken_of(records: Iterable[Record]) -> list[Record]:
     records = list(records)
     known = pages.all_pages() if records else []
     if not known:
-        return [record for record in records if store.is_quotable(record)]
+        return [record for record in records if reference_gpu.is_quotable(record)]
     devices: dict[str, set[str]] = {}
     for page in known:
         for name in page.reads:
             devices.setdefault(name, set()).add(page.device)
     for name, device in _read_by_rows():
         devices.setdefault(name, set()).add(device)
-    usual = {store.default_device()}
+    usual = {reference_gpu.default_slug()}
     return [
         record
         for record in records
-        if record.device == store.CPU or store.kind(record.device) in devices.get(record.benchmark, usual)
+        if record.device == page_gpu.CPU or page_gpu.kind(record.device) in devices.get(record.benchmark, usual)
     ]
 
 
@@ -38,4 +38,4 @@ def _read_by_rows() -> Iterator[tuple[str, str]]:
     """Yield each benchmark that a row of the ledger reads, with the GPU on which the row is checked."""
     for claim in reading.load():
         for name in claim.benchmarks:
-            yield name, claim.gpu or store.default_device()
+            yield name, claim.gpu or reference_gpu.default_slug()

@@ -13,7 +13,7 @@ from gpuguide.claims.quantity import LedgerQuantity, format_number
 from gpuguide.hardware.sources import NOT_VERIFIED, Source
 
 _READ = re.compile(r"(?:measurement|ratio)\((?:'[^']*'|\"[^\"]*\")\)")
-"""What an expression reads of a record"""
+"""Functions with which an expression reads a record"""
 
 
 def right(claim: Claim) -> str:

@@ -13,7 +13,7 @@ from gpuguide.cli.old_names import merge_old_name
 from gpuguide.cli.screen import break_name, duration, err, listing, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import store
+from gpuguide.measure import folders, store
 from gpuguide.measure.records import Case
 from gpuguide.units import format_quantity
 
@@ -27,7 +27,7 @@ def bench_list() -> None:
     Example: gpuguide bench list
     """
     held: dict[str, list[str]] = {}
-    for record in [*store.published_records(), *store.overlay_records()]:
+    for record in [*store.load_all_published(), *store.load_all_mine()]:
         held.setdefault(record.benchmark, []).append(record.device + (" (stale)" if record.stale else ""))
     table = listing("benchmark", "question", "measured on", whole=("benchmark", "measured on"))
     for name in declarations.names():
@@ -62,7 +62,7 @@ def bench_run(
         if name not in known:
             raise unknown("benchmark", name, known)
     chosen = [declarations.get(name) for name in names or known]
-    folder = out_folder or store.overlay_to_write()
+    folder = out_folder or folders.overlay_to_write()
     if folder is None and not quick:
         raise GpuguideError(
             "GPUGUIDE_RECORDS is set and empty, so there is nowhere to store records. "

@@ -15,7 +15,7 @@ app = typer.Typer(help="The ledger of claims.\n\nExample: gpuguide claims check"
 
 
 class ClaimsFormat(StrEnum):
-    """How to print what does not hold."""
+    """Output format of the claims that do not hold."""
 
     text = "text"
     json = "json"
@@ -31,11 +31,11 @@ def claims_check(
     """
     from gpuguide import claims as ledger
     from gpuguide.claims import pages
-    from gpuguide.measure import store
+    from gpuguide.measure import reference_gpu
 
-    store.check_reference()  # said once, and not by every row that was measured
+    reference_gpu.check_records()  # said once, and not by every row that was measured
     if pages.repository() is None:
-        err.print(f"The pages are not installed: every row is checked on {store.default_device()}.")
+        err.print(f"The pages are not installed: every row is checked on {reference_gpu.default_slug()}.")
     outcomes = ledger.check(ledger.load())
     wrong = [outcome for outcome in outcomes if not outcome.ok]
     if format is ClaimsFormat.json:

@@ -11,7 +11,7 @@ from rich.table import Table
 from gpuguide.cli.screen import break_name, listing, say, show
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import comparison, store
+from gpuguide.measure import comparison, page_gpu, reference_gpu, store
 from gpuguide.measure.comparison import headline, telling
 from gpuguide.measure.records import Case, Record, describe_keys
 from gpuguide.units import significant
@@ -45,8 +45,8 @@ def compare(
     for name in benchmark or ():
         if name not in known:
             raise unknown("benchmark", name, known)
-    own = order_by_benchmark(store.overlay_records(), benchmark)
-    theirs = order_by_benchmark(store.published_records(), benchmark)
+    own = order_by_benchmark(store.load_all_mine(), benchmark)
+    theirs = order_by_benchmark(store.load_all_published(), benchmark)
     check_devices(devices or (), own + theirs)
     wanted_own = select_devices(own, devices) or own
     wanted_theirs = select_devices(theirs, devices)
@@ -69,9 +69,9 @@ def compare(
 
 def usual(own: Record, published: Iterable[Record]) -> list[Record]:
     """Return what a record is compared with if nobody says: a processor's with ours, a GPU's with the reference's."""
-    if own.device == store.CPU:
-        return [record for record in published if record.device == store.CPU]
-    return [record for record in published if store.is_reference(record)]
+    if own.device == page_gpu.CPU:
+        return [record for record in published if record.device == page_gpu.CPU]
+    return [record for record in published if reference_gpu.is_reference(record)]
 
 
 def order_by_benchmark(records: Iterable[Record], names: Sequence[str] | None) -> list[Record]:

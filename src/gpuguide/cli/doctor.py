@@ -8,7 +8,7 @@ from gpuguide.cli.screen import listing, show
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import doctor as examination
 from gpuguide.hardware.doctor import Finding
-from gpuguide.measure import libraries, store
+from gpuguide.measure import folders, libraries
 
 
 def doctor() -> None:
@@ -29,7 +29,7 @@ def doctor() -> None:
 def own_records() -> Finding:
     """Look at the folder of the reader's own records."""
     try:
-        return examination.records_folder(store.overlay_folder())
+        return examination.records_folder(folders.overlay_folder())
     except GpuguideError as error:
         return Finding("Your records", False, str(error))
 

@@ -236,14 +236,14 @@ def read_ceiling(where: Device) -> tuple[float, str]:
     GpuguideError
         If there is no record, and the read cannot be timed.
     """
-    from gpuguide.measure import benchmark, machines, runner, store
+    from gpuguide.measure import benchmark, measured_ceilings, records, runner, store
 
-    own = (record for name in machines.READS for record in store.mine(name))
-    published = map(store.load, machines.source_files())
-    for records, source in ((own, "measured in your own records"), (published, "measured in this GPU's records")):
-        known = {r.benchmark: r for r in records if r.device == where.slug and not r.simulated}
-        if rates := list(machines.memory_rates(known, machines.READS, where.l2)):
-            return machines.highest(rates).value, source
+    own = (record for name in measured_ceilings.READS for record in store.load_mine(name))
+    published = map(records.load, measured_ceilings.source_files())
+    for measured, source in ((own, "measured in your own records"), (published, "measured in this GPU's records")):
+        known = {r.benchmark: r for r in measured if r.device == where.slug and not r.simulated}
+        if rates := list(measured_ceilings.memory_rates(known, measured_ceilings.READS, where.l2)):
+            return measured_ceilings.highest(rates).value, source
     declared = benchmark.get(READ_BENCHMARK)
     alone = replace(declared, contenders={READ_CONTENDER: declared.contenders[READ_CONTENDER]})
     (case,) = runner.measure_case(alone, {"working_set": READ_SIZE}, where, quick=True)

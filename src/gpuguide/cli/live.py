@@ -57,9 +57,9 @@ class Watched:
 
     sampler: Sampler
     tally: Tally
-    """Of all readings"""
+    """Tally of all readings"""
     file: GrowingFile | None = None
-    """Where all of them go"""
+    """File of all readings"""
 
     def look(self) -> None:
         """Read the GPU once."""

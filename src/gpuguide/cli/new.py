@@ -23,7 +23,7 @@ _PAGE = re.compile(r"\d\d-[a-z0-9]+(?:-[a-z0-9]+)*")
 _SLUG = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _NO_VERBS = {"a", "an", "the", "how", "what", "why", "when", "which", "about", "on", "in", "our", "your"}
 _NOUN_ENDINGS = ("tion", "tions", "ment", "ments", "ness", "ity", "ing", "ings", "ics")
-"""How the first word of a title ends that names a thing instead of telling what to do"""
+"""Ends of first words of titles that name a thing instead of telling what to do"""
 
 Name = Annotated[str, typer.Argument(help="Lower case, words joined by hyphens.")]
 

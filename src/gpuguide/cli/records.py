@@ -18,7 +18,7 @@ from gpuguide.cli import compare
 from gpuguide.cli.screen import err, listing, say, show, width
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import comparison, digest, export, importing, reference_gpu, store
+from gpuguide.measure import comparison, digest, export, folders, importing, reference_gpu, store
 from gpuguide.measure import records as record_files
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record, describe_keys
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 
 class Format(StrEnum):
-    """How to print a list."""
+    """Output format of a list."""
 
     table = "table"
     csv = "csv"
@@ -47,7 +47,7 @@ def records_list(
 
     Example: gpuguide records list --format csv
     """
-    chosen = store.overlay_records() if mine else store.published_records()
+    chosen = store.load_all_mine() if mine else store.load_all_published()
     if format is Format.csv:
         sys.stdout.write(export.csv_text(chosen))
         return
@@ -84,7 +84,7 @@ def records_show(
     known = declarations.names()
     if benchmark not in known:
         raise unknown("benchmark", benchmark, known)
-    found = [record_files.read(path) for path in store.record_files(benchmark)]
+    found = [record_files.read(path) for path in folders.record_files(benchmark)]
     if not found:
         raise GpuguideError(
             f"There is no record of {benchmark!r} yet. Measure one with 'gpuguide bench run {benchmark}'."
@@ -170,7 +170,7 @@ def records_verify(
     Example: gpuguide records verify my-records/
     """
     wrong = 0
-    places = paths or store.folders()
+    places = paths or folders.record_folders()
     for path in paths or ():
         if not path.exists():
             raise GpuguideError(f"There is no file or folder {path}.")
@@ -186,7 +186,7 @@ def records_verify(
             continue
         failed = [case for case in record.cases if case.status in ("failed", "out-of-memory")]
         # A published record of a GPU that no page speaks of is drawn as old as it is, and nothing else rests on it.
-        allowed = record.stale and not paths and not store.is_mine(record) and not quoted.spoken_of([record])
+        allowed = record.stale and not paths and not store.is_mine(record) and not quoted.select_quoted([record])
         notes = [
             reference_gpu.age(record, spoken_of=False) if allowed else "stale: the code has changed since"
         ] * record.stale + [
@@ -205,9 +205,9 @@ def records_verify(
 def faults_of_equivalences() -> list[str]:
     """Return what is wrong with the rows that call changes of code equivalent."""
     held: dict[str, set[str]] = {}
-    for record in store.published_records():
+    for record in store.load_all_published():
         held.setdefault(record.benchmark, set()).add(record.code_digest)
-    rows = equivalent.rows(store.published_folder())
+    rows = equivalent.rows(folders.published_folder())
     today = {row.benchmark: digest.benchmark_digest(row.benchmark) for row in rows if row.benchmark in held}
     return list(equivalent.faults(rows, held, today))
 
@@ -222,7 +222,7 @@ def records_import(
 
     Example: gpuguide records import --publish from-the-gpu-machine/
     """
-    folder = store.published_folder() if publish else store.overlay_to_write()
+    folder = folders.published_folder() if publish else folders.overlay_to_write()
     if folder is None:
         raise GpuguideError("GPUGUIDE_RECORDS is set and empty, so there is nowhere to import to. Name a folder in it.")
     told = functools.partial(err.print, markup=False)
@@ -241,7 +241,7 @@ def records_rebase(
     """
     from gpuguide.measure.rebase import rebase
 
-    chosen = store.overlay_records() if mine else store.published_records()
+    chosen = store.load_all_mine() if mine else store.load_all_published()
     changed = 0
     for record, outcome in rebase(chosen, commit):
         say(f"{record.device}/{record.benchmark}: {outcome}")
@@ -267,8 +267,8 @@ def records_equivalent(
             raise unknown("benchmark", name, declarations.names())
     if not reason.strip():
         raise typer.BadParameter("It is empty. Say in a sentence why no measurement changes.", param_hint="--reason")
-    folder = store.published_folder()
-    rows = rebase.equivalences(store.published_records(), commit, reason.strip(), benchmark or ())
+    folder = folders.published_folder()
+    rows = rebase.equivalences(store.load_all_published(), commit, reason.strip(), benchmark or ())
     if rows:
         equivalent.write(folder, [*equivalent.rows(folder), *rows])
     for row in rows:

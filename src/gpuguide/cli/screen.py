@@ -1,4 +1,4 @@
-"""What the command line prints and where: data to standard output, everything else to standard error.
+"""Output of the command line: data to standard output, everything else to standard error.
 
 A listing is as wide as the terminal, and at most :data:`WIDTH` columns wide where there is none.
 """

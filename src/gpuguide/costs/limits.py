@@ -39,7 +39,7 @@ from gpuguide.costs.formulas import Formulas
 from gpuguide.costs.memory import Shape
 from gpuguide.costs.memory.model import TABLES as MEMORY
 from gpuguide.errors import GpuguideError
-from gpuguide.hardware.machines import Ceiling, GpuCeilings
+from gpuguide.hardware.datasheet_ceilings import Ceiling, GpuCeilings
 
 TABLES: Mapping[str, Any] = tomllib.loads(
     resources.files("gpuguide.costs").joinpath("limits.toml").read_text(encoding="utf-8")

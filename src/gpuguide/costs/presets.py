@@ -17,8 +17,8 @@ from typing import Any
 
 from gpuguide.costs.memory import Shape
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.sources import SOURCE_KEYS, Source, read_source
-from gpuguide.hardware.tables import only, parse_toml
+from gpuguide.hardware.sources import Source, read_citation, read_tables
+from gpuguide.hardware.tables import only
 
 _OWN = ("name", "family", "config", "source", "parameters")
 _SHAPE = tuple(field.name for field in fields(Shape))
@@ -94,35 +94,20 @@ def parse(text: str, origin: str) -> tuple[Mapping[str, Source], Mapping[str, Pr
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parse_toml(text, origin)
-    known = {
-        key: read_source(key, _keys(entry, SOURCE_KEYS, SOURCE_KEYS, f"{origin}, sources.{key}"), origin)
-        for key, entry in tables.get("sources", {}).items()
-    }
-    models = {key: _preset(key, entry, known, origin) for key, entry in tables.get("model", {}).items()}
-    if not models:
-        raise GpuguideError(f"{origin} has no [model.…] tables.")
-    return MappingProxyType(known), MappingProxyType(models)
+    known, tables = read_tables(text, origin, "model")
+    return known, MappingProxyType({key: _preset(key, table, known, origin) for key, table in tables.items()})
 
 
-def _preset(key: str, entry: dict[str, Any], known: Mapping[str, Source], origin: str) -> Preset:
+def _preset(key: str, entry: Mapping[str, Any], known: Mapping[str, Source], origin: str) -> Preset:
     where = f"{origin}, model.{key}"
     needed = (*_OWN, *_SHAPE[: _SHAPE.index("gated")])
-    values = _keys(entry, (*_OWN, *_SHAPE), needed, where)
-    if values["source"] not in known:
-        raise GpuguideError(f"{where}: {unknown('source', str(values['source']), known)}")
+    only(entry, (*_OWN, *_SHAPE), where)
+    for name in needed:
+        if name not in entry:
+            raise GpuguideError(f"{where} has no {name}; add it.")
+    read_citation(entry, known, where)
     try:
-        shape = Shape(**{name: value for name, value in values.items() if name in _SHAPE})
+        shape = Shape(**{name: value for name, value in entry.items() if name in _SHAPE})
     except GpuguideError as error:
         raise GpuguideError(f"{where}: {error}") from error
-    return Preset(key, shape=shape, **{name: values[name] for name in _OWN})
-
-
-def _keys(entry: Any, allowed: tuple[str, ...], needed: tuple[str, ...], where: str) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        raise GpuguideError(f"{where} is {entry!r}; write a table.")
-    only(entry, allowed, where)
-    for key in needed:
-        if key not in entry:
-            raise GpuguideError(f"{where} has no {key}; add it.")
-    return entry
+    return Preset(key, shape=shape, **{name: entry[name] for name in _OWN})

@@ -1,4 +1,4 @@
-"""Whether a model is right as often as it says, and the one number that mends much of it afterwards.
+"""Calibration of a model's probabilities: its measure, and the temperature that mends much of it afterwards.
 
 A model is *calibrated* if, of all predictions that it gives a probability of 0.8, four in five are right. Nothing here
 is needed to train; import it by its own name.

@@ -3,7 +3,7 @@
 Plain PyTorch turns logits into gradients in some ten passes over fp32 copies. The least is one read and one write of
 the logits as they are: :func:`gpuguide.cross_entropy.cost.loss_pass_bytes`. A row is cut into pieces, a program takes
 one of them into its registers, learns the sum of the whole row from the programs that have the other pieces, and
-writes the gradient over the logits. How programs share their sums is explained in :mod:`gpuguide.softmax.fused`.
+writes the gradient over the logits. How programs share their sums is explained in :mod:`gpuguide.logits.fused`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gpuguide.softmax.fused import (
+from gpuguide.logits.fused import (
     RowSplit,
     exchange_words,
     exp_shifted,

@@ -95,7 +95,7 @@ def token_losses(
     softcap: float = 0.0,
 ) -> torch.Tensor:
     """Return the loss at each position, zero where the target is ignored. Parameters as :func:`cross_entropy`."""
-    wide = apply_softcap(distributions.at_least_fp32(logits), softcap)
+    wide = apply_softcap(distributions.promote_to_fp32(logits), softcap)
     lse = distributions.log_sum_exp(wide)
     is_counted = targets != ignore_index
     target_logit = wide.gather(-1, targets.where(is_counted, 0).unsqueeze(-1)).squeeze(-1)
@@ -122,7 +122,7 @@ def logits_gradient(
     multiplies by its own derivative, ``1 - tanh²``.
     Parameters as :func:`cross_entropy`.
     """
-    wide = apply_softcap(distributions.at_least_fp32(logits), softcap)
+    wide = apply_softcap(distributions.promote_to_fp32(logits), softcap)
     is_counted = targets != ignore_index
     gradient = distributions.softmax(wide)
     if z_loss:

@@ -1,7 +1,7 @@
-"""Ways of fine-tuning on one task, side by side: adapters, all weights, the last layer alone.
+"""Methods of fine-tuning on one task, compared: adapters, all weights, the last layer alone.
 
-Every way runs the same loop (:class:`gpuguide.lora.TrainingStep`, uncompiled, captured on a GPU) on the same functions
-in the same order, so that what differs is what is trained.
+Every method runs the same loop (:class:`gpuguide.lora.TrainingStep`, uncompiled, captured on a GPU) on the same
+functions in the same order, so that only the trained parameters differ.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 from gpuguide import lora, models
+from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import Encoded, Score
-from gpuguide.finetuning.return_types.data import IGNORED
 from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.tokenizer import Tokenizer
@@ -29,12 +29,12 @@ TARGETS = ("blocks.*",)
 AT_ONCE = 128
 """Functions that are answered together"""
 COUNTED = ("answer", "text", "padding")
-"""What the loss counts: the answer; every token of a text; padding too, as if it were text"""
+"""Tokens that the loss counts: the answer; every token of a text; padding too, as if it were text"""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How to train.
+    """Settings of a training.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.counted not in COUNTED:
-            raise unknown("way to count", self.counted, COUNTED)
+            raise unknown("counting of the loss", self.counted, COUNTED)
         if min(self.batch, self.epochs) < 1:
             raise GpuguideError(f"batch is {self.batch} and epochs is {self.epochs}; both must be at least 1.")
 
@@ -76,12 +76,12 @@ class Setting:
 
 @dataclass
 class TrainingHistory:
-    """What came of a training."""
+    """Losses, scores and step times of a training."""
 
     losses: list[float] = field(default_factory=list)
-    """Of each step, in nats for each token that counts"""
+    """Losses of the steps, in nats for each token that counts"""
     step_seconds: list[float] = field(default_factory=list)
-    """Of each step, by the host's clock around synchronised work; the first one sets up as well"""
+    """Durations of the steps, by the host's clock around synchronised work; the first one sets up as well"""
     scores: list[tuple[int, Score]] = field(default_factory=list)
     """Steps done, and how well the functions that are watched were answered then; before the first step, too"""
 
@@ -175,7 +175,7 @@ def loss_of(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Te
 
     def loss(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = model(tokens).float()
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
 
     return loss
 

@@ -1,4 +1,4 @@
-"""What ``transformers`` calls the layers of our models, so that adapters can be exchanged with PEFT."""
+"""Names of our models' layers in ``transformers``, so that adapters can be exchanged with PEFT."""
 
 from __future__ import annotations
 

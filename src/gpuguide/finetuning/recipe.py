@@ -11,24 +11,22 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from gpuguide import lora, models, training
-from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.finetuning import examples, output_files, peft_names, settings
+from gpuguide import files, lora, models, training
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.finetuning import examples, peft_names, settings
 from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.finetuning.data.files import load_data
 from gpuguide.finetuning.data.splits import DataConfig, tokenize
 from gpuguide.finetuning.examples import SampleGeneration
-from gpuguide.finetuning.run_record import Callback, RunRecord, RunSetup, RunStage
-from gpuguide.finetuning.settings import FinetuneOptions
-from gpuguide.finetuning.training_log import LOG, LogRow, Speedometer, TrainingLog
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunRecorder, RunStage, summarize
+from gpuguide.finetuning.settings import FinetuneOptions, RunSetup
 from gpuguide.hardware.device import Device
-from gpuguide.models import checkpoint
+from gpuguide.models.checkpoint import open_checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.precision import cross_entropy_sum
@@ -80,30 +78,30 @@ def prepare(options: FinetuneOptions, device: Device, callback: Callback) -> Run
     began = time.time()
     if options.weights not in settings.PACKINGS:
         raise unknown("kind of weights", options.weights, settings.PACKINGS)
-    folder = find_checkpoint(options.model)
+    folder = models.find_checkpoint(options.model)
     _check_output_folder(options)
     callback.on_stage(RunStage.LOAD_DATA, options, device)
     data = load_data(options.data)
     eval_data = load_data(options.eval_data) if options.eval_data else None
 
     callback.on_stage(RunStage.TOKENIZE, options, device)
-    config = checkpoint.read_config(folder)
-    tokenizer = checkpoint.read_tokenizer(folder, config.vocab_size)
-    layers = settings.target_layers(options, config)
-    length = settings.sequence_length(options, config)
+    checkpoint = open_checkpoint(folder)
+    tokenizer = checkpoint.read_tokenizer()
+    layers = settings.target_layers(options, checkpoint.config)
+    length = settings.sequence_length(options, checkpoint.config)
     data_config = DataConfig(length, options.overflow, options.eval_share, options.seed, options.train_on_assistant)
-    splits = tokenize(data, eval_data, tokenizer, Conversations(folder, tokenizer), data_config)
+    splits = tokenize(data, eval_data, tokenizer, Conversations(checkpoint, tokenizer), data_config)
     for note in splits.notes:
         callback.on_note(note)
 
     callback.on_stage(RunStage.PLAN, options, device)
     plan = settings.training_config(options, splits, device)
-    predicted = settings.predict_memory(options, config, splits, plan, device, layers)
+    predicted = settings.predict_memory(options, checkpoint.config, splits, plan, device, layers)
     if predicted is not None:
         callback.on_note(f"A step takes about {format_bytes(predicted)} of {format_bytes(device.memory)}.")
     if not callback.confirm_data(splits):
         raise Declined
-    return RunSetup(options, device, began, folder, tokenizer, splits, tuple(layers), plan, predicted)
+    return RunSetup(options, device, began, checkpoint, tokenizer, splits, tuple(layers), plan, predicted)
 
 
 def train(setup: RunSetup, callback: Callback) -> TrainedModel:
@@ -124,15 +122,14 @@ def train(setup: RunSetup, callback: Callback) -> TrainedModel:
         callback.on_stage(RunStage.TRAIN, options, device)
         if device.backend == "cuda":
             torch.cuda.reset_peak_memory_stats(device.torch_device)
-        speedometer = Speedometer(model, device, config.precision)
-        progress = _Recording(RunRecord(setup, lora.count_parameters(model), speedometer.ceiling, generations))
-        callback.on_train_begin(progress.record)
+        recorder = RunRecorder(setup, model, generations)
+        callback.on_train_begin(recorder.record)
 
-        def on_step(step: TrainingProgress) -> None:
-            record = progress.add(step, speedometer)
-            callback.on_step(record)
-            if step.eval_loss is not None:
-                callback.on_evaluation(record)
+        def on_step(progress: TrainingProgress) -> None:
+            recorder.add_step(progress)
+            callback.on_step(recorder.record)
+            if progress.eval_loss is not None:
+                callback.on_evaluation(recorder.record)
 
         sequences = [example.sequence for example in setup.splits.training]
         held_out = [example.sequence for example in setup.splits.held_out]
@@ -142,17 +139,9 @@ def train(setup: RunSetup, callback: Callback) -> TrainedModel:
                 loss_sum=loss_sum, discard=options.overwrite, keep_state=True,
             )  # fmt: skip
         except BaseException:
-            callback.on_interrupt(replace(progress.record, interrupted_at=time.time()))
+            callback.on_interrupt(recorder.interrupt())
             raise
-    record = replace(
-        progress.record,
-        log=tuple(progress.log.rows),
-        losses=result.losses,
-        eval_losses=result.eval_losses,
-        stopped_early=result.stopped_early,
-        seconds_left=None,
-    )
-    return TrainedModel(model, record)
+    return TrainedModel(model, recorder.add_result(result))
 
 
 def export(trained: TrainedModel, callback: Callback) -> RunRecord:
@@ -183,85 +172,13 @@ def export(trained: TrainedModel, callback: Callback) -> RunRecord:
                 for each in record.generations
             ]
         finished = replace(record, generations=tuple(generations), merged_loss=merged_loss, finished_at=time.time())
-        output_files.write_json(options.out / SUMMARY, summarize(finished))
+        files.write_json(options.out / SUMMARY, summarize(finished))
     except BaseException:
         callback.on_interrupt(replace(record, interrupted_at=time.time()))
         raise
     callback.on_end(finished)
     training.remove_state(options.out)
     return finished
-
-
-def find_checkpoint(name: str) -> Path:
-    """Return the folder of a model's checkpoint; ``gpt2`` is downloaded if it is missing.
-
-    Raises
-    ------
-    GpuguideError
-        If there is no such model, or it cannot be downloaded.
-    """
-    if name in models.PACKAGED:
-        return models.packaged_folder(name)
-    if name in models.HUB:
-        return models.fetch(models.HUB[name])
-    if Path(name).is_dir():
-        return Path(name)
-    if Path(name).exists() or "/" in name:
-        raise UnknownName(
-            f"{name} is no folder with a checkpoint. Download one of the Hugging Face Hub first: "
-            f"hf download {name} --local-dir FOLDER."
-        )
-    raise unknown("model", name, [*models.PACKAGED, *models.HUB, "a folder with a checkpoint"])
-
-
-def summarize(record: RunRecord) -> dict[str, object]:
-    """Return the content of ``finetune.json`` for a finished run."""
-    setup = record.setup
-    options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(setup.options).items()}
-    return {
-        "options": options,
-        "training": asdict(setup.training),
-        "layers": setup.layers,
-        "trained_parameters": record.parameters.trained,
-        "device": setup.device.name,
-        "peak_memory": record.peak_memory,
-        "losses": record.losses,
-        "eval_losses": record.eval_losses,
-        "best": record.best,
-        "merged_loss": record.merged_loss,
-        "stopped_early": record.stopped_early,
-    }
-
-
-class _Recording:
-    """Turns the progress of the loop into records, and writes the log on rank 0."""
-
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
-        self.log = TrainingLog(record.setup.options.out / LOG)
-        self.first: tuple[int, float] | None = None
-
-    def add(self, progress: TrainingProgress, speedometer: Speedometer) -> RunRecord:
-        metrics, setup = progress.metrics, self.record.setup
-        row = speedometer.row(metrics, progress.eval_loss, _peak_memory(setup.device))
-        if self.first is None:
-            self.first = metrics.step, time.monotonic()
-            if training.rank() == 0:
-                self.log.resume(metrics.step)
-                if metrics.step == 1:
-                    self.log.append(LogRow(0, eval_loss=progress.eval_losses[0][1]))
-        if training.rank() == 0:
-            self.log.append(row)
-        step, began = self.first
-        per_step = (time.monotonic() - began) / (metrics.step - step) if metrics.step > step else None
-        self.record = replace(
-            self.record,
-            log=tuple(self.log.rows),
-            losses=tuple(progress.losses),
-            eval_losses=tuple(progress.eval_losses),
-            seconds_left=None if per_step is None else per_step * (setup.training.steps - metrics.step),
-        )
-        return self.record
 
 
 def _check_output_folder(options: FinetuneOptions) -> None:
@@ -277,7 +194,7 @@ def _check_output_folder(options: FinetuneOptions) -> None:
 
 def _load_model(setup: RunSetup) -> GPT2 | Llama:
     options = setup.options
-    model = checkpoint.read_model(setup.checkpoint, settings.FORMATS[setup.training.precision])
+    model = setup.checkpoint.read_model(settings.FORMATS[setup.training.precision])
     torch.manual_seed(options.seed)  # for the initial values of the adapters
     settings.add_adapters(model, options, settings.PACKINGS[options.weights])
     model.to(setup.device.torch_device)  # packed before, so that the whole weights need not fit
@@ -301,19 +218,15 @@ def _merge(setup: RunSetup) -> float:
     """Write the merged checkpoint, and return its held-out loss as it was written."""
     options = setup.options
     try:
-        lora.merge_into_checkpoint(setup.checkpoint, options.out / ADAPTER, options.out / MERGED, replace=True)
+        lora.merge_into_checkpoint(setup.checkpoint.folder, options.out / ADAPTER, options.out / MERGED, replace=True)
     except GpuguideError as error:
         raise GpuguideError(
             f"{error} The trained weights are saved: free disk space, and run the same command again to export them."
         ) from error
-    merged = checkpoint.read_model(options.out / MERGED, settings.FORMATS[setup.training.precision])
+    merged = open_checkpoint(options.out / MERGED).read_model(settings.FORMATS[setup.training.precision])
     merged.to(setup.device.torch_device)
     held_out = [example.sequence for example in setup.splits.held_out]
     return training.evaluate_loss(merged, held_out, setup.training)
-
-
-def _peak_memory(device: Device) -> int | None:
-    return torch.cuda.max_memory_allocated(device.torch_device) if device.backend == "cuda" else None
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from gpuguide.finetuning import curve, output_files, recipe, settings
+from gpuguide import files
+from gpuguide.finetuning import curve, recipe, settings
 from gpuguide.finetuning.data.splits import TokenizedExample
 from gpuguide.finetuning.run_record import RunRecord
 from gpuguide.finetuning.training_log import LOG, LogRow, summarize_speed
@@ -53,7 +54,7 @@ def write_report(record: RunRecord, command: str) -> Path:
         If it cannot be written; an earlier report stays.
     """
     path = record.setup.options.out / recipe.REPORT
-    output_files.write_text(path, html(record, command))
+    files.write_text(path, html(record, command))
     return path
 
 

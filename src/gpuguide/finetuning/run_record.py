@@ -1,20 +1,24 @@
-"""The record of a run, and the callback that receives it with every progress event."""
+"""The record of a run, the recorder that makes it, and the callback that receives it with every progress event."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import torch
 
 from gpuguide import lora
 from gpuguide.finetuning.data.splits import DatasetSplits
 from gpuguide.finetuning.examples import SampleGeneration
-from gpuguide.finetuning.settings import FinetuneOptions
-from gpuguide.finetuning.training_log import LogRow
+from gpuguide.finetuning.settings import FinetuneOptions, RunSetup
+from gpuguide.finetuning.training_log import LOG, LogRow, Speedometer, TrainingLog
+from gpuguide.hardware.datasheet_ceilings import Ceiling
 from gpuguide.hardware.device import Device
-from gpuguide.hardware.machines import Ceiling
-from gpuguide.models.tokenizer import Tokenizer
-from gpuguide.training import TrainingConfig
+from gpuguide.models.gpt2 import GPT2
+from gpuguide.models.llama import Llama
+from gpuguide.training import TrainingProgress, TrainingResult, rank
 
 
 class RunStage(enum.Enum):
@@ -32,25 +36,6 @@ class RunStage(enum.Enum):
     def number(self) -> int:
         """Number of the stage, from 1."""
         return list(RunStage).index(self) + 1
-
-
-@dataclass(frozen=True)
-class RunSetup:
-    """Everything that is settled before the model is loaded."""
-
-    options: FinetuneOptions
-    device: Device
-    began: float
-    """Time at which the run began, in seconds since the epoch"""
-    checkpoint: Path
-    """Folder of the base model"""
-    tokenizer: Tokenizer
-    splits: DatasetSplits
-    layers: tuple[str, ...]
-    """Names of the layers that get adapters"""
-    training: TrainingConfig
-    predicted_memory: float | None
-    """Predicted peak memory of a step in bytes; ``None`` on a CPU"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +76,86 @@ class RunRecord:
     def peak_memory(self) -> int | None:
         """Largest number of bytes that PyTorch had allocated on the GPU; ``None`` on a CPU."""
         return max((row.peak_memory_bytes for row in self.log if row.peak_memory_bytes), default=None)
+
+
+class RunRecorder:
+    """Turns the progress of the training loop into records, and writes the log on rank 0.
+
+    Parameters
+    ----------
+    setup : RunSetup
+        Setup of the run.
+    model : GPT2 or Llama
+        Model with its adapters, before training.
+    generations : tuple of SampleGeneration
+        Texts generated before training.
+    """
+
+    def __init__(self, setup: RunSetup, model: GPT2 | Llama, generations: tuple[SampleGeneration, ...]) -> None:
+        self.speedometer = Speedometer(model, setup.device, setup.training.precision)
+        self.record = RunRecord(setup, lora.count_parameters(model), self.speedometer.ceiling, generations)
+        self.log = TrainingLog(setup.options.out / LOG)
+        self._first: tuple[int, float] | None = None
+
+    def add_step(self, progress: TrainingProgress) -> None:
+        """Add a step to the record and to the log."""
+        metrics, setup = progress.metrics, self.record.setup
+        row = self.speedometer.row(metrics, progress.eval_loss, _peak_memory(setup.device))
+        if self._first is None:
+            self._first = metrics.step, time.monotonic()
+            if rank() == 0:
+                self.log.resume(metrics.step)
+                if metrics.step == 1:
+                    self.log.append(LogRow(0, eval_loss=progress.eval_losses[0][1]))
+        if rank() == 0:
+            self.log.append(row)
+        step, began = self._first
+        per_step = (time.monotonic() - began) / (metrics.step - step) if metrics.step > step else None
+        self.record = replace(
+            self.record,
+            log=tuple(self.log.rows),
+            losses=tuple(progress.losses),
+            eval_losses=tuple(progress.eval_losses),
+            seconds_left=None if per_step is None else per_step * (setup.training.steps - metrics.step),
+        )
+
+    def add_result(self, result: TrainingResult) -> RunRecord:
+        """Return the record after the last step."""
+        return replace(
+            self.record,
+            log=tuple(self.log.rows),
+            losses=result.losses,
+            eval_losses=result.eval_losses,
+            stopped_early=result.stopped_early,
+            seconds_left=None,
+        )
+
+    def interrupt(self) -> RunRecord:
+        """Return the record of a run that is interrupted now."""
+        return replace(self.record, interrupted_at=time.time())
+
+
+def _peak_memory(device: Device) -> int | None:
+    return torch.cuda.max_memory_allocated(device.torch_device) if device.backend == "cuda" else None
+
+
+def summarize(record: RunRecord) -> dict[str, object]:
+    """Return the content of ``finetune.json`` for a finished run."""
+    setup = record.setup
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(setup.options).items()}
+    return {
+        "options": options,
+        "training": asdict(setup.training),
+        "layers": setup.layers,
+        "trained_parameters": record.parameters.trained,
+        "device": setup.device.name,
+        "peak_memory": record.peak_memory,
+        "losses": record.losses,
+        "eval_losses": record.eval_losses,
+        "best": record.best,
+        "merged_loss": record.merged_loss,
+        "stopped_early": record.stopped_early,
+    }
 
 
 class Callback:

@@ -18,8 +18,10 @@ from gpuguide.finetuning import memory_check
 from gpuguide.hardware.device import Device
 from gpuguide.lora.packed import Packing
 from gpuguide.models import gpt2, llama, shapes
+from gpuguide.models.checkpoint import Checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
+from gpuguide.models.tokenizer import Tokenizer
 from gpuguide.quantization import quantize_int4, quantize_int8
 from gpuguide.training import TrainingConfig, world_size
 
@@ -101,6 +103,25 @@ class FinetuneOptions:
     prompts: tuple[str, ...] = ()
     merge: bool = True
     overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """Everything that is settled before the model is loaded."""
+
+    options: FinetuneOptions
+    device: Device
+    began: float
+    """Time at which the run began, in seconds since the epoch"""
+    checkpoint: Checkpoint
+    """Checkpoint of the base model"""
+    tokenizer: Tokenizer
+    splits: DatasetSplits
+    layers: tuple[str, ...]
+    """Names of the layers that get adapters"""
+    training: TrainingConfig
+    predicted_memory: float | None
+    """Predicted peak memory of a step in bytes; ``None`` on a CPU"""
 
 
 def sequence_length(options: FinetuneOptions, config: gpt2.GPT2Config | llama.LlamaConfig) -> int:

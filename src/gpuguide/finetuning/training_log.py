@@ -1,7 +1,7 @@
 """The log of a run: one CSV row a step with loss, learning rate, gradient norm, speed, MFU and memory.
 
 MFU (model FLOP utilisation) is the rate of the operations that the step needs, divided by the measured ceiling of
-matmuls on this GPU (:mod:`gpuguide.measure.machines`). A GPU without a measured ceiling has no MFU.
+matmuls on this GPU (:mod:`gpuguide.measure.measured_ceilings`). A GPU without a measured ceiling has no MFU.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from statistics import median
 
 from torch import nn
 
+from gpuguide import files
 from gpuguide.errors import GpuguideError
-from gpuguide.finetuning import output_files
 from gpuguide.hardware import datasheet
+from gpuguide.hardware.datasheet_ceilings import Ceiling
 from gpuguide.hardware.device import Device
-from gpuguide.hardware.machines import Ceiling
 from gpuguide.lora import AdaptedLayer, cost
-from gpuguide.measure import machines
+from gpuguide.measure import measured_ceilings
 from gpuguide.models import gpt2, llama
 from gpuguide.training import StepMetrics, world_size
 
@@ -80,7 +80,7 @@ class TrainingLog:
             If the file cannot be written.
         """
         self.rows = [row for row in self.rows if row.step < step] if step > 1 else []
-        output_files.write_text(self.path, _csv(self.rows, header=True))
+        files.write_text(self.path, _csv(self.rows, header=True))
 
     def append(self, row: LogRow) -> None:
         """Append a row to the file. Errors as in :meth:`resume`."""
@@ -145,7 +145,7 @@ class Speedometer:
     """
 
     def __init__(self, model: gpt2.GPT2 | llama.Llama, device: Device, precision: str) -> None:
-        self.model, self.ceiling = model, measured_ceiling(device, precision)
+        self.model, self.ceiling = model, find_measured_ceiling(device, precision)
         self._linear_flops = linear_flops_per_token(model)
 
     def flops(self, lengths: Sequence[int]) -> int:
@@ -174,12 +174,12 @@ class Speedometer:
         )
 
 
-def measured_ceiling(device: Device, precision: str) -> Ceiling | None:
+def find_measured_ceiling(device: Device, precision: str) -> Ceiling | None:
     """Return the measured rate of matmuls of a GPU in a format; ``None`` if no measurement is on record."""
     gpu = datasheet.find(device.name) if device.is_gpu else None
     if gpu is None:
         return None
-    ceiling = machines.machine(gpu.id).arithmetic.get(precision)
+    ceiling = measured_ceilings.load(gpu.id).arithmetic.get(precision)
     return ceiling if ceiling is not None and ceiling.origin == "measured" else None
 
 

@@ -1,1 +1,1 @@
-"""What a GPU is: detection, the datasheet table and the driver's readings."""
+"""Properties of a GPU: detection, the datasheet table and the driver's readings."""

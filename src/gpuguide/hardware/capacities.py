@@ -1,4 +1,4 @@
-"""How much memory a driver reports for a GPU, where that is published: ``capacities.toml`` beside this module.
+"""The memory that drivers report for GPUs, where that is published: ``capacities.toml`` beside this module.
 
 >>> load_capacities()["rtx-3060"].bytes == 12 * 2**30
 True
@@ -12,9 +12,9 @@ from functools import cache
 from importlib import resources
 from types import MappingProxyType
 
-from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.sources import Source, read_source
-from gpuguide.hardware.tables import only, parse_toml, text_of
+from gpuguide.errors import GpuguideError
+from gpuguide.hardware.sources import Source, read_citation, read_tables
+from gpuguide.hardware.tables import only
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,12 @@ def parse(text: str, origin: str) -> Mapping[str, Capacity]:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parse_toml(text, origin)
-    only(tables, ("sources", "card"), origin)
-    sources = {key: read_source(key, table, origin) for key, table in tables.get("sources", {}).items()}
+    sources, tables = read_tables(text, origin, "card")
     cards = {}
-    for key, table in tables.get("card", {}).items():
+    for key, table in tables.items():
         where = f"{origin}, card.{key}"
         only(table, ("name", "mib", "bytes", "source", "note"), where)
-        source = text_of(table, "source", where)
-        if source not in sources:
-            raise GpuguideError(f"{where}: {unknown('source', source, sources)}")
+        source = read_citation(table, sources, where)
         size = table.get("bytes", table.get("mib", 0) * 2**20)
         if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
             raise GpuguideError(f"{where} has no memory; write mib or bytes, a whole number above zero.")

@@ -23,7 +23,7 @@ UNITS = {"byte": 1.0, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, 
 USUAL_PLACE = Path("/usr/local/cuda/bin/ncu")
 
 Kernel = dict[str, float]
-"""What the counters of one kernel say, in bytes and seconds"""
+"""Counters of one kernel, in bytes and seconds"""
 
 
 def profiler() -> Path | None:

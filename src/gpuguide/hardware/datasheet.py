@@ -7,7 +7,7 @@ vendor printed, never what a benchmark measured: pages show them beside measured
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.sources import Source, read_source
-from gpuguide.hardware.tables import only, parse_toml, text_of, texts
+from gpuguide.hardware.sources import PrintedValue, Source, read_tables, read_value
+from gpuguide.hardware.tables import only, text_of, texts
 
 # The unit of a figure follows from its key: this is the only place that says which.
 UNITS: Mapping[str, str] = MappingProxyType(
@@ -46,22 +46,6 @@ UNITS: Mapping[str, str] = MappingProxyType(
 FEATURES = frozenset({"fp16", "bf16", "tf32", "fp8", "flash-attention", "nvlink"})
 
 _GPU_KEYS = ("name", "aliases", "architecture", "capability", "form", "supports")
-_FIGURE_KEYS = ("value", "source", "note")
-
-
-@dataclass(frozen=True)
-class DatasheetValue:
-    """One value of a GPU, in SI units, with the key of its source in :func:`sources`."""
-
-    value: float
-    unit: str
-    source: str
-    note: str = ""
-
-    @property
-    def is_derived(self) -> bool:
-        """Whether the value stands in no document but follows from printed ones as the note says."""
-        return "derived" in self.note
 
 
 @dataclass(frozen=True)
@@ -78,7 +62,7 @@ class Gpu:
     architecture: str
     capability: tuple[int, int]
     form: str
-    figures: Mapping[str, DatasheetValue]
+    figures: Mapping[str, PrintedValue]
     supports: frozenset[str]
 
     @property
@@ -172,17 +156,15 @@ def parse(text: str, origin: str) -> Datasheet:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parse_toml(text, origin)
-    only(tables, ("sources", "gpu"), origin)
-    known = {key: read_source(key, table, origin) for key, table in _tables(tables, "sources", origin)}
-    gpus = {key: _gpu(key, table, known, origin) for key, table in _tables(tables, "gpu", origin)}
+    known, tables = read_tables(text, origin, "gpu")
+    gpus = {key: _gpu(key, table, known, origin) for key, table in tables.items()}
     names: dict[str, Gpu] = {}
     for gpu in gpus.values():
         for name in (gpu.name, *gpu.aliases):
             other = names.setdefault(normalise_device_name(name), gpu)
             if other is not gpu:
                 raise GpuguideError(f"{origin}: the name {name!r} belongs to both {other.id} and {gpu.id}.")
-    return Datasheet(MappingProxyType(known), MappingProxyType(gpus), MappingProxyType(names))
+    return Datasheet(known, MappingProxyType(gpus), MappingProxyType(names))
 
 
 def _gpu(key: str, table: Mapping[str, Any], known: Mapping[str, Source], origin: str) -> Gpu:
@@ -196,7 +178,7 @@ def _gpu(key: str, table: Mapping[str, Any], known: Mapping[str, Source], origin
     capability = table.get("capability")
     if not isinstance(capability, list) or [type(part) for part in capability] != [int, int]:
         raise GpuguideError(f"{where}: capability is {capability!r}; write two whole numbers such as [9, 0].")
-    figures = {figure: _figure(table[figure], figure, known, where) for figure in UNITS if figure in table}
+    figures = {name: read_value(table[name], name, UNITS[name], known, where) for name in UNITS if name in table}
     if "memory" not in figures:
         raise GpuguideError(f"{where} has no memory; every GPU needs that figure.")
     return Gpu(
@@ -209,30 +191,3 @@ def _gpu(key: str, table: Mapping[str, Any], known: Mapping[str, Source], origin
         figures=MappingProxyType(figures),
         supports=frozenset(supports),
     )
-
-
-def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> DatasheetValue:
-    where = f"{where}, {key}"
-    if not isinstance(entry, dict):
-        raise GpuguideError(f'{where} is {entry!r}; write {{ value = …, source = "…" }}.')
-    only(entry, _FIGURE_KEYS, where)
-    value = entry.get("value")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise GpuguideError(f"{where}: value is {value!r}; write a number above zero, in {UNITS[key]}.")
-    if "source" not in entry:
-        raise GpuguideError(f"{where} has no source; name one of [sources].")
-    source = text_of(entry, "source", where)
-    if source not in known:
-        raise GpuguideError(f"{where}: {unknown('source', source, known)}")
-    note = text_of(entry, "note", where) if "note" in entry else ""
-    return DatasheetValue(float(value), UNITS[key], source, note)
-
-
-def _tables(tables: Mapping[str, Any], name: str, origin: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    group = tables.get(name)
-    if not isinstance(group, dict) or not group:
-        raise GpuguideError(f"{origin} has no [{name}.…] tables.")
-    for key, table in group.items():
-        if not isinstance(table, dict):
-            raise GpuguideError(f"{origin}: {name}.{key} is {table!r}; write a table [{name}.{key}].")
-        yield key, table

@@ -18,10 +18,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Device:
-    """What the harness must know of a device."""
+    """A device, as the harness must know it."""
 
     name: str
-    """As its driver names it, for example ``NVIDIA H100 80GB HBM3``"""
+    """Name by its driver, for example ``NVIDIA H100 80GB HBM3``"""
     backend: Backend
     torch_device: str
     """``cuda:0``, ``cpu``, or ``meta`` for a fake device, whose tensors have shapes and no data"""
@@ -32,8 +32,12 @@ class Device:
     capability: tuple[int, int] | None
     """CUDA compute capability, ``None`` without a GPU"""
     supports: frozenset[str]
-    """Of ``fp16``, ``bf16``, ``tf32``, ``fp8``, ``flash-attention``, ``nvlink``"""
+    """Features out of ``fp16``, ``bf16``, ``tf32``, ``fp8``, ``flash-attention``, ``nvlink``"""
     count: int = 1
+    multiprocessors: int = 0
+    """Streaming multiprocessors; 0 on a processor"""
+    resident_threads: int = 0
+    """Threads that the GPU holds at once; 0 on a processor"""
 
     @property
     def slug(self) -> str:
@@ -86,6 +90,8 @@ def current() -> Device:
         l2=properties.L2_cache_size,
         capability=capability,
         supports=list_supported_features(capability),
+        multiprocessors=properties.multi_processor_count,
+        resident_threads=properties.multi_processor_count * properties.max_threads_per_multi_processor,
     )
 
 
@@ -139,12 +145,14 @@ def current_or_cpu() -> Device:
 
 
 def fake(name: str) -> Device:
-    """Return a device that computes nothing and whose times come from the datasheet of the GPU ``name``.
+    """Return a device that computes nothing and has the memory and the features of the GPU ``name``.
 
-    It lets every path of the harness run on a machine without a GPU. Its records say that they are simulated.
+    It lets the harness go through all cases on a machine without a GPU. Its times are made up, and its records say
+    that they are simulated.
     """
     gpu = datasheet.get(name)
     figures = gpu.figures
+    multiprocessors = int(figures["sms"].value)
     return Device(
         name=gpu.name,
         backend="fake",
@@ -153,6 +161,8 @@ def fake(name: str) -> Device:
         l2=int(figures["l2"].value) if "l2" in figures else 0,
         capability=gpu.capability,
         supports=gpu.supports,
+        multiprocessors=multiprocessors,
+        resident_threads=2048 * multiprocessors,
     )
 
 

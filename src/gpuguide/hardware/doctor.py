@@ -1,4 +1,4 @@
-"""What is on this machine, and what each part of gpuguide needs."""
+"""The state of this machine, and the needs of each part of gpuguide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding:
     name: str
     present: bool
     detail: str
-    """What was found, or what it is for and how to get it"""
+    """Version or device, or else the use of the part and how to get it"""
     required: bool = False
 
 
@@ -109,7 +109,7 @@ def properties(found: Device) -> Any | None:
 
 
 def check_board(board: BoardState) -> Iterator[Finding]:
-    """Tell what the driver says of a GPU's memory, link and partition; nothing where it says nothing."""
+    """Yield the driver's readings of a GPU's memory, link and partition; nothing where it has none."""
     if board.memory_free is not None:
         yield Finding("Free GPU memory", True, f"{board.memory_free / 2**30:.1f} GiB")
     if board.link_generation is not None and board.link_width is not None:

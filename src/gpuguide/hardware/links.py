@@ -1,4 +1,4 @@
-"""What links carry: ``links.toml`` beside this module, each figure with its source.
+"""Bandwidths of links: ``links.toml`` beside this module, each figure with its source.
 
 A rate counts one direction. The bits on the wire, what the line code leaves of them and what the protocol leaves of
 that are three figures, since texts that compare links often mix them.
@@ -19,38 +19,23 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.hardware.sources import Source, read_source
-from gpuguide.hardware.tables import only, parse_toml, text_of
+from gpuguide.hardware.sources import PrintedValue, Source, read_citation, read_note, read_tables, read_value
+from gpuguide.hardware.tables import only, text_of
 
 JOINS: Mapping[str, str] = MappingProxyType(
     {"host": "host and GPU", "gpus": "GPUs", "machines": "machines", "storage": "storage and host"}
 )
-"""What a link may join"""
+"""Kinds of ends that a link may join"""
 UNITS: Mapping[str, str] = MappingProxyType(
     {"signalling": "bit/s", "per_link": "B/s", "per_direction": "B/s", "printed_total": "B/s"}
 )
 ROUNDING = 1e-3
-"""By how much figures that follow from one another may differ, for a document rounds them"""
-
-
-@dataclass(frozen=True)
-class LinkValue:
-    """One value, with the key of its source in :func:`sources`."""
-
-    value: float
-    """In the unit that :data:`UNITS` names"""
-    source: str
-    note: str = ""
-
-    @property
-    def is_derived(self) -> bool:
-        """Whether the value follows from printed ones, as the note says, and stands in no document."""
-        return "derived" in self.note
+"""Largest relative difference between figures that follow from one another, for a document rounds them"""
 
 
 @dataclass(frozen=True)
 class Share:
-    """How much of what goes in comes out: ``carried`` of every ``of``."""
+    """Share of what goes in that comes out: ``carried`` of every ``of``."""
 
     carried: int
     of: int
@@ -72,20 +57,20 @@ class Link:
     family: str
     joins: str
     """A key of :data:`JOINS`"""
-    per_direction: LinkValue
+    per_direction: PrintedValue
     """B/s after coding, one way"""
     lanes: int | None = None
     links: int = 1
-    """How many are used together"""
-    signalling: LinkValue | None = None
+    """Number of links that are used together"""
+    signalling: PrintedValue | None = None
     """Bit/s on one lane, one way"""
     coding: Share | None = None
-    """What line code and error correction leave"""
+    """Share that line code and error correction leave"""
     protocol: Share | None = None
-    """What headers and checksums leave, at the size of packets that the note gives"""
-    per_link: LinkValue | None = None
+    """Share that headers and checksums leave, at the size of packets that the note gives"""
+    per_link: PrintedValue | None = None
     """B/s of one of ``links``, one way"""
-    printed_total: LinkValue | None = None
+    printed_total: PrintedValue | None = None
     """B/s both ways together, as the vendor prints it"""
 
     @property
@@ -162,26 +147,19 @@ def parse(text: str, origin: str) -> Links:
     GpuguideError
         At the first thing that is wrong; the message names the file, the table and the key.
     """
-    tables = parse_toml(text, origin)
-    only(tables, ("sources", "link"), origin)
-    known = {key: read_source(key, table, origin) for key, table in tables.get("sources", {}).items()}
-    found = {key: _link(key, table, known, origin) for key, table in tables.get("link", {}).items()}
-    if not found:
-        raise GpuguideError(f"{origin} has no [link.…] tables.")
-    return Links(MappingProxyType(known), MappingProxyType(found))
+    known, tables = read_tables(text, origin, "link")
+    return Links(known, MappingProxyType({key: _link(key, table, known, origin) for key, table in tables.items()}))
 
 
-def _link(key: str, table: Any, known: Mapping[str, Source], origin: str) -> Link:
+def _link(key: str, table: Mapping[str, Any], known: Mapping[str, Source], origin: str) -> Link:
     where = f"{origin}, link.{key}"
-    if not isinstance(table, dict):
-        raise GpuguideError(f"{where} is {table!r}; write a table [link.{key}].")
     only(table, ("name", "family", "joins", "lanes", "links", "coding", "protocol", *UNITS), where)
     joins = text_of(table, "joins", where)
     if joins not in JOINS:
         raise GpuguideError(f"{where}: {unknown('kind of ends', joins, JOINS)}")
     if "per_direction" not in table:
         raise GpuguideError(f"{where} has no per_direction; every link needs that figure.")
-    figures = {name: _figure(table[name], name, known, where) for name in UNITS if name in table}
+    figures = {name: read_value(table[name], name, UNITS[name], known, where) for name in UNITS if name in table}
     shares = {name: _share(table[name], name, known, where) for name in ("coding", "protocol") if name in table}
     link = Link(
         key,
@@ -212,17 +190,6 @@ def _check(link: Link, where: str) -> None:
         raise GpuguideError(f"{where}: links × per_link is {link.links * link.per_link.value:g}, not {rate:g}.")
 
 
-def _figure(entry: Any, key: str, known: Mapping[str, Source], where: str) -> LinkValue:
-    where = f"{where}, {key}"
-    if not isinstance(entry, dict):
-        raise GpuguideError(f'{where} is {entry!r}; write {{ value = …, source = "…" }}.')
-    only(entry, ("value", "source", "note"), where)
-    value = entry.get("value")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise GpuguideError(f"{where}: value is {value!r}; write a number above zero, in {UNITS[key]}.")
-    return LinkValue(float(value), _source(entry, known, where), _note(entry, where))
-
-
 def _share(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Share:
     where = f"{where}, {key}"
     if not isinstance(entry, dict):
@@ -231,21 +198,10 @@ def _share(entry: Any, key: str, known: Mapping[str, Source], where: str) -> Sha
     carried, of = (_count(entry.get(name), name, where) for name in ("carried", "of"))
     if carried > of:
         raise GpuguideError(f"{where}: {carried} of {of} is more than all; swap them.")
-    return Share(carried, of, _source(entry, known, where), _note(entry, where))
+    return Share(carried, of, read_citation(entry, known, where), read_note(entry, where))
 
 
 def _count(value: Any, key: str, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise GpuguideError(f"{where}: {key} is {value!r}; write a whole number above zero.")
     return value
-
-
-def _source(entry: Mapping[str, Any], known: Mapping[str, Source], where: str) -> str:
-    source = text_of(entry, "source", where)
-    if source not in known:
-        raise GpuguideError(f"{where}: {unknown('source', source, known)}")
-    return source
-
-
-def _note(entry: Mapping[str, Any], where: str) -> str:
-    return text_of(entry, "note", where) if "note" in entry else ""

@@ -1,4 +1,4 @@
-"""What is read of a GPU: each quantity with its unit, its title and what it counts."""
+"""Quantities that are read of a GPU, each with its unit, its title and its meaning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Quantity:
     """``1`` for a share and for bits"""
     title: str
     meaning: str
-    """What the number counts, as its source defines it"""
+    """Definition of the number by its source"""
 
 
 QUANTITIES = {
@@ -63,7 +63,7 @@ QUANTITIES = {
     "reserved": Quantity("B", "reserved", "what PyTorch's allocator holds in this process, free blocks included"),
     "done": Quantity("FLOP", "work done", "operations or bytes that the program has finished, by its own count"),
 }
-"""What a trace may hold. Sources: NVML API reference (nvmlUtilization_t, nvmlGpmMetricId_t, nvmlMemory_t,
+"""Quantities that a trace may hold. Sources: NVML API reference (nvmlUtilization_t, nvmlGpmMetricId_t, nvmlMemory_t,
 nvmlDeviceGetPowerUsage, field values, nvmlDeviceGetTotalEnergyConsumption), and PyTorch's CUDA semantics for
 ``allocated`` and ``reserved``."""
 
@@ -78,7 +78,7 @@ BOARD = {
     "shutdown_margin": "°C",
     "driver_memory": "B",
 }
-"""What is constant of one board and bounds its readings, and its unit; asked once. From Ada and Hopper on, thresholds
+"""Constants of one board that bound its readings, and their units; read once. From Ada and Hopper on, thresholds
 are told as margins (NVML's "T.Limit"): what ``temperature_margin`` reads when they are reached. ``driver_memory`` is
 what driver and firmware keep for themselves, which ``memory_used`` includes."""
 

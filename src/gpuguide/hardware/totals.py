@@ -1,4 +1,4 @@
-"""What the readings of a GPU add up to: means over time, extremes, energy, and what it cost to read them."""
+"""Totals of a GPU's readings: means over time, extremes, energy, and the time that reading took."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Span:
 
 @dataclass(frozen=True)
 class TraceTotals:
-    """What a trace adds up to."""
+    """Totals of a trace."""
 
     duration: float
     """Seconds from the first reading to the last"""
     samples: int
     columns: Mapping[str, Span]
-    """Of every quantity but :data:`gpuguide.hardware.quantities.NOT_AVERAGED`"""
+    """Mean of every quantity but :data:`gpuguide.hardware.quantities.NOT_AVERAGED`"""
     energy_from_power: float | None
     """J, power × time; from ``instant_power`` if there is one, else from ``power``"""
     energy_counted: float | None
@@ -49,7 +49,7 @@ class TraceTotals:
     cost: float
     """Seconds that one reading took, in the mean"""
     share: float
-    """Of the duration that readings took, on the thread that makes them"""
+    """Share of the duration that readings took, on the thread that makes them"""
 
 
 class Tally:
@@ -58,7 +58,7 @@ class Tally:
     def __init__(self) -> None:
         self.samples = 0
         self.clock_limits: Counter[float] = Counter()
-        """How often each combination of bits was read, where the driver gave any"""
+        """Count of each combination of bits, where the driver gave any"""
         self._cost = 0.0
         self._begun = self._ended = 0.0
         self._columns: dict[str, _Running] = {}

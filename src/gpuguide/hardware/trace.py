@@ -1,4 +1,4 @@
-"""What a GPU did while a block of code ran: readings over time, what they add up to, and files of them."""
+"""Traces of a GPU while a block of code ran: readings over time, their totals, and files of them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Trace:
     absent: dict[str, str] = field(default_factory=dict)
     """The quantities that it does not give, and why"""
     board: dict[str, float] = field(default_factory=dict)
-    """What bounds the readings: the names are those of :data:`gpuguide.hardware.quantities.BOARD`"""
+    """Bounds of the readings: the names are those of :data:`gpuguide.hardware.quantities.BOARD`"""
     rows: list[Row] = field(default_factory=list)
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """When each reading was made, in seconds since the first."""
+        """Time of each reading, in seconds since the first."""
         return _array(row.seconds for row in tuple(self.rows))
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from gpuguide.models.llama import Llama
 
 WEIGHTS = ("plain", "int8", "int4")
-"""How the matrices of the layers are kept; the head and the embeddings always as the model's numbers"""
+"""Storage formats of the layers' matrices; the head and the embeddings stay in the model's format"""
 
 
 @dataclass
 class Norm:
-    """A norm before a product: with a bias it subtracts the mean (LayerNorm), without it does not (RMSNorm)."""
+    """A norm before a matmul: with a bias it subtracts the mean (LayerNorm), without it does not (RMSNorm)."""
 
     weight: torch.Tensor
     """``(hidden,)``"""
@@ -42,7 +42,7 @@ class Norm:
 
 @dataclass
 class Linear:
-    """A product with a matrix, ``(outputs, inputs)``, and what is added to it, ``(outputs,)``."""
+    """A linear layer: a matrix, ``(outputs, inputs)``, and a bias, ``(outputs,)``."""
 
     weight: torch.Tensor | Int8 | Int4
     bias: torch.Tensor | None = None
@@ -63,7 +63,7 @@ class Layer:
 
     @property
     def matrices(self) -> tuple[torch.Tensor | Int8 | Int4, ...]:
-        """The weights of its four products, which are what is quantised."""
+        """Weights of its four matmuls, which can be quantised."""
         return self.query_key_value.weight, self.out.weight, self.up.weight, self.down.weight
 
 
@@ -84,7 +84,7 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.token_embedding.device
 
     @property
@@ -167,7 +167,7 @@ def _place(device: torch.device | str) -> torch.device:
 
 @dataclass(frozen=True)
 class _Keep:
-    """How and where weights are kept."""
+    """Storage format and device of the weights."""
 
     weights: str
     dtype: torch.dtype

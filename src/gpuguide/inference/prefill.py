@@ -19,9 +19,9 @@ from gpuguide.inference.graph import Captured
 MULTIPLE = 64
 """Tokens that pieces are filled up to a multiple of, on a GPU"""
 MOST_TOKENS = 2048
-"""Of all pieces together that a graph is made for, with those that only fill up"""
+"""Tokens of all chunks together for which a graph is captured, padding included"""
 MOST_GRAPHS = 32
-"""That are kept"""
+"""Number of graphs that are kept"""
 
 
 class Prefill:

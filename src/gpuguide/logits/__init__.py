@@ -1,7 +1,8 @@
 """Logits: from a hidden state to scores, from scores to probabilities, from probabilities to a token.
 
-All functions take logits of shape ``(..., vocab_size)``. This is the plain version of each, written to be read:
+All functions take logits of shape ``(..., vocab_size)``. These are plain versions, written to be read:
 probabilities, changes of the distribution, the choice of a token, the head that makes the scores, and what these cost.
+:func:`fused_softmax` and :func:`fused_log_sum_exp` are the fast ones, with kernels for long rows.
 
 Sampling changes logits in a fixed order, that of ``transformers``: temperature, then top-k, then top-p on what top-k
 left (with its probabilities adding up to one again), then min-p. :func:`adjust` does all four. A token that is
@@ -35,6 +36,7 @@ from gpuguide.logits.cost import (
     head_flops,
     head_intensity,
     head_turning_point,
+    log_sum_exp_bytes,
     logits_bytes,
     softmax_bytes,
 )
@@ -42,11 +44,15 @@ from gpuguide.logits.head import (
     logit_lens,
     project,
 )
+from gpuguide.logits.operators import (
+    fused_log_sum_exp,
+    fused_softmax,
+)
 from gpuguide.logits.probabilities import (
-    at_least_fp32,
     entropy,
     log_softmax,
     log_sum_exp,
+    promote_to_fp32,
     softmax,
     softmax_naive,
 )
@@ -56,8 +62,10 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "softmax",
     "log_sum_exp",
     "log_softmax",
+    "fused_softmax",
+    "fused_log_sum_exp",
     "entropy",
-    "at_least_fp32",
+    "promote_to_fp32",
     "with_temperature",
     "keep_top_k",
     "keep_top_p",
@@ -69,6 +77,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "project",
     "logit_lens",
     "softmax_bytes",
+    "log_sum_exp_bytes",
     "logits_bytes",
     "head_flops",
     "head_bytes",

@@ -7,7 +7,7 @@ import math
 import torch
 
 from gpuguide.logits.checks import _row_maximum, check_settings
-from gpuguide.logits.probabilities import at_least_fp32, softmax
+from gpuguide.logits.probabilities import promote_to_fp32, softmax
 
 
 def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -38,7 +38,9 @@ def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     if temperature == 0:
         first = logits.argmax(dim=-1, keepdim=True)
         return torch.full_like(logits, -torch.inf).scatter(-1, first, 0.0)
-    shifted = (at_least_fp32(logits) - at_least_fp32(largest)).double()  # fp32 would round a tiny temperature to zero
+    shifted = (
+        promote_to_fp32(logits) - promote_to_fp32(largest)
+    ).double()  # fp32 would round a tiny temperature to zero
     smallest = 1e-300  # GPUs multiply by one over the temperature, which must not be infinite
     return (shifted / max(temperature, smallest)).to(logits.dtype)
 
@@ -141,7 +143,7 @@ def keep_min_p(logits: torch.Tensor, p: float) -> torch.Tensor:
     largest = _row_maximum(logits)
     if p == 0:
         return logits
-    below = at_least_fp32(logits) - at_least_fp32(largest) < math.log(p)
+    below = promote_to_fp32(logits) - promote_to_fp32(largest) < math.log(p)
     return logits.masked_fill(below, -torch.inf)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpuguide.logits.checks import _row_maximum
-from gpuguide.logits.probabilities import at_least_fp32, softmax
+from gpuguide.logits.probabilities import promote_to_fp32, softmax
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
@@ -45,5 +45,5 @@ def sample(logits: torch.Tensor, generator: torch.Generator | None = None) -> to
     _row_maximum(logits)
     if logits.shape[:-1].numel() == 0:
         return torch.empty(logits.shape[:-1], dtype=torch.int64, device=logits.device)
-    rows = softmax(at_least_fp32(logits)).reshape(-1, logits.shape[-1])
+    rows = softmax(promote_to_fp32(logits)).reshape(-1, logits.shape[-1])
     return torch.multinomial(rows, num_samples=1, generator=generator).reshape(logits.shape[:-1])

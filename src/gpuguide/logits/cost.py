@@ -12,6 +12,11 @@ def softmax_bytes(rows: int, vocab: int, element_size: float) -> float:
     return 2 * rows * vocab * element_size
 
 
+def log_sum_exp_bytes(rows: int, vocab: int, element_size: float) -> float:
+    """Return the fewest bytes that a log-sum-exp must move: one read of each logit, and one write of a number a row."""
+    return rows * (vocab * element_size + 4)
+
+
 def logits_bytes(tokens: int, vocab: int, element_size: float) -> float:
     """Return the bytes that the logits of ``tokens`` positions take."""
     return tokens * vocab * element_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def at_least_fp32(values: torch.Tensor) -> torch.Tensor:
+def promote_to_fp32(values: torch.Tensor) -> torch.Tensor:
     """Return values in the format in which to compute with them: float64 as it is, everything else in fp32."""
     return values if values.dtype == torch.float64 else values.float()
 
@@ -36,7 +36,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         Same shape and format. A row that is no distribution gives NaN, as in :func:`torch.softmax`.
     """
-    wide = at_least_fp32(logits)
+    wide = promote_to_fp32(logits)
     powers = torch.exp(wide - wide.amax(dim=-1, keepdim=True))
     return (powers / powers.sum(dim=-1, keepdim=True)).to(logits.dtype)
 
@@ -46,7 +46,7 @@ def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
 
     It is what separates a logit from its log-probability.
     """
-    wide = at_least_fp32(logits)
+    wide = promote_to_fp32(logits)
     largest = wide.amax(dim=-1, keepdim=True)
     return (largest + torch.exp(wide - largest).sum(dim=-1, keepdim=True).log()).squeeze(-1)
 
@@ -64,7 +64,7 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         Same shape and format.
     """
-    wide = at_least_fp32(logits)
+    wide = promote_to_fp32(logits)
     return (wide - log_sum_exp(wide).unsqueeze(-1)).to(logits.dtype)
 
 
@@ -73,4 +73,4 @@ def entropy(logits: torch.Tensor) -> torch.Tensor:
 
     It is zero if one token is certain, and ``log(vocab_size)`` if all are equally likely.
     """
-    return torch.special.entr(softmax(at_least_fp32(logits))).sum(dim=-1)
+    return torch.special.entr(softmax(promote_to_fp32(logits))).sum(dim=-1)

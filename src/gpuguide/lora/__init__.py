@@ -14,7 +14,7 @@
 
 from gpuguide.lora.checkpoint import merge_into_checkpoint
 from gpuguide.lora.files import load_adapter, save_adapter
-from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, adapted_layers
+from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, find_adapted_layers
 from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.merging import measure_merging_loss, merge, unmerge
 from gpuguide.lora.model import Count, add_adapters, count_parameters, remove_adapter, use_adapter
@@ -46,7 +46,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "StepSettings",
     "AdaptedLayer",
     "Adapter",
-    "adapted_layers",
+    "find_adapted_layers",
     "plain_product",
     "product",
 ]

@@ -6,7 +6,6 @@ safetensors can be merged into, whatever its architecture.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -15,15 +14,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from gpuguide import file_kinds
+from gpuguide.checkpoint_files import open_weights, weight_files
 from gpuguide.errors import GpuguideError
+from gpuguide.files import replace_folder_atomically
 from gpuguide.lora.files import read_adapter, read_config
 from gpuguide.lora.places import StoredAdapter
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 OUTER = ("transformer.", "model.")
-"""What the names of a whole model's tensors begin with, and those of its body alone do not"""
+"""Prefixes of the tensors of a whole model, which those of its body alone lack"""
 LEFT_OUT = (".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx", ".safetensors")
 """Ends of files that hold the weights once more, as they were"""
 OF_THE_BASE = ("training.json", "trainer_state.json")
@@ -40,9 +38,9 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path, *, replace: b
     adapter : Path
         Folder of an adapter in PEFT's format.
     folder : Path
-        Where the new checkpoint goes. It is written beside its place and renamed: what is there is whole at any time.
+        Output folder. The new checkpoint appears in it as a whole.
     replace : bool
-        Whether it takes the place of what is there. Otherwise there must be nothing.
+        Whether to replace an existing checkpoint. Otherwise the folder must be empty or missing.
 
     Returns
     -------
@@ -55,56 +53,24 @@ def merge_into_checkpoint(base: Path, adapter: Path, folder: Path, *, replace: b
         If a folder or file is missing or damaged, the adapter is for another base, its weights are quantised, or the
         new one cannot be written.
     """
-    files = _weight_files(base)
+    _, files = weight_files(base)
     if folder.exists() and (not folder.is_dir() or (not replace and any(folder.iterdir()))):
         raise GpuguideError(f"{folder} is not empty; name another folder for the merged checkpoint.")
     stored, transposed = read_adapter(adapter), bool(read_config(adapter).get("fan_in_fan_out"))
-    changes = _match_names(_tensor_names(files), stored, base, adapter)
-    beside = folder.with_name(f"{folder.name}.writing")
+    with open_weights(files, "") as tensors:
+        changes = _match_names(tensors.keys(), stored, base, adapter)
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        for file in files:
-            _write_merged(file, beside / file.name, changes, transposed)
-        for file in base.iterdir():
-            if file.is_file() and file.suffix not in LEFT_OUT and file.name not in OF_THE_BASE:
-                shutil.copyfile(file, beside / file.name)
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
-    except Exception as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        if isinstance(error, GpuguideError):
-            raise
+        with replace_folder_atomically(folder) as temporary:
+            for file in files:
+                _write_merged(file, temporary / file.name, changes, transposed)
+            for file in base.iterdir():
+                if file.is_file() and file.suffix not in LEFT_OUT and file.name not in OF_THE_BASE:
+                    shutil.copyfile(file, temporary / file.name)
+    except GpuguideError:
+        raise
+    except Exception as error:  # safetensors has errors of its own
         raise GpuguideError(f"{folder} cannot be written ({error}); what was there before stays.") from error
     return list(changes)
-
-
-def _weight_files(base: Path) -> list[Path]:
-    if (base / WEIGHTS).is_file():
-        return [base / WEIGHTS]
-    try:
-        names = set(json.loads((base / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GpuguideError(
-            f"There is no {WEIGHTS} in {base}, and no readable {INDEX} ({error}).{file_kinds.instead_of_weights(base)}"
-        ) from error
-    for name in names:
-        if not (base / name).is_file():
-            raise GpuguideError(f"There is no {name} in {base}, which {INDEX} names; fetch all files.")
-    return [base / name for name in sorted(names)]
-
-
-def _tensor_names(files: Collection[Path]) -> set[str]:
-    found: set[str] = set()
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                found |= set(file.keys())
-        except Exception as error:  # a truncated file fails in several ways
-            raise GpuguideError(
-                f"{path} is damaged or no safetensors file ({error}).{file_kinds.hint(path)}"
-            ) from error
-    return found
 
 
 def _match_names(

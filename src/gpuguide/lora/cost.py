@@ -1,7 +1,7 @@
-"""What adapters cost against training all weights: parameters, operations, and the memory of what is trained.
+"""Cost model of adapters and of training all weights: parameters, operations, and memory of trained parameters.
 
 A product of a matrix of ``out`` by ``in`` with a vector takes 2 ``out in`` operations. Training all weights takes three
-such products a token: forward, the gradient of the inputs, that of the weights. A frozen matrix saves the third, so a
+such matmuls a token: forward, the gradient of the inputs, that of the weights. A frozen matrix saves the third, so a
 step with adapters can at best take two thirds of the time. What it saves in memory is gradients and the optimizer's
 state; activations stay. The memory of a whole step is :mod:`gpuguide.costs.memory`'s.
 """

@@ -19,9 +19,9 @@ from safetensors.torch import save
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.files import replace_atomically
+from gpuguide.files import replace_folder_atomically
 from gpuguide.lora import foreign
-from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, shape_of
+from gpuguide.lora.layer import AdaptedLayer, Settings, find_adapted_layers, shape_of
 from gpuguide.lora.model import add_to_targets, layers_with
 from gpuguide.lora.packed import Packing
 from gpuguide.lora.places import Places, StoredAdapter, TransformersMatrix, adapter_at, join_adapters
@@ -31,11 +31,11 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 PARTS = "gpuguide.parts"
-"""Where the metadata of the weights say which adapters stand beside parts of a matrix"""
+"""Metadata key of the adapters for parts of a matrix"""
 PART_ALPHAS = "gpuguide.part_alphas"
-"""Where they say which alpha these had, whose last bits may be lost on the way to that of the higher rank and back"""
+"""Metadata key of their alphas, whose last bits the conversion to the higher rank and back may lose"""
 SHARED_DOWN = "gpuguide.shared_down"
-"""Where they say which adapters are one of ours, with one A"""
+"""Metadata key of the adapters that are one of ours, with one A"""
 UNREAD = (
     "use_dora",
     "modules_to_save",
@@ -57,7 +57,7 @@ def save_adapter(
 ) -> None:
     """Write an adapter so that PEFT can read it.
 
-    Each file is written beside its place and renamed, so a full disk leaves the files that were there.
+    Both files are written elsewhere and then moved into the folder, so a full disk leaves the files that were there.
 
     Parameters
     ----------
@@ -99,10 +99,9 @@ def save_adapter(
     metadata = {"format": "pt", **{key: json.dumps(note) for key, note in noted.items() if note}}
     config = json.dumps(_describe(stored, base, transposed), indent=2).encode()
     try:
-        with replace_atomically(folder / WEIGHTS) as temporary:
-            temporary.write_bytes(save(weights, metadata=metadata))
-        with replace_atomically(folder / CONFIG) as temporary:
-            temporary.write_bytes(config)
+        with replace_folder_atomically(folder, marker=CONFIG) as temporary:
+            (temporary / WEIGHTS).write_bytes(save(weights, metadata=metadata))
+            (temporary / CONFIG).write_bytes(config)
     except OSError as error:
         raise GpuguideError(f"{folder} cannot be written ({error.strerror}); what was there before stays.") from error
 
@@ -147,7 +146,7 @@ def load_adapter(
     found = _match_layers(model, read_adapter(folder), places, folder)
     targets = {target: each.settings for target, each in found.items()}
     add_to_targets(model, targets, name=name, dtype=dtype, packing=packing)
-    layers = adapted_layers(model)
+    layers = find_adapted_layers(model)
     with torch.no_grad():
         for target, each in found.items():
             adapter = layers[target.name].adapter(name)

@@ -26,7 +26,7 @@ KEYS = {
 }
 """Parts of the names of tensors, and what they say"""
 OUTER = ("lm_head", "embed_tokens", "wte")
-"""How the names of layers end whose size is that of the vocabulary"""
+"""Ends of the names of layers whose size is that of the vocabulary"""
 
 
 def key_hint(key: str) -> str:

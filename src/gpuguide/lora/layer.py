@@ -20,7 +20,7 @@ from gpuguide.lora.product import Frozen, Spans, product, whole_up
 
 @dataclass(frozen=True)
 class Settings:
-    """What an adapter is.
+    """Settings of an adapter.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def scale(self) -> float:
-        """What the adapter's part is multiplied by."""
+        """Factor of the adapter's output."""
         return self.alpha / (math.sqrt(self.rank) if self.stabilised else self.rank)
 
 
@@ -323,6 +323,6 @@ def check_rank(shape: tuple[int, int], settings: Settings, spans: Spans | None =
         )
 
 
-def adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:
+def find_adapted_layers(model: nn.Module) -> dict[str, AdaptedLayer]:
     """Return the layers of a model that have adapters, by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLayer)}

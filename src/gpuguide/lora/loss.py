@@ -21,7 +21,6 @@ from gpuguide.cross_entropy import linear_cross_entropy
 from gpuguide.errors import GpuguideError
 from gpuguide.lora.layer import AdaptedLayer
 
-IGNORED = -100
 ROUND = 64
 """The head's rows are filled up to a multiple of it: a row of logits then begins where a GPU reads the fastest"""
 CHANGES_OF_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping")

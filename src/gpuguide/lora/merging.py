@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.layer import AdaptedLayer, adapted_layers
+from gpuguide.lora.layer import AdaptedLayer, find_adapted_layers
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What merging an adapter into one layer loses to rounding."""
+    """Rounding loss of merging an adapter into one layer."""
 
     change: float
     """Norm of what the adapter adds to the matrix"""
@@ -63,7 +63,7 @@ def unmerge(model: nn.Module, kept: dict[str, torch.Tensor] | None = None) -> No
     GpuguideError
         If none is merged, or the weights are those of other layers.
     """
-    layers = {name: layer for name, layer in adapted_layers(model).items() if layer.merged is not None}
+    layers = {name: layer for name, layer in find_adapted_layers(model).items() if layer.merged is not None}
     if not layers:
         raise GpuguideError("No adapter is merged, so there is nothing to take out.")
     if kept is not None and kept.keys() != layers.keys():
@@ -113,7 +113,7 @@ def _loss(layer: AdaptedLayer, dtype: torch.dtype | None) -> Loss:
 
 def _mergeable(model: nn.Module) -> dict[str, AdaptedLayer]:
     """Return the layers with an active adapter, if all of them can be merged."""
-    layers = {name: layer for name, layer in adapted_layers(model).items() if layer.active is not None}
+    layers = {name: layer for name, layer in find_adapted_layers(model).items() if layer.active is not None}
     if not layers:
         raise GpuguideError("No adapter is active, so there is nothing to merge; choose one with use_adapter().")
     for name, layer in layers.items():

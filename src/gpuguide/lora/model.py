@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.lora.layer import AdaptedLayer, Settings, adapted_layers, check_rank, shape_of
+from gpuguide.lora.layer import AdaptedLayer, Settings, check_rank, find_adapted_layers, shape_of
 from gpuguide.lora.packed import Packing
 from gpuguide.lora.targets import Target, check_not_tied, find_targets
 
@@ -145,7 +145,7 @@ def count_parameters(model: nn.Module) -> Count:
     """Return how many parameters are trained, and how many are not; a packed matrix counts its numbers."""
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
     frozen = sum(each.numel() for each in model.parameters() if not each.requires_grad)
-    packed = [layer.packed for layer in adapted_layers(model).values() if layer.packed is not None]
+    packed = [layer.packed for layer in find_adapted_layers(model).values() if layer.packed is not None]
     return Count(trained, frozen + sum(each.in_features * each.out_features for each in packed))
 
 
@@ -155,7 +155,7 @@ def _check_name(name: str) -> None:
 
 
 def _find_adapted(model: nn.Module) -> dict[str, AdaptedLayer]:
-    layers = adapted_layers(model)
+    layers = find_adapted_layers(model)
     if not layers:
         raise GpuguideError(f"{type(model).__name__} has no adapters; add them with add_adapters().")
     return layers

@@ -30,7 +30,7 @@ VALUES = (
     0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
-"""What 4 bits mean, from 0 to 15"""
+"""Values of the 4-bit codes, from 0 to 15"""
 BLOCK = 64
 """Weights that share a scale"""
 SCALES_TOGETHER = 256

@@ -25,7 +25,7 @@ from gpuguide.lora.targets import Target, parts_of_layer
 
 @dataclass(frozen=True)
 class TransformersMatrix:
-    """What ``transformers`` calls a matrix of ours, or some of its rows."""
+    """Name of one of our matrices in ``transformers``, or of some of its rows."""
 
     name: str
     rows: tuple[int, int] | None = None
@@ -40,7 +40,7 @@ Places = Mapping[str, Sequence[TransformersMatrix]]
 
 @dataclass(frozen=True)
 class StoredAdapter:
-    """What a file holds for one layer: A, ``(rank, in)``, B, ``(out, rank)``, and the settings."""
+    """Content of a file for one layer: A, ``(rank, in)``, B, ``(out, rank)``, and the settings."""
 
     down: torch.Tensor
     up: torch.Tensor

@@ -1,7 +1,7 @@
 """A whole training step as one call: forward, backward and AdamW, compiled, and on a GPU captured in a CUDA graph.
 
-Adapters turn each product into five or six small ones, and a small model has many layers: launched one after another by
-the host they take longer to launch than to run. A compiler joins what lies between the products, and a CUDA graph
+Adapters turn each matmul into five or six small ones, and a small model has many layers: launched one after another by
+the host they take longer to launch than to run. A compiler joins what lies between the matmuls, and a CUDA graph
 launches the whole step at once. Everything must then have its place: shapes are fixed, and batches are copied to where
 the graph reads. A process that makes steps of many models calls ``torch.compiler.reset()`` between them: the compiler
 counts them as one function that changes too often.
@@ -30,7 +30,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How a step is taken.
+    """Settings of a training step.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ class TrainingStep:
 
 
 class _Masters:
-    """What the optimizer changes: the parameters, or copies in fp32 of those in fewer bits."""
+    """Master weights of the optimizer: the parameters, or copies in fp32 of those in fewer bits."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], wanted: bool) -> None:
         narrow = [each for each in parameters if wanted and each.dtype in (torch.bfloat16, torch.float16)]

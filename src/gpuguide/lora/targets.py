@@ -1,4 +1,4 @@
-"""Which layers of a model a name means, and which rows of a layer.
+"""Targets of adapters: layers of a model that a name matches, or rows of one layer.
 
 A target is a layer's name or the end of one after a point, as PEFT takes it: ``c_attn`` is every layer whose name ends
 so. ``*`` and ``?`` stand for any letters of a whole name. What comes after a colon names parts of a matrix that holds
@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.lora.layer import AdaptedLayer, adapted_layers, is_adaptable, shape_of
+from gpuguide.lora.layer import AdaptedLayer, find_adapted_layers, is_adaptable, shape_of
 from gpuguide.lora.product import Spans
 
 FEW = 12
@@ -32,7 +32,7 @@ class Target:
 
     name: str
     parts: tuple[str, ...] = ()
-    """Of its matrix; all of it where there are none"""
+    """Spans of rows of its matrix; all of it where there are none"""
     spans: Spans | None = None
     """Rows of the parts"""
 
@@ -76,7 +76,7 @@ def adaptable_layers(model: nn.Module) -> list[str]:
 
     The layer inside an adapted one bears its name, and is none itself.
     """
-    inside = {id(layer.base) for layer in adapted_layers(model).values()}
+    inside = {id(layer.base) for layer in find_adapted_layers(model).values()}
     return [
         name
         for name, layer in model.named_modules()

@@ -1,4 +1,4 @@
-"""What a training changed in a matrix, and how few dimensions hold most of it.
+"""Update of a matrix by a training, and the few dimensions that hold most of it.
 
 The difference of a matrix after and before is taken apart into singular values. Its best approximation of a rank keeps
 the largest of them (C. Eckart and G. Young, "The Approximation of One Matrix by Another of Lower Rank", 1936).

@@ -1,4 +1,4 @@
-"""How a benchmark is declared: its contenders, its cases, and the work that each contender does on a case."""
+"""Declaration of a benchmark: its contenders, its cases, and the work that each contender does on a case."""
 
 from __future__ import annotations
 
@@ -42,26 +42,29 @@ class Work:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way of doing the work."""
+    """One of the implementations that a benchmark compares."""
 
     build: Callable[[Device, Keys], Work]
     needs: frozenset[str] = frozenset()
-    """What the device must have: ``gpu``, ``fp8``, ``bf16`` and so on"""
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
-    """Why this contender is not measured on a case, where it is not: it cannot do it, or it would not fit"""
+    """Features that the device must have: ``gpu``, ``fp8``, ``bf16`` and so on"""
+    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None
+    """Reason not to measure this contender on a case, or ``None``: it cannot do the case, or would not fit"""
     libraries: tuple[str, ...] = ()
-    """What it calls beside PyTorch, Triton and NumPy, by the names of :data:`gpuguide.measure.libraries.KNOWN`. The
-    record names their versions; without one of them the contender is skipped, and the record says why."""
+    """Libraries that it calls besides PyTorch, Triton and NumPy, by the names of
+    :data:`gpuguide.measure.libraries.KNOWN`. The record names their versions; without one of them the contender is
+    skipped, and the record says why."""
+    unavailable_reason: Callable[[], str | None] = lambda: None
+    """Reason why this installation cannot run the contender, or ``None``: a tool or a part of a library is missing"""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured, against whom, over which cases. Every case has the same key names."""
+    """Contenders that are measured over cases, and how. Every case has the same key names."""
 
     name: str
     title: str
     question: str
-    """The one question that this benchmark answers"""
+    """Question that this benchmark answers"""
     contenders: Mapping[str, Contender]
     cases: Callable[[Device], Sequence[Keys]]
     """The cases worth measuring on a device of this size"""
@@ -72,7 +75,7 @@ class Benchmark:
     samples: int | None = None
     """A fixed number of samples, where their order in time is what is looked at"""
     gpus: int = 1
-    """How many GPUs of one kind it measures together. On a machine with fewer it is left out; with more than one its
+    """Number of GPUs of one kind that it measures together. A machine with fewer skips it; with more than one its
     record is that of several devices, such as ``2x-nvidia-h200``."""
     end: Callable[[], object] = lambda: None
     """Called when a run has no more to ask of it, however it ended: ends processes that outlive a case"""
@@ -87,27 +90,26 @@ def find_skip_reason(benchmark: Benchmark, contender: str, keys: Keys, device: D
     """Return why a contender is not measured on a case, or ``None`` if it is."""
     declared = benchmark.contenders[contender]
     return (
-        lacking(declared, device)
-        or not_here(declared, device)
+        find_missing_feature(declared.needs, device)
+        or find_missing_library(declared, device)
         or too_large(benchmark, keys, device)
-        or declared.leaves_out(device, keys)
+        or declared.skip_reason(device, keys)
     )
 
 
-def not_here(contender: Contender, device: Device) -> str | None:
-    """Return which library that a contender calls cannot be used, or ``None`` if all can; a fake device calls none."""
+def find_missing_library(contender: Contender, device: Device) -> str | None:
+    """Return why this installation cannot run a contender, or ``None`` if it can; a fake device calls no library."""
     if device.backend == "fake":
         return None
-    return next(
-        (why for name in find_called_libraries(contender, device) if (why := libraries.why_not_here(name))), None
-    )
+    reasons = map(libraries.why_not_here, find_called_libraries(contender, device))
+    return next(filter(None, reasons), None) or contender.unavailable_reason()
 
 
-def lacking(contender: Contender, device: Device) -> str | None:
-    """Return why ``device`` cannot run ``contender``, or ``None`` if it can."""
-    if "gpu" in contender.needs and not device.is_gpu:
+def find_missing_feature(needs: frozenset[str], device: Device) -> str | None:
+    """Return which needed features ``device`` lacks, as a reason to skip, or ``None`` if it has all."""
+    if "gpu" in needs and not device.is_gpu:
         return "needs a GPU"
-    missing = sorted(contender.needs - {"gpu"} - device.supports)
+    missing = sorted(needs - {"gpu"} - device.supports)
     if not missing:
         return None
     if device.capability is None:

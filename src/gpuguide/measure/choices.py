@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
-from gpuguide.measure import store
+from gpuguide.measure import page_gpu, store
 from gpuguide.measure.digest import PACKAGE_FOLDER
 from gpuguide.measure.records import Record
 
@@ -35,8 +35,8 @@ def from_records(table: Path) -> str:
     asked = json.loads(table.read_text(encoding="utf-8"))
     named = {
         record.device_name: record
-        for record in store.published_records()
-        if record.benchmark == asked["benchmark"] and record.device == store.kind(record.device) != store.CPU
+        for record in store.load_all_published()
+        if record.benchmark == asked["benchmark"] and record.device == page_gpu.kind(record.device) != page_gpu.CPU
     }
     return as_text(
         {**asked, "devices": {name: collect_device_choices(record, asked) for name, record in named.items()}}

@@ -54,7 +54,7 @@ class CitedMeasurement:
 
     @property
     def stamp(self) -> str:
-        """Where, with what and when it was measured, the libraries that the contender calls included."""
+        """Device, software and date of the measurement, with the libraries that the contender called."""
         return self.run.stamp(self.record.libraries([self.case.contender]))
 
     @property
@@ -72,9 +72,9 @@ class CitedRatio:
     denominator: Case
     name: str
     summary: SampleSummary
-    """Of the ratios of samples; ``n`` is the number of samples of the contender that has fewer"""
+    """Quantiles of the ratios of samples; ``n`` is the number of samples of the contender that has fewer"""
     unpaired: str = ""
-    """Why samples could not be paired by the turn in which they were taken; empty if they were"""
+    """Reason why samples could not be paired by the turn in which they were taken; empty if they were"""
 
     @property
     def value(self) -> float:
@@ -83,7 +83,7 @@ class CitedRatio:
 
     @property
     def turn_ratios(self) -> list[float]:
-        """In each turn, the median of the one over the median of the other; empty if turns could not be paired."""
+        """Ratio of the medians in each turn; empty if turns could not be paired."""
         if self.unpaired:
             return []
         above, below = (case.metrics[self.name].samples_by_turn for case in (self.numerator, self.denominator))
@@ -106,7 +106,7 @@ class CitedRatio:
 
     @property
     def stamp(self) -> str:
-        """Where, with what and when both were measured, the libraries that they call included."""
+        """Device, software and date of both measurements, with the libraries that they call."""
         return self.run.stamp(self.record.libraries([self.numerator.contender, self.denominator.contender]))
 
     @property
@@ -129,7 +129,7 @@ def measurement(reference: str) -> CitedMeasurement:
     benchmark, contender, other, name, keys, device = parse(reference)
     if other is not None:
         raise GpuguideError(f"{reference!r} names two contenders; a measurement has one. Use a ratio for two.")
-    record = store.published(benchmark, device)
+    record = store.load_published(benchmark, device)
     case = record.case(contender, **keys)
     return CitedMeasurement(record, case, name, metric_of(case, name, reference))
 
@@ -157,7 +157,7 @@ def ratio(reference: str, record: Record | None = None) -> CitedRatio:
     benchmark, contender, other, name, keys, device = parse(reference)
     if other is None:
         raise GpuguideError(f"{reference!r} names one contender; a ratio is written benchmark/one/other:metric.")
-    record = record or store.published(benchmark, device)
+    record = record or store.load_published(benchmark, device)
     above, below = record.case(contender, **keys), record.case(other, **keys)
     if above.run != below.run:
         raise GpuguideError(f"{reference!r}: the two contenders were measured in different runs, so no ratio is given.")
@@ -183,7 +183,7 @@ def quotable(found: Found) -> Found:
     GpuguideError
         If it is neither of the reference GPU nor of a processor.
     """
-    if not store.is_quotable(found.record):
+    if not reference_gpu.is_quotable(found.record):
         raise GpuguideError(
             f"Text speaks of {reference_gpu.name()} and, where it says so, of a processor; "
             f"{found.record.device_name} is drawn in figures only. Leave 'device={found.record.device}' out, "

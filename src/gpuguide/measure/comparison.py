@@ -9,7 +9,7 @@ from gpuguide.measure.records import Case, Key, Metric, Record, describe_keys
 from gpuguide.units import format_quantity, significant
 
 PREFERRED_METRICS = ("throughput", "bandwidth", "time")
-"""What tells most about a case, the most telling first"""
+"""Metrics to compare, the most informative first"""
 LESS_IS_BETTER = ("time",)
 
 
@@ -25,7 +25,7 @@ class Difference:
     yours: str
     """The same on the reader's device, or why it has none"""
     speed: str
-    """How many times as fast the reader's device is; empty if it has no measurement"""
+    """Speed of the reader's device relative to the published one; empty if it has no measurement"""
     all_cases: str
     """The lowest and the highest speed, and how many cases were measured on both; empty if it is one"""
 

@@ -20,9 +20,9 @@ class Library:
     title: str
     """Its name in text"""
     module: str
-    """What is imported to see whether it works: the part that is called, where the top imports next to nothing"""
+    """Module to import as a test: the part that is called, where the top imports next to nothing"""
     packages: tuple[str, ...] = ()
-    """What brings it, by the names that pip knows; the first is what a reader is told to install"""
+    """Packages that bring it, by the names that pip knows; the reader is told to install the first"""
     version: Callable[[], str | None] | None = None
     """Asks the library itself, where a package's version would say less"""
 
@@ -99,9 +99,9 @@ BETWEEN = ("pyarrow", "numpy")
 PEERS = ("peft", "liger-kernel", "flash-attn-4", "quack-kernels", "cut-cross-entropy", "torchao", "flashinfer")
 """Those that only benchmarks use, to compare with"""
 CALLED_BY_ALL = ("torch", "triton", "numpy")
-"""What every run names, whatever its contenders are"""
+"""Libraries that every run names, whatever its contenders are"""
 OF_CUDA = ("cudnn", "cublas")
-"""What comes with PyTorch for NVIDIA GPUs; every run on one names them, and on a processor nothing calls them"""
+"""Libraries that come with PyTorch for NVIDIA GPUs; every run on one names them, and no run on a processor"""
 
 
 def get(name: str) -> Library:

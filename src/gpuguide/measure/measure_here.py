@@ -1,4 +1,4 @@
-"""Measure one case on this machine now, and say it beside the published value: for notebooks."""
+"""Measure one case on this machine now and compare it with the published value: for notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Comparison:
 
     published: citation.CitedMeasurement
     yours: Metric | None
-    """What this machine measured, if it could"""
+    """Measurement on this machine, if it could be made"""
     where: str
     """The device that measured ``yours``, or why none could"""
 
@@ -68,5 +68,7 @@ def here(text: str) -> Comparison:
         declared.end()
     if case.status != "ok":
         return Comparison(published, None, f"{case.status} on {device.name}: {case.reason}")
+    if published.name not in case.metrics:
+        return Comparison(published, None, f"{device.name} gave no {published.name}")
     on_host = libraries.on_the_host(published.case.libraries)
     return Comparison(published, case.metrics[published.name], processor_name() if on_host else device.name)

@@ -1,9 +1,9 @@
-"""Which GPU the text at hand speaks of, where that is not the default of ``records/reference.toml``.
+"""The GPU that the text at hand speaks of, where that is not the default of ``records/reference.toml``.
 
 A page may name a GPU in its front matter, ``gpuguide: {gpu: nvidia-h100-80gb-hbm3}``. While the site reads or writes
-that page, or evaluates a row of the ledger on one of its topics, :func:`speaking_of` holds. The kernel that runs the
-page, and its notebook, have the name in the environment variable :data:`VARIABLE`.
-:func:`gpuguide.measure.store.reference_device` asks here.
+that page, or evaluates a row of the ledger on one of its topics, :func:`use_current_gpu` holds. The kernel that runs
+the page, and its notebook, have the name in the environment variable :data:`VARIABLE`.
+:func:`gpuguide.measure.reference_gpu.slug` asks here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from gpuguide.errors import GpuguideError
 
 VARIABLE = "GPUGUIDE_GPU"
-"""In a page's kernel and in its notebook: the GPU that the page names; unset or empty for the default"""
+"""Environment variable of a page's kernel and notebook: the GPU that the page names; unset or empty for the default"""
 CPU = "cpu"
 """The slug of every processor"""
 HOW = "Name one device by its folder of records, without a number of devices, for example nvidia-h200."
@@ -48,13 +48,13 @@ def get_current_gpu() -> CurrentGpu:
     return _NOW.get() or CurrentGpu(os.environ.get(VARIABLE, ""), f"The environment variable {VARIABLE}")
 
 
-def speak_of(device: str, place: str) -> None:
+def set_current_gpu(device: str, place: str) -> None:
     """Speak of this GPU from now on, or of the default if ``device`` is empty."""
     _NOW.set(CurrentGpu(device, place))
 
 
 @contextmanager
-def speaking_of(device: str, place: str) -> Iterator[None]:
+def use_current_gpu(device: str, place: str) -> Iterator[None]:
     """Speak of this GPU in the ``with`` block, or of the default if ``device`` is empty."""
     token = _NOW.set(CurrentGpu(device, place))
     try:

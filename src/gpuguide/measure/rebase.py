@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, records, store
+from gpuguide.measure import digest, folders, records
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.digest.equivalent import Equivalence
 from gpuguide.measure.digest.source import Tree
@@ -104,7 +104,7 @@ def equivalences(found: Iterable[Record], commit: str, reason: str, names: Colle
     held: dict[str, set[str]] = {}
     for record in found:
         held.setdefault(record.benchmark, set()).add(record.code_digest)
-    listed = equivalent.rows(store.published_folder())
+    listed = equivalent.rows(folders.published_folder())
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         earlier = unpack_library(commit, Path(folder))

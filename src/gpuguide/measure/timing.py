@@ -1,6 +1,6 @@
 """Timers. Each is a function that runs the work and returns the seconds of one call.
 
-Work on a GPU is asynchronous, so the host's clock alone measures nothing. Three ways are used here:
+Work on a GPU is asynchronous, so the host's clock alone measures nothing. Three methods are used here:
 
 * CUDA events around one call, after the L2 cache was overwritten, as often as it takes the host to launch the call
   twice. So the launches are already waiting when the GPU gets to them, and their cost on the host does not count.

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from gpuguide import checkpoint_files
 from gpuguide.errors import GpuguideError, UnknownName, unknown
-from gpuguide.models import checkpoint, checkpoint_files, gpt2, llama
+from gpuguide.models import checkpoint, gpt2, llama
 from gpuguide.models.generation import generate
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama
@@ -82,23 +83,30 @@ def load(name: str | Path = "main", dtype: torch.dtype = torch.float32) -> Loade
     GpuguideError
         If there is no such model, it cannot be fetched, or the checkpoint cannot be read.
     """
-    if name in PACKAGED:
-        folder = packaged_folder(str(name))
-    elif name in HUB:
-        folder = fetch(HUB[str(name)])
-    else:
-        folder, named = Path(name), (*PACKAGED, *HUB)
-        if folder.is_file():
-            raise UnknownName(f"{name} is a file; give the folder of a checkpoint.")
-        if not folder.is_dir() and os.sep in str(name):
-            raise UnknownName(
-                f"There is no folder {name}; give that of a checkpoint, or one of {', '.join(named)}. One of the "
-                f"Hugging Face Hub is downloaded before: hf download {name} --local-dir FOLDER."
-            )
-        if not folder.is_dir():
-            raise unknown("model", str(name), [*named, "a folder with a checkpoint"])
-    model, tokenizer = checkpoint.read(folder, dtype)
+    model, tokenizer = checkpoint.read(find_checkpoint(name), dtype)
     return Loaded(str(name), model, tokenizer)
+
+
+def find_checkpoint(name: str | Path) -> Path:
+    """Return the folder of a model's checkpoint; one of the Hugging Face Hub is downloaded if it is missing.
+
+    Parameters and errors as in :func:`load`.
+    """
+    if name in PACKAGED:
+        return packaged_folder(str(name))
+    if name in HUB:
+        return fetch(HUB[str(name)])
+    folder, names = Path(name), (*PACKAGED, *HUB)
+    if folder.is_file():
+        raise UnknownName(f"{name} is a file; give the folder of a checkpoint.")
+    if not folder.is_dir() and os.sep in str(name):
+        raise UnknownName(
+            f"There is no folder {name}; give that of a checkpoint, or one of {', '.join(names)}. To download another "
+            f"one of the Hugging Face Hub: hf download {name} --local-dir FOLDER."
+        )
+    if not folder.is_dir():
+        raise unknown("model", str(name), [*names, "a folder with a checkpoint"])
+    return folder
 
 
 def packaged_folder(name: str) -> Path:

@@ -8,16 +8,14 @@ byte-level tokenizer (:mod:`gpuguide.models.tokenizer`). Weights are in ``model.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpuguide import file_kinds
-from gpuguide.errors import GpuguideError
-from gpuguide.models import gpt2, gpt2_checkpoint, llama, llama_checkpoint, shapes
-from gpuguide.models.checkpoint_files import (
+from gpuguide.checkpoint_files import (
     CONFIG,
     GENERATION_CONFIG,
     INDEX,
@@ -31,6 +29,8 @@ from gpuguide.models.checkpoint_files import (
     tokenizer_settings,
     weight_files,
 )
+from gpuguide.errors import GpuguideError
+from gpuguide.models import gpt2, gpt2_checkpoint, llama, llama_checkpoint, shapes
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.models.tokenizer import END_OF_TEXT, CheckpointTokenizer, Tokenizer
@@ -39,78 +39,97 @@ PARSERS: dict[str, Callable[[Mapping[str, Any], Path], gpt2.GPT2Config | llama.L
     "gpt2": gpt2_checkpoint.parse_config,
     "llama": llama_checkpoint.parse_config,
 }
-"""What reads the settings of each architecture, by its ``model_type``"""
+"""Parsers of the settings of each architecture, by its ``model_type``"""
 HEAD = "lm_head.weight"
-"""What ``transformers`` calls the matrix from which logits come"""
+"""Name of the head's matrix in ``transformers``"""
 FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def read(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[GPT2 | Llama, Tokenizer]:
-    """Read a model, in ``eval`` mode and on the processor, and its tokenizer.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose ``config.json`` has been read, once; :func:`open_checkpoint` makes it."""
 
-    Parameters
-    ----------
-    folder : Path
-        With the files of a checkpoint.
-    dtype : torch.dtype
-        Format of the model's weights, whatever theirs: fp32, bf16, fp16 or fp64.
+    folder: Path
+    settings: Mapping[str, Any]
+    """Content of ``config.json``"""
+    config: gpt2.GPT2Config | llama.LlamaConfig
+    """Shape of the model"""
 
-    Raises
-    ------
-    GpuguideError
-        If a file is missing, damaged or of another kind of model, or the tokenizer does not match the model.
-    """
-    tokenizer = read_tokenizer(folder, read_config(folder).vocab_size)
-    return read_model(folder, dtype), tokenizer
+    def read_tokenizer(self) -> Tokenizer:
+        """Read the tokenizer.
+
+        Raises
+        ------
+        GpuguideError
+            If ``tokenizer.json`` is missing, damaged or of another kind, or has more tokens than the model.
+        """
+        path, numbers = self.folder / TOKENIZER, self.config.vocab_size
+        if not path.is_file():
+            raise GpuguideError(
+                f"There is no {TOKENIZER} in {self.folder}; without it the model's tokens mean nothing."
+                f"{file_kinds.instead_of_tokenizer(self.folder)}"
+            )
+        tokenizer = CheckpointTokenizer.from_file(path, ends_of_text(self), numbers)
+        if tokenizer.vocab_size > numbers:
+            raise GpuguideError(
+                f"The tokenizer in {self.folder} has {tokenizer.vocab_size} tokens and the model {numbers}: "
+                "they do not belong together. If tokens were added, resize the model "
+                "(transformers: model.resize_token_embeddings) or take them out of the tokenizer again."
+            )
+        more = filter(tokenizer.has, ends_in_generation_config(self.folder))
+        tokenizer.ends = tuple(dict.fromkeys((*tokenizer.ends, *more)))
+        return tokenizer
+
+    def read_model(self, dtype: torch.dtype = torch.float32) -> GPT2 | Llama:
+        """Read the model, in ``eval`` mode and on the CPU.
+
+        Each tensor goes straight to its parameter, so that the memory is that of the model in ``dtype`` and one tensor
+        more.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            Format of the model's weights, whatever the stored one is: fp32, bf16, fp16 or fp64.
+
+        Raises
+        ------
+        GpuguideError
+            If weights are missing, unknown or of another shape, a file is damaged, or a number is not finite.
+        """
+        if dtype not in FORMATS:
+            raise GpuguideError(f"A model can be read in {', '.join(map(str, FORMATS))}; {dtype} is none of them.")
+        model = shapes.build_meta_model(self.config, dtype)
+        source, paths = weight_files(self.folder)
+        with open_weights(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
+            check(tensors, places_in(model), names_to_ignore(model), source)
+            model.to_empty(device="cpu")
+            shapes.tie(model)
+            for name, place in places_in(model).items():
+                fill(place, tensors[name])
+        return model.eval()
 
 
-def read_tokenizer(folder: Path, numbers: int) -> Tokenizer:
-    """Read the tokenizer of a model.
-
-    Parameters
-    ----------
-    folder : Path
-        With the files of a checkpoint.
-    numbers : int
-        How many tokens the model tells apart: its ``vocab_size``.
-
-    Raises
-    ------
-    GpuguideError
-        If ``tokenizer.json`` is missing, damaged or of another kind, or has more tokens than the model.
-    """
-    path = folder / TOKENIZER
-    if not path.is_file():
-        raise GpuguideError(
-            f"There is no {TOKENIZER} in {folder}; without it the model's tokens mean nothing."
-            f"{file_kinds.instead_of_tokenizer(folder)}"
-        )
-    tokenizer = CheckpointTokenizer.from_file(path, ends_of_text(folder), numbers)
-    if tokenizer.vocab_size > numbers:
-        raise GpuguideError(
-            f"The tokenizer in {folder} has {tokenizer.vocab_size} tokens and the model {numbers}: "
-            "they do not belong together. If tokens were added, resize the model "
-            "(transformers: model.resize_token_embeddings) or take them out of the tokenizer again."
-        )
-    more = filter(tokenizer.has, ends_in_generation_config(folder))
-    tokenizer.ends = tuple(dict.fromkeys((*tokenizer.ends, *more)))
-    return tokenizer
-
-
-def read_config(folder: Path) -> gpt2.GPT2Config | llama.LlamaConfig:
-    """Read the shape of a model.
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read the settings of a checkpoint, and the shape of its model.
 
     Raises
     ------
     GpuguideError
         If ``config.json`` is missing, damaged or of another kind of model, or has a setting that is not computed here.
     """
-    given = read_json(folder / CONFIG)
-    kind = given.get("model_type")
+    settings = read_json(folder / CONFIG)
+    kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in PARSERS:
         known = " and ".join(map(repr, PARSERS))
         raise GpuguideError(f"{folder / CONFIG}: model_type is {kind!r}; only {known} can be read.")
-    return as_stored(PARSERS[kind](given, folder / CONFIG), folder)
+    return Checkpoint(folder, settings, as_stored(PARSERS[kind](settings, folder / CONFIG), folder))
+
+
+def read(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[GPT2 | Llama, Tokenizer]:
+    """Read a model and its tokenizer. Parameters and errors as in :class:`Checkpoint`."""
+    checkpoint = open_checkpoint(folder)
+    tokenizer = checkpoint.read_tokenizer()
+    return checkpoint.read_model(dtype), tokenizer
 
 
 def as_stored(config: gpt2.GPT2Config | llama.LlamaConfig, folder: Path) -> gpt2.GPT2Config | llama.LlamaConfig:
@@ -138,31 +157,6 @@ def as_stored(config: gpt2.GPT2Config | llama.LlamaConfig, folder: Path) -> gpt2
             "a leftover, delete it from the file."
         )
     return replace(config, tied=False)
-
-
-def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> GPT2 | Llama:
-    """Read a model without its tokenizer.
-
-    Each tensor goes straight to its place, so that the memory is that of the model in ``dtype`` and one tensor more.
-    Parameters and result as of :func:`read`.
-
-    Raises
-    ------
-    GpuguideError
-        As :func:`read_config`; if weights are missing, unknown or of another shape, a file is damaged, or a number is
-        not finite.
-    """
-    if dtype not in FORMATS:
-        raise GpuguideError(f"A model can be read in {', '.join(map(str, FORMATS))}; {dtype} is none of them.")
-    model = shapes.build_meta_model(read_config(folder), dtype)
-    source, paths = weight_files(folder)
-    with open_weights(paths, gpt2_checkpoint.PREFIX if isinstance(model, GPT2) else "") as tensors:
-        check(tensors, places_in(model), names_to_ignore(model), source)
-        model.to_empty(device="cpu")
-        shapes.tie(model)
-        for name, place in places_in(model).items():
-            fill(place, tensors[name])
-    return model.eval()
 
 
 def places_in(model: GPT2 | Llama) -> dict[str, torch.Tensor]:
@@ -237,7 +231,7 @@ def ends_in_generation_config(folder: Path) -> list[int]:
     return [end for end in (numbers if isinstance(numbers, list) else [numbers]) if type(end) is int]
 
 
-def ends_of_text(folder: Path) -> Collection[int | str]:
+def ends_of_text(checkpoint: Checkpoint) -> Collection[int | str]:
     """Return the tokens that end a text, as numbers or names.
 
     They are ``eos_token_id`` in the model's settings, one or several, or ``eos_token`` in those of the tokenizer. Where
@@ -248,7 +242,7 @@ def ends_of_text(folder: Path) -> Collection[int | str]:
     GpuguideError
         If they are something else than tokens, or a file is damaged.
     """
-    numbers = read_json(folder / CONFIG).get("eos_token_id")
+    folder, numbers = checkpoint.folder, checkpoint.settings.get("eos_token_id")
     if numbers is not None:
         ends: Sequence[Any] = numbers if isinstance(numbers, list) and numbers else [numbers]
         if not all(type(end) is int for end in ends):

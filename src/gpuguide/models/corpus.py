@@ -1,4 +1,4 @@
-"""What the models are trained on, the Python standard library, and a text of our own that no training sees."""
+"""Training corpus of the models, the Python standard library, and a text of our own that no training sees."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ EXCLUDED_FOLDERS = frozenset(
 )
 """Tests, what is not part of the library, and ``encodings``, which is mostly tables that a script made"""
 EXCLUDED_FILES = ("_sysconfigdata",)
-"""How a file's name begins that describes one machine"""
+"""Prefix of the names of files that describe one machine"""
 VALIDATION_SHARE = 0.05
-"""Of the files"""
+"""Shares of the files"""
 LARGEST_VALIDATION_FILE = 200_000
 """Characters. A larger file would be most of the text to validate on, so it is trained on."""
 HELD_OUT = Path(__file__).parent / "held_out.txt"

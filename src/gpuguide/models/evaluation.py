@@ -1,4 +1,4 @@
-"""How well a model predicts a text, in three units, and what compressors make of the same text."""
+"""Loss of a model on a text, in three units, and the size of the same text after compressors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOWS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model predicted a text of ``tokens`` tokens and ``bytes`` bytes."""
+    """Loss of a model on a text of ``tokens`` tokens and ``bytes`` bytes."""
 
     tokens: int
     bytes: int

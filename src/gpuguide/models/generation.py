@@ -1,4 +1,4 @@
-"""Text from a model, one token after another: the plain way, which computes everything anew for each token."""
+"""Generate text without a KV cache: every token computes the whole sequence anew."""
 
 from __future__ import annotations
 

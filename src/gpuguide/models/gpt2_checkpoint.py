@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint_files import (
+from gpuguide.checkpoint_files import (
     CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -24,6 +23,8 @@ from gpuguide.models.checkpoint_files import (
     whole_number,
     write_json,
 )
+from gpuguide.errors import GpuguideError
+from gpuguide.files import replace_folder_atomically
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.tokenizer import END_OF_TEXT, Tokenizer
 
@@ -116,14 +117,19 @@ def their_name(name: str) -> str:
 
 def write(folder: Path, model: GPT2, tokenizer: Tokenizer) -> None:
     """Write a checkpoint that ``transformers`` can read, in bf16: half the size, and eight significant bits."""
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in to_transformers(model).items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    tokenizer.write(folder / TOKENIZER)
-    write_json(folder / CONFIG, describe_config(model.config, tokenizer))
     end = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
-    tokenizer_settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    write_json(folder / TOKENIZER_CONFIG, {**tokenizer_settings, "model_max_length": model.config.context, **end})
+    tokenizer_settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": model.config.context,
+        **end,
+    }
+    with replace_folder_atomically(folder, marker=CONFIG) as temporary:
+        save_file(weights, temporary / WEIGHTS, metadata={"format": "pt"})
+        tokenizer.write(temporary / TOKENIZER)
+        write_json(temporary / CONFIG, describe_config(model.config, tokenizer))
+        write_json(temporary / TOKENIZER_CONFIG, tokenizer_settings)
 
 
 def describe_config(config: GPT2Config, tokenizer: Tokenizer) -> dict[str, object]:

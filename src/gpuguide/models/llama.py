@@ -28,7 +28,7 @@ from gpuguide.errors import GpuguideError
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3.1 and later slow down rotations, so that a model reads further than it was first trained to.
+    """RoPE scaling of Llama 3.1 and later: slower rotations, for a longer context than that of the first training.
 
     Parameters
     ----------

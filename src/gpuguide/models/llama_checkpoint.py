@@ -1,7 +1,7 @@
 """Llama checkpoints in the format of ``transformers``.
 
 ``transformers`` keeps queries, keys and values in three matrices, and the gate and what it lets through in two; we
-keep each group in one, below each other, so that one product gives all of them.
+keep each group in one, below each other, so that one matmul gives all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from gpuguide.checkpoint_files import check_assumed, format_names, number, whole_number
 from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint_files import check_assumed, format_names, number, whole_number
 from gpuguide.models.llama import Llama, LlamaConfig, RopeScaling
 
 SIZES = {

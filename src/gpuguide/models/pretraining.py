@@ -20,11 +20,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpuguide import __version__, models
+from gpuguide import __version__, checkpoint_files, models
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.files import replace_atomically
 from gpuguide.hardware.processor import processor_name
-from gpuguide.models import checkpoint, checkpoint_files, corpus, gpt2_checkpoint
+from gpuguide.models import checkpoint, corpus, gpt2_checkpoint
 from gpuguide.models.evaluation import Evaluation, evaluate
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.pretraining_state import STATE, PretrainingState

@@ -31,7 +31,7 @@ SHAPES: dict[str, gpt2.GPT2Config | llama.LlamaConfig] = {
         vocab_size=32000, context=4096, layers=32, heads=32, kv_heads=32, hidden=4096, inner=11008
     ),
 }
-"""Those of GPT-2 small, Llama 3.2 1B and Llama 2 7B"""
+"""Shapes of GPT-2 small, Llama 3.2 1B and Llama 2 7B"""
 SPREAD = 0.02
 """Standard deviation of random weights, as both kinds of model are initialised"""
 

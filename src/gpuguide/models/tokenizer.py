@@ -23,7 +23,7 @@ END_OF_TEXT = "<|endoftext|>"
 PROBE = "A  e\u0301\n 12345 \U0001f642\x00"
 """A text that a tokenizer would change if it normalised accents or spaces"""
 _NOT_UTF8 = re.compile("([\udc80-\udcff])")
-"""How Python writes a byte that is not part of UTF-8 into a string"""
+"""Error handler with which Python decodes a byte that is not part of UTF-8"""
 
 
 class Tokenizer:
@@ -52,7 +52,7 @@ class Tokenizer:
         self.end_of_text: int = self.ends[0]
         """The number of the token that separates texts"""
         self.opening: tuple[int, ...] = _opening(merges)
-        """What a text begins with, for the model: nothing for GPT-2, a token of its own for Llama 3"""
+        """Tokens before each text: none for GPT-2, a begin-of-text token for Llama 3"""
         merges.encode_special_tokens = True  # a text that contains the letters <|endoftext|> does not end there
         if self.decode_bytes(self.encode(PROBE)) != PROBE.encode():
             raise GpuguideError(

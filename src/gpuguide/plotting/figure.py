@@ -227,7 +227,7 @@ def load_published_and_mine(source: Record | str, *contenders: str, others: bool
     others : bool
         Between them, also the published record of another GPU, if there is one (:mod:`gpuguide.plotting.other_gpus`).
     """
-    published = store.published(source) if isinstance(source, str) else source
+    published = store.load_published(source) if isinstance(source, str) else source
     needed = [case for contender in contenders for case in published.cases_of(contender)]
     more = [*(other_gpus.find_compared_records(published) if others else ()), *mine_of(published)]
     found = [published, *(record for record in more if all(case_like(case, record) for case in needed))]
@@ -238,7 +238,7 @@ def load_published_and_mine(source: Record | str, *contenders: str, others: bool
 
 def mine_of(published: Record) -> list[Record]:
     """Return the reader's own records of a benchmark."""
-    return [record for record in store.mine(published.benchmark) if record.path != published.path]
+    return [record for record in store.load_mine(published.benchmark) if record.path != published.path]
 
 
 def _own_devices(records: Iterable[Record]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import machines, store
+from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.plotting import marks, palette
 from gpuguide.plotting.axes import linear_axis, log_axis
@@ -39,7 +39,7 @@ def roofline_to_try() -> Figure:
 
     On the site a reader points at an intensity, or moves a slider, and is told what bounds a kernel there.
     """
-    ceilings, timed = store.published("ceilings"), store.published("timing-mistakes")
+    ceilings, timed = store.load_published("ceilings"), store.load_published("timing-mistakes")
     bandwidth, roofs = _roofs(ceilings)
     points = _products(timed)
     reach = "; ".join(f"{name} bends at {rate / bandwidth:.0f} FLOP/B" for name, rate in roofs.items())
@@ -69,10 +69,10 @@ def roofline_to_try() -> Figure:
 
 def _roofs(record: Record) -> tuple[float, dict[str, float]]:
     """Return the bandwidth of a copy and the rate of each format: a GPU's ceilings, or what a reader's record has."""
-    if store.is_mine(record) or not store.is_reference(record):
+    if store.is_mine(record) or not reference_gpu.is_reference(record):
         rates = {name: record.median(contender, "throughput") for contender, name in FORMATS.items()}
         return record.median("copy", "bandwidth"), rates
-    gpu = machines.reference()
+    gpu = measured_ceilings.load_reference()
     return gpu.bandwidth["copy"].value, {name: gpu.arithmetic[name].value for name in FORMATS.values()}
 
 

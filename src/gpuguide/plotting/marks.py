@@ -59,7 +59,7 @@ def curves(
         If the published record holds no such point.
     """
     theme = palette.current()
-    published = store.published(source) if isinstance(source, str) else source
+    published = store.load_published(source) if isinstance(source, str) else source
     chosen = list(contenders) if contenders is not None else published.contenders
     drawn = [published]
     for record, names in _to_draw(published, chosen, beside):
@@ -157,7 +157,7 @@ def bars(
     The parameters are those of :func:`curves`; ``keys`` must leave one case for each contender. The reader's own
     bars stand under the published ones, hollow; those of another published GPU are thin.
     """
-    published = store.published(source) if isinstance(source, str) else source
+    published = store.load_published(source) if isinstance(source, str) else source
     chosen = list(contenders) if contenders is not None else published.contenders
     records = _to_draw(published, chosen, beside)
     names: list[str] = []

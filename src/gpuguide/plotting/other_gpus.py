@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import folders, page_gpu, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.plotting import palette
 
@@ -54,27 +54,27 @@ def find_compared_records(published: Record) -> list[Record]:
 
 def find_other_gpu_records(published: Record) -> list[Record]:
     """Return the record of the other GPU that may be drawn with a published one of the reference GPU, if any."""
-    if not is_published(published) or not store.is_reference(published):
+    if not is_published(published) or not reference_gpu.is_reference(published):
         return []
-    number = published.device.removesuffix(store.kind(published.device))
+    number = published.device.removesuffix(page_gpu.kind(published.device))
     found = [
         record
-        for record in store.published_records()
+        for record in store.load_all_published()
         if record.benchmark == published.benchmark
         and is_other(record)
-        and record.device.removesuffix(store.kind(record.device)) == number
+        and record.device.removesuffix(page_gpu.kind(record.device)) == number
     ]
     return sorted(found, key=lambda record: (not record.stale, reference_gpu.code_of(record)))[-1:]
 
 
 def is_other(record: Record) -> bool:
     """Return whether a record is published, and of another GPU than the one that prose speaks of."""
-    return is_published(record) and not store.is_quotable(record)
+    return is_published(record) and not reference_gpu.is_quotable(record)
 
 
 def is_published(record: Record) -> bool:
     """Return whether a record lies among the published ones."""
-    return record.path is not None and record.path.is_relative_to(store.published_folder())
+    return record.path is not None and record.path.is_relative_to(folders.published_folder())
 
 
 def contenders(drawn: Sequence[str], wanted: Sequence[str] | None = None) -> list[str]:

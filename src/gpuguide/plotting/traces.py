@@ -143,7 +143,7 @@ def _find_traces(
     """Return the traces to draw, each with how its lines look and the name of its device."""
     if isinstance(source, Trace):
         return [(source, {}, source.device)]
-    published = store.published(source) if isinstance(source, str) else source
+    published = store.load_published(source) if isinstance(source, str) else source
     case = published.case(contender, **keys)
     records = load_published_and_mine(published)
     cases: list[tuple[Record, Case | None]] = [(record, case_like(case, record)) for record in records]

@@ -17,7 +17,7 @@ from gpuguide.precision.formats import FORMATS, FloatFormat, Parts, format_by_na
 from gpuguide.precision.fp8 import Fp8, Fp8Linear, fp8_matmul, quantize_fp8, to_fp8
 from gpuguide.precision.rounding import decode, encode, numbers, round_stochastically, round_to, spacing
 from gpuguide.precision.scaler import LossScaler
-from gpuguide.precision.support import autocast, require, supported_formats
+from gpuguide.precision.support import autocast, list_supported_formats, require
 from gpuguide.precision.tracing import NonFinite, Ran, trace_dtypes, trace_nonfinite
 from gpuguide.precision.training_step import StepResult, TrainingSetup, cross_entropy_sum, train_step
 from gpuguide.precision.watching import Exponents, Shares, exponents, gradients, shares, unmoved_share
@@ -44,7 +44,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "train_step",
     "cross_entropy_sum",
     "WRONG_STEPS",
-    "supported_formats",
+    "list_supported_formats",
     "require",
     "autocast",
     "gradients",

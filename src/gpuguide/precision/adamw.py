@@ -1,7 +1,7 @@
-"""AdamW on bf16 weights: three ways to keep an update that is smaller than what bf16 can add.
+"""AdamW on bf16 weights, whose spacing exceeds most updates: three variants of storage.
 
 Near 1, neighbouring numbers of bf16 lie 2^-7 apart. An update of 0.001 is less than half of that, so the sum is rounded
-back to 1, however often it is added. Three ways to store the weights:
+back to 1, however often it is added. Three variants store the weights:
 
 * ``"nearest"``: round to the nearest. Small updates are lost; it is here to be seen failing.
 * ``"master"``: the optimizer keeps the weights in fp32, adds updates there, and rounds a copy for the model. This takes
@@ -65,7 +65,7 @@ def to_bf16_stochastically(x: torch.Tensor, generator: torch.Generator | None = 
 class AdamW(torch.optim.Optimizer):
     """AdamW for weights in any format, which computes in fp32 and rounds once a step.
 
-    Both moments are kept in fp32. With weights in fp32 all ways are the same, and the numbers are those of
+    Both moments are kept in fp32. With weights in fp32 all variants are the same, and the numbers are those of
     ``torch.optim.AdamW``.
 
     Parameters
@@ -83,7 +83,7 @@ class AdamW(torch.optim.Optimizer):
     Raises
     ------
     ValueError
-        If there is no such way, or a number makes no sense.
+        If there is no such variant, or a number is out of range.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AdamW(torch.optim.Optimizer):
         seed: int = 0,
     ) -> None:
         if storing not in get_args(Storing):
-            raise ValueError(f"Weights are stored {storing!r}; the ways are {', '.join(get_args(Storing))}.")
+            raise ValueError(f"storing is {storing!r}; the variants are {', '.join(get_args(Storing))}.")
         if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"lr {lr}, eps {eps} and weight_decay {weight_decay} must be 0 or more, and betas {betas} "

@@ -1,7 +1,7 @@
 """Blocks of small numbers that share a scale: how four and eight bits get a range that they do not have alone.
 
 A format of 4 bits holds 15 numbers from -6 to 6. So neighbouring values share a scale, and each is stored as a number
-of the format in units of it. The two ways differ in what a scale may be:
+of the format in units of it. The two variants differ in the values of a scale:
 
 * Microscaling (MX), blocks of 32: a power of two, stored as its exponent in 8 bits (e8m0). Scaling then rounds nothing,
   but the largest value of a block can be anywhere in the upper half of the format's range, or beyond it and is cut off.

@@ -20,7 +20,7 @@ AUTOCAST = ("fp16", "bf16")
 """Formats that autocast computes in, on a GPU and on the CPU"""
 
 
-def supported_formats(device: torch.device | str, capability: tuple[int, int] | None = None) -> tuple[str, ...]:
+def list_supported_formats(device: torch.device | str, capability: tuple[int, int] | None = None) -> tuple[str, ...]:
     """Return the names of the formats in which a device multiplies, the widest first.
 
     A CPU supports fp32 and, through autocast, fp16 and bf16, which need not be faster there.
@@ -49,7 +49,7 @@ def require(
         If the device does not multiply in the format; the message names those that it supports. Also if there is no
         such format.
     """
-    wanted, has = format_by_name(format), supported_formats(device, capability)
+    wanted, has = format_by_name(format), list_supported_formats(device, capability)
     if wanted.name not in has:
         place = torch.device(device)
         what = torch.cuda.get_device_name(place) if place.type == "cuda" and capability is None else str(place)

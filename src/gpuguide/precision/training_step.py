@@ -21,11 +21,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.precision.formats import FloatFormat
 from gpuguide.precision.scaler import LossScaler
 from gpuguide.precision.support import autocast
 
-IGNORE_INDEX = -100  # target of a position that does not count, as in PyTorch's losses
 MicroBatches = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Inputs and targets; together they are the batch of one step"""
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

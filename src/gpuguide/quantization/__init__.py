@@ -24,7 +24,7 @@ values that share one are of neighbouring outputs.
 from __future__ import annotations
 
 from gpuguide.quantization.formats import GROUPS, Int4, Int8, linear, pack, unpack
-from gpuguide.quantization.replacing import linear_layers, quantized_copy, relative_errors
+from gpuguide.quantization.replacing import linear_layers, quantize_model, relative_errors
 from gpuguide.quantization.rounding import quantize_int4, quantize_int8, round_to_nearest
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
@@ -37,7 +37,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "pack",
     "unpack",
     "linear",
-    "quantized_copy",
+    "quantize_model",
     "relative_errors",
     "linear_layers",
 ]

@@ -17,16 +17,16 @@ from gpuguide import triton_support
 GROUPS = (32, 64, 128)
 """Inputs that may share a scale in :class:`Int4`"""
 SCALE_FORMATS = (torch.bfloat16, torch.float32)
-"""What the scales of :class:`Int4` may be; fp16 has too small a range for them"""
+"""Formats of the scales of :class:`Int4`; fp16 has too small a range for them"""
 NIBBLES = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight neighbouring inputs lies in bits 0 to 3 of a word, which in bits 4 to 7, and so on"""
+"""Order of eight neighbouring inputs in a word: the input in bits 0 to 3, the one in bits 4 to 7, and so on"""
 ZERO = 8
 """The value of 4 bits that reads as zero"""
 
 
 @dataclass(frozen=True, eq=False)
 class _Quantized:
-    """What both formats have: ``out`` rows of integers, and ``(out, groups)`` scales."""
+    """Base of both formats: ``out`` rows of integers, and ``(out, groups)`` scales."""
 
     weight: torch.Tensor
     scales: torch.Tensor

@@ -12,14 +12,14 @@ from torch import nn
 from gpuguide.quantization.rounding import quantize_int4, quantize_int8
 
 HEADS = ("head", "lm_head")
-"""What models call the layer that makes logits"""
+"""Names of the layer that makes logits"""
 Weights = str | Callable[[torch.Tensor], torch.Tensor]
 """``int8`` or ``int4``, or a function from a matrix to the values that would be read back, ``(out, in)`` both"""
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @torch.no_grad()
-def quantized_copy(model: Model, weights: Weights = "int4", group: int = 128, *, head: bool = False) -> Model:
+def quantize_model(model: Model, weights: Weights = "int4", group: int = 128, *, head: bool = False) -> Model:
     """Return a model that computes as before, with the values to which quantised weights would be turned back.
 
     Any code can evaluate it, and so see what quantising costs; it is neither smaller nor faster. Biases, norms and
@@ -56,7 +56,7 @@ def relative_errors(model: nn.Module, weights: Weights = "int4", group: int = 12
     zeros it is 0 if they come back as zeros, and infinite otherwise. Layers of all blocks that have one name,
     ``attention.out`` for example, are one kind.
 
-    Parameters, and errors, as :func:`quantized_copy`.
+    Parameters, and errors, as :func:`quantize_model`.
     """
     sums: dict[str, torch.Tensor] = {}
     for name, layer in linear_layers(model).items():

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 WORDS = 256
-"""That a program takes"""
+"""Words per program"""
 
 
 @triton.jit

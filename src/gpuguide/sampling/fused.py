@@ -28,6 +28,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gpuguide.logits.fused import LOG2_E, RowSplit, as_rows
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 from gpuguide.sampling.search import (
     INFINITY,
@@ -42,7 +43,6 @@ from gpuguide.sampling.search import (
     measure_above,
     next_float_at_least,
 )
-from gpuguide.softmax.fused import LOG2_E, RowSplit, as_rows
 
 GROUP = 64
 """Logits in a group"""
@@ -63,7 +63,7 @@ NOTHING = tl.constexpr(NO_TOKEN)
 
 
 @triton.jit
-def perturbed_logits(values, columns, kept, highest, scale, seed, step):
+def perturb_logits(values, columns, kept, highest, scale, seed, step):
     """Return the perturbed logits (logit minus log of an exponential variate, to base 2), ``-inf`` where not kept."""
     zero = columns * 0
     word, _, _, _ = tl.philox(seed, columns, zero + step.to(tl.int32), zero + (step >> 32).to(tl.int32), zero)
@@ -157,7 +157,7 @@ def draw_kernel(
             row_values = value_workspace + row * (2 * CAPACITY)
             kept = mask_candidates(values, weights, inside, row_values, count, k, p, CAPACITY)
             kept &= distance >= log_min_p
-            perturbed = perturbed_logits(values, columns, kept, highest, scale, seed, step)
+            perturbed = perturb_logits(values, columns, kept, highest, scale, seed, step)
             tl.store(tokens + row, first_argmax(perturbed, columns, tl.max(perturbed, 0)).to(tl.int64))
             tl.store(lowest + row, tl.min(tl.where(kept, values, INFINITY), 0))
     if count > CAPACITY:
@@ -178,7 +178,7 @@ def draw_kernel(
             values = tl.load(logits + columns, mask=columns < vocab_size, other=-INFINITY).to(tl.float32)
             kept = values >= floor
             if tl.max(kept.to(tl.int32), 0) > 0:
-                perturbed = perturbed_logits(values, columns, kept, highest, scale, seed, step)
+                perturbed = perturb_logits(values, columns, kept, highest, scale, seed, step)
                 best_here = tl.max(perturbed, 0)
                 if best_here > best:
                     best = best_here
@@ -214,7 +214,7 @@ def gumbel_max_kernel(
     x = tl.load(logits + row * row_stride + columns, mask=inside, other=-INFINITY).to(tl.float32)
     x = tl.where(x == x, x, INFINITY)
     highest = tl.max(x, 0)
-    perturbed = perturbed_logits(x, columns, x > -INFINITY, highest, scale, tl.load(seeds + row), tl.load(steps))
+    perturbed = perturb_logits(x, columns, x > -INFINITY, highest, scale, tl.load(seeds + row), tl.load(steps))
     best = tl.max(perturbed, 0)
     partials += row * 2 * pieces
     piece_winners += row * pieces

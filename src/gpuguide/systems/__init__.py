@@ -1,1 +1,1 @@
-"""What a machine can do: its ceilings, and its memories from the registers to the host."""
+"""Capabilities of a machine: its ceilings, and its memories from the registers to the host."""

@@ -1,4 +1,4 @@
-"""How much a GPU's memory gives when only so many bytes are asked for at a time.
+"""Bandwidth of a GPU's memory against the number of bytes in flight.
 
 One kernel. Warps read pieces of a large array in scattered order, and no thread asks for more before what it asked for
 has arrived. So the bytes that are under way at once are known: they are the threads times what each loads at a time.
@@ -29,7 +29,7 @@ SCATTER = 2654435761
 2^32, so that pieces read one after the other lie far apart (D. Knuth, "The Art of Computer Programming", vol. 3, 6.4)
 """
 ROUNDS = 2**12
-"""How often every thread loads, unless the array is read before"""
+"""Number of loads of every thread, unless the array is read before"""
 
 SOURCE = r"""
 __device__ __forceinline__ uint4 load(const uint4* place) {
@@ -98,7 +98,7 @@ class Flight:
     in_flight: int
     """Bytes that all threads together have asked for at a time"""
     loads: int
-    """How many of them a thread has under way, of :data:`CHUNK` bytes each"""
+    """Number of loads that a thread has in flight, of :data:`CHUNK` bytes each"""
 
     @classmethod
     def set_up(cls, words: torch.Tensor, in_flight: int, loads: int) -> Flight:

@@ -1,6 +1,6 @@
-"""The operations whose speed is a machine's ceiling: a copy, a matrix product, a transfer, an empty launch.
+"""The operations whose speed is a machine's ceiling: a copy, a matmul, a transfer, an empty launch.
 
-Each is what a user would write. The formats of the products are those that tensor cores know.
+Each is what a user would write. The formats of the matmuls are those that tensor cores know.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 
 FORMATS = ("bf16", "fp16", "tf32", "fp32", "fp8")
 ELEMENT_SIZE = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4, "fp8": 1}
-"""Bytes an element of an operand. TF32 is a way of computing: its operands are stored as 32-bit floats."""
+"""Bytes an element of an operand. TF32 is a mode of computing: its operands are stored as 32-bit floats."""
 STORAGE = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 RELATIVE_ERROR = {"bf16": 4e-3, "fp16": 5e-4, "tf32": 1e-3, "fp32": 1e-5, "fp8": 2e-2}
-"""Largest accepted error of a product of N(0, 1) matrices against float64, as a ratio of norms.
+"""Largest accepted error of a matmul of N(0, 1) matrices against float64, as a ratio of norms.
 
 The results are stored in the format itself (bf16 for fp8), and the fp8 reference uses the rounded operands.
 """
@@ -25,8 +25,8 @@ RANDOM_BLOCK = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class Product:
-    """A matrix product ready to run, with operands and result already in place."""
+class Matmul:
+    """A matmul ready to run, with operands and result already in place."""
 
     left: torch.Tensor
     """(rows, inner)"""
@@ -39,21 +39,21 @@ class Product:
     """(), a one: float8 operands carry a scale each"""
 
     def __call__(self) -> torch.Tensor:
-        """Compute the product once into ``out`` and return it."""
+        """Compute the matmul once into ``out`` and return it."""
         if self.format == "fp8":
-            return scaled_product(self.left, self.right, self.scale, self.out)
+            return scaled_matmul(self.left, self.right, self.scale, self.out)
         with fp32_precision("tf32" if self.format == "tf32" else "ieee"):
             return torch.mm(self.left, self.right, out=self.out)
 
 
-def scaled_product(left: torch.Tensor, right: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def scaled_matmul(left: torch.Tensor, right: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """Multiply two float8 matrices with a scale of one and fast accumulation, as inference libraries do."""
     return torch._scaled_mm(left, right, scale, scale, out_dtype=out.dtype, use_fast_accum=True, out=out)
 
 
 @contextmanager
 def fp32_precision(mode: str) -> Iterator[None]:
-    """Let 32-bit CUDA products use TF32 tensor cores (``"tf32"``) or not (``"ieee"``) inside the block.
+    """Let 32-bit CUDA matmuls use TF32 tensor cores (``"tf32"``) or not (``"ieee"``) inside the block.
 
     PyTorch's default is ``"ieee"``. The setting is global, so it is put back.
     """
@@ -66,10 +66,10 @@ def fp32_precision(mode: str) -> Iterator[None]:
         settings.fp32_precision = before
 
 
-def product(
+def make_matmul(
     rows: int, inner: int, columns: int, format: str, device: str | torch.device, *, zeros: bool = False
-) -> Product:
-    """Return a product of two N(0, 1) matrices (or of zeros) in one of :data:`FORMATS`.
+) -> Matmul:
+    """Return a matmul of two N(0, 1) matrices (or of zeros) in one of :data:`FORMATS`.
 
     The result is filled with NaN, so that an element which is never written is found out.
     """
@@ -87,10 +87,10 @@ def product(
         left, right = operand(rows, inner).to(STORAGE[format]), operand(inner, columns).to(STORAGE[format])
         result = STORAGE[format]
     out = torch.full((rows, columns), torch.nan, dtype=result, device=device)
-    return Product(left, right, out, format, torch.ones((), device=device))
+    return Matmul(left, right, out, format, torch.ones((), device=device))
 
 
-def product_error(product: Product, rows: int = 64) -> float:
+def matmul_error(matmul: Matmul, rows: int = 64) -> float:
     """Return the relative error of the result against float64, on evenly spaced rows.
 
     Returns
@@ -98,12 +98,12 @@ def product_error(product: Product, rows: int = 64) -> float:
     float
         Ratio of Frobenius norms; NaN if any element of the whole result is not a finite number.
     """
-    result = product()
+    result = matmul()
     if not bool(torch.isfinite(result).all()):
         return float("nan")
     chosen = torch.linspace(0, result.shape[0] - 1, min(rows, result.shape[0]), device=result.device).long()
-    left = product.left[chosen].double()
-    reference = torch.cat([left @ right.double() for right in product.right.split(4096, dim=1)], dim=1)
+    left = matmul.left[chosen].double()
+    reference = torch.cat([left @ right.double() for right in matmul.right.split(4096, dim=1)], dim=1)
     norm = torch.linalg.matrix_norm(reference)
     error = torch.linalg.matrix_norm(result[chosen].double() - reference)
     return float(error / norm) if norm > 0 else float(error)

@@ -33,7 +33,7 @@ SHARED_MEMORY = {
 """KiB of shared memory that a block may have, by compute capability (CUDA C++ Programming Guide, technical
 specifications)"""
 LEAST_SHARED_MEMORY = 48
-"""What every GPU gives, for those that are not in the table"""
+"""Bytes that every GPU gives, for those that are not in the table"""
 LOADS = {"l1": "ld.global.ca", "l2": "ld.global.cg", "shared": "ld.shared"}
 """The instruction that reads from each memory: ``ca`` caches at all levels, ``cg`` in the L2 cache only"""
 
@@ -149,7 +149,7 @@ class Reading:
     words: torch.Tensor
     """``int32``, on a GPU"""
     sums: torch.Tensor
-    """What each thread read, added up modulo 2^32"""
+    """Sums of what each thread read, modulo 2^32"""
     blocks: int
     repeats: int
     memory: str
@@ -216,7 +216,7 @@ class Chain:
     sums: torch.Tensor
     hops: int
     is_near: bool
-    """Whether the chain may fit into an L1 cache, which is then filled at the beginning of every call"""
+    """True if the chain may fit into an L1 cache, which is then filled at the beginning of every call"""
     memory: str
 
     @classmethod

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.errors import GpuguideError
-from gpuguide.precision.training_step import IGNORE_INDEX
 from gpuguide.training.config import TrainingConfig
 
 SEED_STRIDE = 1_000_003

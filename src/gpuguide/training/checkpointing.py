@@ -15,7 +15,7 @@ from torch import nn
 
 from gpuguide.errors import GpuguideError
 from gpuguide.files import replace_atomically
-from gpuguide.lora.layer import adapted_layers
+from gpuguide.lora.layer import find_adapted_layers
 from gpuguide.precision import TrainingSetup
 from gpuguide.training.config import TrainingConfig
 from gpuguide.training.distributed import AllReduceScaler, broadcast_from_first, rank
@@ -46,7 +46,7 @@ class TrainingState:
         shapes = {name: list(each.shape) for name, each in self.parameters.items()}
         settings = {
             f"{name}.{each}": asdict(layer.adapter(each).settings)
-            for name, layer in adapted_layers(model).items()
+            for name, layer in find_adapted_layers(model).items()
             for each in layer.adapters
         }
         self.identity = {

@@ -125,11 +125,11 @@ def _step(state: TrainingState, sequences: Sequence[torch.Tensor], loss_sum: Los
     micro_batches = [collate(local[start : start + size], _device(model)) for start in range(0, len(local), size)]
     share = num_loss_tokens(local) / num_loss_tokens(everyone)
 
-    def weighted_loss_sum(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def weigh_loss_sum(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return share * loss_sum(outputs, targets)  # a step divides by the targets of this process alone
 
     learning_rate = float(state.run.optimizer.param_groups[0]["lr"])
-    outcome = train_step(state.run, micro_batches, weighted_loss_sum)
+    outcome = train_step(state.run, micro_batches, weigh_loss_sum)
     (loss,) = all_reduce_sum(outcome.loss)
     if not math.isfinite(loss) or not math.isfinite(outcome.norm):
         raise GpuguideError(

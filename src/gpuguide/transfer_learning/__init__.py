@@ -11,12 +11,12 @@
 
 from gpuguide.transfer_learning.cost import Depth, activation_bytes, measure_saved_bytes, operations, training_bytes
 from gpuguide.transfer_learning.freezing import (
+    count_trained_parameters,
     find_changed,
     layer_rates,
     snapshot,
     train_mode,
     train_only,
-    trained_parameters,
 )
 from gpuguide.transfer_learning.images import SHAPES, SIGNS, Images, shapes, signs
 from gpuguide.transfer_learning.resnet import ResNet
@@ -25,7 +25,7 @@ from gpuguide.transfer_learning.texts import NewHead, NextToken, SoftPrompt, pre
 __all__ = [  # noqa: RUF022 - the order of the API reference
     "train_only",
     "train_mode",
-    "trained_parameters",
+    "count_trained_parameters",
     "snapshot",
     "find_changed",
     "layer_rates",

@@ -1,7 +1,7 @@
-"""What it costs to train a part of a model: operations and memory, by how deep its gradient has to go.
+"""Cost model of training a part of a model: operations and memory, by the depth that its gradient reaches.
 
 A layer's matrices multiply each token once in the forward pass. If anything before or in the layer is trained, the
-gradient passes it, which is a second product; if its matrices are trained, their own gradient is a third. So what
+gradient passes it, which is a second matmul; if its matrices are trained, their own gradient is a third. So what
 decides is where the lowest trained part is, and not how many numbers are trained. These decide the optimizer's memory.
 """
 
@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 Part = Literal["unreached", "passed", "adapted", "trained"]
-"""What a layer is to the gradient: it ends above, or passes frozen matrices, or ones with adapters, or trains them"""
+"""Part that a layer has in the backward pass: the gradient ends above it, or passes frozen matrices, or matrices with
+adapters, or trains them"""
 PRODUCTS: dict[Part, int] = {"unreached": 1, "passed": 2, "adapted": 2, "trained": 3}
-"""Products of each matrix with each token in a step; the thin ones of adapters are left out"""
+"""Matmuls of each matrix in a step; the low-rank ones of adapters are left out"""
 KEPT: dict[Part, int] = {"unreached": 0, "passed": 10, "adapted": 16, "trained": 16}
 """Numbers that a layer of GPT-2 keeps of each token for the backward pass, in widths of the model.
 
@@ -29,7 +30,7 @@ needed to pass a gradient on. What enters the matrices beside that, the results 
 
 @dataclass(frozen=True)
 class Depth:
-    """How far down a transformer is trained.
+    """Depth to which a transformer is trained.
 
     Parameters
     ----------

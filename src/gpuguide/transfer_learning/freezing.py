@@ -1,4 +1,4 @@
-"""Which parts of a model are trained, what frozen parts must not do, and how fast each layer learns."""
+"""Freeze parts of a model, keep their statistics fixed, and give each layer its learning rate."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def train_only(model: nn.Module, *patterns: str) -> int:
             raise ValueError(f"the pattern {pattern!r} fits no parameter; there are, for example, {', '.join(near)}")
     for name, parameter in parameters.items():
         parameter.requires_grad_(any(fnmatchcase(name, pattern) for pattern in patterns))
-    return trained_parameters(model)
+    return count_trained_parameters(model)
 
 
-def trained_parameters(model: nn.Module) -> int:
+def count_trained_parameters(model: nn.Module) -> int:
     """Return how many numbers are trained, tied ones counted once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 

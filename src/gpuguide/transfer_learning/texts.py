@@ -14,7 +14,7 @@ from torch import nn
 
 
 class NextToken(nn.Module):
-    """A model whose next token is the answer: no new parameter, and every way of training fits.
+    """A model whose next token is the answer: no new parameter, and every method of training fits.
 
     Parameters
     ----------

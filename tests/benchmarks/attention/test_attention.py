@@ -45,7 +45,7 @@ def left_out(device: Device) -> dict[tuple[str, str], list[Keys]]:
     found: dict[tuple[str, str], list[Keys]] = {}
     for keys in ATTENTION.cases(device):
         for name, contender in ATTENTION.contenders.items():
-            if reason := contender.leaves_out(device, keys):
+            if reason := contender.skip_reason(device, keys):
                 found.setdefault((name, reason), []).append(keys)
     return found
 
@@ -110,8 +110,8 @@ def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
 def test_what_is_compiled_for_each_shape_is_measured_at_few() -> None:
     device, found = on(80), set()
     for name in ("flex", "naive-compile"):
-        leaves_out = ATTENTION.contenders[name].leaves_out
-        measured = [keys for keys in ATTENTION.cases(device) if not leaves_out(device, keys)]
+        skip_reason = ATTENTION.contenders[name].skip_reason
+        measured = [keys for keys in ATTENTION.cases(device) if not skip_reason(device, keys)]
         assert {keys["head_dim"] for keys in measured} == {64, 128}
         assert all(keys["causal"] and keys["kv_heads"] == 2048 // int(keys["head_dim"]) for keys in measured)
         found |= {(name, keys["pass"], keys["seq_len"]) for keys in measured}
@@ -132,7 +132,7 @@ def test_how_long_a_sequence_the_naive_formula_takes(gigabytes: int, longest: in
         int(keys["seq_len"])
         for keys in ATTENTION.cases(device)
         if keys["pass"] == "forward-backward" and keys["head_dim"] == 128
-        if not ATTENTION.contenders["naive"].leaves_out(device, keys)
+        if not ATTENTION.contenders["naive"].skip_reason(device, keys)
     ]
     assert max(fitting) == longest
 

@@ -65,7 +65,7 @@ def test_it_runs_on_a_fake_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(PROFILE.contenders))
 def test_the_kinds_add_up_on_a_gpu(name: str) -> None:
     device = devices.current()
-    if reason := declarations.not_here(PROFILE.contenders[name], device):
+    if reason := declarations.find_missing_library(PROFILE.contenders[name], device):
         pytest.skip(reason)
     work = PROFILE.contenders[name].build(device, {"tokens": 1024, "hidden": 256, "vocab": 8192, "chunk": 128})
     assert work.check is not None

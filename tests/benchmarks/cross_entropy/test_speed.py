@@ -77,11 +77,9 @@ def test_a_wrong_loss_is_found(wrong: losses.Loss, what: str) -> None:
 
 
 def test_what_this_torch_lacks_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = replace(on(80), backend="cuda")
     monkeypatch.delattr(torch.nn.functional, "linear_cross_entropy", raising=False)
     monkeypatch.setattr(torch._inductor, "list_options", lambda: ["max_autotune"])
-    keys = LOSS.cases(device)[0]
-    reasons = {name: one.leaves_out(device, keys) for name, one in LOSS.contenders.items()}
+    reasons = {name: one.unavailable_reason() for name, one in LOSS.contenders.items()}
     assert {name for name, reason in reasons.items() if reason} == {
         "torch-linear-cross-entropy",
         "torch-compile-chunked",
@@ -91,8 +89,8 @@ def test_what_this_torch_lacks_is_left_out_with_a_reason(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("prepare", [losses.compile_in_chunks, losses.torchs_own])
 def test_what_this_torch_has_computes_the_same_in_fp32(prepare: losses.Preparation) -> None:
-    reasons = {losses.compile_in_chunks: losses.no_chunker, losses.torchs_own: losses.no_loss_of_torchs_own}
-    if reason := reasons[prepare](devices.cpu(), SMALL):
+    reasons = {losses.compile_in_chunks: losses.require_chunker, losses.torchs_own: losses.require_torchs_own}
+    if reason := reasons[prepare]():
         pytest.skip(reason)
     torch.manual_seed(0)
     problem = speed.LossProblem.draw(SMALL, "cpu")
@@ -120,8 +118,7 @@ def test_the_factor_that_gives_liger_a_chunk_is_the_smallest() -> None:
 def test_every_contender_is_right_or_skipped_with_a_reason(name: str) -> None:
     device = devices.current()
     contender = LOSS.contenders[name]
-    reason = declarations.not_here(contender, device) or contender.leaves_out(device, SMALL)
-    if reason:
+    if reason := declarations.find_missing_library(contender, device):
         pytest.skip(reason)
     work = contender.build(device, {**SMALL, "vocab": 4096, "tokens": 512})
     assert work.check is not None

@@ -31,7 +31,7 @@ def keys(op: str, rows: int, transfer: str = "none") -> dict[str, int | str]:
 
 
 def left_out(contender: str, *case: object) -> str | None:
-    return DATAFRAME.contenders[contender].leaves_out(H100, keys(*case))  # type: ignore[arg-type]
+    return DATAFRAME.contenders[contender].skip_reason(H100, keys(*case))  # type: ignore[arg-type]
 
 
 def test_the_grid_is_what_was_promised() -> None:
@@ -282,8 +282,8 @@ def test_what_a_cold_start_takes_is_kept_in_parts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_mistakes_are_measured_where_they_can_be() -> None:
-    leaves_out = MISTAKES.contenders["cold-start"].leaves_out
-    assert [case["op"] for case in MISTAKES.cases(H100) if leaves_out(H100, case) is None] == ["groupby"]
+    skip_reason = MISTAKES.contenders["cold-start"].skip_reason
+    assert [case["op"] for case in MISTAKES.cases(H100) if skip_reason(H100, case) is None] == ["groupby"]
 
 
 def test_what_arrives_is_compared_with_what_was_sent() -> None:

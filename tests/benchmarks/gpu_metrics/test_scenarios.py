@@ -133,7 +133,7 @@ def test_what_a_look_costs_is_told_for_every_look(driver: FakeNvml, pretended_gp
 def published_trace(scenario: str) -> Trace:
     """Return a trace of the published record, where there is one and it is fresh."""
     try:
-        record = store.published("gpu-metrics")
+        record = store.load_published("gpu-metrics")
     except GpuguideError as error:
         pytest.skip(str(error))
     if record.stale:

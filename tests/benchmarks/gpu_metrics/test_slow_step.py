@@ -13,7 +13,14 @@ import torch
 from fake_nvml import FakeNvml
 
 from gpuguide.benchmarks.gpu_metrics import slow_step
-from gpuguide.benchmarks.gpu_metrics.slow_step import CHANGES, SLOW_TRAINING_STEP, WAYS, Training, Way, WrittenOut
+from gpuguide.benchmarks.gpu_metrics.slow_step import (
+    CHANGES,
+    SLOW_TRAINING_STEP,
+    VARIANTS,
+    LoopVariant,
+    Training,
+    WrittenOut,
+)
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, runner, traces
@@ -39,8 +46,8 @@ def small(nvml: FakeNvml, clock: Any, monkeypatch: pytest.MonkeyPatch) -> FakeNv
         train_on(training, tokens)
         clock.sleep(STEP_SECONDS)
 
-    def come_in_time(way: Way) -> Iterator[torch.Tensor]:
-        for batch in batches(way):
+    def come_in_time(variant: LoopVariant) -> Iterator[torch.Tensor]:
+        for batch in batches(variant):
             clock.sleep(BATCH_SECONDS)
             yield batch
 
@@ -51,15 +58,15 @@ def small(nvml: FakeNvml, clock: Any, monkeypatch: pytest.MonkeyPatch) -> FakeNv
 
 
 def test_each_change_is_one_change() -> None:
-    ways = list(WAYS.values())
-    assert ways[0] == Way()
-    for before, after in itertools.pairwise(ways):
+    variants = list(VARIANTS.values())
+    assert variants[0] == LoopVariant()
+    for before, after in itertools.pairwise(variants):
         differing = [name for name in vars(before) if getattr(before, name) != getattr(after, name)]
         assert len(differing) == 1
-    assert list(CHANGES) == list(WAYS)
+    assert list(CHANGES) == list(VARIANTS)
 
 
-@pytest.mark.parametrize("step", WAYS)
+@pytest.mark.parametrize("step", VARIANTS)
 def test_each_way_trains_and_leaves_its_readings(small: FakeNvml, pretended_gpu: Device, step: str) -> None:
     (case,) = runner.measure_case(SLOW_TRAINING_STEP, {"step": step}, pretended_gpu)
     assert (case.status, case.reason, case.correct) == ("ok", "", "yes")
@@ -71,7 +78,7 @@ def test_each_way_trains_and_leaves_its_readings(small: FakeNvml, pretended_gpu:
     assert found["starved"].samples[0] == pytest.approx(share)
     assert found["mean_throughput"].unit == "token/s"
     assert case.metrics["throughput"].summary.median == pytest.approx(
-        WAYS[step].batch * slow_step.SHAPE.context / found["time"].summary.median, rel=0.1
+        VARIANTS[step].batch * slow_step.SHAPE.context / found["time"].summary.median, rel=0.1
     )
     assert found["peak_memory"].samples == (7.0,)
     assert set(found["sm_activity"].samples) == {0.2}
@@ -97,12 +104,12 @@ def test_attention_written_out_is_the_models_own() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_loop_uses_the_attention_that_it_says(small: FakeNvml, fused: bool) -> None:
-    attention = Training(Way(fused_attention=fused), "cpu").model.blocks[0].attention
+    attention = Training(LoopVariant(fused_attention=fused), "cpu").model.blocks[0].attention
     assert isinstance(attention, WrittenOut) == (not fused)
 
 
 def test_both_ways_of_tokenising_give_the_same_batches(small: FakeNvml) -> None:
-    each_time, once = slow_step.batches(Way()), slow_step.batches(Way(tokenised_once=True))
+    each_time, once = slow_step.batches(LoopVariant()), slow_step.batches(LoopVariant(tokenised_once=True))
     for _ in range(3):
         batch = next(each_time)
         assert torch.equal(batch, next(once))
@@ -110,21 +117,21 @@ def test_both_ways_of_tokenising_give_the_same_batches(small: FakeNvml) -> None:
 
 
 def test_a_loss_that_is_wrong_is_found_out(small: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training(Way(), "cpu")
+    training = Training(LoopVariant(), "cpu")
     training.loss_of = lambda model, tokens, mixed: 1.1 * slow_step.loss_of(model, tokens, mixed)
     with pytest.raises(AssertionError, match="in fp32"):
         slow_step.check(training)
 
 
 def test_a_step_that_does_not_train_is_found_out(small: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training(Way(), "cpu")
+    training = Training(LoopVariant(), "cpu")
     monkeypatch.setattr(training.optimizer, "step", lambda: None)
     with pytest.raises(AssertionError, match="the loss went from"):
         slow_step.check(training)
 
 
 def test_the_gpu_starves_while_the_host_builds_a_batch(small: FakeNvml, clock: Any) -> None:
-    training = Training(Way(), "cpu")
+    training = Training(LoopVariant(), "cpu")
     tokens = next(training.batches)
 
     def slow() -> Iterator[torch.Tensor]:
@@ -147,7 +154,7 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, gpu: str) -> None:
     (record,) = outcome.records
     skipped = {str(case.keys["step"]) for case in record.cases if case.status == "skipped"}
     assert (skipped == set()) == (gpu == "h100-sxm")
-    assert {case.keys["step"] for case in record.cases} == set(WAYS)
+    assert {case.keys["step"] for case in record.cases} == set(VARIANTS)
 
 
 def test_what_does_not_fit_is_left_out() -> None:

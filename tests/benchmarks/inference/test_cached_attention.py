@@ -39,9 +39,9 @@ def test_cases_are_batches_contexts_and_two_groupings_of_heads() -> None:
 
 def test_heads_that_share_keys_are_left_out_by_one_backend() -> None:
     device = devices.fake("h100-sxm")
-    leaves_out = ATTENTION.contenders["sdpa-efficient"].leaves_out
-    assert leaves_out(device, GROUPED) == "this backend has no grouped-query attention"
-    assert leaves_out(device, SMALL) is None
+    skip_reason = ATTENTION.contenders["sdpa-efficient"].skip_reason
+    assert skip_reason(device, GROUPED) == "this backend has no grouped-query attention"
+    assert skip_reason(device, SMALL) is None
 
 
 def test_the_largest_cases_need_more_than_a_small_card() -> None:

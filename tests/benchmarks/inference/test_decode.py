@@ -13,7 +13,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.inference import Engine, cost
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
-from gpuguide.measure.benchmark import Keys, lacking, too_large
+from gpuguide.measure.benchmark import Keys, find_missing_feature, too_large
 
 DECODE = declarations.get("decode")
 SMALL: Keys = {"model": "tiny-llama", "batch": 3, "weights": "bf16", "prompt": 12, "new_tokens": 20}
@@ -43,8 +43,8 @@ def test_cases_are_models_weights_and_batches() -> None:
 def test_slow_peers_write_with_batches_of_1_and_32_and_16_bits_only() -> None:
     device = on(141)
     for name in ("hf-dynamic", "hf-static", "torch-compile"):
-        leaves_out = DECODE.contenders[name].leaves_out
-        measured = [keys for keys in DECODE.cases(device) if not leaves_out(device, keys)]
+        skip_reason = DECODE.contenders[name].skip_reason
+        measured = [keys for keys in DECODE.cases(device) if not skip_reason(device, keys)]
         assert {keys["batch"] for keys in measured} == {1, 32}
         assert {keys["weights"] for keys in measured} == {"bf16"}
         assert {("gpt2-small", 1), ("gpt2-small", 32)} <= {(keys["model"], keys["batch"]) for keys in measured}
@@ -53,8 +53,8 @@ def test_slow_peers_write_with_batches_of_1_and_32_and_16_bits_only() -> None:
 def test_pytorchs_and_torchaos_kernels_write_with_the_weights_that_they_are_for() -> None:
     device = on(141)
     for name, weights in (("torch-int8", {"int8"}), ("torch-int4", {"int4"}), ("torchao", {"int8", "int4"})):
-        leaves_out = DECODE.contenders[name].leaves_out
-        measured = [keys for keys in DECODE.cases(device) if not leaves_out(device, keys)]
+        skip_reason = DECODE.contenders[name].skip_reason
+        measured = [keys for keys in DECODE.cases(device) if not skip_reason(device, keys)]
         assert {keys["weights"] for keys in measured} == weights
         assert 1 in {keys["batch"] for keys in measured}
 
@@ -66,7 +66,7 @@ def test_where_contenders_are_measured_there_are_cases() -> None:
 
 
 def test_what_is_left_out_is_said_in_a_sentence() -> None:
-    reason = DECODE.contenders["torch-int4"].leaves_out(on(80), SMALL)
+    reason = DECODE.contenders["torch-int4"].skip_reason(on(80), SMALL)
     assert reason == (
         "multiplies by narrow weights with PyTorch's own kernel, and is measured with llama-7b-shape in int4 at a "
         "batch of 1 only"
@@ -75,7 +75,7 @@ def test_what_is_left_out_is_said_in_a_sentence() -> None:
 
 def test_a_processor_is_not_asked() -> None:
     assert DECODE.cases(devices.cpu()) == []
-    assert all(lacking(contender, devices.cpu()) for contender in DECODE.contenders.values())
+    assert all(find_missing_feature(contender.needs, devices.cpu()) for contender in DECODE.contenders.values())
 
 
 def test_small_cards_get_the_small_models() -> None:

@@ -95,7 +95,7 @@ def test_a_small_gpu_leaves_out_the_resident_layers_only() -> None:
         name: declarations.find_skip_reason(OFFLOAD, name, {"tokens": 512}, small) for name in OFFLOAD.contenders
     }
     assert [name for name, why in skipped.items() if why] == ["resident"]
-    assert OFFLOAD.contenders["resident"].leaves_out(H200, {"tokens": 8192}) is None
+    assert OFFLOAD.contenders["resident"].skip_reason(H200, {"tokens": 8192}) is None
 
 
 def test_everything_runs_on_a_fake_gpu() -> None:

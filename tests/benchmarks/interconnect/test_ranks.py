@@ -41,8 +41,8 @@ def test_messages_go_from_8_bytes_to_4_gib() -> None:
     assert {16 * KIB, 64 * KIB} < set(sizes)
     assert ALL_REDUCE.cases(CPU) == LAYER.cases(CPU) == []
     for name in ("gpuguide", "symm-mem"):
-        leaves_out = ALL_REDUCE.contenders[name].leaves_out
-        assert [size for size in sizes if not leaves_out(H200, {"size": size})] == [s for s in sizes if s <= 2**20]
+        skip_reason = ALL_REDUCE.contenders[name].skip_reason
+        assert [size for size in sizes if not skip_reason(H200, {"size": size})] == [s for s in sizes if s <= 2**20]
 
 
 def test_small_messages_are_timed_a_hundred_at_a_time_and_none_overflows() -> None:
@@ -124,7 +124,7 @@ def test_a_layer_whose_parts_are_not_added_up_is_told(team: Team) -> None:
 
 def test_what_makes_no_sense_is_left_out() -> None:
     measured = {
-        name: tuple(int(keys["tokens"]) for keys in LAYER.cases(H200) if not contender.leaves_out(H200, keys))
+        name: tuple(int(keys["tokens"]) for keys in LAYER.cases(H200) if not contender.skip_reason(H200, keys))
         for name, contender in LAYER.contenders.items()
     }
     assert measured.pop("one-shot") == (1, 16)
@@ -164,7 +164,7 @@ def test_all_contenders_are_right_on_two_gpus() -> None:
         for benchmark, cases in ((ALL_REDUCE, sizes), (LAYER, layers)):
             for keys in cases:
                 for name, contender in benchmark.contenders.items():
-                    if not contender.leaves_out(device, keys):
+                    if not contender.skip_reason(device, keys):
                         sample = contender.build(device, keys).sample
                         assert sample, name
                         assert 0 < sample() < 1, name

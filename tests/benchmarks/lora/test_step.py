@@ -29,8 +29,8 @@ def on(gigabytes: int) -> Device:
 def measured(name: str) -> list[Keys]:
     """Return the cases of a contender."""
     device = on(141)
-    leaves_out = LORA_STEP.contenders[name].leaves_out
-    return [keys for keys in LORA_STEP.cases(device) if not leaves_out(device, keys)]
+    skip_reason = LORA_STEP.contenders[name].skip_reason
+    return [keys for keys in LORA_STEP.cases(device) if not skip_reason(device, keys)]
 
 
 # --- declarations ----------------------------------------------------------------------------------------

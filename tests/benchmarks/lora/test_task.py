@@ -45,7 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cases_of(name: str) -> list[Keys]:
     device = devices.fake("h100-sxm")
-    return [keys for keys in LORA_TASK.cases(device) if not LORA_TASK.contenders[name].leaves_out(device, keys)]
+    return [keys for keys in LORA_TASK.cases(device) if not LORA_TASK.contenders[name].skip_reason(device, keys)]
 
 
 # --- declaration -----------------------------------------------------------------------------------------
@@ -85,12 +85,12 @@ def test_every_way_has_its_rates_with_three_seeds_and_every_rank_too() -> None:
 def test_each_case_takes_part_and_a_processor_has_one() -> None:
     device = devices.fake("h100-sxm")
     for keys in LORA_TASK.cases(device):
-        assert not LORA_TASK.contenders["lora"].leaves_out(device, keys) or keys in [
+        assert not LORA_TASK.contenders["lora"].skip_reason(device, keys) or keys in [
             *cases_of("full"),
             *cases_of("last-layer"),
         ]
     (keys,) = LORA_TASK.cases(devices.cpu())
-    assert not any(each.leaves_out(devices.cpu(), keys) for each in LORA_TASK.contenders.values())
+    assert not any(each.skip_reason(devices.cpu(), keys) for each in LORA_TASK.contenders.values())
 
 
 def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,14 +131,14 @@ def test_when_the_held_out_loss_had_halved_is_told_if_it_did() -> None:
 
 
 def broken_frozen(model: GPT2) -> None:
-    layer = next(iter(lora.adapted_layers(model).values()))
+    layer = next(iter(lora.find_adapted_layers(model).values()))
     with torch.no_grad():
         layer.base.weight[0, 0] += 1e-3  # type: ignore[index, operator]
 
 
 def broken_adapter(model: GPT2) -> None:
     """Let a layer compute with another adapter than it shows."""
-    layer = next(iter(lora.adapted_layers(model).values()))
+    layer = next(iter(lora.find_adapted_layers(model).values()))
     shown = layer.forward
     layer.forward = lambda x: 1.01 * shown(x)  # type: ignore[method-assign]
 
@@ -164,7 +164,7 @@ def test_a_training_that_begins_elsewhere_is_found() -> None:
     def make(keys: Keys, device: str) -> GPT2:
         model = task.adapters(keys, device)
         with torch.no_grad():
-            next(iter(lora.adapted_layers(model).values())).adapter("default").up.fill_(0.1)
+            next(iter(lora.find_adapted_layers(model).values())).adapter("default").up.fill_(0.1)
         return model
 
     work = task.work(make, devices.cpu(), SMALL)

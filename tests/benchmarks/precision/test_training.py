@@ -173,7 +173,7 @@ def test_each_precision_is_what_it_says(small: None, monkeypatch: pytest.MonkeyP
             lambda module, inputs, output: seen.update({precision: output.dtype})
         )
         run.step()
-        assert run.method.products == ("high" if precision == "tf32" else "highest")
+        assert run.method.matmul_precision == ("high" if precision == "tf32" else "highest")
         assert run.training.scaler.enabled == (precision == "fp16")
         layers = [type(each) for each in run.model.modules() if isinstance(each, nn.Linear)]
         assert (layers.count(Fp8Linear), layers.count(nn.Linear)) == ((8, 1) if precision == "fp8" else (0, 9))

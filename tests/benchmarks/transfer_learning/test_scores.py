@@ -62,10 +62,10 @@ def test_cases_are_numbers_of_examples_and_one_longer_training() -> None:
 def test_only_small_parts_are_trained_for_longer() -> None:
     device = on(80)
     longer = TRANSFER.cases(device)[-1]
-    left = {name: each.leaves_out(device, longer) for name, each in TRANSFER.contenders.items()}
+    left = {name: each.skip_reason(device, longer) for name, each in TRANSFER.contenders.items()}
     assert {name for name, why in left.items() if not why} == {"new-head", "soft-prompt"}
     assert "new-head and soft-prompt" in (left["full"] or "")
-    assert not any(each.leaves_out(device, TRANSFER.cases(device)[0]) for each in TRANSFER.contenders.values())
+    assert not any(each.skip_reason(device, TRANSFER.cases(device)[0]) for each in TRANSFER.contenders.values())
 
 
 def test_every_way_is_tried_at_the_same_rates_and_has_one_of_them() -> None:
@@ -76,7 +76,7 @@ def test_every_way_is_tried_at_the_same_rates_and_has_one_of_them() -> None:
 
 def test_each_way_is_trained_at_the_rate_that_errs_least() -> None:
     """Three draws of 241 functions tell rates apart that differ by five functions."""
-    record = store.published("transfer-learning-rate")
+    record = store.load_published("transfer-learning-rate")
     for name, chosen in scores.LEARNING_RATES.items():
         errors = {rate: found.median for rate, found in record.series(name, "learning_rate", "validation_error")}
         assert errors[chosen] <= min(errors.values()) + 5 / 241, name
@@ -220,7 +220,7 @@ def test_steps_are_those_of_the_declared_ways() -> None:
 @pytest.mark.gpu
 def test_a_second_case_runs_after_the_graphs_of_the_first_are_gone(tmp_path: Path, few: None) -> None:
     cases = [{**SMALL, "examples": count} for count in (32, 40)]
-    methods = {name: replace(TRANSFER.contenders[name], leaves_out=lambda device, keys: None) for name in ALL}
+    methods = {name: replace(TRANSFER.contenders[name], skip_reason=lambda device, keys: None) for name in ALL}
     small = replace(TRANSFER, cases=lambda device: cases, contenders=methods, samples=2)
     (record,) = runner.run([small], devices.choose("gpu"), tmp_path, commit="c0ffee").records
     assert [case.status for case in record.cases] == ["ok"] * 2 * len(methods), [case.reason for case in record.cases]

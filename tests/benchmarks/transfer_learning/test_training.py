@@ -21,7 +21,7 @@ from gpuguide.benchmarks.transfer_learning.training import (
 )
 from gpuguide.finetuning.return_types import KINDS
 from gpuguide.models.gpt2 import GPT2, GPT2Config
-from gpuguide.transfer_learning import NewHead, find_changed, layer_rates, snapshot, trained_parameters
+from gpuguide.transfer_learning import NewHead, count_trained_parameters, find_changed, layer_rates, snapshot
 
 LAYERS, HIDDEN, VOCAB = 4, 32, 50
 CONFIG = GPT2Config(vocab_size=VOCAB, context=64, layers=LAYERS, heads=2, hidden=HIDDEN, dropout=0.0)
@@ -143,7 +143,7 @@ def test_tf32_is_left_as_it_was() -> None:
 
 
 def test_each_method_trains_what_it_should(model: GPT2) -> None:
-    counts = {name: trained_parameters(method.prepare(copy.deepcopy(model))) for name, method in METHODS.items()}
+    counts = {name: count_trained_parameters(method.prepare(copy.deepcopy(model))) for name, method in METHODS.items()}
     layer = 12 * HIDDEN**2 + 13 * HIDDEN
     everything = sum(each.numel() for each in model.parameters())
     sides = (1 + 3) + (1 + 1) + (1 + 4) + (4 + 1)
@@ -164,7 +164,7 @@ def test_lower_layers_learn_more_slowly(model: GPT2) -> None:
     method = METHODS["full-layer-rates"]
     groups = method.groups(method.prepare(model), 1.0)
     assert [group["lr"] for group in groups] == pytest.approx([DECAY**power for power in range(LAYERS + 1, -1, -1)])
-    assert sum(each.numel() for group in groups for each in group["params"]) == trained_parameters(model)
+    assert sum(each.numel() for group in groups for each in group["params"]) == count_trained_parameters(model)
 
 
 def test_a_new_head_learns_faster_than_pretrained_weights(model: GPT2) -> None:
@@ -233,5 +233,5 @@ def test_groups_leave_out_what_is_frozen(model: GPT2) -> None:
     module = method.prepare(model)
     (group,) = method.groups(module, 0.5)
     assert group["lr"] == 0.5
-    assert sum(each.numel() for each in group["params"]) == trained_parameters(module)
+    assert sum(each.numel() for each in group["params"]) == count_trained_parameters(module)
     assert layer_rates([module], 0.5)[0]["params"] == group["params"]

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning import DataConfig, Message, load_data, tokenize
 from gpuguide.finetuning.data.conversation import Conversations
+from gpuguide.models.checkpoint import open_checkpoint
 from gpuguide.models.tokenizer import Tokenizer
 
 TURNS = [
@@ -54,7 +55,7 @@ def with_template(
     path.write_text(json.dumps(content))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template, **settings}))
-    return Conversations(folder, Tokenizer.read(folder / "tokenizer.json"))
+    return Conversations(open_checkpoint(folder), Tokenizer.read(folder / "tokenizer.json"))
 
 
 def messages(given: list[dict[str, Any]]) -> list[Message]:
@@ -197,7 +198,7 @@ def test_special_tokens_that_only_the_map_names(folder: Path, decoder: dict[str,
     """Which transformers reads where tokenizer_config.json is of an old form."""
     ours = with_template(folder, LLAMA, **decoder)
     (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<|endoftext|>"}}))
-    ours = Conversations(folder, ours.tokenizer)
+    ours = Conversations(open_checkpoint(folder), ours.tokenizer)
     theirs = AutoTokenizer.from_pretrained(folder).apply_chat_template(TURNS, return_dict=True)["input_ids"]
     assert ours.tokens(messages(TURNS)) == theirs
     assert (theirs[0] == 0) == (not decoder)
@@ -226,7 +227,7 @@ def test_several_templates(folder: Path) -> None:
     with pytest.raises(GpuguideError, match="none that is named 'default': rag, tool_use"):
         ours.text(said)
     (folder / "chat_template.jinja").write_text("from the file")
-    assert Conversations(folder, ours.tokenizer).text(said) == "from the file"
+    assert Conversations(open_checkpoint(folder), ours.tokenizer).text(said) == "from the file"
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(GpuguideError, match=r"The chat template default in .* is 7; it must be a text"):
         with_template(folder, 7)

@@ -17,10 +17,12 @@ from gpuguide.errors import GpuguideError
 from gpuguide.finetuning import DataConfig, DatasetSplits, Message, load_data, tokenize
 from gpuguide.finetuning.data import splits
 from gpuguide.finetuning.data.conversation import Conversations
+from gpuguide.models.checkpoint import open_checkpoint
 from gpuguide.models.tokenizer import Tokenizer
 
 FOLDER = models.packaged_folder("draft")
 TOKENIZER = Tokenizer.read(FOLDER / "tokenizer.json")
+CONVERSATIONS = Conversations(open_checkpoint(FOLDER), TOKENIZER)
 LONG = "import os\n" * 40
 
 
@@ -35,7 +37,7 @@ def split_texts(
     source, apart = (*sources, None)[:2]
     chosen = DataConfig(**{"length": 64, **settings})  # type: ignore[arg-type]
     assert source is not None
-    return tokenize(source, apart, TOKENIZER, Conversations(FOLDER, TOKENIZER), chosen)
+    return tokenize(source, apart, TOKENIZER, CONVERSATIONS, chosen)
 
 
 def test_a_tenth_is_held_out_and_the_seed_says_which(tmp_path: Path) -> None:
@@ -82,12 +84,12 @@ def test_conversations_that_differ_in_what_is_learnt_are_two(tmp_path: Path) -> 
     )
     limits = DataConfig(64, train_on_assistant=True)
     sources = load_data(tmp_path / "a.jsonl"), load_data(tmp_path / "b.jsonl")
-    done = tokenize(*sources, TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
+    done = tokenize(*sources, TOKENIZER, CONVERSATIONS, limits)
     assert done.duplicates == 1
     learnt = [TOKENIZER.decode(each.tokens[each.loss_mask].tolist()) for each in done.training]
     assert learnt == [" b", " d<|endoftext|>"]
     with pytest.raises(GpuguideError, match="2 of these are held out"):  # what differs so is not held out of itself
-        tokenize(load_data(tmp_path / "a.jsonl"), sources[0], TOKENIZER, Conversations(FOLDER, TOKENIZER), limits)
+        tokenize(load_data(tmp_path / "a.jsonl"), sources[0], TOKENIZER, CONVERSATIONS, limits)
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
@@ -132,21 +134,20 @@ def test_limits_that_make_no_sense() -> None:
 def test_the_end_of_a_text_is_held_out(tmp_path: Path) -> None:
     text = "".join(f"line {number} of a text\n" for number in range(200))
     (tmp_path / "a.txt").write_text(text)
-    done = tokenize(load_data(tmp_path / "a.txt"), None, TOKENIZER, Conversations(FOLDER, TOKENIZER), DataConfig(64))
+    done = tokenize(load_data(tmp_path / "a.txt"), None, TOKENIZER, CONVERSATIONS, DataConfig(64))
     assert "".join(each.text for each in (*done.training, *done.held_out)) == text
     assert len(done.held_out) == round(0.1 * (len(done.training) + len(done.held_out)))
     (tmp_path / "b.txt").write_text("so short")
     with pytest.raises(GpuguideError, match=r"b\.txt has \d tokens; 16 or more are needed"):
-        tokenize(load_data(tmp_path / "b.txt"), None, TOKENIZER, Conversations(FOLDER, TOKENIZER), DataConfig(64))
+        tokenize(load_data(tmp_path / "b.txt"), None, TOKENIZER, CONVERSATIONS, DataConfig(64))
 
 
 SAID = (Message("user", "Name <|endoftext|> it."), Message("assistant", "os.path"))
 
 
 def test_a_conversation_without_a_template() -> None:
-    plain = Conversations(FOLDER, TOKENIZER)
-    assert plain.text(SAID) == "user: Name <|endoftext|> it.\n\nassistant: os.path"
-    asked, whole = plain.tokens(SAID[:1], answer=True), plain.tokens(SAID)
+    assert CONVERSATIONS.text(SAID) == "user: Name <|endoftext|> it.\n\nassistant: os.path"
+    asked, whole = CONVERSATIONS.tokens(SAID[:1], answer=True), CONVERSATIONS.tokens(SAID)
     assert whole[: len(asked)] == asked
     assert whole.count(TOKENIZER.end_of_text) == 1
     assert whole[-1] == TOKENIZER.end_of_text
@@ -154,7 +155,7 @@ def test_a_conversation_without_a_template() -> None:
 
 def test_a_conversation_is_written_as_transformers_does(chat_folder: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(chat_folder)
-    ours = Conversations(chat_folder, Tokenizer.read(chat_folder / "tokenizer.json"))
+    ours = Conversations(open_checkpoint(chat_folder), Tokenizer.read(chat_folder / "tokenizer.json"))
     messages = [{"role": each.role, "content": each.content} for each in SAID]
     assert ours.text(SAID) == theirs.apply_chat_template(messages, tokenize=False)
     assert ours.tokens(SAID) == theirs(theirs.apply_chat_template(messages, tokenize=False))["input_ids"]
@@ -184,20 +185,19 @@ def said(conversations: Conversations, tokens: list[int], marks: list[bool]) -> 
 
 
 def test_answers_are_counted_with_what_ends_them(chat_folder: Path) -> None:
-    plain = Conversations(FOLDER, TOKENIZER)
-    tokens = plain.tokens(TURNS)
-    assert said(plain, tokens, plain.loss_mask(TURNS, tokens)) == [" ős.path 🐍", " os<|endoftext|>"]
+    tokens = CONVERSATIONS.tokens(TURNS)
+    assert said(CONVERSATIONS, tokens, CONVERSATIONS.loss_mask(TURNS, tokens)) == [" ős.path 🐍", " os<|endoftext|>"]
     first = (Message("assistant", "Hello"), Message("user", "Bye"))
-    tokens = plain.tokens(first)
-    assert said(plain, tokens, plain.loss_mask(first, tokens)) == [" Hello"]
+    tokens = CONVERSATIONS.tokens(first)
+    assert said(CONVERSATIONS, tokens, CONVERSATIONS.loss_mask(first, tokens)) == [" Hello"]
     with pytest.raises(GpuguideError, match="assistant"):
-        plain.loss_mask(TURNS[:2], plain.tokens(TURNS[:2]))
+        CONVERSATIONS.loss_mask(TURNS[:2], CONVERSATIONS.tokens(TURNS[:2]))
 
 
 def test_answers_are_those_that_transformers_marks(chat_folder: Path) -> None:
     (chat_folder / "chat_template.jinja").write_text(MARKED)
     theirs = AutoTokenizer.from_pretrained(chat_folder)
-    ours = Conversations(chat_folder, Tokenizer.read(chat_folder / "tokenizer.json"))
+    ours = Conversations(open_checkpoint(chat_folder), Tokenizer.read(chat_folder / "tokenizer.json"))
     messages = [{"role": each.role, "content": each.content} for each in TURNS]
     marked = theirs.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
     tokens = ours.tokens(TURNS)
@@ -209,7 +209,7 @@ def test_a_template_that_rewrites_what_was_said_is_refused(chat_folder: Path) ->
     (chat_folder / "chat_template.jinja").write_text(
         "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     )
-    ours = Conversations(chat_folder, Tokenizer.read(chat_folder / "tokenizer.json"))
+    ours = Conversations(open_checkpoint(chat_folder), Tokenizer.read(chat_folder / "tokenizer.json"))
     with pytest.raises(GpuguideError, match="--train-on-assistant"):
         ours.loss_mask(TURNS, ours.tokens(TURNS))
 
@@ -221,11 +221,10 @@ def test_only_what_holds_a_part_of_an_answer_is_trained_on(tmp_path: Path) -> No
     ]
     data = tmp_path / "a.jsonl"
     data.write_text("".join(json.dumps(each) + "\n" for each in (long, *short)))
-    conversations = Conversations(FOLDER, TOKENIZER)
 
     def done(**more: Any) -> DatasetSplits:
         return tokenize(
-            load_data(data), None, TOKENIZER, conversations, DataConfig(48, train_on_assistant=True, **more)
+            load_data(data), None, TOKENIZER, CONVERSATIONS, DataConfig(48, train_on_assistant=True, **more)
         )
 
     cut = done(overflow="truncate")
@@ -244,11 +243,10 @@ def test_only_what_holds_a_part_of_an_answer_is_trained_on(tmp_path: Path) -> No
 def test_answers_need_conversations(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text " * 40)
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    conversations = Conversations(FOLDER, TOKENIZER)
     for name, says in (("a.txt", "is a text, so it has no answer"), ("a.jsonl", "line 1: this is no conversation")):
         with pytest.raises(GpuguideError, match=says):
             tokenize(
-                load_data(tmp_path / name), None, TOKENIZER, conversations, DataConfig(64, train_on_assistant=True)
+                load_data(tmp_path / name), None, TOKENIZER, CONVERSATIONS, DataConfig(64, train_on_assistant=True)
             )
 
 
@@ -257,14 +255,15 @@ def test_a_template_that_is_damaged_or_refuses(chat_folder: Path, tmp_path: Path
     (chat_folder / "chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
     data = tmp_path / "a.jsonl"
     data.write_text('{"text": "x"}\n{"messages": [{"role": "user", "content": "y"}]}\n')
+    conversations = Conversations(open_checkpoint(chat_folder), tokenizer)
     with pytest.raises(GpuguideError, match=r"a\.jsonl, line 2: The chat template .* refuses it: no system message"):
-        tokenize(load_data(data), None, tokenizer, Conversations(chat_folder, tokenizer), DataConfig(64))
+        tokenize(load_data(data), None, tokenizer, conversations, DataConfig(64))
     (chat_folder / "chat_template.jinja").write_text("{{ ''.__class__.__mro__() }}")
     with pytest.raises(GpuguideError, match="refuses it"):
-        Conversations(chat_folder, tokenizer).text(SAID)
+        Conversations(open_checkpoint(chat_folder), tokenizer).text(SAID)
     (chat_folder / "chat_template.jinja").write_text("{{ messages[0].content + 1 }}")
     with pytest.raises(GpuguideError, match="refuses it"):
-        Conversations(chat_folder, tokenizer).text(SAID)
+        Conversations(open_checkpoint(chat_folder), tokenizer).text(SAID)
     (chat_folder / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(GpuguideError, match=r"The chat template in .* is damaged"):
-        Conversations(chat_folder, tokenizer)
+        Conversations(open_checkpoint(chat_folder), tokenizer)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, folders, store
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.digest.equivalent import Equivalence
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_field(tmp_path: Path, text: st
 
 def test_the_published_rows_belong_to_published_records() -> None:
     held: dict[str, set[str]] = {}
-    for record in store.published_records():
+    for record in store.load_all_published():
         held.setdefault(record.benchmark, set()).add(record.code_digest)
     today = {name: digest.benchmark_digest(name) for name in digest.benchmark_modules()}
-    assert list(equivalent.faults(equivalent.rows(store.published_folder()), held, today)) == []
+    assert list(equivalent.faults(equivalent.rows(folders.published_folder()), held, today)) == []

@@ -292,7 +292,7 @@ def test_what_a_contender_leaves_out_is_skipped_with_its_reason_for_good(
     def large_only(device: Device, keys: Any) -> str | None:
         return None if keys["size"] > 4 else f"{device.name} takes large ones only"
 
-    contenders["slow"] = replace(contenders["slow"], leaves_out=large_only)
+    contenders["slow"] = replace(contenders["slow"], skip_reason=large_only)
     benchmark = replace(bench.benchmark, contenders=contenders)
     measure(benchmark)
     found = statuses(stored(tmp_path))
@@ -369,10 +369,9 @@ def test_a_fake_device_gives_the_same_simulated_times_every_time(measure: Any, s
     assert all(run.simulated for run in record.runs)
     assert "simulated, not measured" in record.runs[0].stamp()
     assert {case.correct for case in record.cases} == {"n/a"}
-    assert not [step for step in bench.steps if step.startswith(("check", "sample"))]
+    assert not [step for step in bench.steps if step.startswith(("build", "check", "sample"))]
     again = measure(scripted(samples=None).benchmark, device=device, folder=tmp_path / "again").records[0]
     assert [case.measured for case in again.cases] == [case.measured for case in record.cases]
-    assert min(record.cases[0].measured["time"].samples) > 1000 / 1.008e12  # never faster than the datasheet
 
 
 def test_records_of_several_devices_stand_beside_each_other(measure: Any, scripted: Any, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_an_upgrade_stamps_only_what_was_measured_after_it(
         return None if keys["size"] == 1 else "small ones only"
 
     benchmark = calling(scripted(sizes=(1, 2)).benchmark, "slow", "a-peer")
-    slow = replace(benchmark.contenders["slow"], leaves_out=small_only)
+    slow = replace(benchmark.contenders["slow"], skip_reason=small_only)
     benchmark = replace(benchmark, contenders={**benchmark.contenders, "slow": slow})
     measure(benchmark, commit="first")
     installed(peer, "1.1")

@@ -16,7 +16,7 @@ def test_kernels_stand_from_the_fastest_to_the_slowest() -> None:
     over = [float(row["time_over_fastest"]) for row in rows]
     assert over == sorted(over)
     assert over[0] == 1
-    record = store.published("attention")
+    record = store.load_published("attention")
     slowest, fastest = (record.median(name, "time", **choosing.TIMED) for name in ("naive", "fa4"))
     assert over[-1] == pytest.approx(slowest / fastest, rel=1e-3)
 

@@ -13,7 +13,7 @@ from gpuguide.plotting.pictures import frames
 
 
 def test_the_parts_of_a_journey_are_the_measured_whole() -> None:
-    record = store.published("dataframe")
+    record = store.load_published("dataframe")
     for row, operation in zip(rows_of(frames.frame_to_the_gpu()), frames.OPERATIONS, strict=True):
         keys = {"op": operation, "rows": frames.ROWS}
         whole = record.median("cudf", "time", transfer="in-out", **keys)
@@ -43,10 +43,10 @@ def test_the_last_pass_leaves_numbers_in_order() -> None:
 
 def test_the_pieces_of_the_ring_take_most_of_the_copy() -> None:
     fetch, pageable, all_fetches, whole = (float(row["time_s"]) for row in rows_of(frames.ring_of_buffers()))
-    link = store.published("ceilings").median("h2d-pinned", "bandwidth")
+    link = store.load_published("ceilings").median("h2d-pinned", "bandwidth")
     assert frames.PIECE == transfer.PIECE
     assert fetch == pytest.approx(transfer.PIECE / link, rel=1e-5)
     assert fetch < pageable < all_fetches < whole
     assert whole == pytest.approx(
-        store.published("frame-transfer").median("gpuguide-staged", "time", rows=frames.ROWS), rel=1e-5
+        store.load_published("frame-transfer").median("gpuguide-staged", "time", rows=frames.ROWS), rel=1e-5
     )

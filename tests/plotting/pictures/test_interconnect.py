@@ -16,7 +16,7 @@ from gpuguide.plotting.pictures import interconnect
 
 def test_the_pipes_are_as_wide_as_what_was_carried() -> None:
     rates = {row["way"]: float(row["bandwidth_B_per_s"]) for row in rows_of(interconnect.way_of_a_byte())}
-    host, peers = store.published("host-device-copy"), store.published("peer-copy")
+    host, peers = store.load_published("host-device-copy"), store.load_published("peer-copy")
     for name, way in (("pageable", "pageable"), ("pcie", "pinned")):
         measured = host.median(way, "bandwidth", size=interconnect.LARGE, direction="h2d")
         assert rates[name] == pytest.approx(measured, rel=1e-5)
@@ -49,7 +49,7 @@ def test_an_offloaded_layer_is_one_of_the_shape() -> None:
     assert isinstance(config, llama.LlamaConfig)
     assert config.layers == interconnect.LAYERS
     copy, *computing = (float(row["time_s"]) for row in rows_of(interconnect.offloaded_layers_over_time()))
-    record = store.published("offload")
+    record = store.load_published("offload")
     assert copy * config.layers == pytest.approx(record.median("copy-only", "time", tokens=512), rel=1e-5)
     assert [each * config.layers for each in computing] == pytest.approx(
         [record.median("resident", "time", tokens=tokens) for tokens in (512, 8192)], rel=1e-5

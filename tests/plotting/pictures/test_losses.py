@@ -32,7 +32,7 @@ def test_the_tensors_of_the_usual_way_make_up_the_measured_memory() -> None:
     assert max(held) == 12, "bytes a logit: three tensors in fp32"
     tokens, hidden, vocab = losses.SHAPE.values()
     later = 2 * (tokens + vocab) * hidden  # gradients of hidden states and head, which are left out and come later
-    record = store.published("linear-cross-entropy")
+    record = store.load_published("linear-cross-entropy")
     peak = record.case("torch-eager", **losses.SHAPE).metrics["peak_memory"].summary.median
     assert peak == pytest.approx(12 * tokens * vocab - later, rel=2e-3)
     rows = rows_of(losses.memory_of_a_loss())

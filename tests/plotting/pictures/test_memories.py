@@ -17,7 +17,7 @@ def column_of(figure: plotting.Figure, key: str, value: str) -> dict[str, float]
 def test_the_memories_are_as_fast_as_measured() -> None:
     shown = pictures.memories_of_a_gpu()
     rates = column_of(shown, "memory", "bandwidth_B_per_s")
-    link = store.published("ceilings").case("h2d-pinned").metrics["bandwidth"].summary.median
+    link = store.load_published("ceilings").case("h2d-pinned").metrics["bandwidth"].summary.median
     assert rates["Host memory"] == pytest.approx(link, rel=1e-5)
     assert list(rates.values()) == sorted(rates.values(), reverse=True)
     assert len(shown.stamps) >= 1
@@ -26,14 +26,14 @@ def test_the_memories_are_as_fast_as_measured() -> None:
 
 def test_registers_feed_three_operands_of_four_bytes_to_every_multiply_add() -> None:
     found = column_of(pictures.memories_of_a_gpu(), "memory", "bandwidth_B_per_s")
-    operations = store.published("ceilings").median("matmul-fp32", "throughput")
+    operations = store.load_published("ceilings").median("matmul-fp32", "throughput")
     assert found["Registers"] == pytest.approx(6 * operations, rel=1e-5)
     assert found["Registers"] > 2 * found["Shared memory"]
 
 
 def test_the_waits_grow_with_the_distance() -> None:
     found = column_of(pictures.wait_for_a_word(), "from", "time_s")
-    waits = store.published("memory-latency")
+    waits = store.load_published("memory-latency")
     assert list(found) == ["shared memory", "L1 cache", "L2 cache", "GPU memory", "host memory"]
     assert list(found.values()) == sorted(found.values())
     assert found["GPU memory"] == pytest.approx(waits.median("l2", "time", working_set=2**30), rel=1e-5)

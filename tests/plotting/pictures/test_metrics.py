@@ -18,7 +18,7 @@ def test_one_thread_reads_as_full_and_keeps_one_multiprocessor_busy() -> None:
 
 def test_the_step_as_found_is_the_hosts_part_and_the_gpus() -> None:
     as_found, bf16_alone, once, both = rows_of(pictures.step_and_its_data())
-    record = store.published("slow-training-step")
+    record = store.load_published("slow-training-step")
     whole = record.case("nvml", step="as-found").metrics["time"].summary.median
     assert float(as_found["host_s"]) + float(as_found["gpu_s"]) == pytest.approx(whole, rel=1e-4)
     assert bf16_alone["host_s"] == as_found["host_s"]

@@ -95,7 +95,7 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (with_cell("import myst_nb"), "import myst_nb"),
         (with_cell("from myst_nb import glue as show"), "from myst_nb"),
     ],
-    "undeclared-benchmark": [(with_cell("store.published('softmax')"), "store.published('softmax')")],
+    "undeclared-benchmark": [(with_cell("store.load_published('softmax')"), "store.load_published('softmax')")],
     "figure-text": [
         (with_cell("plotting.show(draw, caption='A line.')"), "plotting.show"),
         (with_cell("plotting.show(draw, alt='A line.', caption='')"), "plotting.show"),

@@ -13,14 +13,14 @@ from small_site import FRONT, cell
 from gpuguide import claims as ledger
 from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import records, store
+from gpuguide.measure import folders, records, reference_gpu, store
 from gpuguide.site.checks import release
 from gpuguide.site.directives import status
 from gpuguide.site.directives.status import PageStatus
 from gpuguide.site.pages import skipped_cells
 
 PAGE = FRONT.format(benchmarks="copy-size") + "\n# Page\n\n" + cell("x = 1")
-REFERENCE_DEVICE = store.reference_device
+REFERENCE_DEVICE = reference_gpu.slug
 SHOW = "{measured}`copy-size/copy:bandwidth working_set=16384`"
 
 
@@ -31,8 +31,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "docs").mkdir()
     (tmp_path / "index.md").write_text("# Home\n", encoding="utf-8")
     (tmp_path / "tutorials" / "00-page.md").write_text(PAGE, encoding="utf-8")
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path / "records")
-    monkeypatch.setattr(store, "reference_device", lambda: synthetic.PUBLISHED[0])
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path / "records")
+    monkeypatch.setattr(reference_gpu, "slug", lambda: synthetic.PUBLISHED[0])
     monkeypatch.setattr(ledger, "check", list)
     publish(tmp_path, stale=False)
     write_status(tmp_path)
@@ -46,7 +46,7 @@ def publish(repository: Path, *, stale: bool, device: tuple[str, str] = syntheti
 
 def write_status(repository: Path, **changes: object) -> None:
     page = PageStatus("tutorials/00-page", True, 1.5, "2026-01-02", "", (), ())
-    content = status.contents([page], store.published_records())
+    content = status.contents([page], store.load_all_published())
     content["pages"][0].update(changes)
     (repository / status.FILE).write_text(json.dumps(content), encoding="utf-8")
 
@@ -90,7 +90,7 @@ def test_a_stale_record_of_another_gpu_blocks_nothing(repository: Path, monkeypa
     publish(repository, stale=True, device=(f"2x-{synthetic.PUBLISHED[0]}", synthetic.PUBLISHED[1]))
     publish(repository, stale=True, device=("cpu", "A processor"))
     assert [blocker.split("/")[1] for blocker in found(repository)] == ["2x-nvidia-h100-80gb-hbm3", "cpu"]
-    monkeypatch.setattr(store, "reference_device", lambda: synthetic.OTHER[0])
+    monkeypatch.setattr(reference_gpu, "slug", lambda: synthetic.OTHER[0])
     assert [blocker.split("/")[1] for blocker in found(repository)] == ["cpu", synthetic.OTHER[0]]
 
 
@@ -103,8 +103,8 @@ def test_what_blocks_is_what_a_page_declares_on_its_own_gpu(repository: Path, mo
     edit(repository, "# Page\n", f"# Page\n\nIt is {SHOW}.\n")
     setting = repository / "reference.toml"
     setting.write_text(f'device = "{synthetic.PUBLISHED[0]}"\n', encoding="utf-8")
-    monkeypatch.setattr(store, "reference_file", lambda: setting)
-    monkeypatch.setattr(store, "reference_device", REFERENCE_DEVICE)
+    monkeypatch.setattr(reference_gpu, "settings_file", lambda: setting)
+    monkeypatch.setattr(reference_gpu, "slug", REFERENCE_DEVICE)
     record, number = found(repository)
     assert record.startswith(f"records/{synthetic.OTHER[0]}/copy-size.json: The record 'copy-size' of NVIDIA H200")
     assert number.startswith("tutorials/00-page.md:")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_site import start
 
-from gpuguide.measure import store
+from gpuguide.measure import folders
 from gpuguide.site.checks import page_lint
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 def test_a_copy_of_the_template_is_a_tutorial(tmp_path: Path) -> None:
     project = start(tmp_path)
-    shutil.copytree(store.published_folder(), project.library / "records", dirs_exist_ok=True)
+    shutil.copytree(folders.published_folder(), project.library / "records", dirs_exist_ok=True)
     project.page("index", "```{toctree}\ntutorials/07-copies\n```", runs=False)
     page = project.root / "tutorials" / "07-copies.md"
     page.parent.mkdir()

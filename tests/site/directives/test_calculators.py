@@ -18,7 +18,7 @@ from gpuguide.costs import limits, memory, presets, transfers
 from gpuguide.costs.fields import faults_of, raise_first
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet, links
-from gpuguide.measure import machines, reference_gpu, store
+from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.site.directives.calculators import data as calculators
 from gpuguide.site.theme.assets import THEME
 
@@ -222,7 +222,7 @@ def limited(name: str, values: dict[str, Any], gpu: str) -> dict[str, Any]:
     if "shape" in given:
         given["shape"] = presets.get(given["shape"]).shape
     try:
-        found = limits.limit(functions[name](**given), machines.machine(gpu))
+        found = limits.limit(functions[name](**given), measured_ceilings.load(gpu))
     except GpuguideError as error:
         return {"fault": str(error).replace("NVIDIA ", "")}
     return {
@@ -335,8 +335,8 @@ def test_every_call_of_the_calculator_exists_and_counts_its_thing() -> None:
 
 def test_a_measured_rate_comes_from_a_record_and_is_below_its_link() -> None:
     measured = {link["id"]: link for link in calculators.move_data()["links"] if link["measured"]}
-    host = store.published("ceilings").median("h2d-pinned", "bandwidth")
-    peers = store.published("peer-copy").median("copy-engine", "bandwidth", size=2**32, direction="one")
+    host = store.load_published("ceilings").median("h2d-pinned", "bandwidth")
+    peers = store.load_published("peer-copy").median("copy-engine", "bandwidth", size=2**32, direction="one")
     found = {name: link["measured"]["value"] for name, link in measured.items()}
     assert found == {"pcie-5-x16": host, "nvlink-4": peers}
     assert all(found[name] < link["rate"] for name, link in measured.items())

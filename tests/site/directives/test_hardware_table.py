@@ -10,8 +10,7 @@ from bs4 import BeautifulSoup
 from docutils import nodes
 
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.datasheet import DatasheetValue
-from gpuguide.hardware.sources import NOT_VERIFIED, Source
+from gpuguide.hardware.sources import NOT_VERIFIED, PrintedValue, Source
 from gpuguide.site.directives import hardware_table
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
@@ -21,13 +20,13 @@ FIGURES = [(gpu.id, key, figure) for gpu in datasheet.load().values() for key, f
 @pytest.mark.parametrize(
     ("key", "figure", "words"),
     [
-        ("sms", DatasheetValue(40.0, "1", "paper"), "40"),
-        ("memory", DatasheetValue(141e9, "B", "paper"), "141 GB"),
-        ("memory_bandwidth", DatasheetValue(4.8e12, "B/s", "paper"), "4.80 TB/s"),
-        ("l2", DatasheetValue(52_428_800, "B", "paper"), "50 MiB"),
+        ("sms", PrintedValue(40.0, "1", "paper"), "40"),
+        ("memory", PrintedValue(141e9, "B", "paper"), "141 GB"),
+        ("memory_bandwidth", PrintedValue(4.8e12, "B/s", "paper"), "4.80 TB/s"),
+        ("l2", PrintedValue(52_428_800, "B", "paper"), "50 MiB"),
     ],
 )
-def test_how_a_figure_is_written(key: str, figure: DatasheetValue, words: str) -> None:
+def test_how_a_figure_is_written(key: str, figure: PrintedValue, words: str) -> None:
     assert hardware_table.format_figure(key, figure) == words
 
 
@@ -38,7 +37,7 @@ def test_no_count_of_multiprocessors_has_a_fraction() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "key", "figure"), FIGURES, ids=lambda part: part if isinstance(part, str) else "")
-def test_a_figure_whose_source_nobody_opened_says_so_beside_it(gpu: str, key: str, figure: DatasheetValue) -> None:
+def test_a_figure_whose_source_nobody_opened_says_so_beside_it(gpu: str, key: str, figure: PrintedValue) -> None:
     shown = "".join(node.astext() for node in hardware_table._value(key, figure, hardware_table.source_numbers()))
     assert (NOT_VERIFIED in shown) is not datasheet.sources()[figure.source].is_verified
 

@@ -15,7 +15,7 @@ from small_site import cell, start
 from gpuguide import plotting
 from gpuguide.errors import GpuguideError
 from gpuguide.logits import adjust, softmax
-from gpuguide.measure import machines, store
+from gpuguide.measure import folders, measured_ceilings
 from gpuguide.site.theme.assets import THEME
 
 PAGE = f"""
@@ -29,7 +29,7 @@ PAGE = f"""
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with both figures."""
     made = start(tmp_path_factory.mktemp("site"))
-    shutil.copytree(store.published_folder(), made.library / "records", dirs_exist_ok=True)
+    shutil.copytree(folders.published_folder(), made.library / "records", dirs_exist_ok=True)
     made.page("index", PAGE, benchmarks="ceilings, timing-mistakes")
     build = made.build()
     assert build.status == 0, build.output
@@ -128,7 +128,7 @@ def test_a_distribution_that_is_none_is_refused() -> None:
 
 def test_the_roofline_is_that_of_the_best_records() -> None:
     shown = plotting.roofline_to_try().interactive
-    gpu = machines.reference()
+    gpu = measured_ceilings.load_reference()
     assert shown["bandwidth"] == gpu.bandwidth["copy"].value
     roofs = {roof["name"]: roof["rate"] for roof in shown["roofs"]}
     assert roofs == {name: gpu.arithmetic[name].value for name in ("fp8", "bf16", "tf32", "fp32")}

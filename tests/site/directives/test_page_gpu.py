@@ -34,9 +34,9 @@ FIGURE = """
 from myst_nb import glue
 
 from gpuguide import plotting
-from gpuguide.measure import measure_here, reference_gpu, store
+from gpuguide.measure import measure_here, records, reference_gpu, store
 
-record = store.published("ceilings")
+record = store.load_published("ceilings")
 glue("rate", reference_gpu.word("short"), display=False)
 print("computed for", reference_gpu.word("name"), record.median("copy", "bandwidth"))
 
@@ -274,12 +274,12 @@ Another page's number: {{glue:text}}`01-sizes.md::rate:s`.
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [f'"{USUAL[0]}"', f'"-".join({USUAL[0].split("-")})'])
 def test_a_cell_that_asks_for_another_gpu_is_named(project: Project, device: str) -> None:
-    read = f'from gpuguide.measure import store\n\nstore.published("ceilings", device={device})'
+    read = f'from gpuguide.measure import store\n\nstore.load_published("ceilings", device={device})'
     project.page("tutorials/02-mixed", cell(read), benchmarks="ceilings", gpu=ANOTHER[0])
     try:
         build = project.build()
         assert build.status != 0
-        line = project.line_of("tutorials/02-mixed", "store.published")
+        line = project.line_of("tutorials/02-mixed", "store.load_published")
         assert re.search(rf"02-mixed\.md:{line}: .*speaks of {ANOTHER[0]}, and {USUAL[0]} is another", build.output)
     finally:
         (project.root / "tutorials" / "02-mixed.md").unlink()

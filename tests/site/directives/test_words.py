@@ -21,9 +21,9 @@ The {gpu}`name`, of the {gpu}`architecture` kind, copies at {measured}`ceilings/
 """  # noqa: E501
 FIGURE = """
 from gpuguide import plotting
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import records, reference_gpu, store
 
-record = store.published("ceilings")
+record = store.load_published("ceilings")
 
 
 def draw(figure, theme):

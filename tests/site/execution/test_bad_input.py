@@ -49,7 +49,7 @@ def test_a_declared_benchmark_that_does_not_exist(project: Project) -> None:
 @pytest.mark.slow
 def test_a_record_of_a_device_that_has_none(project: Project) -> None:
     project.record("copy-size")
-    code = "from gpuguide.measure import store\n\nstore.published('copy-size', device='nvidia-h200')"
+    code = "from gpuguide.measure import store\n\nstore.load_published('copy-size', device='nvidia-h200')"
     project.page("index", cell("x = 1") + "\n" + cell(code), benchmarks="copy-size")
     line, *_ = reported(project, "index")
     assert f"index.md:{project.line_of('index', 'device=')}: " in line

@@ -11,7 +11,7 @@ from jupyter_cache import get_cache
 from small_site import Project, cell, start
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import records, store
+from gpuguide.measure import folders, records, reference_gpu
 from gpuguide.site.execution import declared_records, page_digests
 from gpuguide.site.pages import page_source
 
@@ -30,7 +30,7 @@ def test_exactly_the_pages_that_use_a_change_run_again(project: Project) -> None
     (project.library / "doubling.py").write_text("def double(number):\n    return 2 * number\n", encoding="utf-8")
     project.page("arithmetic", cell("from gpuguide import doubling\n\nprint(doubling.double(21))"))
     project.page("units", cell("from gpuguide import units\n\nprint(units.format_bytes(65536))"))
-    reads = "from gpuguide.measure import store\n\nprint(len(store.published('copy-size').cases))"
+    reads = "from gpuguide.measure import store\n\nprint(len(store.load_published('copy-size').cases))"
     project.page("records", cell(reads) + "\nA copy moves {measured}`ceilings/copy:bandwidth`.", benchmarks="copy-size")
 
     first = project.build()
@@ -69,7 +69,7 @@ def test_exactly_the_pages_that_use_a_change_run_again(project: Project) -> None
 @pytest.mark.slow
 def test_a_record_edited_by_hand_stops_the_build(project: Project) -> None:
     path = project.record("copy-size")
-    reads = "from gpuguide.measure import store\n\nprint(len(store.published('copy-size').cases))"
+    reads = "from gpuguide.measure import store\n\nprint(len(store.load_published('copy-size').cases))"
     project.page("page", cell(reads), benchmarks="copy-size")
     assert project.build().status == 0
     good = path.read_text(encoding="utf-8")
@@ -98,11 +98,11 @@ def test_a_failing_cell_fails_the_first_and_the_second_build(project: Project) -
 def test_a_page_cannot_read_a_record_that_it_does_not_declare(project: Project) -> None:
     project.record("copy-size")
     project.record("ceilings")
-    reads = "from gpuguide.measure import store\n\nstore.published('copy-size')"
+    reads = "from gpuguide.measure import store\n\nstore.load_published('copy-size')"
     project.page("greedy", cell(reads), benchmarks="ceilings")
     build = project.build()
     assert build.status != 0
-    line = project.line_of("greedy", "store.published")
+    line = project.line_of("greedy", "store.load_published")
     assert f"greedy.md:{line}: This page reads the record 'copy-size' and does not declare it." in build.output
     assert "Add it to the page's front matter: gpuguide: {benchmarks: [copy-size]}" in build.output
 
@@ -111,7 +111,7 @@ def test_a_page_cannot_read_a_record_that_it_does_not_declare(project: Project) 
 def test_a_name_that_is_put_together_is_found_when_the_cell_runs(project: Project) -> None:
     project.record("copy-size")
     project.record("ceilings")
-    reads = "from gpuguide.measure import store\n\nstore.published('-'.join(['copy', 'size']))"
+    reads = "from gpuguide.measure import store\n\nstore.load_published('-'.join(['copy', 'size']))"
     project.page("greedy", cell(reads), benchmarks="ceilings")
     build = project.build()
     assert build.status != 0
@@ -136,7 +136,7 @@ def test_a_page_that_declares_ceilings_is_one_of_all_records_that_they_are_taken
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / synthetic.OTHER[0]).mkdir()
-    monkeypatch.setattr(store, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(folders, "record_folders", lambda: [tmp_path])
     pages = [page_source.PageSource(executed=True, benchmarks=(name,)) for name in ("ceilings", "copy-size")]
     before = [page_digests.page_digest(page) for page in pages]
     made = synthetic.record("copy-size", synthetic.cases_of("copy-size"), synthetic.OTHER)
@@ -158,8 +158,8 @@ def test_two_pages_with_the_same_code_have_an_entry_each(project: Project) -> No
 def test_a_page_of_which_only_another_gpu_has_a_record_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "published_folder", lambda: tmp_path)
-    monkeypatch.setattr(store, "reference_device", lambda: "nvidia-b200")
+    monkeypatch.setattr(folders, "published_folder", lambda: tmp_path)
+    monkeypatch.setattr(reference_gpu, "slug", lambda: "nvidia-b200")
     page = page_source.PageSource(executed=True, benchmarks=("copy-size",))
     for devices, says in (
         ([], "published on nvidia-b200. Measure"),

@@ -61,7 +61,7 @@ def test_a_page_runs_again_with_another_version_of_what_it_imports_and_of_what_t
 
 
 def test_packages_that_modules_of_the_library_import_count(packages: Path) -> None:
-    source = page("from gpuguide import softmax")
+    source = page("from gpuguide import logits")
     found = installed.versions(source.code, digest.transitive(digest.imports_of(source.code)))
     assert found["torch"] == metadata.version("torch")
     assert "gpuguide" not in found

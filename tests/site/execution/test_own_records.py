@@ -16,9 +16,9 @@ from gpuguide.site.execution import side_by_side
 
 FIGURE = """
 from gpuguide import plotting
-from gpuguide.measure import store
+from gpuguide.measure import records, store
 
-print(len(store.mine("copy-size")), "of my own")
+print(len(store.load_mine("copy-size")), "of my own")
 
 
 def draw(figure, theme):
@@ -69,7 +69,7 @@ def test_a_kernel_finds_the_folder_that_a_relative_name_means(tmp_path: Path, mo
     records.write(made, tmp_path / "mine" / made.device / "copy-size.json")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUGUIDE_RECORDS", "mine")
-    read = nbformat.v4.new_code_cell("from gpuguide.measure import store\nprint(len(store.mine('copy-size')))")
+    read = nbformat.v4.new_code_cell("from gpuguide.measure import store\nprint(len(store.load_mine('copy-size')))")
     notebook = nbformat.v4.new_notebook(cells=[read])
     job = side_by_side.Job("page", "page.md", notebook, 60)
     fault, _ = asyncio.run(side_by_side.run(notebook, job))

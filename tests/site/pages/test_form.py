@@ -180,12 +180,12 @@ def test_a_function_of_the_library_stands_on_the_page_in_whole(site: Project, pa
 
 
 def test_library_code_is_found_by_the_face_of_its_package_and_with_its_decorators() -> None:
-    path, code = library_code.source_of("gpuguide.softmax.softmax")
-    assert path.parent.name == "softmax"
-    assert "def softmax(" in code
+    path, code = library_code.source_of("gpuguide.logits.fused_softmax")
+    assert path.parent.name == "logits"
+    assert "def fused_softmax(" in code
     _, code = library_code.source_of("gpuguide.costs.memory.MemoryPrediction")
     assert code.startswith("@dataclass")
-    for wrong in ("gpuguide.softmax.softmx", "gpuguide.softmax", "torch.mm"):
+    for wrong in ("gpuguide.logits.softmx", "gpuguide.logits", "torch.mm"):
         with pytest.raises(GpuguideError, match=f"no function or class '{wrong}'"):
             library_code.source_of(wrong)
 

@@ -30,14 +30,14 @@ def found(source: str, reader: Reader | None = None) -> list[tuple[str, str]]:
         ("import gpuguide.costs.roofline as r\nr.ridge(1, 2)", ("r.ridge", "gpuguide.costs.roofline.ridge")),
         ("from gpuguide import plotting as p\np.show", ("p.show", "gpuguide.plotting.figure.show")),
         ("from gpuguide.costs.roofline import (\n    ridge,\n)", ("ridge", "gpuguide.costs.roofline.ridge")),
-        (f"{STORE}store.published('x').median('y', 'z')", ("median", f"{RECORD}.median")),
-        (f"{STORE}r = store.published('x')", ("r", RECORD)),
-        (f"{STORE}é = store.published('x'); é.median", ("é.median", f"{RECORD}.median")),
-        (f"{STORE}for r in store.mine('x'):\n    r.series", ("r.series", f"{RECORD}.series")),
-        (f"{STORE}[r.series for r in store.mine('x')]", ("r.series", f"{RECORD}.series")),
-        (f"{STORE}[c.run for r in store.mine('x') for c in r.cases]", ("r.cases", f"{RECORD}.cases")),
-        (f"{STORE}store.mine('x')[0].stale", ("stale", f"{RECORD}.stale")),
-        (f"%pip install x\n{STORE}store.mine", ("store.mine", "gpuguide.measure.store.mine")),
+        (f"{STORE}store.load_published('x').median('y', 'z')", ("median", f"{RECORD}.median")),
+        (f"{STORE}r = store.load_published('x')", ("r", RECORD)),
+        (f"{STORE}é = store.load_published('x'); é.median", ("é.median", f"{RECORD}.median")),
+        (f"{STORE}for r in store.load_mine('x'):\n    r.series", ("r.series", f"{RECORD}.series")),
+        (f"{STORE}[r.series for r in store.load_mine('x')]", ("r.series", f"{RECORD}.series")),
+        (f"{STORE}[c.run for r in store.load_mine('x') for c in r.cases]", ("r.cases", f"{RECORD}.cases")),
+        (f"{STORE}store.load_mine('x')[0].stale", ("stale", f"{RECORD}.stale")),
+        (f"%pip install x\n{STORE}store.load_mine", ("store.load_mine", "gpuguide.measure.store.load_mine")),
         (">>> from gpuguide.costs import roofline\n2\n>>> roofline.ridge(\n...     roofline.ridge)\n2",
          ("roofline.ridge", "gpuguide.costs.roofline.ridge")),
     ],
@@ -49,13 +49,13 @@ def test_what_code_uses_is_found_where_it_stands(source: str, expected: tuple[st
 @pytest.mark.parametrize(
     "source",
     [
-        "store.published('x')",
+        "store.load_published('x')",
         f"{STORE}store = {{}}\nstore.published",
-        f"{STORE}def f(store):\n    store.published",
-        f"{STORE}f = lambda store: store.published",
-        f"{STORE}for store in []:\n    store.published",
-        f"{STORE}store.mine('x').no_such_name",
-        f"{STORE}store.published(",
+        f"{STORE}def f(store):\n    store.load_published",
+        f"{STORE}f = lambda store: store.load_published",
+        f"{STORE}for store in []:\n    store.load_published",
+        f"{STORE}store.load_mine('x').no_such_name",
+        f"{STORE}store.load_published(",
         "from gpuguide.measure import published",
         "import torch\ntorch.zeros(1)",
     ],
@@ -67,7 +67,7 @@ def test_what_is_not_of_the_library_is_not_found(source: str) -> None:
 def test_a_block_knows_what_the_blocks_above_it_import() -> None:
     reader = Reader()
     found(STORE, reader)
-    assert found("store.mine", reader)[-1] == ("store.mine", "gpuguide.measure.store.mine")
+    assert found("store.load_mine", reader)[-1] == ("store.load_mine", "gpuguide.measure.store.load_mine")
 
 
 def test_a_name_leads_to_its_definition_through_the_packages_that_pass_it_on() -> None:
@@ -89,8 +89,8 @@ def test_links_stand_around_the_longest_names_and_change_no_text() -> None:
     source = textwrap.dedent("""\
         from gpuguide.measure import store, timing
 
-        text = f"{store.published('a<b').median}"  # store
-        for row in (store.mine("x")
+        text = f"{store.load_published('a<b').median}"  # store
+        for row in (store.load_mine("x")
                     ):
             print(row.stale, store)
     """)
@@ -104,10 +104,10 @@ def test_links_stand_around_the_longest_names_and_change_no_text() -> None:
         ("gpuguide.measure", "#gpuguide.measure"),
         ("store", "#gpuguide.measure.store"),
         ("timing", "#gpuguide.measure.timing"),
-        ("store.published", "#gpuguide.measure.store.published"),
+        ("store.load_published", "#gpuguide.measure.store.load_published"),
         ("median", f"#{RECORD}.median"),
         ("row", f"#{RECORD}"),
-        ("store.mine", "#gpuguide.measure.store.mine"),
+        ("store.load_mine", "#gpuguide.measure.store.load_mine"),
         ("row.stale", f"#{RECORD}.stale"),
         ("store", "#gpuguide.measure.store"),
     ]

@@ -21,7 +21,7 @@ CHECKED_ROWS_AT_ONCE = 1024
 ACCEPTED_ERROR = {"forward": 1e-2, "backward": 3e-2, "forward-backward": 3e-2}
 """Largest accepted relative error against fp32. The kernels' own tests are stricter; this finds what is wrong."""
 FLOPS = {"forward": 1.0, "backward": 2.5, "forward-backward": 3.5}
-"""Operations for one of the forward pass: it has two products of matrices, and the backward pass has five"""
+"""Operations for one of the forward pass: it has two matmuls, and the backward pass has five"""
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Function of q ``(batch, heads, seq_len, head_dim)``, k and v (with ``kv_heads``); returns a tensor like q"""

@@ -53,8 +53,6 @@ NAIVE_MATRICES = {"forward": 3, "forward-backward": 6}
 
 def work(make: Callable[[Device, Keys], Attend], device: Device, keys: Keys, *, positions_first: bool = False) -> Work:
     """Attend, and take the gradients if the case asks for them."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     problem, attend = (
         AttentionTensors.draw(keys, device.torch_device, positions_first=positions_first),
         make(device, keys),
@@ -158,11 +156,11 @@ AMPERE = frozenset({"gpu", "flash-attention"})
 def contender(
     make: Callable[[Device, Keys], Attend],
     needs: frozenset[str],
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
     libraries: tuple[str, ...] = (),
 ) -> Contender:
     """Return a maker of attention as a contender."""
-    return Contender(lambda device, keys: work(make, device, keys), needs, leaves_out, libraries)
+    return Contender(lambda device, keys: work(make, device, keys), needs, skip_reason, libraries)
 
 
 ATTENTION = Benchmark(

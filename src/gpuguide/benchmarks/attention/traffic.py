@@ -72,8 +72,6 @@ def traffic(calls: Sequence[Sequence[Kernel]]) -> dict[str, Metric]:
 
 def work(contender: str, device: Device, keys: Keys) -> Work:
     """Count once, all calls in one process, and hand out their times one after another."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     calls: list[list[Kernel]] = []
 
     def times() -> Iterator[float]:
@@ -84,9 +82,9 @@ def work(contender: str, device: Device, keys: Keys) -> Work:
     return Work([], sample=lambda: next(left), further=lambda: traffic(calls))
 
 
-def require_counters(device: Device, keys: Keys) -> str | None:
+def require_counters() -> str | None:
     """Return the reason to skip machines without a tool that reads the counters, or None."""
-    if device.backend == "fake" or counters.profiler():
+    if counters.profiler():
         return None
     return "Nsight Compute (ncu), which reads the GPU's counters, is not installed"
 
@@ -94,12 +92,17 @@ def require_counters(device: Device, keys: Keys) -> str | None:
 def contender(name: str) -> Contender:
     """Return an implementation of attention as a contender."""
 
-    def leaves_out(device: Device, keys: Keys) -> str | None:
+    def skip_reason(device: Device, keys: Keys) -> str | None:
         if name != "naive" and keys["seq_len"] != LONG:
             return f"what moves no scores is watched at {LONG} tokens only"
-        return require_counters(device, keys)
+        return None
 
-    return Contender(lambda device, keys: work(name, device, keys), NEEDS[name], leaves_out)
+    return Contender(
+        lambda device, keys: work(name, device, keys),
+        NEEDS[name],
+        skip_reason,
+        unavailable_reason=require_counters,
+    )
 
 
 def cases(device: Device) -> Sequence[Keys]:

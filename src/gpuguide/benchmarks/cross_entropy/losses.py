@@ -42,19 +42,17 @@ def compile_loss(device: Device, keys: Keys) -> Loss:
 
 
 def compile_in_chunks(device: Device, keys: Keys) -> Loss:
-    """Return the same, with the pass of the compiler that cuts such a product and what follows into chunks.
+    """Return the same, with the pass of the compiler that cuts such a matmul and what follows into chunks.
 
-    By itself it cuts only products that are more than eight times what they read, and into eight parts. Here it cuts
+    By itself it cuts only matmuls that are more than eight times what they read, and into eight parts. Here it cuts
     every one. Nothing is forgotten before, which would be the other compiled loss of the case.
     """
     options: dict[str, Any] = {"auto_chunker.enable": True, "auto_chunker.amplify_ratio_threshold": 0}
     return torch.compile(whole, dynamic=False, options=options)
 
 
-def no_chunker(device: Device, keys: Keys) -> str | None:
-    """Say where the compiler has no such pass."""
-    if device.backend == "fake":
-        return None
+def require_chunker() -> str | None:
+    """Return the reason to skip a compiler without such a pass, or None."""
     from torch import _inductor
 
     if "auto_chunker.enable" in _inductor.list_options():
@@ -69,9 +67,9 @@ def torchs_own(device: Device, keys: Keys) -> Loss:
     return functools.partial(loss, options=options)
 
 
-def no_loss_of_torchs_own(device: Device, keys: Keys) -> str | None:
-    """Say where PyTorch has none."""
-    if device.backend == "fake" or hasattr(functional, "linear_cross_entropy"):
+def require_torchs_own() -> str | None:
+    """Return the reason to skip a PyTorch without its own loss in chunks, or None."""
+    if hasattr(functional, "linear_cross_entropy"):
         return None
     return f"PyTorch {torch.__version__} has no linear_cross_entropy; 2.13 has"
 

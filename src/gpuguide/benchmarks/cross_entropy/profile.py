@@ -20,12 +20,12 @@ PROFILED = {
     "gpt2-few": ({"tokens": 4096, "hidden": 768, "vocab": 50304}, (64, 4096)),
     "llama3": ({"tokens": 4096, "hidden": 4096, "vocab": 128256}, (128, 512, 2048)),
 }
-"""Shapes, each with the chunk that Liger takes, the one that we take, and for the longer way one between"""
+"""Shapes, each with the chunk that Liger takes, the one that we take, and for the longer shape one between"""
 STEPS = 5
 LOSS_KERNELS = ("liger_cross_entropy_kernel", "loss_then_gradient_kernel")
-PRODUCTS = ("logits", "d_hidden", "d_head")
+MATMULS = ("logits", "d_hidden", "d_head")
 """Results of the three matmuls of a chunk, in the order in which both libraries launch them"""
-NAMES_OF_PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma")
+NAMES_OF_MATMULS = ("gemm", "nvjet", "cutlass", "xmma")
 """Parts of the names of cuBLAS's kernels"""
 
 
@@ -54,19 +54,19 @@ def profile_kernels(problem: speed.LossProblem, loss: Loss) -> list[ProfiledKern
 
 
 def classify_kernels(kernels: Sequence[ProfiledKernel]) -> list[str]:
-    """Return what each kernel is for: one of the three products, the loss between them, or something else.
+    """Return what each kernel is for: one of the three matmuls, the loss between them, or something else.
 
-    A product does not say what it computes. Of those of a chunk, the logits come before the loss, and the two gradients
+    A matmul does not say what it computes. Of those of a chunk, the logits come before the loss, and the two gradients
     after it.
     """
-    kinds, products = [], 0
+    kinds, matmuls = [], 0
     for kernel in kernels:
         name = kernel.name.lower()
         if any(part in name for part in LOSS_KERNELS):
             kinds.append("loss")
-        elif any(part in name for part in NAMES_OF_PRODUCTS):
-            kinds.append(PRODUCTS[products % 3])
-            products += 1
+        elif any(part in name for part in NAMES_OF_MATMULS):
+            kinds.append(MATMULS[matmuls % 3])
+            matmuls += 1
         else:
             kinds.append("other")
     return kinds
@@ -78,12 +78,12 @@ def seconds_by_kind(kernels: Sequence[ProfiledKernel]) -> dict[str, float]:
     Raises
     ------
     ValueError
-        If the products are not three for each kernel of the loss, so that they cannot be told apart.
+        If the matmuls are not three for each kernel of the loss, so that they cannot be told apart.
     """
     kinds = classify_kernels(kernels)
-    of_loss, of_products = kinds.count("loss"), sum(kind in PRODUCTS for kind in kinds)
-    if not of_loss or of_products != 3 * of_loss:
-        raise ValueError(f"{of_products} products and {of_loss} kernels of the loss ran; three to one were expected.")
+    of_loss, of_matmuls = kinds.count("loss"), sum(kind in MATMULS for kind in kinds)
+    if not of_loss or of_matmuls != 3 * of_loss:
+        raise ValueError(f"{of_matmuls} matmuls and {of_loss} kernels of the loss ran; three to one were expected.")
     found = {kind: sum(k.seconds for k, of in zip(kernels, kinds, strict=True) if of == kind) for kind in set(kinds)}
     span = kernels[-1].start + kernels[-1].seconds - kernels[0].start
     return found | {"waiting": max(0.0, span - sum(found.values()))}
@@ -93,7 +93,7 @@ def further(problem: speed.LossProblem, loss: Loss) -> Mapping[str, Metric]:
     """Return the seconds of each kind in several steps, and the number of kernels in one."""
     steps = [profile_kernels(problem, loss) for _ in range(STEPS + 1)][1:]  # the first profile starts the profiler
     found = [seconds_by_kind(kernels) for kernels in steps]
-    kinds = (*PRODUCTS, "loss", "other", "waiting")
+    kinds = (*MATMULS, "loss", "other", "waiting")
     times = {f"{kind}_time": records.metric("s", [each.get(kind, 0.0) for each in found]) for kind in kinds}
     return times | {"kernels": records.metric("1", [float(len(steps[-1]))])}
 
@@ -104,8 +104,6 @@ def work(prepare: Preparation, device: Device, keys: Keys) -> Work:
     Steps are timed without the profiler, which delays launches: where the host is what takes long, the GPU waits longer
     under it. The time that a step takes beyond its kernels says how long it waits without.
     """
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     loss, problem = prepare(device, keys), speed.LossProblem.draw(keys, device.torch_device)
     step = functools.partial(problem.step, loss)
     step()
@@ -127,7 +125,7 @@ def cases(device: Device) -> Sequence[Keys]:
 LINEAR_CROSS_ENTROPY_PROFILE = Benchmark(
     name="linear-cross-entropy-profile",
     title="Head and loss, kernel by kernel",
-    question="What does a small chunk of logits make slow: the products, or the launches?",
+    question="What does a small chunk of logits make slow: the matmuls, or the launches?",
     contenders={
         "gpuguide": Contender(lambda device, keys: work(losses.ours, device, keys), speed.BF16),
         "liger": Contender(

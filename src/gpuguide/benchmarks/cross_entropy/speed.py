@@ -71,8 +71,6 @@ class LossProblem:
 def work(prepare: Preparation, device: Device, keys: Keys, accepted: Mapping[str, float] = ACCEPTED_ERROR) -> Work:
     """Compute a loss with its gradients."""
     tokens, hidden, vocab = (int(keys[name]) for name in ("tokens", "hidden", "vocab"))
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     loss = prepare(device, keys)
     problem = LossProblem.draw(keys, device.torch_device)
     rates = {"throughput": Rate("FLOP/s", cost.linear_cross_entropy_flops(tokens, hidden, vocab))}
@@ -157,11 +155,16 @@ BF16 = frozenset({"gpu", "bf16"})
 def contender(
     prepare: Preparation,
     *called: str,
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    unavailable_reason: Callable[[], str | None] = lambda: None,
     accepted: Mapping[str, float] = ACCEPTED_ERROR,
 ) -> Contender:
     """Return a loss as a contender, with the libraries that it calls."""
-    return Contender(lambda device, keys: work(prepare, device, keys, accepted), BF16, leaves_out, called)
+    return Contender(
+        lambda device, keys: work(prepare, device, keys, accepted),
+        BF16,
+        libraries=called,
+        unavailable_reason=unavailable_reason,
+    )
 
 
 LINEAR_CROSS_ENTROPY = Benchmark(
@@ -172,8 +175,8 @@ LINEAR_CROSS_ENTROPY = Benchmark(
         "gpuguide": contender(losses.ours),
         "torch-eager": contender(losses.eager),
         "torch-compile": contender(losses.compile_loss),
-        "torch-compile-chunked": contender(losses.compile_in_chunks, leaves_out=losses.no_chunker),
-        "torch-linear-cross-entropy": contender(losses.torchs_own, leaves_out=losses.no_loss_of_torchs_own),
+        "torch-compile-chunked": contender(losses.compile_in_chunks, unavailable_reason=losses.require_chunker),
+        "torch-linear-cross-entropy": contender(losses.torchs_own, unavailable_reason=losses.require_torchs_own),
         "liger": contender(losses.liger, "liger-kernel"),
         "cut-cross-entropy": contender(losses.cut, "cut-cross-entropy", accepted=ACCEPTED_OF_AN_APPROXIMATION),
         "cut-cross-entropy-exact": contender(losses.cut_exact, "cut-cross-entropy"),

@@ -1,4 +1,4 @@
-"""What the benchmarks of dataframes share: frames and their sizes, rates, and who needs cuDF."""
+"""Frames and their sizes, rates and cuDF's contenders, which the benchmarks of dataframes share."""
 
 from __future__ import annotations
 
@@ -56,16 +56,15 @@ def count_rows(result: Any) -> int:
     return int(result.count.count_nonzero()) if isinstance(result, GroupTotals) else len(result)
 
 
-def not_installed(name: str, device: Device) -> str | None:
-    """Say no to an engine that is not here."""
-    return None if device.backend == "fake" else engines.why_not_here(name)
-
-
-def with_cudf(build: Callable[[Device, Keys], Work]) -> Contender:
-    """Return a contender that needs cuDF and is measured in all cases."""
-    return Contender(build, ON_GPU, lambda device, keys: not_installed("cudf", device), CUDF)
+def with_cudf(
+    build: Callable[[Device, Keys], Work],
+    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    *libraries: str,
+) -> Contender:
+    """Return a contender that needs cuDF, and other libraries before it."""
+    return Contender(build, ON_GPU, skip_reason, (*libraries, *CUDF), lambda: engines.why_not_here("cudf"))
 
 
 ON_GPU = frozenset({"gpu"})
 CUDF = ("cudf", "rmm", "pyarrow")
-"""What every contender on the GPU calls: cuDF with its allocator, and Arrow, of which its frames are made"""
+"""Libraries of every contender on the GPU: cuDF with its allocator, and Arrow, of which its frames are made"""

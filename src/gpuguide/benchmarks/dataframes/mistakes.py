@@ -1,4 +1,4 @@
-"""How not to time operations on dataframes: without waiting, before anything is computed, from a cold start."""
+"""Timing mistakes with dataframes: without waiting, before anything is computed, from a cold start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuguide.benchmarks.dataframes.frames import (
-    CUDF,
     IN_MEMORY,
     ON_GPU,
-    not_installed,
     rows_of,
     tables,
     with_cudf,
@@ -32,7 +30,7 @@ MISTAKEN_ROWS = 10**7
 COLD = "groupby"
 """The operation that is measured from a cold start"""
 COLD_PARTS = ("import", "load", "first_call", "second_call")
-"""What a new process takes for each step, in this order"""
+"""Steps of a new process that are timed, in this order"""
 
 
 class Plans(LazyPolars):
@@ -50,8 +48,7 @@ def right(device: Device, keys: Keys) -> Work:
 
 def no_synchronize(device: Device, keys: Keys) -> Work:
     """All as it should be, but the clock is stopped when the call returns."""
-    work = right(device, keys)
-    return work if device.backend == "fake" else stop_clock_early(work, MAKE["cudf"]().wait)
+    return stop_clock_early(right(device, keys), MAKE["cudf"]().wait)
 
 
 def stop_clock_early(work: Work, wait: Callable[[], None]) -> Work:
@@ -71,8 +68,6 @@ def stop_clock_early(work: Work, wait: Callable[[], None]) -> Work:
 
 def not_collected(device: Device, keys: Keys) -> Work:
     """Time a plan of Polars, which nobody runs."""
-    if device.backend == "fake":
-        return Work([lambda: None])
     operation, engine = str(keys["op"]), Plans()
     call = engines.call_with_transfer(engine, operation, *tables(operation, rows_of(keys)), "none")
 
@@ -84,8 +79,6 @@ def not_collected(device: Device, keys: Keys) -> Work:
 
 def cold_start(device: Device, keys: Keys) -> Work:
     """Time the first result of a new process: the library is imported, the frame copied, the operation done."""
-    if device.backend == "fake":
-        return Work([lambda: None])
     taken: dict[str, list[float]] = {name: [] for name in COLD_PARTS}
 
     def sample() -> float:
@@ -128,10 +121,8 @@ def report_steps(engine: str, operation: str, rows: int) -> None:
 
 
 def only_once(device: Device, keys: Keys) -> str | None:
-    """Say no to all operations but one, because starting a process takes seconds."""
-    if keys["op"] != COLD:
-        return f"a cold start is measured with {COLD} only"
-    return not_installed("cudf", device)
+    """Return the reason to skip all operations but one, because starting a process takes seconds."""
+    return None if keys["op"] == COLD else f"a cold start is measured with {COLD} only"
 
 
 DATAFRAME_MISTAKES = Benchmark(
@@ -142,7 +133,7 @@ DATAFRAME_MISTAKES = Benchmark(
         "right": with_cudf(right),
         "no-synchronize": with_cudf(no_synchronize),
         "not-collected": Contender(not_collected, ON_GPU, libraries=("polars", "pyarrow")),
-        "cold-start": Contender(cold_start, ON_GPU, only_once, CUDF),
+        "cold-start": with_cudf(cold_start, only_once),
     },
     cases=lambda device: (
         [{"op": name, "rows": MISTAKEN_ROWS} for name in operations.OPERATIONS] if device.is_gpu else []

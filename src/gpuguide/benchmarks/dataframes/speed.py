@@ -7,8 +7,8 @@ returns is dropped within it. A call of a second or longer is not repeated to wa
 is then the first sample.
 
 Not everything is measured, because a sort of 100 million rows alone takes pandas 20 seconds. The engines of the host
-have no transfers. Frames that large go through the four basic operations in every way, and through the others on the
-GPU only.
+have no transfers. Frames that large go through the four basic operations with every engine, and through the others
+on the GPU only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuguide.benchmarks.dataframes.frames import (
-    CUDF,
     IN_MEMORY,
-    ON_GPU,
     ROWS,
     count_rows,
-    not_installed,
     rates,
     right_rows,
     rows_of,
@@ -43,17 +40,17 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Record
 
 MOST_ROWS = 2 * 10**8
-"""For cuDF and our group-by, without transfers"""
+"""Rows for cuDF and our group-by, without transfers"""
 MOST_ROWS_ON_CPU = 10**6
-"""Of a machine without a GPU"""
+"""Rows on a machine without a GPU"""
 BASIC = ("filter", "groupby", "join", "sort")
 """Operations that are measured at all sizes, by all engines"""
 MOST_ROWS_OF = {"pandas": 10**6, "duckdb": 10**6, "polars": 10**7, "cudf-pandas": 10**7}
-"""In all others"""
+"""Rows of all other operations, by engine"""
 OURS = ("groupby", "filter-groupby")
 """Operations that we have a kernel for"""
 RAW_ROWS = (10**4, 10**6, 10**8)
-"""At which cuDF is called without our interface too"""
+"""Rows at which cuDF is called without our interface too"""
 SLOW = 1.0
 """Seconds from which on a call is not repeated to warm up"""
 
@@ -85,8 +82,6 @@ MAKE: dict[str, Callable[[], engines.DataframeEngine]] = {
 
 def engine_work(name: str, device: Device, keys: Keys) -> Work:
     """Do an operation with an engine of this process."""
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates(keys))
     engine, operation, rows = MAKE[name](), str(keys["op"]), rows_of(keys)
     call = engines.call_with_transfer(engine, operation, *tables(operation, rows), str(keys["transfer"]))
     return make_timed_work(call, engine.wait, keys, lambda: check_engine(name, operation))
@@ -113,8 +108,6 @@ def raw_call(operation: str, frame: Any, lookup: Any = None) -> Callable[[], Any
 
 def raw_work(device: Device, keys: Keys) -> Work:
     """Do an operation of cuDF without our interface."""
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates(keys))
     engine, operation = MAKE["cudf"](), str(keys["op"])
     frames = [None if table is None else engine.load(table) for table in tables(operation, rows_of(keys))]
     return make_timed_work(raw_call(operation, *frames), engine.wait, keys, lambda: check_raw(engine, operation))
@@ -157,8 +150,6 @@ def make_timed_work(
 
 def accelerator_work(device: Device, keys: Keys) -> Work:
     """Do an operation in pandas under cuDF's accelerator. The other process checks, warms up and times."""
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates(keys))
     other = accelerator_process()
 
     def check() -> None:
@@ -181,7 +172,7 @@ def start_accelerator() -> SeparateProcess:
 
 
 def too_long(name: str, keys: Keys) -> str | None:
-    """Say no to frames on which a contender takes too long to wait for."""
+    """Return the reason to skip frames on which a contender takes too long to wait for, or None."""
     if rows_of(keys) > ROWS[-1]:
         return f"above {ROWS[-1]:,} rows only cuDF and our group-by are measured"
     most = MOST_ROWS_OF[name]
@@ -190,41 +181,42 @@ def too_long(name: str, keys: Keys) -> str | None:
     return None
 
 
-def restrict_to_host(name: str, device: Device, keys: Keys) -> str | None:
-    """Say no to transfers, to large frames, and where the engine is not installed."""
+def restrict_to_host(name: str, keys: Keys) -> str | None:
+    """Return the reason to skip transfers and large frames with an engine on the host, or None."""
     if keys["transfer"] != "none":
         return "the frame is where this engine works; its times stand at transfer=none"
-    return too_long(name, keys) or not_installed({"polars": "polars-lazy"}.get(name, name), device)
+    return too_long(name, keys)
 
 
 def restrict_to_accelerator(device: Device, keys: Keys) -> str | None:
-    """Say no to transfers, since the accelerator's frames are cuDF's, and to large frames."""
+    """Return the reason to skip transfers, since the accelerator's frames are cuDF's, and large frames, or None."""
     if keys["transfer"] != "none":
         return "the accelerator's frames are copied as cuDF's are; the times of that stand there"
-    return too_long("cudf-pandas", keys) or (None if device.backend == "fake" else cudf_frames.why_not_here())
+    return too_long("cudf-pandas", keys)
 
 
 def our_part_only(device: Device, keys: Keys) -> str | None:
-    """Say no where there is no kernel of ours."""
-    if keys["op"] not in OURS:
-        return "there is no kernel of ours for this; our copy to the GPU is measured in frame-transfer"
-    return not_installed("cudf", device)
+    """Return the reason to skip operations without a kernel of ours, or None."""
+    if keys["op"] in OURS:
+        return None
+    return "there is no kernel of ours for this; our copy to the GPU is measured in frame-transfer"
 
 
 def raw_only_there(device: Device, keys: Keys) -> str | None:
-    """Say no where the call without our interface would say nothing new."""
+    """Return the reason to skip cases in which the call without our interface would say nothing new, or None."""
     if keys["op"] not in BASIC or keys["transfer"] != "none" or rows_of(keys) not in RAW_ROWS:
         sizes = ", ".join(f"{rows:,}" for rows in RAW_ROWS)
         return f"cuDF is called without our interface in {', '.join(BASIC)} only, on {sizes} rows without transfers"
-    return not_installed("cudf", device)
+    return None
 
 
 def host_engine(name: str) -> Contender:
     """Return the contender of an engine on the host."""
     return Contender(
         lambda device, keys: engine_work(name, device, keys),
-        leaves_out=lambda device, keys: restrict_to_host(name, device, keys),
+        skip_reason=lambda device, keys: restrict_to_host(name, keys),
         libraries=(name, "pyarrow"),
+        unavailable_reason=lambda: engines.why_not_here({"polars": "polars-lazy"}.get(name, name)),
     )
 
 
@@ -262,9 +254,9 @@ DATAFRAME = Benchmark(
         "polars": host_engine("polars"),
         "duckdb": host_engine("duckdb"),
         "cudf": with_cudf(lambda device, keys: engine_work("cudf", device, keys)),
-        "cudf-raw": Contender(raw_work, ON_GPU, raw_only_there, CUDF),
-        "cudf-pandas": Contender(accelerator_work, ON_GPU, restrict_to_accelerator, ("pandas", *CUDF)),
-        "gpuguide": Contender(lambda device, keys: engine_work("gpuguide", device, keys), ON_GPU, our_part_only, CUDF),
+        "cudf-raw": with_cudf(raw_work, raw_only_there),
+        "cudf-pandas": with_cudf(accelerator_work, restrict_to_accelerator, "pandas"),
+        "gpuguide": with_cudf(lambda device, keys: engine_work("gpuguide", device, keys), our_part_only),
     },
     cases=cases,
     memory=lambda keys: IN_MEMORY * cost.bytes_in(str(keys["op"]), rows_of(keys)),

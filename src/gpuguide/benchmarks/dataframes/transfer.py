@@ -38,8 +38,6 @@ def transfer_work(make: Callable[[Any], Callable[[], Any]], device: Device, keys
     """Copy a frame to the GPU."""
     size = rows_of(keys) * sum(cost.WIDTH[name] for name in TRANSFERRED)
     moved = {"bandwidth": Rate("B/s", size)}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=moved)
     cudf_frames.use_pool()
     table = data.frame(rows_of(keys), columns=TRANSFERRED)
 
@@ -60,9 +58,9 @@ def compare(frame: Any, table: Any) -> None:
 
 
 def copier(make: Callable[[Any], Callable[[], Any]], *called: str) -> Contender:
-    """Return the contender of one way to copy, and what it calls beside cuDF."""
-    found = with_cudf(lambda device, keys: transfer_work(make, device, keys))
-    return replace(found, libraries=(*found.libraries, *called))
+    """Return a copy as a contender, with the libraries that it calls besides cuDF."""
+    contender = with_cudf(lambda device, keys: transfer_work(make, device, keys))
+    return replace(contender, libraries=(*contender.libraries, *called))
 
 
 FRAME_TRANSFER = Benchmark(

@@ -1,4 +1,4 @@
-"""What the driver reports while a GPU does different things: utilisation, memory, power, clocks and temperature."""
+"""Readings of the driver while a GPU does different things: utilisation, memory, power, clocks and temperature."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpuguide.systems import ceilings, memory_hierarchy
 GIB = 2**30
 INTERVAL = 0.05
 FAST_INTERVAL = 0.01
-"""Where it is looked at how often the driver renews its readings"""
+"""Scenarios in which it is measured how often the driver renews its readings"""
 SECONDS = {"idle": 3.0, "spin": 4.0, "chase": 4.0, "launches": 4.0, "bursts": 5.0, "copies": 5.0, "products": 20.0}
-"""How long the work of each scenario lasts; ``products`` until the temperature has begun to level off"""
+"""Seconds of work of each scenario; ``products`` lasts until the temperature has begun to level off"""
 REST_SECONDS = 1.5
 """Before and after the work: the driver's readings look back over as much as a second"""
 SETTLE_SECONDS = 1.0
@@ -41,12 +41,12 @@ SIZE = 8192
 FORMAT = "bf16"
 COPIED = GIB
 BURST = 4
-"""Products between two pauses"""
+"""Matmuls between two pauses"""
 RATE_SECONDS = 1.0
 """Over which a rate of work is taken, to see whether it changes as the GPU warms up"""
 STRETCHES = 4
 STRETCH_SECONDS = 1.0
-"""Of work, and of the pause after it, in the scenario ``stretches``"""
+"""Seconds of work, and of the pause after it, in the scenario ``stretches``"""
 PIECE = GIB
 PIECES = 4
 SPIKE = 8 * GIB
@@ -58,12 +58,12 @@ QUEUED = 2
 
 @dataclass
 class Progress:
-    """What a scenario has done so far."""
+    """Work that a scenario has done so far."""
 
     amount: float = 0.0
     """Operations or bytes that the GPU has finished"""
     moments: dict[str, list[float]] = field(default_factory=dict)
-    """When something began or ended, by the host's clock"""
+    """Times at which something began or ended, by the host's clock"""
     found: dict[str, Metric] = field(default_factory=dict)
     """Other quantities, single numbers"""
 
@@ -84,7 +84,7 @@ class Scenario:
     counts: str = ""
     """``FLOP`` or ``B``; empty if nothing is counted"""
     fast: bool = False
-    """Whether to read as often as can be, and less: without the chip's counters"""
+    """True to read as often as can be, and fewer quantities: without the chip's counters"""
 
 
 def keep_busy(call: Callable[[], object], seconds: float, batch: int, progress: Progress, each: float = 0.0) -> None:
@@ -130,14 +130,14 @@ def launches(device: str, progress: Progress) -> Activity:
     return lambda: keep_busy(lambda: number.add_(1), SECONDS["launches"], 100, progress, 1.0)
 
 
-def product(device: str) -> tuple[Callable[[], object], float]:
-    """Return a product of two square matrices of random numbers, and its operations."""
-    return ceilings.product(SIZE, SIZE, SIZE, FORMAT, device), roofline.matmul_flops(SIZE, SIZE, SIZE)
+def square_matmul(device: str) -> tuple[Callable[[], object], float]:
+    """Return a matmul of two square matrices of random numbers, and its operations."""
+    return ceilings.make_matmul(SIZE, SIZE, SIZE, FORMAT, device), roofline.matmul_flops(SIZE, SIZE, SIZE)
 
 
 def bursts(device: str, progress: Progress) -> Activity:
-    """Run a few products, then pause for as long as they took, as a program does that waits for its data."""
-    multiply, flops = product(device)
+    """Run a few matmuls, then pause for as long as they took, as a program does that waits for its data."""
+    multiply, flops = square_matmul(device)
 
     def activity() -> None:
         begun = time.perf_counter()
@@ -154,7 +154,7 @@ def bursts(device: str, progress: Progress) -> Activity:
 
 def stretches(device: str, progress: Progress) -> Activity:
     """Multiply for a second and pause for a second, so that one sees how late the readings are."""
-    multiply, flops = product(device)
+    multiply, flops = square_matmul(device)
 
     def activity() -> None:
         for _ in range(STRETCHES):
@@ -173,9 +173,9 @@ def copies(device: str, progress: Progress) -> Activity:
     return lambda: keep_busy(lambda: target.copy_(source), SECONDS["copies"], 8, progress, 2 * COPIED)
 
 
-def products(device: str, progress: Progress) -> Activity:
+def run_matmuls(device: str, progress: Progress) -> Activity:
     """Multiply matrices without a pause, which draws all the power that the board may."""
-    multiply, flops = product(device)
+    multiply, flops = square_matmul(device)
     return lambda: keep_busy(multiply, SECONDS["products"], 2, progress, flops)
 
 
@@ -267,17 +267,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     "memory": Scenario(memory),
     "spike": Scenario(spike),
     "neighbour": Scenario(neighbour),
-    "products": Scenario(products, "FLOP"),
+    "products": Scenario(run_matmuls, "FLOP"),
 }
-"""In the order in which they are run: what heats the GPU comes last"""
+"""Scenarios in the order in which they are run: what heats the GPU comes last"""
 MULTIPLYING = ("products", "bursts", "stretches")
 RATES = {"FLOP": ("throughput", "FLOP/s"), "B": ("bandwidth", "B/s")}
 
 
 def work(device: Device, keys: Keys) -> Work:
     """Watch the GPU while a scenario runs; the time is that of the work between the two rests."""
-    if device.backend == "fake":
-        return Work(calls=[lambda: None])
     scenario = SCENARIOS[str(keys["scenario"])]
     progress = Progress()
     activity = scenario.prepare(device.torch_device, progress)
@@ -350,7 +348,7 @@ def bytes_needed(keys: Keys) -> float:
 
 
 def lacks_format(device: Device, keys: Keys) -> str | None:
-    """Say no to products in a number format that the device lacks."""
+    """Return the reason to skip matmuls in a number format that the device lacks, or None."""
     if keys["scenario"] not in MULTIPLYING or FORMAT in device.supports:
         return None
     return f"multiplies in {FORMAT}, which {device.name} lacks"

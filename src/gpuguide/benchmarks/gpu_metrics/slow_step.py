@@ -1,4 +1,4 @@
-"""A training step that is slow in everyday ways, mended one change at a time, and what a GPU's readings say each time.
+"""A training step that is slow for everyday reasons, mended one change at a time, with a GPU's readings each time.
 
 The model has the shape of GPT-2 small and its text is Python's standard library. Most habits of the slow version are
 the default of some library, or what a first version of a program does. Two are our choice: the length of the documents,
@@ -40,7 +40,7 @@ loaded a reason to measure this again
 DOCUMENT = 2**16
 """Characters of a document, about a chapter; the model reads the first thousand tokens of it"""
 WARM_SECONDS = 2.0
-"""Of steps before watching: the driver's readings look back over as much as a second"""
+"""Seconds of steps before watching: the driver's readings look back over as much as a second"""
 WATCHED_SECONDS = 6.0
 INTERVAL = 0.1
 """Between two readings: the chip's counters are renewed no sooner"""
@@ -52,13 +52,13 @@ ACCEPTED_ERROR = 0.01
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a training loop is written."""
+class LoopVariant:
+    """Variant of the training loop."""
 
     tokenised_once: bool = False
     """False: every document is tokenised when it is drawn, all of it, and cut to the model's context afterwards"""
     mixed: bool = False
-    """Products in bf16 under autocast. False: fp32, PyTorch's default, in which tensor cores have no part"""
+    """Matmuls in bf16 under autocast. False: fp32, PyTorch's default, in which tensor cores have no part"""
     fused_attention: bool = False
     """False: attention as textbooks write it, with all scores in memory"""
     compiled: bool = False
@@ -79,19 +79,19 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "no-waiting": {"waits": False},
     "larger-batch": {"batch": 32},
 }
-"""What each step on the way changes; the changes before it stay"""
+"""Change that each step makes; the changes before it stay"""
 
 
-def accumulate_changes(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Way]:
+def accumulate_changes(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, LoopVariant]:
     """Return the loop after each change; the changes before it stay."""
-    way, found = Way(), {}
+    variant, found = LoopVariant(), {}
     for name, change in changes.items():
-        way = replace(way, **change)
-        found[name] = way
+        variant = replace(variant, **change)
+        found[name] = variant
     return found
 
 
-WAYS = accumulate_changes(CHANGES)
+VARIANTS = accumulate_changes(CHANGES)
 
 
 class WrittenOut(GPT2Attention):
@@ -115,7 +115,7 @@ def documents() -> list[str]:
     return [text[start : start + DOCUMENT] for start in range(0, len(text) - DOCUMENT, DOCUMENT)]
 
 
-def batches(way: Way) -> Iterator[torch.Tensor]:
+def batches(variant: LoopVariant) -> Iterator[torch.Tensor]:
     """Yield one batch after another, ``(batch, context + 1)`` token numbers, for ever."""
     tokenizer = Tokenizer.read(TOKENIZER)
     drawn: Iterator[torch.Tensor]
@@ -123,12 +123,12 @@ def batches(way: Way) -> Iterator[torch.Tensor]:
     def tokenise(document: str) -> torch.Tensor:
         return torch.tensor(tokenizer.encode(document)[: SHAPE.context + 1])
 
-    if way.tokenised_once:
+    if variant.tokenised_once:
         drawn = itertools.cycle([tokenise(document) for document in documents()])
     else:
         drawn = map(tokenise, itertools.cycle(documents()))
     while True:
-        yield torch.stack([next(drawn) for _ in range(way.batch)])
+        yield torch.stack([next(drawn) for _ in range(variant.batch)])
 
 
 def loss_of(model: GPT2, tokens: torch.Tensor, mixed: bool) -> torch.Tensor:
@@ -141,42 +141,42 @@ def loss_of(model: GPT2, tokens: torch.Tensor, mixed: bool) -> torch.Tensor:
 class Training:
     """A model with what its training needs, and the loop."""
 
-    def __init__(self, way: Way, device: str) -> None:
-        self.way = way
+    def __init__(self, variant: LoopVariant, device: str) -> None:
+        self.variant = variant
         self.device = torch.device(device)
-        self.batches = batches(way)
+        self.batches = batches(variant)
         with self.device:
             self.model = GPT2(SHAPE)
-        if not way.fused_attention:
+        if not variant.fused_attention:
             for module in self.model.modules():
                 if isinstance(module, GPT2Attention):
                     module.__class__ = WrittenOut
-        kind: dict[str, Any] = {"fused": True} if way.fused_optimizer else {"foreach": False}
+        kind: dict[str, Any] = {"fused": True} if variant.fused_optimizer else {"foreach": False}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, **kind)
         torch.compiler.reset()
-        self.loss_of = torch.compile(loss_of) if way.compiled else loss_of
+        self.loss_of = torch.compile(loss_of) if variant.compiled else loss_of
         self.losses: list[torch.Tensor | float] = []
         self.loading = 0.0
         """Seconds for which the host built batches"""
         self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        """Where the work of each step begins and ends in the GPU's queue"""
+        """Events at the beginning and the end of each step in the GPU's queue"""
 
     def move_batch(self, tokens: torch.Tensor) -> torch.Tensor:
         """Copy a batch to the GPU: from pinned memory nobody waits for it, otherwise the host does.
 
         The batch is pinned here, right before its copy, which takes time itself; larger ones should be pinned once.
         """
-        if self.way.waits or self.device.type != "cuda":
+        if self.variant.waits or self.device.type != "cuda":
             return tokens.to(self.device)
         return tokens.pin_memory().to(self.device, non_blocking=True)
 
     def train_on(self, tokens: torch.Tensor) -> None:
         """Take one step on a batch that is on the GPU."""
-        loss = self.loss_of(self.model, tokens, self.way.mixed)
+        loss = self.loss_of(self.model, tokens, self.variant.mixed)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.losses.append(loss.item() if self.way.waits else loss.detach())
+        self.losses.append(loss.item() if self.variant.waits else loss.detach())
 
     def run(self, seconds: float) -> None:
         """Train for that long, and note when steps began and ended on the GPU, and how long the host built batches."""
@@ -220,11 +220,9 @@ def check(training: Training) -> None:
 
 def work(device: Device, keys: Keys) -> Work:
     """Train and watch; the samples of the time are those of single steps, spread evenly over what was watched."""
-    way = WAYS[str(keys["step"])]
-    rates = {"throughput": Rate("token/s", way.batch * SHAPE.context)}
-    if device.backend == "fake":
-        return Work(calls=[lambda: None], rates=rates)
-    training = Training(way, device.torch_device)
+    variant = VARIANTS[str(keys["step"])]
+    rates = {"throughput": Rate("token/s", variant.batch * SHAPE.context)}
+    training = Training(variant, device.torch_device)
     found: dict[str, Metric] = {}
     times: list[float] = []
 
@@ -253,7 +251,7 @@ def watch_training(training: Training) -> Mapping[str, Metric]:
         "loading": records.metric("1", [training.loading / lasted]),
         "starved": records.metric("1", [sum(starved) / sum(steps)]),
         "mean_throughput": records.metric(
-            "token/s", [len(training.marks) * training.way.batch * SHAPE.context / lasted]
+            "token/s", [len(training.marks) * training.variant.batch * SHAPE.context / lasted]
         ),
         "peak_memory": records.metric("B", [torch.cuda.max_memory_allocated(device)]),
         "loss": records.metric("nat", [float(training.losses[-1])]),
@@ -263,18 +261,18 @@ def watch_training(training: Training) -> Mapping[str, Metric]:
 
 def bytes_needed(keys: Keys) -> float:
     """Return roughly what a step takes of the device's memory: logits, activations, scores, weights."""
-    way = WAYS[str(keys["step"])]
-    tokens = way.batch * SHAPE.context
+    variant = VARIANTS[str(keys["step"])]
+    tokens = variant.batch * SHAPE.context
     logits = 16 * SHAPE.vocab_size
-    layers = SHAPE.layers * SHAPE.hidden * (40 if way.mixed else 80)
-    scores = 0 if way.fused_attention else SHAPE.layers * SHAPE.heads * SHAPE.context * 16
+    layers = SHAPE.layers * SHAPE.hidden * (40 if variant.mixed else 80)
+    scores = 0 if variant.fused_attention else SHAPE.layers * SHAPE.heads * SHAPE.context * 16
     weights = 16 * (12 * SHAPE.layers * SHAPE.hidden**2 + SHAPE.vocab_size * SHAPE.hidden)
     return float(tokens * (logits + layers + scores) + weights)
 
 
 def lacks_format(device: Device, keys: Keys) -> str | None:
-    """Say no to bf16 on a device that lacks it."""
-    if not WAYS[str(keys["step"])].mixed or "bf16" in device.supports:
+    """Return the reason to skip bf16 on a device that lacks it, or None."""
+    if not VARIANTS[str(keys["step"])].mixed or "bf16" in device.supports:
         return None
     return f"trains in bf16, which {device.name} lacks"
 
@@ -284,7 +282,7 @@ SLOW_TRAINING_STEP = Benchmark(
     title="A slow training step, mended one change at a time",
     question="What do a GPU's readings say about a slow training step, and what does each change do to them?",
     contenders={"nvml": Contender(work, frozenset({"gpu"}), lacks_format)},
-    cases=lambda device: [{"step": name} for name in WAYS] if device.is_gpu else [],
+    cases=lambda device: [{"step": name} for name in VARIANTS] if device.is_gpu else [],
     memory=bytes_needed,
     budget=12.0,
     samples=SAMPLES,

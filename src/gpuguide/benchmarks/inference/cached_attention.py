@@ -25,7 +25,7 @@ from gpuguide.measure.records import Rate
 HEAD_DIM = 128
 HEADS = 32
 KV_HEADS = (32, 8)
-"""As many as of queries, as in the 7B shape, and a quarter"""
+"""Heads of keys and values: as many as of queries, as in the 7B shape, and a quarter"""
 CONTEXTS = {1: (128, 2048, 16384), 8: (128, 2048, 16384), 64: (128, 2048)}
 """Keys and values of each sequence, by how many sequences there are"""
 ELEMENT_SIZE = 2
@@ -48,7 +48,7 @@ class CachedAttentionProblem:
     keys: torch.Tensor
     """``(sets, batch, kv_heads, context, head_dim)``, or in pages: ``(sets, pages, kv_heads, PAGE, head_dim)``"""
     values: torch.Tensor
-    """As ``keys``"""
+    """Values, of the shape of ``keys``"""
     paged: bool
 
     @classmethod
@@ -67,7 +67,7 @@ class CachedAttentionProblem:
 
     @property
     def sets(self) -> int:
-        """How many sets of keys and values there are."""
+        """Number of sets of keys and values."""
         return len(self.keys)
 
     def select_sequence(self, kept: torch.Tensor, row: int) -> torch.Tensor:
@@ -162,7 +162,7 @@ def is_grouped(keys: Keys) -> bool:
 
 
 def not_grouped(device: Device, keys: Keys) -> str | None:
-    """Say no to heads that share keys."""
+    """Return the reason to skip heads that share keys, or None."""
     return "this backend has no grouped-query attention" if is_grouped(keys) else None
 
 
@@ -173,8 +173,6 @@ def work(make: Callable[[CachedAttentionProblem, Keys], Attend], device: Device,
     """Attend to each set of keys and values in its turn."""
     moved = cache_bytes(keys)
     rates = {"bandwidth": Rate("B/s", moved)}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
     key = ("cached attention", paged, device.torch_device, *keys.values())
     problem: CachedAttentionProblem = share_object(key, lambda: CachedAttentionProblem.draw(keys, device, paged=paged))
     attend = make(problem, keys)
@@ -197,14 +195,14 @@ def check(found: torch.Tensor, problem: CachedAttentionProblem) -> None:
 
 def contender(
     make: Callable[[CachedAttentionProblem, Keys], Attend],
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
     *libraries: str,
     paged: bool = False,
     needs: str = "bf16",
 ) -> Contender:
     """Return a maker of attention as a contender."""
     return Contender(
-        lambda device, keys: work(make, device, keys, paged=paged), frozenset({"gpu", "bf16", needs}), leaves_out,
+        lambda device, keys: work(make, device, keys, paged=paged), frozenset({"gpu", "bf16", needs}), skip_reason,
         libraries,
     )  # fmt: skip
 

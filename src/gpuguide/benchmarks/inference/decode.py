@@ -9,8 +9,8 @@ weights and cache, over that time.
 CUDA graph: what our kernels add is the difference. ``hf-static`` is what ``transformers`` compiles by itself when its
 cache is a static one. Compiling takes from 20 seconds to more than a minute for each batch, and other peers seconds for
 a text, so these write with a few batches only. ``torch-int8`` and ``torch-int4`` are the plain loop with PyTorch's own
-products in place of ours, in a CUDA graph; ``torchao`` is ``hf-static`` with weights quantised by torchao, which needs
-that package. These three are no measure of what narrow weights can bring: the products of ``torch-int8`` are slower
+matmuls in place of ours, in a CUDA graph; ``torchao`` is ``hf-static`` with weights quantised by torchao, which needs
+that package. These three are no measure of what narrow weights can bring: the matmuls of ``torch-int8`` are slower
 than those in bf16, and ``torchao`` writes fewer tokens a second than ``hf-static`` in bf16. No kernel of a serving
 engine, such as Marlin, Machete or GemLite, was measured.
 """
@@ -37,7 +37,7 @@ BATCHES: Mapping[tuple[str, str], Sequence[int]] = {
     ("llama-7b-shape", "int8"): (1, 32),
     ("llama-7b-shape", "int4"): (1, 32),
 }
-"""How many sequences are written together, by model and weights"""
+"""Batch sizes by model and weights"""
 Places = Mapping[tuple[str, str], Sequence[int]]
 """Batches by model and weights, as above: where a contender is measured"""
 DYNAMIC: Places = {("gpt2-small", "bf16"): (1, 32), ("llama-1b-shape", "bf16"): (1,)}
@@ -49,9 +49,9 @@ DEEP = 32
 """Layers of a model in which rounding adds up to more than in others"""
 OWN_KERNELS = "multiplies by narrow weights with PyTorch's own kernel"
 ACCEPTED_OF_TORCHAO = {"int8": 0.5, "int4": 3.5}
-"""As :data:`gpuguide.benchmarks.inference.exact.ACCEPTED_GAP`, but against the weights before they were quantised, for
-torchao rounds in its own way. Rounding alone, ours, makes gaps of up to 0.15 and 2.0 with random weights, and leaving
-attention out one of 5.9: only what is plainly wrong is found."""
+"""Limits such as :data:`gpuguide.benchmarks.inference.exact.ACCEPTED_GAP`, but against the weights before they were
+quantised, for torchao rounds differently. Rounding alone, ours, makes gaps of up to 0.15 and 2.0 with random weights,
+and leaving attention out one of 5.9: only what is plainly wrong is found."""
 
 
 def prompts_of(keys: Keys) -> list[list[int]]:
@@ -98,7 +98,7 @@ def plain_compiled(device: Device, keys: Keys) -> Work:
 
 
 def plain_with_torch_kernels(device: Device, keys: Keys) -> Work:
-    """Write with the plain loop, captured, and PyTorch's products with narrow weights."""
+    """Generate with the plain loop, captured, and PyTorch's matmuls with quantised weights."""
     from gpuguide.benchmarks.inference.loops import PlainLoop, with_torch_kernels
 
     decoder = models.decoder(str(keys["model"]), str(keys["weights"]), device.torch_device)
@@ -138,12 +138,12 @@ def torchao(device: Device, keys: Keys) -> Work:
 def only_at(places: Places, why: str) -> Callable[[Device, Keys], str | None]:
     """Return a function that says no to all cases but some, and why."""
 
-    def leaves_out(device: Device, keys: Keys) -> str | None:
+    def skip_reason(device: Device, keys: Keys) -> str | None:
         if keys["batch"] in places.get((str(keys["model"]), str(keys["weights"])), ()):
             return None
         return f"{why}, and is measured with {format_places(places)} only"
 
-    return leaves_out
+    return skip_reason
 
 
 def format_places(places: Places) -> str:
@@ -161,17 +161,11 @@ def format_places(places: Places) -> str:
 
 def contender(
     build: Callable[[Device, Keys], Work],
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
     libraries: tuple[str, ...] = ("cublas",),
 ) -> Contender:
-    """Return a way of writing as a contender."""
-
-    def set_up(device: Device, keys: Keys) -> Work:
-        if device.backend == "fake":
-            return Work([lambda: None], rates=texts.rates(keys))
-        return build(device, keys)
-
-    return Contender(set_up, frozenset({"gpu", "bf16"}), leaves_out, libraries)
+    """Return a generation loop as a contender."""
+    return Contender(build, frozenset({"gpu", "bf16"}), skip_reason, libraries)
 
 
 def cases(device: Device) -> Sequence[Keys]:

@@ -1,4 +1,4 @@
-"""What a model would have written in fp32: the reference for texts and for logits.
+"""The reference in fp32 for generated tokens and for logits.
 
 Weights that are numbers of 16 bits, or of 8 or 4, are turned into fp32 a layer at a time, and everything is computed
 in it, all positions at once, without a cache.
@@ -16,7 +16,7 @@ from gpuguide.inference import Decoder, plain
 from gpuguide.inference.decoder import Layer, Linear, Norm
 
 ACCEPTED_GAP = 0.1
-"""By how much the logit of a token that was written may lie below the highest, in standard deviations of all logits.
+"""Largest accepted gap between the logit of a generated token and the highest, in standard deviations of all logits.
 With random weights many tokens are nearly as likely, so rounding decides which of them is written: in bf16 we found
 gaps of up to 0.03, and of 0.37 where all values of attention were wrong by a tenth."""
 

@@ -17,7 +17,7 @@ from gpuguide.inference.prefill import Prefill
 from gpuguide.quantization import Int4, Int8, unpack
 
 INNER_K_TILES = 8
-"""How PyTorch's product with four-bit weights has them in memory: the largest tiles that it knows"""
+"""Layout of the weights for PyTorch's int4 matmul: the largest tiles that it knows"""
 
 
 class PlainLoop:
@@ -146,10 +146,10 @@ class _Kept(torch.Tensor):
         if func is not functional.linear:
             return super().__torch_function__(func, types, args, kwargs or {})
         values, kept, bias = (*args, None)[:3]
-        result = kept.product(values.flatten(0, -2)).unflatten(0, values.shape[:-1])
+        result = kept.matmul(values.flatten(0, -2)).unflatten(0, values.shape[:-1])
         return result if bias is None else result + bias
 
-    def product(self, values: torch.Tensor) -> torch.Tensor:
+    def matmul(self, values: torch.Tensor) -> torch.Tensor:
         """Multiply ``(rows, inputs)`` by the matrix: ``(rows, outputs)``."""
         raise NotImplementedError
 
@@ -157,7 +157,7 @@ class _Kept(torch.Tensor):
 class TorchInt8(_Kept):
     """Eight bits a weight: ``(outputs, inputs)``, int8, and a scale for each output."""
 
-    def product(self, values: torch.Tensor) -> torch.Tensor:
+    def matmul(self, values: torch.Tensor) -> torch.Tensor:
         """Multiply by ``torch._weight_int8pack_mm``."""
         return torch._weight_int8pack_mm(values, self.packed, self.scales)
 
@@ -165,7 +165,7 @@ class TorchInt8(_Kept):
 class TorchInt4(_Kept):
     """Four bits a weight in PyTorch's tiles, with scales and zeros ``(groups, outputs, 2)``."""
 
-    def product(self, values: torch.Tensor) -> torch.Tensor:
+    def matmul(self, values: torch.Tensor) -> torch.Tensor:
         """Multiply by ``torch._weight_int4pack_mm``."""
         group = self.packed.shape[1] * INNER_K_TILES * 16 // self.scales.shape[0]
         return torch._weight_int4pack_mm(values, self.packed, group, self.scales)

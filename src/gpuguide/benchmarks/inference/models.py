@@ -15,7 +15,7 @@ from gpuguide.measure.benchmark import Keys
 from gpuguide.models import gpt2, llama, shapes
 
 KEPT_AS = {"bf16": "plain", "int8": "int8", "int4": "int4"}
-"""What :func:`gpuguide.inference.prepare` calls each format of weights"""
+"""Name of each format of weights in :func:`gpuguide.inference.prepare`"""
 LAID_OUT_ANEW = 0.75
 """Largest share of the weights that a decoder holds in another order, beside those that it shares with the model"""
 _shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()

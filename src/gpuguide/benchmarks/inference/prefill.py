@@ -63,16 +63,18 @@ def hugging_face(device: Device, keys: Keys) -> Read:
 
 
 def work(make: Callable[[Device, Keys], Read], device: Device, keys: Keys) -> Work:
-    """Read all prompts of a case at once."""
+    """Prefill all prompts of a case at once."""
+    read = make(device, keys)
+    return Work([read], lambda: check(read(), device, keys), rates(keys), timing="wall")
+
+
+def rates(keys: Keys) -> dict[str, Rate]:
+    """Return the operations and the tokens of a prefill."""
     batch, prompt = number(keys, "batch"), number(keys, "prompt")
-    rates = {
+    return {
         "throughput": Rate("FLOP/s", batch * cost.prefill_flops(shape_of(keys), prompt)),
         "token_rate": Rate("token/s", batch * prompt),
     }
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
-    read = make(device, keys)
-    return Work([read], lambda: check(read(), device, keys), rates, timing="wall")
 
 
 def check(found: torch.Tensor, device: Device, keys: Keys) -> None:
@@ -86,7 +88,7 @@ def check(found: torch.Tensor, device: Device, keys: Keys) -> None:
 
 
 def contender(make: Callable[[Device, Keys], Read], *libraries: str) -> Contender:
-    """Return a way of reading as a contender."""
+    """Return a prefill as a contender."""
     return Contender(
         lambda device, keys: work(make, device, keys), frozenset({"gpu", "bf16"}), libraries=(*libraries, "cublas")
     )

@@ -52,7 +52,7 @@ CASES: Sequence[Keys] = [
 
 @dataclass(frozen=True)
 class Served:
-    """What became of the requests, in their order."""
+    """Outcome of the requests, in their order."""
 
     texts: list[list[int]]
     """New tokens"""
@@ -182,8 +182,6 @@ def work(make: Callable[[Device, Keys], Serve], device: Device, keys: Keys) -> W
     """Serve all requests of a case."""
     requests = requests_of(keys)
     rates = {"throughput": Rate("token/s", sum(request.new_tokens for request in requests))}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
     serve = make(device, keys)
     _, served = serve()  # compiles, and captures graphs
     latencies = Latencies()
@@ -207,7 +205,7 @@ def check(served: Served, requests: Sequence[Request], device: Device, keys: Key
 
 
 def contender(make: Callable[[Device, Keys], Serve], *libraries: str) -> Contender:
-    """Return a way of serving as a contender."""
+    """Return a server as a contender."""
     return Contender(
         lambda device, keys: work(make, device, keys), frozenset({"gpu", "bf16"}), libraries=(*libraries, "cublas")
     )

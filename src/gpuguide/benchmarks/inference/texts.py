@@ -1,4 +1,4 @@
-"""Whole texts, timed: prompts go in, so many new tokens of each come out, and every contender does both.
+"""Generation of whole texts, timed: prefill of the prompts, and decoding of so many new tokens.
 
 A sample is the host's time from the prompts to the last token. It lasts so long that the GPU's clock settles within,
 so there are no calls before it that do not count.
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Writer(Protocol):
-    """What writes a token of each text at every step, as :class:`gpuguide.inference.Engine` does."""
+    """Engine that generates a token of each text at every step, as :class:`gpuguide.inference.Engine` does."""
 
     texts: torch.Tensor
 

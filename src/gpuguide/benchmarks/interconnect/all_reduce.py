@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -27,7 +26,7 @@ from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.allreduce import OneShotAllReduce, largest_message
 from gpuguide.interconnect.processes import Member
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
+from gpuguide.measure.benchmark import Benchmark, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -38,7 +37,7 @@ SIZES = (*powers_of_two(8, 4 * KIB, 3), *powers_of_two(16 * KIB, 4 * GIB, 2))
 """Bytes of each rank's message"""
 ONE_SHOT = largest_message(WORLD)
 SMALLEST_POWER = -100
-"""Of two, by which all numbers are scaled: bf16 goes from 2⁻¹²⁶ to 2¹²⁸"""
+"""Power of two by which all numbers are scaled: bf16 goes from 2⁻¹²⁶ to 2¹²⁸"""
 UNMIXED = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 """A communicator is used in graphs or outside of them, never both at once"""
 AT_ONCE = 2**24
@@ -157,8 +156,6 @@ def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device:
     """Add up a message over all ranks, whose processes have these settings; every rank checks all of it."""
     size = int(keys["size"])
     rates = {"bandwidth": Rate("B/s", bus_bytes(size, WORLD))}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
     sample = ranks.sampler(ranks.team_with(settings, device, WORLD), name, prepare, (size,))
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
@@ -170,14 +167,7 @@ def beyond_one_shot(device: Device, keys: Keys) -> str | None:
     return f"a message beyond {ONE_SHOT // MIB} MiB goes around a ring: our function calls NCCL then"
 
 
-def contender(
-    name: str,
-    prepare: ranks.Prepare,
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
-    settings: Mapping[str, str] = MappingProxyType({}),
-) -> Contender:
-    """Return a way to add up as a contender."""
-    return Contender(functools.partial(work, name, prepare, settings), frozenset({"gpu", "bf16"}), leaves_out)
+contender = functools.partial(ranks.contender, work)
 
 
 ALL_REDUCE = Benchmark(

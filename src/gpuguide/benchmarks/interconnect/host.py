@@ -1,19 +1,20 @@
 """The link between the host's memory and a GPU: pageable, pinned and staged copies, each way and both ways at once.
 
-``transfer-size`` stays: it asks the two plain ways alone, in one call and at every power of two, its record of an H100
-and the calculators rest on it, and the page on memories reads it. On one type of machine the two agree within a few
-percent for pinned copies of 4 MiB and more; small ones take longer here, because a route does more in Python.
-``frame-transfer`` stays because its question is another one: how fast a *frame* arrives,
-with columns, text and missing values, by the libraries that make one.
+``transfer-size`` stays: it measures the two plain copies alone, in one call and at every power of two. Its record of an
+H100 and the calculators rest on it, and the page on memories reads it. On one type of machine the two agree within a
+few percent for pinned copies of 4 MiB and more; small ones take longer here, because a route does more in Python.
+``frame-transfer`` stays because its question is another one: how fast a *frame* arrives, with columns, text and missing
+values, by the libraries that make one.
 """
 
 from __future__ import annotations
 
 import functools
 
+from gpuguide.benchmarks.interconnect.routes import check, count_directions
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect import copies
-from gpuguide.interconnect.copies import DIRECTIONS, WAYS, Route
+from gpuguide.interconnect.copies import DIRECTIONS, WAYS
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, powers_of_two
 from gpuguide.measure.records import Rate
 
@@ -25,27 +26,9 @@ SIZES = (*powers_of_two(4 * KIB, 256 * MIB, 2), 2 * GIB)
 def work(way: str, device: Device, keys: Keys) -> Work:
     """Copy ``size`` bytes each way, timed as the host sees it: until everything is there."""
     size, direction = int(keys["size"]), str(keys["direction"])
-    rates = {"bandwidth": Rate("B/s", size * ways(direction))}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates, timing="wall")
+    rates = {"bandwidth": Rate("B/s", size * count_directions(direction))}
     route = copies.route(way, direction, size, device.torch_device)
     return Work([route], functools.partial(check, route), rates, timing="wall")
-
-
-def ways(direction: str) -> int:
-    """Return in how many directions bytes cross; the bandwidth is that of all together."""
-    return 2 if direction == "both" else 1
-
-
-def check(route: Route) -> None:
-    """Check that a copy arrives whole.
-
-    Raises
-    ------
-    AssertionError
-        If the checksum of a destination, overwritten before, is not that of its source.
-    """
-    assert route.arrives_whole(), "a destination does not hold what its source does"
 
 
 def cases(device: Device) -> list[Keys]:
@@ -57,7 +40,7 @@ def cases(device: Device) -> list[Keys]:
 
 def bytes_needed(keys: Keys) -> float:
     """Return the device memory of a case: one end of each way of each contender, and what a checksum takes."""
-    return len(WAYS) * int(keys["size"]) * ways(str(keys["direction"])) + 256 * MIB
+    return len(WAYS) * int(keys["size"]) * count_directions(str(keys["direction"])) + 256 * MIB
 
 
 HOST_DEVICE_COPY = Benchmark(

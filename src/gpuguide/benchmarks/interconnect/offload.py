@@ -21,12 +21,12 @@ ELEMENT_SIZE = 2
 SEQUENCE = 512
 """Tokens of each sequence"""
 TOKENS = (512, 8192)
-"""Of all sequences together: the link decides, and the layers compute about as long as they travel"""
+"""Tokens of all sequences together: the link decides, and the layers compute about as long as they travel"""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the first layer is given: hidden states, and the angles of the positions."""
+    """Inputs of the first layer: hidden states, and the angles of the positions."""
 
     hidden: torch.Tensor
     """(sequences, seq_len, hidden)"""
@@ -129,8 +129,6 @@ def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Llam
     """Run the layers once, from hidden states to hidden states; embedding and head stay out."""
     config, tokens = shape or config_of(), int(keys["tokens"])
     rates = {"throughput": Rate("token/s", tokens)}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates, timing="wall")
     inputs = Inputs.draw(config, tokens, device.torch_device)
     forward = torch.no_grad()(prepare(config, inputs, device.torch_device))
     return Work(
@@ -141,8 +139,6 @@ def forward_work(prepare: Forward, device: Device, keys: Keys, shape: llama.Llam
 def copy_work(device: Device, keys: Keys, shape: llama.LlamaConfig | None = None) -> Work:
     """Bring every layer and compute nothing: the bound of a pass that the link decides."""
     config = shape or config_of()
-    if device.backend == "fake":
-        return Work([lambda: None], rates={"bandwidth": Rate("B/s", layer_bytes(config))}, timing="wall")
     model = offload_layers(config, device.torch_device)
     return Work(
         [model.copy_only],

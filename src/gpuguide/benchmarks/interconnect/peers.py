@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from gpuguide.benchmarks.interconnect.routes import check, count_directions
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect import peers
 from gpuguide.interconnect.peers import CARRIERS, PEER_DIRECTIONS, PeerRoute
@@ -25,16 +26,14 @@ def ends(device: Device) -> tuple[str, str]:
 
 
 GRAPH_SECONDS = 8e-3
-"""What a graph of copies takes, about: that GPUs wait for each other at its ends is then under 2 %"""
+"""Seconds of a graph of copies, roughly: that GPUs wait for each other at its ends is then under 2 %"""
 MOST_COPIES = 1000
 
 
 def work(carrier: str, device: Device, keys: Keys) -> Work:
     """Copy ``size`` bytes each way between the first two GPUs, over and over in a graph: launches do not count."""
     size, direction = int(keys["size"]), str(keys["direction"])
-    rates = {"bandwidth": Rate("B/s", size * ways(direction))}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
+    rates = {"bandwidth": Rate("B/s", size * count_directions(direction))}
     route = peers.peer_route(carrier, direction, size, *ends(device))
     sample = time_graph_of_copies(route, copies_in_graph(size)) if device.backend == "cuda" else None
     return Work([route], functools.partial(check, route), rates, sample=sample)
@@ -64,22 +63,6 @@ def time_graph_of_copies(route: PeerRoute, copies: int) -> Sampler:
     return lambda: replay() / copies
 
 
-def ways(direction: str) -> int:
-    """Return in how many directions bytes cross; the bandwidth is that of all together."""
-    return 2 if direction == "both" else 1
-
-
-def check(route: PeerRoute) -> None:
-    """Check that a copy arrives whole.
-
-    Raises
-    ------
-    AssertionError
-        If the checksum of a destination, overwritten before, is not that of its source.
-    """
-    assert route.arrives_whole(), "a GPU does not hold what the other one sent"
-
-
 def cases(device: Device) -> list[Keys]:
     """Return every size one way and both ways; on a CPU none."""
     if not device.is_gpu:
@@ -89,7 +72,7 @@ def cases(device: Device) -> list[Keys]:
 
 def bytes_needed(keys: Keys) -> float:
     """Return the memory of a case on the GPU that holds more: one end of each way of each contender."""
-    return len(CARRIERS) * int(keys["size"]) * ways(str(keys["direction"])) + 256 * MIB
+    return len(CARRIERS) * int(keys["size"]) * count_directions(str(keys["direction"])) + 256 * MIB
 
 
 PEER_COPY = Benchmark(

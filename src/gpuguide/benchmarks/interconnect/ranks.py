@@ -1,4 +1,4 @@
-"""What every process of a benchmark of several GPUs does: it sets a case up, checks it, and times it with the others.
+"""The processes of a benchmark of several GPUs: each sets a case up, checks it, and times it with the others.
 
 The process that asks keeps one team for all cases of a benchmark. Each rank times its own GPU, and of their times the
 largest counts, because a collective is finished when the last rank has finished.
@@ -6,10 +6,12 @@ largest counts, because a collective is finished when the last rank has finished
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure import timing
+from gpuguide.measure.benchmark import Contender, Keys, Work
 from gpuguide.measure.timing import Call, Sampler
 
 GATE_FLUSHES = 4
@@ -40,7 +43,7 @@ class Task:
     check: Call
     """Raises ``AssertionError`` if what ``calls`` calls left behind is wrong"""
     calls: int
-    """How many are timed together"""
+    """Number of calls that are timed together"""
 
 
 Prepare = Callable[..., Task]
@@ -217,3 +220,14 @@ def time_on_host(task: Task, run: Call) -> float:
     begun = time.perf_counter_ns()
     run()
     return (time.perf_counter_ns() - begun) * 1e-9
+
+
+def contender(
+    work: Callable[[str, Prepare, Mapping[str, str], Device, Keys], Work],
+    name: str,
+    prepare: Prepare,
+    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Contender:
+    """Return a task of several ranks as a contender; their processes have these settings."""
+    return Contender(functools.partial(work, name, prepare, settings), frozenset({"gpu", "bf16"}), skip_reason)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import torch
 
@@ -19,7 +18,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.interconnect.allreduce import OneShotAllReduce
 from gpuguide.interconnect.processes import Member
 from gpuguide.interconnect.tensor_parallel import TensorParallelMLP, whole_layer
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.benchmark import Benchmark, Keys, Work
 from gpuguide.measure.records import Rate
 
 GIB = 2**30
@@ -27,7 +26,7 @@ HIDDEN, INNER = 8192, 28672
 """The widths of Llama 3 70B, without its gate"""
 TOKENS = (1, 16, 256, 1024, 4096, 16384)
 FEWEST_OVERLAPPED = 256
-"""With fewer tokens the weights are what computing reads, and every chunk would read them again"""
+"""Tokens below which chunks do not pay: computing then reads mostly weights, and every chunk would read them again"""
 CHUNKS = 4
 ELEMENT_SIZE = 2
 """Bytes of a bf16 number"""
@@ -148,8 +147,6 @@ def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device:
     """Run the layer on all ranks, whose processes have these settings; each checks its result."""
     shape = tuple(int(keys[key]) for key in ("tokens", "hidden", "inner"))
     rates = {"bandwidth": Rate("B/s", count_bus_bytes(keys))} if name == "communicate-only" else flops(keys)
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
     sample = ranks.sampler(ranks.team_with(settings, device, WORLD), name, prepare, shape)
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
@@ -193,14 +190,7 @@ def bytes_needed(keys: Keys) -> float:
     return matrices + 7 * tokens * (2 * inner + 4 * hidden) * ELEMENT_SIZE + 2 * GIB
 
 
-def contender(
-    name: str,
-    prepare: ranks.Prepare,
-    leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None,
-    settings: Mapping[str, str] = MappingProxyType({}),
-) -> Contender:
-    """Return a way to run the layer as a contender."""
-    return Contender(functools.partial(work, name, prepare, settings), frozenset({"gpu", "bf16"}), leaves_out)
+contender = functools.partial(ranks.contender, work)
 
 
 TENSOR_PARALLEL_LAYER = Benchmark(

@@ -1,7 +1,7 @@
-"""The ways of training that are compared. All train the same numbers on the same batch, in bf16 products, with AdamW.
+"""The training methods that are compared. All train the same numbers on the same batch, in bf16 matmuls, with AdamW.
 
 What is compared is adapters and how a step is run, so all else is the best that there is for everybody: AdamW in one
-kernel, attention without scores, our loss without logits for each way that has ``chunked-loss`` in its name, and for
+kernel, attention without scores, our loss without logits for each method that has ``chunked-loss`` in its name, and for
 each that has ``compile`` one whole graph of PyTorch's compiler, captured with the optimizer in one CUDA graph.
 """
 
@@ -32,15 +32,15 @@ Gradients = Mapping[str, tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class LoraContender:
-    """A model ready to be trained in one way."""
+    """A model ready to be trained by one method."""
 
     model: nn.Module
     loss: Loss
     settings: StepSettings
     arrange: Callable[[Mapping[str, Thin]], Sequence[torch.Tensor]]
-    """From adapters by name to values in the order of the parameters that are trained; without adapters, the model's"""
+    """Map from adapters by name to values in the order of the trained parameters; without adapters, the model's"""
     name_gradients: Callable[[Sequence[torch.Tensor]], Gradients]
-    """The other way round, for gradients"""
+    """Conversely, for gradients"""
     expected: Callable[[Keys, str], reference.Expected] = reference.compute_adapter_gradients
 
 
@@ -189,7 +189,7 @@ class _OrderOfOurs:
     def __init__(self, model: nn.Module, places: Places) -> None:
         self.layers = [
             ([place.name for place in places[path]], layer.adapter("default"))
-            for path, layer in lora.adapted_layers(model).items()
+            for path, layer in lora.find_adapted_layers(model).items()
         ]
 
     def arrange(self, values: Mapping[str, Thin]) -> Sequence[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What an adapter costs in use: merged into the weights, beside them, and not there at all.
+"""Time of inference with an adapter: merged into the weights, beside them, and without one.
 
 Prompts are read and the logits after each last token returned, by one model in three states. All three are compiled and
 replayed from a CUDA graph, so that what is seen is the adapters and not their launches.
@@ -67,8 +67,6 @@ def work(make: Callable[[Keys, str], problem.Model], device: Device, keys: Keys,
     """Read the prompts of a case."""
     tokens_read = int(keys["batch"]) * int(keys["seq_len"])
     rates = {"token_rate": Rate("token/s", tokens_read)}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates, timing="graph")
     torch.compiler.reset()
     tokens, _ = problem.batch(keys, device.torch_device)
     model = LastLogits(make(keys, device.torch_device)).eval()

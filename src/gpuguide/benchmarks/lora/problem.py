@@ -1,4 +1,4 @@
-"""What every contender trains: one model, adapters with the same numbers, and one batch.
+"""The problem that every contender trains: one model, adapters with the same numbers, and one batch.
 
 An adapter is known by the name that its matrix has in ``transformers``, since one matrix of ours may be several there.
 """
@@ -27,7 +27,7 @@ MODELS: dict[str, ModelConfig] = {
     "llama-1b-shape": shapes.SHAPES["llama-1b-shape"],
 }
 MODELS_OF_ALL = ("gpt2-small", "llama-1b-shape")
-"""The smallest and the largest, which are measured in all ways"""
+"""The smallest and the largest model, which all methods are measured on"""
 OURS = {
     "gpt2": {
         "attention": ["query_key_value", "attention.out"],
@@ -38,7 +38,7 @@ OURS = {
         "all": ["query_key_value:query,key,value", "attention.out", "gate_up:gate,up", "feed_forward.down"],
     },
 }
-"""What our layers are called, by kind of model and by targets"""
+"""Names of our layers, by kind of model and by targets"""
 THEIRS = {
     "gpt2": {"attention": ["c_attn", "attn.c_proj"], "all": ["c_attn", "c_proj", "c_fc"]},
     "llama": {

@@ -1,4 +1,4 @@
-"""What loss and gradients should be, in fp32 and without any code of adapters.
+"""Reference loss and gradients, in fp32 and without any code of adapters.
 
 Each adapter is added to its matrix, W' = W + scale B A, and the model is trained as a whole. With G the gradient of W',
 those of the adapter are dA = scale Bᵀ G and dB = scale G Aᵀ.

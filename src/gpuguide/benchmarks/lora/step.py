@@ -43,8 +43,6 @@ BF16 = frozenset({"gpu", "bf16"})
 def work(make: Make, device: Device, keys: Keys) -> Work:
     """Train one batch again and again."""
     rates = {"token_rate": Rate("token/s", int(keys["batch"]) * int(keys["seq_len"]))}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates, timing="wall")
     forget_what_was_compiled()
     before = measure_allocated(device)
     trained = make(keys, device.torch_device)
@@ -143,14 +141,14 @@ def cases(device: Device) -> Sequence[Keys]:
 
 
 def restrict_compiled(device: Device, keys: Keys) -> str | None:
-    """Say where a compiled peer is not measured."""
+    """Return the reason to skip a compiled peer, or None."""
     if usual(keys):
         return None
     return f"takes long to compile, and is measured beside all layers at rank {USUAL_RANK} only"
 
 
 def whatever_the_adapters(device: Device, keys: Keys) -> str | None:
-    """Say where the training of all weights is not measured: it is the same whatever the adapters are."""
+    """Return the reason to skip the training of all weights, which is the same whatever the adapters are, or None."""
     if usual(keys):
         return None
     return f"has no adapters, and is measured beside those of all layers at rank {USUAL_RANK}"
@@ -162,7 +160,7 @@ def usual(keys: Keys) -> bool:
 
 
 def no_kernels_for_gpt2(device: Device, keys: Keys) -> str | None:
-    """Say where Liger has no kernels."""
+    """Return the reason to skip models for which Liger has no kernels, or None."""
     return "Liger has no kernels for GPT-2" if problem.kind(keys) == "gpt2" else None
 
 
@@ -188,10 +186,10 @@ def parameters_of(config: problem.ModelConfig) -> int:
 
 
 def contender(
-    make: Make, *libraries: str, leaves_out: Callable[[Device, Keys], str | None] = lambda device, keys: None
+    make: Make, *libraries: str, skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None
 ) -> Contender:
-    """Return a way of training as a contender, with the libraries that it calls."""
-    return Contender(lambda device, keys: work(make, device, keys), BF16, leaves_out, (*libraries, "cublas"))
+    """Return a training method as a contender, with the libraries that it calls."""
+    return Contender(lambda device, keys: work(make, device, keys), BF16, skip_reason, (*libraries, "cublas"))
 
 
 LORA_STEP = Benchmark(
@@ -210,18 +208,18 @@ LORA_STEP = Benchmark(
             lambda keys, device: contenders.peft(keys, device, COMPILED),
             "peft",
             "transformers",
-            leaves_out=restrict_compiled,
+            skip_reason=restrict_compiled,
         ),
         "peft-compile-chunked-loss": contender(
             lambda keys, device: contenders.peft(keys, device, COMPILED, chunked=True),
             "peft",
             "transformers",
-            leaves_out=restrict_compiled,
+            skip_reason=restrict_compiled,
         ),
         "peft-liger": contender(
-            contenders.peft_with_liger, "peft", "transformers", "liger-kernel", leaves_out=no_kernels_for_gpt2
+            contenders.peft_with_liger, "peft", "transformers", "liger-kernel", skip_reason=no_kernels_for_gpt2
         ),
-        "full-finetune-compile": contender(contenders.full, leaves_out=whatever_the_adapters),
+        "full-finetune-compile": contender(contenders.full, skip_reason=whatever_the_adapters),
     },
     cases=cases,
     memory=bytes_needed,

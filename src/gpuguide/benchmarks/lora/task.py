@@ -1,4 +1,4 @@
-"""A real task learnt in three ways: adapters, all weights, the last layer; score, time and memory.
+"""A real task learnt with adapters, with all weights and with the last layer; score, time and memory.
 
 ``main`` learns which type a function returns (:mod:`gpuguide.finetuning.return_types`). Each run is one training by the
 loop of :mod:`gpuguide.finetuning.comparison`; what is timed is its own steps. The settings around the usual ones change
@@ -75,8 +75,6 @@ NOTES: Keys = {**USUAL, "learning_rate": 3e-4, "batch": 4, "epochs": 3, "samples
 
 def work(make: Callable[[Keys, str], GPT2], device: Device, keys: Keys) -> Work:
     """Train once, and time the steps of that training."""
-    if device.backend == "fake":
-        return Work([lambda: None], timing="wall")
     before = measure_allocated(device)
     model = make(keys, device.torch_device)
     data = parts(keys)
@@ -189,7 +187,7 @@ def check(model: GPT2, course: TrainingHistory, held_out: Encoded) -> None:
 def merge_into_fp64(model: GPT2, base: GPT2) -> GPT2:
     """Return a model's weights in a base of fp64, adapters added to them, which no code of adapters does."""
     wide = base.double()
-    adapted = lora.adapted_layers(model)
+    adapted = lora.find_adapted_layers(model)
     if not adapted:
         wide.load_state_dict(model.state_dict())
     for name, layer in adapted.items():
@@ -284,10 +282,10 @@ def cases(device: Device) -> Sequence[Keys]:
     return list(unique.values())
 
 
-def left_out(name: str) -> Callable[[Device, Keys], str | None]:
-    """Return where a way of training is not measured, as a contender's ``leaves_out``."""
+def restrict_cases(name: str) -> Callable[[Device, Keys], str | None]:
+    """Return a contender's ``skip_reason``: the cases in which a training method is not measured."""
 
-    def leaves_out(device: Device, keys: Keys) -> str | None:
+    def skip_reason(device: Device, keys: Keys) -> str | None:
         others = find_differences(keys) - {"learning_rate", "seed"}
         if name != "lora" and others and device.is_gpu and not (name == "full" and is_case_of_few_samples(keys)):
             return "is measured with the usual settings only, at several learning rates"
@@ -296,7 +294,7 @@ def left_out(name: str) -> Callable[[Device, Keys], str | None]:
             return "is trained with other seeds at the rates around its best"
         return None
 
-    return leaves_out
+    return skip_reason
 
 
 def is_case_of_few_samples(keys: Keys) -> bool:
@@ -310,12 +308,12 @@ def find_differences(keys: Keys) -> set[str]:
 
 
 def contender(name: str, make: Callable[[Keys, str], GPT2]) -> Contender:
-    """Return a way of training as a contender."""
+    """Return a training method as a contender."""
 
     def build(device: Device, keys: Keys) -> Work:
         return work(make, device, keys)
 
-    return Contender(build, leaves_out=left_out(name))
+    return Contender(build, skip_reason=restrict_cases(name))
 
 
 def adapters(keys: Keys, device: str) -> GPT2:
@@ -326,7 +324,7 @@ def adapters(keys: Keys, device: str) -> GPT2:
 LORA_TASK = Benchmark(
     name="lora-task",
     title="A task learnt with adapters, with all weights, and in the last layer",
-    question="How well does each way of fine-tuning learn a real task, in how much time and memory?",
+    question="How well does each fine-tuning method learn a real task, in how much time and memory?",
     contenders={
         "lora": contender("lora", adapters),
         "full": contender("full", lambda keys, device: comparison.all_weights(device=device)),

@@ -1,1 +1,1 @@
-"""Benchmarks of number formats: products, a linear layer in fp8, and whole steps of training."""
+"""Benchmarks of number formats: matmuls, a linear layer in fp8, and whole steps of training."""

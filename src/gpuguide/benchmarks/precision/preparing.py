@@ -25,7 +25,7 @@ class PrecisionMethod:
     autocast: str = "fp32"
     weights: torch.dtype = torch.float32
     """Dtype of the weights, and of the optimizer's states"""
-    products: str = "highest"
+    matmul_precision: str = "highest"
     """Precision of fp32 matmuls, as in ``torch.set_float32_matmul_precision``"""
     scaled: bool = False
     needs: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class PrecisionMethod:
 
 METHODS = {
     "fp32": PrecisionMethod(),
-    "tf32": PrecisionMethod(products="high", needs=frozenset({"tf32"}), accepted=3e-3),
+    "tf32": PrecisionMethod(matmul_precision="high", needs=frozenset({"tf32"}), accepted=3e-3),
     "fp16": PrecisionMethod("fp16", scaled=True, needs=frozenset({"fp16"}), accepted=5e-3),
     "bf16": PrecisionMethod("bf16", needs=frozenset({"bf16"}), accepted=1e-2),
     "pure-bf16": PrecisionMethod(weights=torch.bfloat16, needs=frozenset({"bf16"}), accepted=5e-2),
@@ -93,12 +93,16 @@ def with_captured_blocks(model: GPT2, keys: Keys) -> GPT2:
 
     Gradients are where the graph wrote them last, and the next backward pass overwrites them, so each step has one
     micro-batch. Source: https://github.com/pytorch/pytorch/issues/181723. The shape of the input, autocast's format and
-    how products in fp32 are computed are those of the capture, whatever surrounds a later call.
+    how matmuls in fp32 are computed are those of the capture, whatever surrounds a later call.
     """
     method, weight, blocks = METHODS[str(keys["precision"])], model.token_embedding.weight, nn.Sequential(*model.blocks)
     shape = (int(keys["batch"]), int(keys["seq_len"]), model.config.hidden)
     example = torch.zeros(shape, dtype=method.weights, device=weight.device, requires_grad=True)
-    with fp32_products(method.products), autocast(method.autocast, weight.device), disable_autocast_cache():
+    with (
+        fp32_matmul_precision(method.matmul_precision),
+        autocast(method.autocast, weight.device),
+        disable_autocast_cache(),
+    ):
         torch.cuda.make_graphed_callables(blocks, (example,))
     model.blocks = nn.ModuleList([blocks])
     return model
@@ -116,8 +120,8 @@ def disable_autocast_cache() -> Iterator[None]:
 
 
 @contextmanager
-def fp32_products(precision: str) -> Iterator[None]:
-    """Let products in fp32 be computed in TF32 (``"high"``) or not (``"highest"``) inside the block.
+def fp32_matmul_precision(precision: str) -> Iterator[None]:
+    """Let matmuls in fp32 be computed in TF32 (``"high"``) or not (``"highest"``) inside the block.
 
     This is the older way to say so, and the one that the compiler of PyTorch 2.11 understands: it stops where only
     the newer one was used. Source: https://github.com/pytorch/pytorch/issues/166387.

@@ -1,4 +1,4 @@
-"""Whole steps of training, by precision: their time, their memory, and the loss after 200 of them.
+"""Training steps by precision: their time, their memory, and the loss after 200 of them.
 
 Each contender trains GPT-2 small from the same weights on the same text for 200 steps with
 :func:`gpuguide.precision.training_step.train_step`, and most of these steps are what is timed, by the host's clock. So
@@ -33,10 +33,10 @@ from torch import nn
 
 import gpuguide.models
 from gpuguide.benchmarks.precision import preparing
-from gpuguide.benchmarks.precision.preparing import METHODS, Prepare, fp32_products
+from gpuguide.benchmarks.precision.preparing import METHODS, Prepare, fp32_matmul_precision
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, find_missing_feature
 from gpuguide.measure.records import Metric
 from gpuguide.models import corpus
 from gpuguide.models.gpt2 import GPT2, GPT2Config
@@ -118,7 +118,7 @@ class TrainingRun:
     def step(self) -> None:
         """Take the next step."""
         batch = self.steps[len(self.outcomes)]
-        with fp32_products(self.method.products):
+        with fp32_matmul_precision(self.method.matmul_precision):
             self.outcomes.append(train_step(self.training, [(batch[:, :-1], batch[:, 1:])], self.loss_sum))
 
     def warm_up(self) -> None:
@@ -160,7 +160,7 @@ class TrainingRun:
         is captured is replayed, and computes as it does in training; so ``batch`` divides ``WINDOWS``.
         """
         total = torch.zeros((), device=self.device)
-        with fp32_products(self.method.products), torch.compiler.set_stance("force_eager"):
+        with fp32_matmul_precision(self.method.matmul_precision), torch.compiler.set_stance("force_eager"):
             for part in self.held_out.split(self.batch):
                 with autocast(self.method.autocast, self.device):
                     total += cross_entropy_sum(self.model(part[:, :-1]), part[:, 1:])
@@ -200,7 +200,7 @@ class TrainingRun:
         for group in groups:
             group["lr"] = 0.0
         try:
-            with fp32_products(self.method.products):
+            with fp32_matmul_precision(self.method.matmul_precision):
                 yield
         finally:
             self.training = usual
@@ -244,19 +244,17 @@ def gradients_in_float64(model: nn.Module, batch: torch.Tensor) -> list[torch.Te
 
 def work(prepare: Prepare, device: Device, keys: Keys) -> Work:
     """Train, and time the steps."""
-    if device.backend == "fake":
-        return Work([lambda: None])
     run = TrainingRun(prepare, keys, device.torch_device)
     return Work([], run.check, sample=run.sample, further=run.further)
 
 
 def lacks_format(device: Device, keys: Keys) -> str | None:
-    """Say where a GPU has no tensor cores for the precision of a case."""
-    return lacking(Contender(lambda device, keys: Work([]), METHODS[str(keys["precision"])].needs), device)
+    """Return the reason to skip a precision for which the GPU has no tensor cores, or None."""
+    return find_missing_feature(METHODS[str(keys["precision"])].needs, device)
 
 
 def only_fp8(device: Device, keys: Keys) -> str | None:
-    """Say which precision torchao is here for."""
+    """Return the reason to skip precisions that torchao is not measured for, or None."""
     return lacks_format(device, keys) if keys["precision"] == "fp8" else "it is measured for its layers in fp8 only"
 
 
@@ -280,11 +278,11 @@ def bytes_needed(keys: Keys) -> float:
 
 
 def contender(
-    prepare: Prepare, leaves_out: Callable[[Device, Keys], str | None] = lacks_format, *libraries: str
+    prepare: Prepare, skip_reason: Callable[[Device, Keys], str | None] = lacks_format, *libraries: str
 ) -> Contender:
     """Return a training as a contender."""
     return Contender(
-        lambda device, keys: work(prepare, device, keys), frozenset({"gpu"}), leaves_out, (*libraries, "cublas")
+        lambda device, keys: work(prepare, device, keys), frozenset({"gpu"}), skip_reason, (*libraries, "cublas")
     )
 
 

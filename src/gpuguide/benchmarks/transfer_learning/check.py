@@ -11,7 +11,7 @@ from torch.nn import functional
 from gpuguide.benchmarks.transfer_learning.training import Examples
 
 ACCEPTED_ERROR = 2e-2
-"""Largest accepted error against float64, as a ratio of norms; products are computed in TF32, with 10 bits"""
+"""Largest accepted error against float64, as a ratio of norms; matmuls are computed in TF32, with 10 bits"""
 
 
 def check_gradients(module: nn.Module, examples: Examples) -> None:

@@ -17,11 +17,11 @@ from gpuguide.transfer_learning import NewHead, NextToken, SoftPrompt, layer_rat
 PROMPT_LENGTH = 16
 RANK = 16
 DECAY = 0.7
-"""What a layer's learning rate is of the next one's, where they differ"""
+"""Ratio of a layer's learning rate to the next one's, where they differ"""
 HEAD_RATE = 30.0
-"""What the learning rate of a new head is of that of the pretrained weights, where both are trained"""
+"""Ratio of the learning rate of a new head to that of the pretrained weights, where both are trained"""
 Groups = Sequence[dict[str, Any]]
-"""Of an optimizer: parameters, each with a learning rate"""
+"""Parameter groups of an optimizer, each with a learning rate"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class TransferMethod:
     prepare: Callable[[GPT2], nn.Module]
     """Takes a model of its own, and returns what answers, its parameters frozen or not"""
     decay: float = 1.0
-    """Below one: lower layers learn more slowly"""
+    """Ratio of a layer's learning rate to the next one's; below one, lower layers learn more slowly"""
     head_rate: float = 1.0
-    """Above one: a new head learns faster than the rest"""
+    """Ratio of the head's learning rate to the rest's; above one, a new head learns faster"""
     on_features: bool = False
     """The model below the head is frozen whole, so what it says of the texts is computed once"""
 

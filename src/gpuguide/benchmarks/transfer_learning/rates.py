@@ -52,7 +52,7 @@ def cases(device: Device) -> Sequence[Keys]:
 TRANSFER_LEARNING_RATE = Benchmark(
     name="transfer-learning-rate",
     title="A pretrained model on a new task, by what is trained and by the learning rate",
-    question="At which learning rate does each way of training err least on functions that it has not seen?",
+    question="At which learning rate does each training method err least on functions that it has not seen?",
     contenders={name: make_validated_contender(method) for name, method in METHODS.items()},
     cases=cases,
     memory=lambda keys: 2.0**32,

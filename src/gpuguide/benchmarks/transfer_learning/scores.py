@@ -32,11 +32,11 @@ from gpuguide.measure.records import Metric
 from gpuguide.models.corpus import load_held_out
 from gpuguide.models.evaluation import evaluate
 from gpuguide.models.gpt2 import GPT2
-from gpuguide.transfer_learning import NextToken, trained_parameters
+from gpuguide.transfer_learning import NextToken, count_trained_parameters
 from gpuguide.triton_support.graphs import workspace_of_its_own
 
 EXAMPLES = (32, 128, 512, 1223)
-"""To train on; the last are all that there are"""
+"""Training-set sizes; the last is the full set"""
 LEARNING_RATES = {
     "new-head": 1e-2,
     "soft-prompt": 1e-1,
@@ -52,7 +52,7 @@ LEARNING_RATES = {
 DRAWS = 5
 """Trainings with other examples, in another order, from another start"""
 LONGER = 1000
-"""Steps, for the ways that have the fewest parameters"""
+"""Steps for the methods that have the fewest parameters"""
 PATIENT = ("new-head", "soft-prompt")
 QUICK: Keys = {"model": "draft", "examples": 32, "steps": 10}
 """The case of a CPU, which shows that everything works and nothing else"""
@@ -77,7 +77,7 @@ class ScoreContender(TrainedContender):
         module = self.training.module
         metrics = {name: records.metric("nat" if name == "old_loss" else "1", each) for name, each in found.items()}
         metrics["training_time"] = records.metric("s", seconds)
-        metrics["trained_parameters"] = records.metric("1", [float(trained_parameters(module))])
+        metrics["trained_parameters"] = records.metric("1", [float(count_trained_parameters(module))])
         metrics["answer_time"] = answer_time(module, part("held-out", self.name, self.device))
         if self.training.peak_memory is not None:
             metrics["peak_memory"] = records.metric("B", [self.training.peak_memory])
@@ -184,17 +184,17 @@ def answer_time(module: nn.Module, texts: Encoded) -> Metric:
 def make_scored_contender(method: TransferMethod, learning_rate: float, name: str) -> Contender:
     """Return a training method as a contender."""
     trains = contender(lambda keys, device: ScoreContender(method, learning_rate, draws(keys), keys, device))
-    return replace(trains, leaves_out=lambda device, keys: left_out(name, keys))
+    return replace(trains, skip_reason=lambda device, keys: explain_skip(name, keys))
 
 
 def make_prompted_contender(name: str, *, with_solved: bool) -> Contender:
     """Return a method that trains nothing as a contender."""
     answers = contender(partial(Prompted, with_solved))
-    return replace(answers, leaves_out=lambda device, keys: left_out(name, keys))
+    return replace(answers, skip_reason=lambda device, keys: explain_skip(name, keys))
 
 
-def left_out(name: str, keys: Keys) -> str | None:
-    """Say which ways are not trained for longer."""
+def explain_skip(name: str, keys: Keys) -> str | None:
+    """Return the reason to skip longer training with a method, or None."""
     if int(keys["steps"]) > STEPS and name not in PATIENT:
         return f"longer training is measured for {' and '.join(PATIENT)}, which have the fewest parameters"
     return None

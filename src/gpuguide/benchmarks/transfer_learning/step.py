@@ -1,4 +1,4 @@
-"""What a step takes in the shape of GPT-2 small, by what is trained: time and memory, whatever the weights are."""
+"""Time and memory of a step in the shape of GPT-2 small, by what is trained, whatever the weights are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys
 from gpuguide.measure.records import Metric
 from gpuguide.models.gpt2 import GPT2, GPT2Config
-from gpuguide.transfer_learning import trained_parameters
+from gpuguide.transfer_learning import count_trained_parameters
 
 SHAPES = {
     "gpt2-small": GPT2Config(),
@@ -61,7 +61,7 @@ class StepRun:
 
     def further(self) -> Mapping[str, Metric]:
         """Return the memory, and how many parameters are trained."""
-        found = {"trained_parameters": records.metric("1", [float(trained_parameters(self.training.module))])}
+        found = {"trained_parameters": records.metric("1", [float(count_trained_parameters(self.training.module))])}
         if self.training.peak_memory is not None:
             found["peak_memory"] = records.metric("B", [self.training.peak_memory])
         return found

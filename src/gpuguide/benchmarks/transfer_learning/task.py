@@ -1,4 +1,4 @@
-"""The task that all ways are compared on: which type does a function return?"""
+"""The task that all methods are compared on: which type does a function return?"""
 
 from __future__ import annotations
 

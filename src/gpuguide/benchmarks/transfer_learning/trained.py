@@ -90,8 +90,6 @@ def contender(run_on: Callable[[Keys, str], MethodRun]) -> Contender:
     """Return a contender from what sets it up on a case and a device."""
 
     def build(device: Device, keys: Keys) -> Work:
-        if device.backend == "fake":
-            return Work([lambda: None])
         run = use_tf32(lambda: run_on(keys, device.torch_device))()
         return Work([], use_tf32(run.check), sample=use_tf32(run.sample), further=use_tf32(run.further))
 

@@ -43,7 +43,7 @@ def order(examples: int, steps: int, seed: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Examples:
-    """What is trained on: inputs and right answers, a row for each example."""
+    """Training data: inputs and right answers, a row for each example."""
 
     inputs: Sequence[torch.Tensor]
     """Tokens ``(examples, seq)`` and the position that is read ``(examples,)``, int64"""
@@ -210,7 +210,7 @@ class TransferTraining:
 
 
 def use_tf32(call: Callable[[], Result]) -> Callable[[], Result]:
-    """Return a call whose products of matrices are computed in TF32 where a GPU can, as most trainings in fp32 are.
+    """Return a call whose matmuls are computed in TF32 where a GPU can, as most trainings in fp32 are.
 
     The setting is the older of PyTorch's two, which its compiler understands in every version.
     """

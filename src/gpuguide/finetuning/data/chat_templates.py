@@ -19,8 +19,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gpuguide.checkpoint_files import tokenizer_settings
 from gpuguide.errors import GpuguideError
-from gpuguide.models.checkpoint_files import CONFIG, read_json, tokenizer_settings
+from gpuguide.models.checkpoint import Checkpoint
 
 FILE, MORE_FILES = "chat_template.jinja", "additional_chat_templates"
 DEFAULT, FOR_TOOLS = "default", "tool_use"
@@ -28,7 +29,7 @@ DEFAULT, FOR_TOOLS = "default", "tool_use"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Names of special tokens that a template may write"""
 OF_GPT2 = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-"""What these are for GPT-2's tokenizer where no file says it"""
+"""Their defaults for GPT-2's tokenizer, where no file names them"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Rendered:
 
     text: str
     generated: tuple[tuple[int, int], ...]
-    """Where the parts begin and end that the template marks with ``{% generation %}``, in characters"""
+    """Begins and ends of the parts that the template marks with ``{% generation %}``, in characters"""
 
 
 class Generation(Extension):
@@ -48,7 +49,7 @@ class Generation(Extension):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.blocks: list[str] = []
-        """What was rendered so far"""
+        """Blocks that were rendered so far"""
         self.spans: list[tuple[int, int]] = []
 
     def parse(self, parser: Parser) -> nodes.Node:
@@ -69,8 +70,8 @@ class Templates:
 
     Parameters
     ----------
-    folder : Path
-        Of the checkpoint.
+    checkpoint : Checkpoint
+        Checkpoint of the model.
 
     Raises
     ------
@@ -78,10 +79,10 @@ class Templates:
         If a file or a template is damaged.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.folder = folder = checkpoint.folder
         settings = tokenizer_settings(folder)
-        self.names = _special_names(folder, settings)
+        self.names = _special_names(checkpoint, settings)
         self.sources = _sources(folder, settings)
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
@@ -138,10 +139,10 @@ class Templates:
         return Rendered("".join(noted.blocks), tuple(noted.spans))
 
 
-def _special_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+def _special_names(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the special tokens that a template may write, by their names; those that are not there are undefined."""
     kind = settings.get("tokenizer_class")
-    if kind is None and (folder / CONFIG).is_file() and read_json(folder / CONFIG).get("model_type") == "gpt2":
+    if kind is None and checkpoint.settings.get("model_type") == "gpt2":
         kind = "GPT2Tokenizer"
     assumed = OF_GPT2 if kind in ("GPT2Tokenizer", "GPT2TokenizerFast") else {}
     found = {name: _text_of(settings.get(name)) for name in SPECIAL}

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Merges
 
+from gpuguide.checkpoint_files import TOKENIZER
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning.data.chat_templates import Rendered, Templates
 from gpuguide.finetuning.data.files import Message
-from gpuguide.models.checkpoint_files import TOKENIZER
+from gpuguide.models.checkpoint import Checkpoint
 from gpuguide.models.tokenizer import Tokenizer
 
 ASSISTANT = "assistant"
@@ -34,8 +34,8 @@ class Conversations:
 
     Parameters
     ----------
-    folder : Path
-        Folder of the checkpoint.
+    checkpoint : Checkpoint
+        Checkpoint of the model.
     tokenizer : Tokenizer
         Tokenizer of the checkpoint.
 
@@ -45,13 +45,13 @@ class Conversations:
         If the template is damaged.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self.folder, self.tokenizer = folder, tokenizer
-        templates = Templates(folder)
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        self.folder, self.tokenizer = checkpoint.folder, tokenizer
+        templates = Templates(checkpoint)
         self.templates = templates if templates.sources else None
         if self.templates is not None:
             # The names of special tokens that a template writes are these tokens; in the plain form they are letters.
-            self.merges = Merges.from_buffer((folder / TOKENIZER).read_bytes())
+            self.merges = Merges.from_buffer((self.folder / TOKENIZER).read_bytes())
             self.special = frozenset(self.merges.get_added_tokens_decoder())
             self._last: tuple[str, Encoding] | None = None
 

@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.errors import GpuguideError
 from gpuguide.models.tokenizer import Tokenizer
 
@@ -33,13 +34,12 @@ FILE = Path(__file__).parent / "functions.jsonl.xz"
 KINDS = ("None", "Tensor", "bool", "dict", "float", "int", "list", "str", "tuple")
 """The answers. What is in a list and so on does not count."""
 QUESTION = "\n# returns"
-"""What comes after a function; the next token answers"""
+"""Text after a function; the next token is the answer"""
 LENGTH = 128
 """Tokens of a function at most, with what comes before and after it"""
 HELD_OUT_SHARE, VALIDATION_SHARE = 0.28, 0.09
-"""Of the files"""
+"""Shares of the files"""
 Part = Literal["training", "validation", "held-out"]
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Function:
 
     @property
     def part(self) -> Part:
-        """What it is for. The file's name decides."""
+        """Split that the function belongs to. The file's name decides."""
         drawn = int.from_bytes(hashlib.sha256(self.file.encode()).digest()[:4], "big") / 2**32
         if drawn < HELD_OUT_SHARE:
             return "held-out"
@@ -140,7 +140,7 @@ class Encoded:
     @property
     def targets(self) -> torch.Tensor:
         """``(functions, length)``, int64: the answer where the question ends, and -100, which does not count, else."""
-        targets = torch.full_like(self.tokens, IGNORED)
+        targets = torch.full_like(self.tokens, IGNORE_INDEX)
         targets[torch.arange(len(self), device=targets.device), self.last] = self.answers[self.kinds]
         return targets
 
@@ -169,7 +169,7 @@ def encode(chosen: Sequence[Function], tokenizer: Tokenizer, length: int = LENGT
 
 @dataclass(frozen=True)
 class Score:
-    """How well functions were answered."""
+    """Score of the answers for some functions."""
 
     accuracy: float
     """Share of the functions whose answer is the likeliest of the nine"""

@@ -1,4 +1,4 @@
-"""How the functions of the task were taken from a project's source.
+"""Extract the functions of the task from a project's source.
 
 Run as ``python -m gpuguide.finetuning.return_types.making FOLDER... > functions.jsonl``.
 """

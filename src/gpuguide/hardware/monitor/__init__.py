@@ -1,4 +1,4 @@
-"""What the driver tells of a GPU, at one moment or over time.
+"""The driver's readings of a GPU, at one moment or over time.
 
 :func:`~gpuguide.hardware.monitor.driver.read_driver` looks once, :func:`~gpuguide.hardware.monitor.watching.watch` over
 and over, and :mod:`~gpuguide.hardware.monitor.clock_limits` says in words why a clock is not higher. All of it comes

@@ -23,7 +23,7 @@ looks that are :data:`RENEWAL` apart may still find the same ones."""
 
 
 class ChipCounters:
-    """What counters in the chip have seen between two looks: NVML's "GPM", which GPUs have from Hopper on.
+    """Counters in the chip between two readings: NVML's "GPM", which GPUs have from Hopper on.
 
     A reading that comes before they are renewed repeats the one before. Where all of them are zero, nothing ran or
     nothing was renewed; the next look tells, and goes back as far as the last one that counted. Unlike utilisation they

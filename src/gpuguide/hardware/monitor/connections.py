@@ -1,4 +1,4 @@
-"""How GPUs are connected, as the driver tells it: PCI Express, NVLink, and the part of the host that each is near.
+"""Connections of GPUs, as the driver reports them: PCI Express, NVLink, and the part of the host that each is near.
 
 Everything comes from NVML, but for the NUMA node, which the Linux kernel knows. What is refused is ``None``.
 
@@ -17,7 +17,7 @@ from typing import Any
 from gpuguide.hardware.monitor.driver import BoardState, _asking, decode_text
 
 MOST_NVLINKS = 18
-"""Of one GPU, where nvidia-ml-py does not say it"""
+"""Most NVLink links of one GPU, where nvidia-ml-py does not say it"""
 NVLINK_SPEED = 164
 """NVML's field for the rate of one link, ``NVML_FI_DEV_NVLINK_GET_SPEED``, in MB/s"""
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -29,7 +29,7 @@ ANCESTORS = {
     40: "one NUMA node",
     50: "several NUMA nodes",
 }
-"""What is on the way between two GPUs over PCIe, by NVML's ``nvmlGpuTopologyLevel_t``"""
+"""Parts of the path between two GPUs over PCIe, by NVML's ``nvmlGpuTopologyLevel_t``"""
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,24 @@ class NvLinks:
     rate: float | None = None
     """B/s of one link, one way, as the driver says"""
     remote: tuple[str, ...] = ()
-    """For each link, the PCI address of what is at its other end: a GPU or a switch"""
+    """PCI address of the GPU or switch at the other end of each link"""
 
 
 @dataclass(frozen=True)
 class Connections:
-    """How one GPU is connected."""
+    """Connections of one GPU."""
 
     address: str | None = None
-    """On the PCI bus, as ``0000:1b:00.0``"""
+    """Address on the PCI bus, as ``0000:1b:00.0``"""
     board: BoardState = field(default_factory=BoardState)
     """PCI Express: generation and width, now and at most"""
     board_generation: int | None = None
-    """Of PCIe, that the GPU itself could have in another slot"""
+    """PCIe generation that the GPU itself could have in another slot"""
     numa_node: int | None = None
     """The part of the host's memory and cores that is nearest; None where the host has only one"""
     nvlink: NvLinks = field(default_factory=lambda: NvLinks(0))
     ancestors: tuple[str | None, ...] = ()
-    """What is on the way to each GPU asked about over PCIe, from :data:`ANCESTORS`"""
+    """Path to each GPU asked about over PCIe, from :data:`ANCESTORS`"""
 
 
 def read_connections(uuid: str | None = None, others: Sequence[str] = ()) -> Connections:
@@ -70,7 +70,7 @@ def read_connections(uuid: str | None = None, others: Sequence[str] = ()) -> Con
     uuid : str, optional
         As PyTorch reports it; without it the first GPU is read.
     others : sequence of str
-        UUIDs of the GPUs to which the way over PCIe is asked.
+        UUIDs of the GPUs to which the path over PCIe is asked.
     """
     with _asking(uuid) as (nvml, ask):
         if nvml is None:
@@ -112,7 +112,7 @@ def _rate(ask: Callable[..., Any], link: int) -> float | None:
 
 
 def _ancestor(nvml: Any, ask: Callable[..., Any], other: str) -> str | None:
-    """Return what is on the way to another GPU."""
+    """Return the path to another GPU."""
     from gpuguide.hardware.monitor.driver import handle_by_uuid
 
     with suppress(nvml.NVMLError, AttributeError):

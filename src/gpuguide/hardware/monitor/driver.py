@@ -29,17 +29,17 @@ class DriverState:
 
 @dataclass(frozen=True)
 class BoardState:
-    """How a GPU is plugged in and shared, at one moment."""
+    """State of a GPU's slot and of its sharing, at one moment."""
 
     link_generation: int | None = None
-    """Of PCIe, now; an idle GPU may lower it"""
+    """PCIe generation now; an idle GPU may lower it"""
     most_link_generation: int | None = None
-    """That GPU and slot can have together"""
+    """Highest PCIe generation that GPU and slot can have together"""
     link_width: int | None = None
     """Lanes of PCIe, now"""
     most_link_width: int | None = None
     is_partitioned: bool | None = None
-    """Whether it is in MIG mode, in which it is divided into instances"""
+    """True in MIG mode, in which the GPU is divided into instances"""
     memory_free: int | None = None
     """Bytes that no process holds"""
 

@@ -1,4 +1,4 @@
-"""Which GPU is meant: numbers as CUDA counts, ``CUDA_VISIBLE_DEVICES`` and UUIDs, while NVML counts all GPUs."""
+"""Numbers of GPUs as CUDA counts, ``CUDA_VISIBLE_DEVICES`` and UUIDs, while NVML counts all GPUs."""
 
 from __future__ import annotations
 

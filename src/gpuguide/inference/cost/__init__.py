@@ -1,4 +1,4 @@
-"""What inference costs: bytes, operations and the shortest times, of prefill, of decode and of whole answers.
+"""Cost model of inference: bytes, operations and shortest times of prefill, of decode and of whole answers.
 
 :mod:`~gpuguide.inference.cost.parts` counts what one pass of a model computes and reads,
 :mod:`~gpuguide.inference.cost.floors` turns that into times, :mod:`~gpuguide.inference.cost.speculation` says what a

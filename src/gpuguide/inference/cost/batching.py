@@ -27,7 +27,7 @@ from gpuguide.errors import GpuguideError
 
 @dataclass(frozen=True)
 class Slot:
-    """What a request gets: a row of the batch, from one step to another."""
+    """Slot of a request: a row of the batch, from one step to another."""
 
     row: int
     """Counted from 0"""

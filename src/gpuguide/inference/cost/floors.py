@@ -59,7 +59,7 @@ def decode_time(
     context : int
         Tokens in the cache of each. Nobody shares these.
     peak, bandwidth : float
-        FLOP/s of products and B/s of memory.
+        FLOP/s of matmuls and B/s of memory.
     storage : Storage
         How weights and cache are stored.
 

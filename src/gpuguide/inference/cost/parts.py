@@ -1,10 +1,10 @@
-"""What one pass of a model computes and reads, part by part.
+"""Operations and bytes of one forward pass of a model, part by part.
 
 A pass takes some new tokens of each of several sequences. Prefill takes all tokens of a prompt at once, a decode step
 one token of each sequence, and the verification of a draft the tokens that were guessed. The weights are read once for
 all of them; the cache is read for each sequence by itself.
 
-What is counted: products, and the weights and cache that they must read. What is not: softmax, norms and activation
+What is counted: matmuls, and the weights and cache that they must read. What is not: softmax, norms and activation
 functions as arithmetic, and what one operation writes for the next to read. All of it is small beside the weights while
 few tokens pass at once, and beside the arithmetic when many do.
 
@@ -145,8 +145,8 @@ def linear_flops(shape: Shape) -> float:
 def attention_flops(shape: Shape, context: int, tokens: int = 1) -> float:
     """Return the operations of attention for ``tokens`` new tokens of a sequence with ``context`` tokens in the cache.
 
-    A token meets those in the cache, the new ones before it, and itself: with each one, two products as long as a head
-    in every head and layer.
+    A token attends to those in the cache, the new ones before it, and itself: with each one, two dot products as long
+    as a head in every head and layer.
     """
     return 4 * shape.layers * shape.queries * _pairs(context, tokens)
 
@@ -185,7 +185,7 @@ def one_pass(
     scored : int
         Positions of each sequence that get logits: the last ones.
     storage : Storage
-        How weights and cache are stored. Products are in 16 bits whatever it is, or in 32.
+        How weights and cache are stored. Matmuls are in 16 bits whatever it is, or in 32.
 
     Raises
     ------

@@ -153,7 +153,7 @@ def add_parts(
 
 @dataclass(frozen=True)
 class DecodeTiling:
-    """How the programs of attention divide the keys."""
+    """Split of the keys among the programs of attention."""
 
     parts: int
     """Parts of the keys of a head (split-K)"""

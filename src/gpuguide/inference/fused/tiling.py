@@ -78,7 +78,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class VectorTiling:
-    """How the programs of a GEMV divide its rows."""
+    """Split of a GEMV's rows among its programs."""
 
     parts: int
     """Splits of the vector (split-K), where it is too long for the registers of a program"""
@@ -97,7 +97,7 @@ class VectorTiling:
 
 @dataclass(frozen=True)
 class MatrixTiling:
-    """How the programs of a matmul with several tokens divide its tokens, rows and inputs."""
+    """Split of a matmul with several tokens: its tokens, rows and inputs per program."""
 
     tokens: int
     rows: int

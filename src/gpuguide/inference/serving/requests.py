@@ -19,11 +19,11 @@ LIMIT, STOP, CANCELLED = "limit", "stop", "cancelled"
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks for."""
+    """Request of a user."""
 
     prompt: Sequence[int]
     new_tokens: int
-    """How many tokens to write at most; with 0 the text is empty, and ready at once"""
+    """Maximum number of new tokens; with 0 the text is empty, and ready at once"""
     stop: frozenset[int] = frozenset()
     """Tokens that end the text and are no part of it; in the prompt they mean nothing"""
     priority: int = 0
@@ -46,7 +46,7 @@ class Text:
     request: Request
     arrival: float
     tokens: list[int] = field(default_factory=list)
-    """What has been written so far, without the prompt"""
+    """Text generated so far, without the prompt"""
     times: list[float] = field(default_factory=list)
     """When each of the tokens reached the host"""
     reason: str | None = None

@@ -115,7 +115,7 @@ class Scheduler:
         self.texts: dict[int, Text] = {}
         """All texts since the start by their numbers, also those that have ended"""
         self.steps: list[Step] = []
-        """What was done since the start"""
+        """Steps since the start"""
         self._queue = Queue()
         self._reading: list[Text] = []
         self._writing: list[Text] = []

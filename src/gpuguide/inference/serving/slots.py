@@ -17,10 +17,10 @@ from gpuguide.inference.serving.requests import Text
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step computes. It is never changed, because tokens on their way refer to it; the next one is another."""
+    """Batch of one step. It is immutable, because tokens on their way to the host refer to it."""
 
     texts: Sequence[Text] = ()
-    """Those that get a token"""
+    """Slots that get a token"""
     places: Sequence[int] = ()
     """Their rows"""
     rows: int = 0

@@ -1,4 +1,4 @@
-"""What a run of the scheduler did: its steps, and who had which slot."""
+"""Statistics of a scheduler's run: its steps, and the request in each slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuguide.inference.serving.requests import Text
 
 FREE, READING, WRITING, ENDED = range(4)
-"""What happens in a slot: nothing, it waits for prompts, its text is written, or its text has ended and holds it"""
+"""State of a slot: free, waiting for prompts, generating, or held by a text that has ended"""
 
 
 @dataclass(eq=False)
@@ -35,15 +35,15 @@ class ServingSummary:
 
     requests: int
     steps: int
-    """Those that wrote; a step that only read is not counted"""
+    """Steps that generated tokens; a step of prefill alone is not counted"""
     tokens: int
     """Written and delivered, without stop tokens and what was thrown away"""
     prompt_tokens: int
     """Read, without those that were shared"""
     shared_tokens: int
-    """Of prompts, found in the cache"""
+    """Prompt tokens that were found in the cache"""
     occupancy: float
-    """Of the rows that were computed, the share whose token was for a text"""
+    """Share of computed rows whose token belongs to a text"""
     waiting_time: float | None
     time_to_first_token: float | None
     time_between_tokens: float | None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpuguide.inference.speculative.greedy import GreedyCycle
 
 ACCEPT, REPLACE = 1, 2
-"""Which random numbers of a position decide whether its guess is accepted, and what comes if not; draws take the 0th"""
+"""Random numbers of a position that decide whether its guess is accepted, and what comes if not; draws take the 0th"""
 
 
 class Speculator:
@@ -96,9 +96,9 @@ class Speculator:
             else ModelDrafter(draft, rows, capacity + k, k, settings)
         )
         self.ends = torch.zeros(rows, dtype=torch.int64, device=device)
-        """Where each text has its last token; a row whose last token stands there, or later, goes no further"""
+        """Position of each text's last token; a row whose last token stands there, or later, goes no further"""
         self.outcomes = torch.zeros(rows, k + 2, dtype=torch.int64, device=device)
-        """How many cycles gave each row 0, 1, …, ``k + 1`` tokens: none where the text was complete"""
+        """Number of cycles that gave each row 0, 1, …, ``k + 1`` tokens: none where the text was complete"""
         self._uniforms = torch.zeros(rows, 2 * self.texts.shape[1], dtype=torch.float64, device=device)
         self._beside = torch.arange(-1, k + 2, device=device)
         self._tests_and_draw = torch.tensor([*range(1, k + 1), self.texts.shape[1]], device=device)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Drafter(Protocol):
-    """What proposes the next tokens of some rows of text."""
+    """Proposes the next tokens of some rows of text."""
 
     def start(self, prompts: Sequence[Sequence[int]]) -> None:
         """Read prompts, where that is needed to continue them."""

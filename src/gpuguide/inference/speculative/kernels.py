@@ -1,4 +1,4 @@
-"""What a cycle does between steps of the models, for a GPU: small kernels, each in place of many small operations.
+"""Kernels of a speculative cycle between steps of the models, each in place of many small operations.
 
 A draw is accepted in three, where some fifty operations would take microseconds each:
 

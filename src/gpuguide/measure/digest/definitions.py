@@ -41,7 +41,7 @@ class SourceDefinition:
 
 @dataclass(frozen=True)
 class DefinitionText:
-    """What a definition says."""
+    """Text of a definition."""
 
     pieces: tuple[str, ...]
     """Its text, divided where it refers to another definition"""
@@ -103,11 +103,11 @@ def render_definition(tree: Tree, definition: SourceDefinition) -> DefinitionTex
 
 
 _REFERENCE = "\0"
-"""What stands in a text where another definition is meant; literals hold no such character, for it is escaped there"""
+"""Placeholder of another definition in a text; literals hold no such character, for it is escaped there"""
 _AT_RUN_TIME = {"constexpr", "ClassVar", "InitVar", "KW_ONLY"}
 """Annotations that change what runs: Triton's compile-time parameters, and what dataclasses look for"""
 _ERROR = re.compile(r"(?:Error|Exception|Warning|Interrupt|Exit|Iteration)$")
-"""How classes of errors end"""
+"""Suffixes of the names of error classes"""
 _WORDS = {"title", "question"}
 """Arguments of a benchmark that only readers see"""
 
@@ -232,7 +232,7 @@ class _NamesResolved(SyntaxWriter):
 
 
 _DROPPED = ast.Constant(None)
-"""What stands for an annotation that was left out"""
+"""Placeholder of an annotation that was left out"""
 
 
 def _is_read(annotation: ast.expr) -> bool:

@@ -39,7 +39,7 @@ class Equivalence:
     commit: str
     """The last commit with the old code, 40 digits"""
     reason: str
-    """Why no measurement changes, in a sentence"""
+    """Reason why no measurement changes, in a sentence"""
 
 
 def rows(folder: Path) -> tuple[Equivalence, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answers:
-    """What is known of the source as it stood when the process began."""
+    """Cache of facts about the source as it stood when the process began."""
 
     path: Path
     source: list[Any]
@@ -26,7 +26,7 @@ _kept: Answers | None = None
 
 
 def keep_in(path: Path, folder: Path) -> None:
-    """From now on know what an earlier process left in a file, if the source in ``folder`` has not changed since."""
+    """Take over what an earlier process left in a file, if the source in ``folder`` has not changed since."""
     global _kept
     source = [
         [file.relative_to(folder).as_posix(), file.stat().st_size, file.stat().st_mtime_ns]

@@ -20,7 +20,7 @@ PACKAGE = "gpuguide"
 
 @dataclass(frozen=True)
 class Module:
-    """What stands in a file of the package."""
+    """Content of a file of the package."""
 
     name: str
     statements: tuple[ast.stmt, ...]
@@ -28,7 +28,7 @@ class Module:
     defined: Mapping[str, ast.stmt]
     """The statement that binds each of its names"""
     imported: Mapping[str, str]
-    """What each imported name stands for: ``torch.nn.functional``, ``gpuguide.costs.roofline.ridge``"""
+    """Meaning of each imported name: ``torch.nn.functional``, ``gpuguide.costs.roofline.ridge``"""
 
     @property
     def bare_statements(self) -> list[ast.stmt]:
@@ -47,7 +47,7 @@ class Module:
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """What a dotted name stands for: a module, or something in it."""
+    """Target of a dotted name: a module, or something in it."""
 
     module: str
     inside: tuple[str, ...] = ()

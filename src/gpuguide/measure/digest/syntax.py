@@ -26,9 +26,9 @@ class Scope:
     here: frozenset[str] = frozenset()
     """Here alone: what the body of a class binds"""
     depth: int = 0
-    """How many functions and comprehensions stand around this place"""
+    """Number of functions and comprehensions around this place"""
     is_class: bool = False
-    """Whether this is the body of a class, where an annotation declares a field"""
+    """True in the body of a class, where an annotation declares a field"""
 
     def __contains__(self, name: str) -> bool:
         return name in self.seen_below or name in self.here

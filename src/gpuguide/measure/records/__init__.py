@@ -9,7 +9,7 @@ and checks every field on the way, :mod:`~gpuguide.measure.records.writing` writ
 from __future__ import annotations
 
 from gpuguide.measure.records.fields import DamagedRecord
-from gpuguide.measure.records.reading import from_json, read
+from gpuguide.measure.records.reading import from_json, load, read
 from gpuguide.measure.records.record import (
     CORRECT,
     HARNESS_VERSION,
@@ -49,6 +49,7 @@ __all__ = [
     "find_backup_path",
     "find_lost_measurements",
     "from_json",
+    "load",
     "metric",
     "read",
     "set_aside",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterable
@@ -36,6 +37,17 @@ def read(path: Path) -> Record:
     except OSError as error:
         raise GpuguideError(f"Cannot read the record {path}: {error.strerror or error}.") from error
     return from_json(text, path)
+
+
+def load(path: Path) -> Record:
+    """Read a record, or return it again if the file has not changed since."""
+    status = path.stat()
+    return _load(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=512)
+def _load(path: Path, modified: int, size: int) -> Record:
+    return read(path)
 
 
 def from_json(text: str, path: Path | None = None) -> Record:

@@ -1,4 +1,4 @@
-"""What a record holds: runs with their circumstances, cases with what was measured, and how to look them up."""
+"""A record: runs with their circumstances, cases with their measurements, and their look-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, metric
 
 SCHEMA_VERSION = 2
 HARNESS_VERSION = 2
-"""Raised by one whenever the way of timing changes, so that older records count as stale."""
+"""Raised by one whenever the timing method changes, so that older records count as stale."""
 
 Key = int | float | str | bool
 Status = Literal["ok", "skipped", "failed", "out-of-memory"]
@@ -25,7 +25,7 @@ CORRECT: tuple[Correct, ...] = ("yes", "n/a")
 
 @dataclass(frozen=True)
 class Readings:
-    """What the driver reported at one moment; ``None`` where it gave no reading."""
+    """Readings of the driver at one moment; ``None`` where it gave none."""
 
     sm_clock: float | None = None
     """Hz"""
@@ -52,7 +52,7 @@ class Run:
     host_cpu: str
     """The model of the processor, as far as the machine tells"""
     host_cores: int
-    """Of the machine, whether or not the run may use them"""
+    """Processors of the machine, whether or not the run may use them"""
     before: Readings
     after: Readings
     started_at: str
@@ -124,7 +124,7 @@ class Case:
     measured: Mapping[str, Metric] = field(default_factory=dict)
     rates: Mapping[str, Rate] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
-    """What the contender calls beside PyTorch, Triton and NumPy; the versions stand in the run"""
+    """Libraries that the contender calls besides PyTorch, Triton and NumPy; their versions are those of the run"""
 
     @property
     def metrics(self) -> dict[str, Metric]:

@@ -31,7 +31,7 @@ class Metric:
     samples: tuple[float, ...]
     summary: SampleSummary
     turns: tuple[int, ...] = ()
-    """How many of the samples each turn took, in order; empty where they were not taken in turns, or nobody knows"""
+    """Number of samples of each turn, in order; empty where they were not taken in turns, or nobody knows"""
 
     @property
     def samples_by_turn(self) -> list[tuple[float, ...]]:

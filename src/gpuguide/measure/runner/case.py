@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, find_called_libraries, find_skip_reason
@@ -49,17 +48,17 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
         except Exception as error:
             results[name] = failure(keys, name, error)
             works.pop(name, None)
-    settling = {name: work.sample is None and device.backend != "fake" for name, work in works.items()}
+    settling = {name: work.sample is None for name, work in works.items()}
     for name, outcome in _take_in_turn(samplers, settling, benchmark, quick).items():
         work = works[name]
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            measured = {"time": outcome, **({} if device.backend == "fake" else work.further())}
+            measured = {"time": outcome, **work.further()}
         except Exception as error:
             results[name] = failure(keys, name, error)
             continue
-        correct: records.Correct = "yes" if work.check and device.backend != "fake" else "n/a"
+        correct: records.Correct = "yes" if work.check else "n/a"
         results[name] = Case(keys, name, 0, "ok", "", correct, measured, dict(work.rates))
     works.clear()
     samplers.clear()
@@ -72,20 +71,20 @@ def measure_case(benchmark: Benchmark, keys: Keys, device: Device, quick: bool =
 
 
 def _set_up(contender: Contender, keys: Keys, device: Device) -> Work:
-    """Build a contender's work on the same random data every time, and check its result."""
+    """Build a contender's work on the same random data every time, and check its result; a fake device builds none."""
+    if device.backend == "fake":
+        return Work([], sample=simulate_times())
     import torch
 
     torch.manual_seed(SEED)
     work = contender.build(device, keys)
-    if work.check is not None and device.backend != "fake":
+    if work.check is not None:
         work.check()
     return work
 
 
 def sampler(work: Work, device: Device) -> Sampler:
     """Return the timer for ``work`` on ``device``, warmed up."""
-    if device.backend == "fake":
-        return simulate_times(work, device)
     if work.sample is not None:
         return work.sample
     call = work.calls[0]
@@ -110,14 +109,10 @@ def sampler(work: Work, device: Device) -> Sampler:
     return timing.cuda_events(call, timing.flush_while_launching(call, device.torch_device))
 
 
-def simulate_times(work: Work, device: Device) -> Sampler:
-    """Return made-up times for a fake device: the datasheet's ceilings with some spread, the same every time."""
-    figures = datasheet.get(device.name).figures
-    ceilings = {"bandwidth": "memory_bandwidth", "throughput": "fp32"}
-    floors = [rate.per_call / figures[ceilings[name]].value for name, rate in work.rates.items() if name in ceilings]
-    floor = max(floors, default=0.0) + 5e-6
+def simulate_times() -> Sampler:
+    """Return a timer for a fake device: times around 5 µs with some spread, the same every time."""
     spread = random.Random(SEED)
-    return lambda: floor * (1.05 + 0.05 * spread.random())
+    return lambda: 5e-6 * (1.05 + 0.05 * spread.random())
 
 
 def _take_in_turn(
@@ -181,7 +176,7 @@ def samples_wanted(taken: Sequence[float], benchmark: Benchmark) -> int:
 
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-"""What PyTorch's allocators, CUDA's and those of Linux and Windows say, whatever the exception's type"""
+"""Messages of PyTorch's allocators, CUDA's and those of Linux and Windows, whatever the exception's type"""
 
 
 def failure(keys: Keys, contender: str, error: Exception) -> Case:

@@ -18,14 +18,14 @@ from gpuguide.measure.runner.case import DEVICE_LOST, SETTLE, TURNS, measure_cas
 from gpuguide.measure.runner.environment import device_state, environment, library_versions, moment, readings
 
 COMPILED_WITH = ("torch", "triton")
-"""What every contender calls, or was compiled with"""
+"""Libraries that every contender calls, or was compiled with"""
 SET_UP_SECONDS = 0.3
-"""What building, checking and warming up a contender takes, for the estimate of the time left"""
+"""Seconds of building, checking and warming up a contender, for the estimate of the time left"""
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What the runner reports after every case."""
+    """Progress that the runner reports after every case."""
 
     benchmark: str
     case: str
@@ -39,10 +39,10 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a run left behind."""
+    """Result of a run."""
 
     records: tuple[Record, ...]
-    """With ``quick`` they are in memory only"""
+    """Records of the run, with ``quick`` in memory only"""
     measured: int
     already_fresh: int
     not_reached: int
@@ -147,7 +147,7 @@ class _Plan:
     aside: Record | None = None
     """A record that stands where the new one belongs, and has nothing in common with it"""
     notes: tuple[str, ...] = ()
-    """What is said before measuring begins"""
+    """Messages before measuring begins"""
 
 
 def _plan(benchmark: Benchmark, device: Device, folder: Path | None, quick: bool, again: bool) -> _Plan:

@@ -59,7 +59,7 @@ TIMED: dict[str, int | bool | str] = {
 
 def kernel_lanes() -> Figure:
     """Draw the kernels from the fastest to the slowest, and below each what it takes and what it refuses."""
-    record = store.published("attention")
+    record = store.load_published("attention")
     times = {name: record.median(name, "time", **TIMED) for name in LANES}
     fastest = min(times.values())
     over = {name: time / fastest for name, time in times.items()}

@@ -46,7 +46,7 @@ class Journey:
 
 def frame_to_the_gpu() -> Figure:
     """Draw the way of a frame's columns to a GPU and back, and to scale what it costs beside the work."""
-    speed, copies = store.published("dataframe"), store.published("frame-transfer")
+    speed, copies = store.load_published("dataframe"), store.load_published("frame-transfer")
     journeys = [_journey(operation) for operation in OPERATIONS]
     plain, ring = (copies.median(name, "time", rows=ROWS) for name in ("from-pandas", "gpuguide-staged"))
     told = "; ".join(
@@ -82,7 +82,7 @@ def frame_to_the_gpu() -> Figure:
 
 
 def _journey(operation: str) -> Journey:
-    record = store.published("dataframe")
+    record = store.load_published("dataframe")
 
     def seconds(contender: str, transfer: str = "none") -> float:
         return record.median(contender, "time", op=operation, rows=ROWS, transfer=transfer)
@@ -319,7 +319,7 @@ FILL = 0.8
 
 def ring_of_buffers() -> Figure:
     """Draw, to scale, how the cores fill pinned buffers while the GPU fetches those that were filled before."""
-    copies, ceilings = store.published("frame-transfer"), store.published("ceilings")
+    copies, ceilings = store.load_published("frame-transfer"), store.load_published("ceilings")
     fetch, pageable = (PIECE / ceilings.median(name, "bandwidth") for name in ("h2d-pinned", "h2d-pageable"))
     whole = copies.median("gpuguide-staged", "time", rows=ROWS)
     pieces = whole * copies.median("gpuguide-staged", "bandwidth", rows=ROWS) / PIECE

@@ -157,7 +157,7 @@ SHOWN: dict[str, int | bool | str] = {
 
 def kernels_of_a_step() -> Figure:
     """Draw the kernels of a decode step as the host launches them, in a graph, and fused, with measured times."""
-    record, ceilings = store.published("decode"), store.published("ceilings")
+    record, ceilings = store.load_published("decode"), store.load_published("ceilings")
     times = {name: 1 / record.median(name, "throughput", **SHOWN) for name in RUNGS}
     words = [f"{RUNGS[name]}: {format_quantity(seconds, 's')}" for name, seconds in times.items()]
     launch = ceilings.median("launch", "time")

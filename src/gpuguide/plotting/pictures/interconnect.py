@@ -37,7 +37,7 @@ def _peer(record: Record, direction: str = "one") -> float:
 
 def way_of_a_byte() -> Figure:
     """Draw which way a byte takes from a host's memory to a GPU, to another GPU and to another machine."""
-    host, peers = store.published("host-device-copy"), store.published("peer-copy")
+    host, peers = store.load_published("host-device-copy"), store.load_published("peer-copy")
     network = links.get(NETWORK)
     ways = {"pageable": _host(host, "pageable"), "pcie": _host(host, "pinned"), "nvlink": _peer(peers)}
     ways["network"] = network.per_direction.value
@@ -170,7 +170,7 @@ class Bar(NamedTuple):
 
 def links_to_scale() -> Figure:
     """Draw what memory and links carry in one direction as bars on one scale, promise and measurement."""
-    host, peers, ceilings = map(store.published, ("host-device-copy", "peer-copy", "ceilings"))
+    host, peers, ceilings = map(store.load_published, ("host-device-copy", "peer-copy", "ceilings"))
     sheet = {name: figure.value for name, figure in reference_gpu.sheet().figures.items()}
     bars = [
         Bar("GPU memory", sheet["memory_bandwidth"], ceilings.median("copy", "bandwidth"), "orange"),
@@ -234,7 +234,7 @@ SHOWN = 7
 
 def ring_over_time() -> Figure:
     """Draw, to scale, how cores fill pinned buffers while the copy engine fetches those that were filled before."""
-    record = store.published("host-device-copy")
+    record = store.load_published("host-device-copy")
     fetch, turn, alone = (PIECE / _host(record, way) for way in ("pinned", "staged", "pageable"))
     spoken = [format_quantity(seconds, "s") for seconds in (fetch, turn, alone)]
     return show(
@@ -288,7 +288,7 @@ FEW, MANY = 512, 8192
 
 def offloaded_layers_over_time() -> Figure:
     """Draw, to scale, how the next layer comes over the link while one computes, for few tokens and for many."""
-    record = store.published("offload")
+    record = store.load_published("offload")
     copy = record.median("copy-only", "time", tokens=FEW) / LAYERS
     panels = {tokens: record.median("resident", "time", tokens=tokens) / LAYERS for tokens in (FEW, MANY)}
     spoken = {tokens: format_quantity(seconds, "s") for tokens, seconds in panels.items()}
@@ -347,7 +347,7 @@ DIVIDED = {
 
 def layer_on_two_gpus() -> Figure:
     """Draw, to scale, a layer on one GPU and divided among two, with what adding up takes."""
-    record = store.published("tensor-parallel-layer")
+    record = store.load_published("tensor-parallel-layer")
     panels = {
         tokens: {name: record.median(name, "time", tokens=tokens) for name in ("one-gpu", "compute-only", *ways)}
         for tokens, ways in DIVIDED.items()

@@ -277,7 +277,7 @@ TENSORS = (  # of the usual way: its name, from which step to which, bytes a log
 
 def memory_of_a_loss() -> Figure:
     """Draw which tensors of the size of the logits exist when, in the usual way, compiled and in chunks."""
-    record = store.published("linear-cross-entropy")
+    record = store.load_published("linear-cross-entropy")
     peaks = {
         name: record.case(contender, **SHAPE).metrics["peak_memory"].summary.median for contender, name in PEERS.items()
     }

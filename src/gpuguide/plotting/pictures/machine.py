@@ -20,7 +20,7 @@ KERNELS = 3
 
 def stream_and_queue() -> Figure:
     """Draw kernels that the host queues and the GPU works through, and what two timers read, to scale."""
-    record = store.published("timing-mistakes")
+    record = store.load_published("timing-mistakes")
     submit, run = (
         record.case(name, shape="square").metrics["time"].summary.median for name in ("no-synchronize", "right")
     )

@@ -58,7 +58,7 @@ def _medians(record: Record, contender: str, metric: str) -> dict[int, float]:
 def memories_of_a_gpu() -> Figure:
     """Draw the memories from the registers down to the host's, with pipes as wide as what flows through them."""
     names = ("ceilings", "memory-hierarchy", "memory-latency", "transfer-size")
-    ceilings, rates, waits, transfers = map(store.published, names)
+    ceilings, rates, waits, transfers = map(store.load_published, names)
     memories = _memories(ceilings, rates, waits, transfers)
     measured = memories[1:]
     words = "; ".join(f"from {_spoken(each)} {_speed(each).replace(chr(10), ', ')}" for each in measured)
@@ -161,7 +161,7 @@ def wait_for_a_word() -> Figure:
     The copy is as the host sees it, so Python, the driver and the copy engine are in it. How long a thread waits for a
     word of pinned host memory that it reads itself was not measured.
     """
-    waits, transfers = store.published("memory-latency"), store.published("transfer-size")
+    waits, transfers = store.load_published("memory-latency"), store.load_published("transfer-size")
     places = (("shared", NEAR, "green"), ("l1", NEAR, "sky"), ("l2", MIDDLE, "blue"), ("l2", FAR, "orange"))
     names = ("shared memory", "L1 cache", "L2 cache", "GPU memory")
     spans = [
@@ -212,7 +212,7 @@ def _draw_waits(figure: Canvas, theme: Theme, spans: list[tuple[str, float, str]
 
 def bytes_under_way() -> Figure:
     """Draw the way from a GPU's memory as a pipe: with one load in it, and filled."""
-    rates, waits = store.published("memory-hierarchy"), store.published("memory-latency")
+    rates, waits = store.load_published("memory-hierarchy"), store.load_published("memory-latency")
     rate, wait = _medians(rates, "l2", "bandwidth")[FAR], _medians(waits, "l2", "time")[FAR]
     spoken = {
         "long": format_quantity(wait, "s"),

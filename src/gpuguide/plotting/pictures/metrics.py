@@ -58,7 +58,7 @@ def what_utilisation_counts() -> Figure:
         caption="GPU utilisation asks whether a kernel was there, and not how high it is. A kernel is as high as the "
         f"share of the multiprocessors of {reference_gpu.word('a short')} that it keeps busy; the pauses are not to "
         "scale, and there are many more of them in a period.",
-        records=[store.published("gpu-metrics")],
+        records=[store.load_published("gpu-metrics")],
         size=(WIDE, 4.1),
         narrow=(4.6, 4.1),
         name="what-utilisation-counts",
@@ -69,7 +69,7 @@ def what_utilisation_counts() -> Figure:
 
 
 def _lane(scenario: str, title: str, running: float) -> Lane:
-    record = store.published("gpu-metrics")
+    record = store.load_published("gpu-metrics")
     case = record.case("nvml", scenario=scenario)
     begun, ended = (case.measured[f"work_{word}"].summary.median for word in ("began", "ended"))
     spans = traces.find_case_trace(record, case).select_interval(begun + 1, ended).totals().columns
@@ -119,7 +119,7 @@ def _kernels(ax: Axes, left: float, bottom: float, tall: float, period: float, l
 
 def step_and_its_data() -> Figure:
     """Draw what a training step takes on the host and on the GPU, as found and after two changes, to scale."""
-    record = store.published("slow-training-step")
+    record = store.load_published("slow-training-step")
 
     def median(step: str, name: str) -> float:
         return record.case("nvml", step=step).metrics[name].summary.median
@@ -167,7 +167,7 @@ def _draw_steps(figure: Canvas, rows: list[tuple[str, float, float]]) -> None:
 
 def same_utilisation() -> Figure:
     """Draw the bytes a second that one thread and a copy move, to scale, under the utilisation that both have."""
-    record = store.published("gpu-metrics")
+    record = store.load_published("gpu-metrics")
     names = {"chase": "one thread reads memory", "copies": "a copy fills the GPU"}
     metrics = {name: record.case("nvml", scenario=scenario).measured for scenario, name in names.items()}
     moved = {name: found["bandwidth"].summary.median for name, found in metrics.items()}

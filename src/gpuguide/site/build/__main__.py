@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import os
-import shutil
 import signal
 import sys
 import time
@@ -21,9 +19,6 @@ import filelock
 from gpuguide.site.build import half_done
 from gpuguide.site.build.screen import BuildScreen
 from gpuguide.site.execution import running
-
-FULL = (os.strerror(errno.ENOSPC), "disk is full")
-"""What the system and SQLite say of a full disk"""
 
 
 def main() -> int:
@@ -42,11 +37,6 @@ def main() -> int:
     except filelock.Timeout:
         print(f"Another build is at work in {root}. Wait until it is done, or end it.", file=sys.stderr)
         return 3
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        print(full(built), file=sys.stderr)
-        return 1
 
 
 def parse() -> argparse.Namespace:
@@ -101,15 +91,7 @@ def build(root: Path, out: Path, doctrees: Path, screen: BuildScreen, name: str,
         return 130
     except Exception as error:
         screen.log.write(traceback.format_exc())
-        if is_full(error):
-            screen.say(full(out))
-        else:
-            screen.say(
-                f"{type(error).__name__}: {error}\n\nThe {name} is not built: a fault of the build. {screen.where}"
-            )
-        return 1
-    if screen.disk_full:
-        screen.say(full(out))
+        screen.say(f"{type(error).__name__}: {error}\n\nThe {name} is not built: a fault of the build. {screen.where}")
         return 1
     if screen.warnings and name == "site":
         count = f"{screen.warnings} warning{'s' * (screen.warnings > 1)}"
@@ -119,22 +101,6 @@ def build(root: Path, out: Path, doctrees: Path, screen: BuildScreen, name: str,
     shown = os.path.relpath(out / first)
     screen.say(f"The {name} is built, in {time.monotonic() - began:.0f} s: open {shown}. {screen.where}")
     return 0
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, is that of a full disk."""
-    while error is not None:
-        if any(words in str(error) for words in FULL):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def full(folder: Path) -> str:
-    """Return what to say when the disk is full."""
-    place = next(each for each in (folder, *folder.parents) if each.exists())
-    free = shutil.disk_usage(place).free / 1e6
-    return f"The disk with {place} is full ({free:.0f} MB are free): the build stopped. Make room, and build again."
 
 
 def _stop(number: int, frame: object) -> NoReturn:

@@ -23,8 +23,6 @@ class BuildScreen:
     def __init__(self, log: Path, root: Path, only: str = "") -> None:
         self.warnings = 0
         """How many there were"""
-        self.disk_full = False
-        """Whether one of them said so"""
         self.only = only
         """The one page that is built, if it is one"""
         self.log = log.open("w", encoding="utf-8", buffering=1)
@@ -50,10 +48,7 @@ class BuildScreen:
         """Take a warning or an error of Sphinx."""
         if text.strip():
             self.warnings += 1
-            if os.strerror(28) in text:
-                self.disk_full = True
-                self.log.write(text)
-            elif not self.only or self.only in text:
+            if not self.only or self.only in text:
                 print(text.rstrip().replace(self._root, ""), file=sys.stderr, flush=True)
                 self.log.write(text)
         return len(text)

@@ -57,7 +57,7 @@ def blockers(repository: Path, site: Path) -> list[Blocker]:
         If the site is not built.
     """
     sources = {path: path.read_text(encoding="utf-8") for path in page_files(repository)}
-    stale = [record for record in quoted.spoken_of(store.published_records()) if record.stale]
+    stale = [record for record in quoted.select_quoted(store.load_all_published()) if record.stale]
     executed = {page.page: page for page in status.read(site)}
     return [
         *stale_records(stale),
@@ -97,7 +97,7 @@ def stale_numbers(stale: Sequence[Record], sources: Mapping[Path, str]) -> Itera
             try:
                 name, *_, device = citation.parse(role[1])
                 with page_gpus.use_gpu_of(page):
-                    record = store.published(name, device)
+                    record = store.load_published(name, device)
             except GpuguideError:
                 continue  # the build reports it
             if (record.device, name) in known:

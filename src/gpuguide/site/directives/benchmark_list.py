@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.measure import digest, reference_gpu, store
+from gpuguide.measure import digest, folders, reference_gpu, store
 from gpuguide.site.directives.cost_card import duration
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -30,14 +30,14 @@ class BenchmarkList(SphinxDirective):
     def run(self) -> list[Node]:
         """Return the table."""
         rows: list[list[Cell]] = []
-        for folder in store.folders()[:1]:
+        for folder in folders.record_folders()[:1]:
             watching.note_folder(self.env, folder)
         with faults.report_errors(self.get_location()):
             for name, texts in list_declarations().items():
                 self.env.note_dependency(str(texts["path"]))
-                own = [record for record in store.published_records() if record.benchmark == name]
+                own = [record for record in store.load_all_published() if record.benchmark == name]
                 devices = ", ".join(record.device_name.removeprefix("NVIDIA ") for record in own) or "nothing yet"
-                ours = [record for record in own if store.is_reference(record)]
+                ours = [record for record in own if reference_gpu.is_reference(record)]
                 elapsed = duration(sum(run.elapsed for run in ours[0].runs)) if ours else "not measured"
                 rows.append([nodes.literal("", name), texts["question"], devices, elapsed])
             header = ["benchmark", "its question", "measured on", f"time on our {reference_gpu.short()}"]

@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide import claims as ledger
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.sources import NOT_VERIFIED
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, reference_gpu, store
 from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages import folds
@@ -107,7 +107,7 @@ class _Ledger(SphinxDirective):
         watching.note_reference(self.env)
         with claim.speaking():
             for name in claim.benchmarks:
-                watching.note_record(self.env, store.published(name))
+                watching.note_record(self.env, store.load_published(name))
         shown: list[Node] = [nodes.Text(f"“{claim.claim}” "), verdict(claim.verdict)]
         if ledger.unread(claim):
             shown += [nodes.Text(" "), nodes.emphasis("", f"source {NOT_VERIFIED}")]
@@ -258,9 +258,9 @@ class AllClaims(_Ledger):
 
 def check_gpu(claims: Iterable[ledger.Claim]) -> None:
     """Raise if a claim reads records of another GPU than that of which the page speaks."""
-    here = store.reference_device()
+    here = reference_gpu.slug()
     for claim in claims:
-        if claim.benchmarks and (there := claim.gpu or store.default_device()) != here:
+        if claim.benchmarks and (there := claim.gpu or reference_gpu.default_slug()) != here:
             raise GpuguideError(
                 f"The claim {claim.id!r} is checked on {there}, the GPU of its topic {claim.topic!r}, and this page "
                 f"speaks of {here}: a page never mixes two GPUs. Name {there} in the page's front matter, or show "

@@ -47,7 +47,7 @@ class CostCard(SphinxDirective):
         source = Path(self.env.doc2path(self.env.docname)).read_text(encoding="utf-8")
         page = page_source.read(source)
         with faults.report_errors(self.get_location()):
-            records = [store.published(name) for name in page.benchmarks]
+            records = [store.load_published(name) for name in page.benchmarks]
         for record in records:
             watching.note_record(self.env, record)
         minutes = nodes.strong("", f"{reading.measure_reading(source).minutes} min")

@@ -10,8 +10,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.claims import quoted
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.sources import NOT_VERIFIED, Source
-from gpuguide.measure import digest, reference_gpu, store
+from gpuguide.hardware.sources import NOT_VERIFIED, PrintedValue, Source
+from gpuguide.measure import digest, folders, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -95,10 +95,10 @@ class _Hardware(SphinxDirective):
     def measured_ceilings(self) -> dict[str, list[Record]]:
         """Return the published ceilings of each GPU of the table, by its id."""
         note_datasheet(self)
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         found: dict[str, list[Record]] = {}
         with faults.report_errors(self.get_location()):
-            for record in store.published_records():
+            for record in store.load_all_published():
                 gpu = datasheet.find(record.device_name)
                 if record.benchmark == "ceilings" and gpu is not None:
                     watching.note_record(self.env, record)
@@ -199,7 +199,7 @@ def card(gpu: datasheet.Gpu, records: list[Record]) -> nodes.section:
     header: list[Cell] = ["figure", "printed"]
     header += [nodes.inline("", "measured", ids=[measured_anchor(record)]) for record in records]
     section += table(header, rows, classes=["gg-figures"])
-    spoken_of = quoted.spoken_of([record for record in records if record.stale])
+    spoken_of = quoted.select_quoted([record for record in records if record.stale])
     for record in records:
         stamp = " · ".join(filter(None, (record.runs[-1].stamp(), reference_gpu.age(record, record in spoken_of))))
         section += nodes.paragraph("", f"Measured on {stamp}", classes=["gg-stamp"])
@@ -253,19 +253,19 @@ def source_numbers() -> dict[str, int]:
     return {key: number for number, key in enumerate(datasheet.sources(), start=1)}
 
 
-def source_of(figure: datasheet.DatasheetValue) -> Source:
+def source_of(figure: PrintedValue) -> Source:
     """Return the document that a figure comes from."""
     return datasheet.sources()[figure.source]
 
 
-def format_figure(key: str, figure: datasheet.DatasheetValue) -> str:
+def format_figure(key: str, figure: PrintedValue) -> str:
     """Write a figure with its unit. Vendors print memory in decimal GB, and counts are whole."""
     if key == "memory":
         return f"{figure.value / 1e9:g} GB"
     return f"{figure.value:,.0f}" if figure.unit == "1" else format_quantity(figure.value, figure.unit)
 
 
-def _value(key: str, figure: datasheet.DatasheetValue, numbers: dict[str, int]) -> list[nodes.Node]:
+def _value(key: str, figure: PrintedValue, numbers: dict[str, int]) -> list[nodes.Node]:
     """Return a value, its source's number, which says where nobody opened the source, and its note below them."""
     number = numbers[figure.source]
     mark = f"[{number}]" if source_of(figure).is_verified else f"[{number}, {NOT_VERIFIED}]"

@@ -12,7 +12,7 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import folders, store
 from gpuguide.site.directives import status
 from gpuguide.site.directives.benchmark_list import list_declarations
 from gpuguide.site.directives.cost_card import format_run_time
@@ -196,9 +196,9 @@ class NewestRecords(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return a table."""
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         texts = list_declarations()
-        records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
+        records = sorted(store.load_all_published(), key=lambda record: (record.benchmark, record.device))
         records.sort(key=lambda record: max(run.finished_at for run in record.runs), reverse=True)
         rows: list[list[Cell]] = []
         for record in records[: int(self.arguments[0])]:

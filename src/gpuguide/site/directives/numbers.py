@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxRole
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware import datasheet
-from gpuguide.measure import citation, machines, reference_gpu, store
+from gpuguide.measure import citation, folders, measured_ceilings, reference_gpu
 from gpuguide.measure.citation import CitedMeasurement, CitedRatio
 from gpuguide.site.directives import hardware_table
 from gpuguide.site.execution import faults, watching
@@ -112,10 +112,10 @@ class CeilingOf(SphinxRole):
     def run(self) -> tuple[list[Node], list[system_message]]:
         """Return the value with its unit; it names its measurement to those who point, and leads to the record."""
         watching.note_reference(self.env)
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         with faults.report_errors(self.get_location()):
             try:
-                found, unit = machines.find_quoted_ceiling(self.text.strip())
+                found, unit = measured_ceilings.find_quoted_ceiling(self.text.strip())
             except GpuguideError as error:
                 raise GpuguideError(f"{{ceiling}}`{self.text}`: {error}") from error
             text = format_bytes(found.value) if unit == "B" else format_quantity(found.value, unit)

@@ -35,7 +35,7 @@ def write_all(app: Sphinx, exception: Exception | None) -> None:
     if watching.is_nothing_new(app) and (out / "records").exists():
         return
     wanted: set[Path] = set()
-    for record in store.published_records():
+    for record in store.load_all_published():
         targets = {kind: out / address(record, kind) for kind in FORMATS}
         wanted.update(targets.values())
         if record.path is None or _current(record, list(targets.values())):

@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.claims import quoted
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import folders, reference_gpu, store
 from gpuguide.measure.records import Record, Run
 from gpuguide.site.directives.benchmark_list import list_declarations
 from gpuguide.site.directives.record_downloads import FORMATS, address
@@ -32,11 +32,11 @@ class RecordList(SphinxDirective):
     def run(self) -> list[Node]:
         """Return a section a benchmark."""
         sections: dict[str, nodes.section] = {}
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         with faults.report_errors(self.get_location()):
-            records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
+            records = sorted(store.load_all_published(), key=lambda record: (record.benchmark, record.device))
             watching.note_gpus(self.env)
-            texts, self.spoken_of = list_declarations(), quoted.spoken_of(records)
+            texts, self.spoken_of = list_declarations(), quoted.select_quoted(records)
             for record in records:
                 watching.note_record(self.env, record)
                 name, text = record.benchmark, texts[record.benchmark]

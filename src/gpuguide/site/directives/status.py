@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide import claims as ledger
 from gpuguide.claims import quoted
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import store
+from gpuguide.measure import folders, page_gpu, reference_gpu, store
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records import Record
 from gpuguide.site.directives.claims_table import format_count
@@ -73,7 +73,7 @@ class PageStatus:
 
 def page_statuses(env: BuildEnvironment) -> list[PageStatus]:
     """Return the status of every page with code, in the order of their names."""
-    records = {(record.device, record.benchmark): record for record in store.published_records()}
+    records = {(record.device, record.benchmark): record for record in store.load_all_published()}
     return [_page_status(env, name, records) for name in sorted(env.found_docs) if _has_code(env, name)]
 
 
@@ -106,7 +106,7 @@ def _page_status(env: BuildEnvironment, docname: str, records: Mapping[tuple[str
 def find_records_read(page: page_source.PageSource, source: str) -> list[tuple[str, str]]:
     """Return device and benchmark of each record that a page may read: of its GPU, and of devices its source names."""
     with page_gpus.use_gpu_of(page):
-        devices = dict.fromkeys([*store.reference_devices(), *_DEVICE.findall(source)])
+        devices = dict.fromkeys([*reference_gpu.slugs(), *_DEVICE.findall(source)])
     return [(device, name) for name in page.benchmarks for device in devices]
 
 
@@ -132,21 +132,21 @@ class Status(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return the lines."""
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         watching.note_folder(self.env, ledger.LEDGER.parent)
         items = nodes.bullet_list()
         with faults.report_errors(self.get_location()):
-            records = store.published_records()
+            records = store.load_all_published()
             for record in records:
                 watching.note_record(self.env, record)
             watching.note_gpus(self.env)
             devices = len({record.device for record in records})
-            spoken_of = quoted.spoken_of(records)
+            spoken_of = quoted.select_quoted(records)
             old = sum(record.stale for record in spoken_of)
             lines = [f"{format_count(len(records), 'record')} on {format_count(devices, 'device')}."]
             if records:
                 state = f"{old} stale" if old else "none of them stale"
-                gpus = dict.fromkeys(record.device_name for record in spoken_of if record.device != store.CPU)
+                gpus = dict.fromkeys(record.device_name for record in spoken_of if record.device != page_gpu.CPU)
                 lines[0] += f" Text speaks of those of {', '.join(gpus)} and of a processor, {state}."
             if others := sum(record.stale for record in records) - old:
                 lines.append(f"{format_count(others, 'record')} of other devices, measured with earlier code.")
@@ -177,12 +177,12 @@ class RecordStatusTable(SphinxDirective):
     def run(self) -> list[Node]:
         """Return the table."""
         watching.note_day(self.env)
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         rows: list[list[Cell]] = []
         with faults.report_errors(self.get_location()):
             watching.note_gpus(self.env)
-            records = sorted(store.published_records(), key=lambda record: (record.benchmark, record.device))
-            spoken_of = quoted.spoken_of(records)
+            records = sorted(store.load_all_published(), key=lambda record: (record.benchmark, record.device))
+            spoken_of = quoted.select_quoted(records)
             for record in records:
                 watching.note_record(self.env, record)
                 rows.append(self.row(record, record in spoken_of))
@@ -205,10 +205,10 @@ class EquivalenceTable(SphinxDirective):
 
     def run(self) -> list[Node]:
         """Return the table, or a sentence where there is none."""
-        self.env.note_dependency(str(store.published_folder() / equivalent.FILE))
+        self.env.note_dependency(str(folders.published_folder() / equivalent.FILE))
         rows: list[list[Cell]] = []
         with faults.report_errors(self.get_location()):
-            for row in equivalent.rows(store.published_folder()):
+            for row in equivalent.rows(folders.published_folder()):
                 shortened = [nodes.literal("", text) for text in (row.old[7:15], row.new[7:15], row.commit[:8])]
                 rows.append([nodes.literal("", row.benchmark), *shortened, row.reason])
         if not rows:
@@ -255,7 +255,7 @@ def _format_skipped(reasons: Iterable[str]) -> str:
 
 def _format_records(places: Iterable[tuple[str, str]]) -> Cell:
     """Return the records that a page uses, by device, with the age of the oldest."""
-    records = {(record.device, record.benchmark): record for record in store.published_records()}
+    records = {(record.device, record.benchmark): record for record in store.load_all_published()}
     by_device: dict[str, list[Record]] = {}
     for place in places:
         by_device.setdefault(records[place].device_name, []).append(records[place])
@@ -280,7 +280,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     target = Path(app.outdir, FILE)
     if watching.is_nothing_new(app) and target.exists():
         return
-    content = contents(page_statuses(app.env), store.published_records())
+    content = contents(page_statuses(app.env), store.load_all_published())
     target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ from sphinx.util.docutils import ReferenceRole, SphinxRole
 from gpuguide import claims
 from gpuguide.claims import assertion
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import folders, reference_gpu, store
 from gpuguide.site.execution import faults, watching
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def connect(app: Sphinx) -> None:
 
 def check_reference(app: Sphinx) -> None:
     """Stop the build if the reference GPU has no records although others have."""
-    if any(store.published_folder().glob("*/*.json")):
+    if any(folders.published_folder().glob("*/*.json")):
         try:
-            store.check_reference()
+            reference_gpu.check_records()
         except GpuguideError as error:
             raise SphinxError(str(error)) from error
 
@@ -75,7 +75,7 @@ class RecordLink(ReferenceRole):
         watching.note_reference(self.env)
         with faults.report_errors(self.get_location()):
             try:
-                record = store.published(self.target)
+                record = store.load_published(self.target)
             except GpuguideError as error:
                 raise GpuguideError(f"{{record}}`{self.text}`: {error}") from error
             return [link(self, f"record-{record.device}-{record.benchmark}")], []

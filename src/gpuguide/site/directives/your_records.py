@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.measure import comparison, store
+from gpuguide.measure import comparison, page_gpu, reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.site.execution import faults
 from gpuguide.site.pages import page_source
@@ -54,10 +54,10 @@ def pair_with_published(benchmark: str) -> Iterator[tuple[Record, Record]]:
 
     That is the reference GPU's, from which the page takes its numbers, and for a processor that of ours.
     """
-    published = {record.device: record for record in store.published_records() if record.benchmark == benchmark}
-    ours = next((published[device] for device in store.reference_devices() if device in published), None)
-    for own in store.mine(benchmark):
-        other = published.get(own.device) if own.device == store.CPU else ours
+    published = {record.device: record for record in store.load_all_published() if record.benchmark == benchmark}
+    ours = next((published[device] for device in reference_gpu.slugs() if device in published), None)
+    for own in store.load_mine(benchmark):
+        other = published.get(own.device) if own.device == page_gpu.CPU else ours
         if other is not None and own.path != other.path:
             yield other, own
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sphinx.errors import SphinxError
 
 from gpuguide.errors import GpuguideError, unknown
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, folders, page_declaration, page_gpu, reference_gpu, store
 from gpuguide.site.execution.faults import error_location
 from gpuguide.site.pages import page_source
 
@@ -28,12 +28,12 @@ def check(path: Path, source: str) -> None:
     It does not declare it, it does not exist, or it is of another GPU than the page's.
     """
     for line, name in find_undeclared(source):
-        raise SphinxError(f"{path}:{line}: {store.describe_undeclared_record(name)}")
+        raise SphinxError(f"{path}:{line}: {page_declaration.describe_undeclared_record(name)}")
     for line, name, device in find_requests(source):
         with error_location(f"{path}:{line}"):
-            if store.kind(device) not in (store.reference_device(), store.CPU) and not SEVERAL.fullmatch(device):
-                raise GpuguideError(store.another_gpu(device))
-            store.published(name, device)
+            if page_gpu.kind(device) not in (reference_gpu.slug(), page_gpu.CPU) and not SEVERAL.fullmatch(device):
+                raise GpuguideError(page_declaration.describe_other_gpu(device))
+            store.load_published(name, device)
 
 
 def check_published(page: page_source.PageSource) -> None:
@@ -42,12 +42,12 @@ def check_published(page: page_source.PageSource) -> None:
     for name in page.benchmarks:
         if name not in known:
             raise unknown("benchmark", name, known)
-        held = [path.parent.name for path in store.published_folder().glob(f"*/{name}.json")]
-        if not {store.kind(device) for device in held} & {store.reference_device(), store.CPU}:
+        held = [path.parent.name for path in folders.published_folder().glob(f"*/{name}.json")]
+        if not {page_gpu.kind(device) for device in held} & {reference_gpu.slug(), page_gpu.CPU}:
             raise GpuguideError(
                 f"The page declares {name!r}, of which no record is published on "
-                f"{store.only_of(name, store.reference_device())}. Measure it with 'gpuguide bench run {name} --out "
-                "DIR' and 'gpuguide records import --publish DIR', or remove it from the front matter."
+                f"{store.describe_measured_devices(name, reference_gpu.slug())}. Measure it with 'gpuguide bench run "
+                f"{name} --out DIR' and 'gpuguide records import --publish DIR', or remove it from the front matter."
             )
 
 
@@ -65,7 +65,7 @@ def find_undeclared(source: str) -> Iterator[tuple[int, str]]:
 def find_requests(source: str) -> Iterator[tuple[int, str, str]]:
     """Yield line, benchmark and device wherever a cell asks for a published record of a device that it names."""
     for node in _code(source):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "published":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "load_published":
             values = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "device")]
             names = [
                 value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, folders
 
 if TYPE_CHECKING:
     import subprocess
@@ -101,9 +101,9 @@ class PageKernel:
 
 def own_records() -> dict[str, str]:
     """Return the setting that names the reader's own records, by their whole name: a kernel is in another folder."""
-    store.overlay_to_write()  # which makes the name absolute
-    named = os.environ.get(store.OVERLAY_VARIABLE)
-    return {} if named is None else {store.OVERLAY_VARIABLE: named}
+    folders.overlay_to_write()  # which makes the name absolute
+    named = os.environ.get(folders.OVERLAY_VARIABLE)
+    return {} if named is None else {folders.OVERLAY_VARIABLE: named}
 
 
 class ForkedKernel(LocalProvisioner):

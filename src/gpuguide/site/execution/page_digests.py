@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuguide.measure import digest, machines, store
+from gpuguide.measure import digest, folders, measured_ceilings, records, reference_gpu
 from gpuguide.measure.digest import equivalent, remembered
 from gpuguide.site.execution import declared_records, installed, page_gpus
 from gpuguide.site.execution.faults import error_location
@@ -86,13 +86,13 @@ def page_digest(page: page_source.PageSource) -> str:
     total = hashlib.sha256()
     modules = frozenset(digest.transitive(_find_modules_imported(page.code)))
     total.update(f"{digest.source_digest(modules)} {page.gpu} {installed.versions(page.code, modules)!r}".encode())
-    if "gpuguide.measure.store" in modules:
-        total.update(store.reference_device().encode())
+    if "gpuguide.measure.reference_gpu" in modules:
+        total.update(reference_gpu.slug().encode())
     for path in data_files(modules):
         total.update(path.name.encode() + path.read_bytes())
     for name in list_benchmarks_read(page):
-        for path in store.record_files(name):
-            mine = not path.is_relative_to(store.published_folder())
+        for path in folders.record_files(name):
+            mine = not path.is_relative_to(folders.published_folder())
             total.update(f"{path.parent.name} {'own' * mine} {is_stale(path)}".encode() + path.read_bytes())
     return total.hexdigest()[:16]
 
@@ -101,12 +101,12 @@ def is_stale(path: Path) -> bool:
     """Return whether a record is stale; remembered between builds, because to read all records takes seconds."""
     judged_by = (path, digest.PACKAGE_FOLDER / "records" / equivalent.FILE)
     states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in judged_by if file.exists()]
-    return bool(remembered.answer(f"stale {path} {states}", lambda: store.load(path).stale))
+    return bool(remembered.answer(f"stale {path} {states}", lambda: records.load(path).stale))
 
 
 def list_benchmarks_read(page: page_source.PageSource) -> list[str]:
     """Return the benchmarks whose records a page may read: those that it declares, and what ceilings are taken from."""
-    ceilings = machines.SOURCES if machines.CEILINGS in page.benchmarks else ()
+    ceilings = measured_ceilings.SOURCES if measured_ceilings.CEILINGS in page.benchmarks else ()
     return list(dict.fromkeys((*page.benchmarks, *ceilings)))
 
 

@@ -17,7 +17,7 @@ from sphinx.errors import SphinxError
 
 from gpuguide.claims import pages
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import page_gpu, reference_gpu, store
+from gpuguide.measure import folders, page_gpu, reference_gpu
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.execution.faults import error_location
 from gpuguide.site.pages import page_source
@@ -49,9 +49,9 @@ def connect(app: Sphinx) -> None:
 def begin(app: Sphinx) -> None:
     """Let the front matter alone name GPUs, and check that the reader's own records are where they are said to be."""
     os.environ.pop(page_gpu.VARIABLE, None)
-    page_gpu.speak_of("", PLACE)
+    page_gpu.set_current_gpu("", PLACE)
     try:
-        store.overlay_folder()
+        folders.overlay_folder()
     except GpuguideError as error:
         raise SphinxError(str(error)) from error
 
@@ -69,14 +69,14 @@ def get_gpu(env: BuildEnvironment, docname: str) -> str:
 
 def use_gpu_of(page: page_source.PageSource) -> AbstractContextManager[None]:
     """Return a context in which the reference GPU is that of the page."""
-    return page_gpu.speaking_of(page.gpu, PLACE)
+    return page_gpu.use_current_gpu(page.gpu, PLACE)
 
 
 def check_named(path: Path, source: str, page: page_source.PageSource) -> None:
     """Raise, with file and line, if a page names a GPU without published records."""
     if page.gpu:
         with error_location(f"{path}:{page_source.front_line(source, 'gpu')}"), use_gpu_of(page):
-            store.check_reference()
+            reference_gpu.check_records()
 
 
 def check_topics(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
@@ -93,27 +93,27 @@ def check_topics(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list
 
 def begin_reading(app: Sphinx, docname: str, source: list[str]) -> None:
     """Speak of the page's GPU while it is read."""
-    page_gpu.speak_of(get_gpu(app.env, docname), PLACE)
+    page_gpu.set_current_gpu(get_gpu(app.env, docname), PLACE)
 
 
 def end_reading(app: Sphinx, env: BuildEnvironment) -> None:
     """Speak of the default when all pages have been read."""
-    page_gpu.speak_of("", PLACE)
+    page_gpu.set_current_gpu("", PLACE)
 
 
 def begin_resolving(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Speak of the page's GPU while its references are resolved and its downloads are written."""
-    page_gpu.speak_of(get_gpu(app.env, docname), PLACE)
+    page_gpu.set_current_gpu(get_gpu(app.env, docname), PLACE)
 
 
 def begin_writing(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Speak of the page's GPU while it is written."""
-    page_gpu.speak_of(get_gpu(app.env, pagename), PLACE)
+    page_gpu.set_current_gpu(get_gpu(app.env, pagename), PLACE)
 
 
 def end_writing(app: Sphinx, error: Exception | None) -> None:
     """Speak of the default when all pages are written."""
-    page_gpu.speak_of("", PLACE)
+    page_gpu.set_current_gpu("", PLACE)
 
 
 # --- what leads from page to page ---------------------------------------------------------------------------
@@ -125,12 +125,12 @@ def check_glue(app: Sphinx, doctree: nodes.document) -> None:
 
     for node in doctree.findall(PendingGlueReference):
         watching.note_gpus(app.env)
-        other = get_gpu(app.env, node.refdoc) or store.default_device()
+        other = get_gpu(app.env, node.refdoc) or reference_gpu.default_slug()
         with faults.report_errors(node):
-            if other != store.reference_device():
+            if other != reference_gpu.slug():
                 raise GpuguideError(
                     f"{node.key!r} is glued on the page {node.refdoc}, which speaks of {other}, and this page speaks "
-                    f"of {store.reference_device()}: a page never mixes two GPUs. Leave the number out, or name one "
+                    f"of {reference_gpu.slug()}: a page never mixes two GPUs. Leave the number out, or name one "
                     "GPU on both pages."
                 )
 

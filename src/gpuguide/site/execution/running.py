@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
-from gpuguide.measure import page_gpu, store
+from gpuguide.measure import page_declaration, page_gpu
 from gpuguide.site.execution import cell_faults, declared_records, outputs_cache, page_gpus
 from gpuguide.site.pages import page_source
 
@@ -89,7 +89,7 @@ def jobs_for(app: Sphinx, docnames: Iterable[str]) -> Iterator[Job]:
 def settings_of(page: page_source.PageSource) -> dict[str, str]:
     """Return what is added to the environment of a page's kernel: what it declares, and its GPU."""
     declared = ",".join(page.benchmarks)
-    return {"GPUGUIDE_SITE_BUILD": "1", store.DECLARED_VARIABLE: declared, page_gpu.VARIABLE: page.gpu}
+    return {"GPUGUIDE_SITE_BUILD": "1", page_declaration.DECLARED_VARIABLE: declared, page_gpu.VARIABLE: page.gpu}
 
 
 def libraries_in(page: page_source.PageSource) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuguide.claims import pages
-from gpuguide.measure import digest, store
+from gpuguide.measure import digest, folders, reference_gpu
 from gpuguide.measure.records import Record
 from gpuguide.site.pages import ages
 
@@ -47,7 +47,7 @@ def note_record(env: BuildEnvironment, record: Record) -> None:
 
 def note_reference(env: BuildEnvironment) -> None:
     """Read the page again when another GPU becomes the one that prose speaks of, or what it is called changes."""
-    env.note_dependency(str(store.reference_file()))
+    env.note_dependency(str(reference_gpu.settings_file()))
     env.note_dependency(str(digest.module_path("gpuguide.hardware.datasheet").with_suffix(".toml")))
 
 
@@ -117,7 +117,7 @@ def note_of_build(app: Sphinx) -> Path:
 def pages_and_records(app: Sphinx) -> str:
     """Return a digest of which pages there are, and of the published records."""
     pages = "\n".join(sorted(app.env.found_docs))
-    return hashlib.sha256(f"{pages}\n{content(store.published_folder())}".encode()).hexdigest()
+    return hashlib.sha256(f"{pages}\n{content(folders.published_folder())}".encode()).hexdigest()
 
 
 def is_nothing_new(app: Sphinx) -> bool:

@@ -161,7 +161,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
 
 def facts(pieces: notebook.Pieces, page: page_source.PageSource, doctree: nodes.document) -> dict[str, str | list[str]]:
     """Return what the first cell says about hardware, costs, and where the numbers come from."""
-    records = [store.published(name) for name in page.benchmarks]
+    records = [store.load_published(name) for name in page.benchmarks]
     measuring = sum(code_cells.measures_here(cell) for cell in pieces.page.cells if cell.cell_type == "code")
     lines = dict.fromkeys([*(run.stamp() for record in records for run in record.runs), *stamps(doctree)])
     return {

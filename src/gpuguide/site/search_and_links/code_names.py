@@ -195,7 +195,7 @@ class Reader(ast.NodeVisitor):
         return _one_of(many) if not isinstance(node.slice, ast.Slice) else many
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Bind the name of ``record = store.published("ceilings")``."""
+        """Bind the name of ``record = store.load_published("ceilings")``."""
         value = self.visit(node.value)
         for target in node.targets:
             self.visit(target)

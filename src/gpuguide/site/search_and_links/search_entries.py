@@ -271,7 +271,7 @@ def gpus(app: Sphinx) -> Iterator[Entry]:
 def measured_ceilings(app: Sphinx) -> Iterator[Entry]:
     """Yield every ceiling that stands beside a datasheet's figure, with its value."""
     uri = app.builder.get_target_uri(HARDWARE)
-    for record in store.published_records():
+    for record in store.load_all_published():
         gpu = datasheet.find(record.device_name)
         if record.benchmark == "ceilings" and gpu is not None:
             for label, measured, printed in hardware_table.comparisons(record, gpu):
@@ -285,7 +285,7 @@ def records(app: Sphinx) -> Iterator[Entry]:
     """Yield every benchmark with its question, and every published record with what it holds."""
     uri, texts = app.builder.get_target_uri(MEASUREMENTS), list_declarations()
     listed: dict[str, set[str]] = {}
-    for record in store.published_records():
+    for record in store.load_all_published():
         text = texts[record.benchmark]
         metrics = sorted({name for case in record.cases if case.status == "ok" for name in case.metrics})
         also = (record.benchmark, f"benchmark {text['title']} {' '.join(metrics)}", " ".join(record.contenders))

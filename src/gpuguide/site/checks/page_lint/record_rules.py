@@ -7,7 +7,7 @@ import re
 
 from gpuguide.claims import assertion
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import reference_gpu, store
+from gpuguide.measure import page_gpu, reference_gpu, store
 from gpuguide.site.checks.page_lint.rules import Findings, rule
 from gpuguide.site.checks.page_lint.source import LintedPage
 
@@ -40,7 +40,7 @@ _IN_CELLS = "Write {reference_gpu.word('a short')} in an f-string, from gpuguide
 
 def _measured_gpus() -> re.Pattern[str]:
     """Return what finds the names of all GPUs of which there are records."""
-    known = {record.device_name for record in store.published_records() if record.device != store.CPU}
+    known = {record.device_name for record in store.load_all_published() if record.device != page_gpu.CPU}
     names = sorted({reference_gpu.short_name(name) for name in known}, key=len, reverse=True)
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names)) or r'(?!)'})(?![\w-])")
 

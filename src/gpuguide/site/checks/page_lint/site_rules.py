@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuguide.measure import store
+from gpuguide.measure import reference_gpu
 from gpuguide.site.checks.page_lint.rules import LintFinding
 from gpuguide.site.checks.page_lint.source import TEMPLATE, LintedPage
 from gpuguide.site.notebooks import downloads
@@ -43,7 +43,7 @@ def gpus_of_topics(sources: Sequence[LintedPage]) -> Iterator[LintFinding]:
     taken: dict[str, tuple[LintedPage, str]] = {}
     for source in sources:
         page = source.page
-        device = page.gpu or store.default_device()
+        device = page.gpu or reference_gpu.default_slug()
         speaks = bool(page.gpu or page.benchmarks) and source.path.stem != TEMPLATE
         for topic in page.topics if speaks else ():
             first, other = taken.setdefault(topic, (source, device))

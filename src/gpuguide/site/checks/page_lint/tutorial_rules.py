@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuguide.claims import topics as known_topics
 from gpuguide.errors import GpuguideError
-from gpuguide.measure import digest, machines, store
+from gpuguide.measure import digest, measured_ceilings, reference_gpu
 from gpuguide.site.checks.page_lint.rules import RULES, Findings, LintRule, rule
 from gpuguide.site.checks.page_lint.source import TEMPLATE, LintedPage
 from gpuguide.site.execution import declared_records
@@ -37,8 +37,8 @@ SECTIONS = (
 UNSEEN = ("inline", "myst_line_comment", "myst_target")
 """Tokens that are no block of their own"""
 EXERCISES = 3
-_USES_CEILINGS = re.compile(r"\{ceiling\}`|\bmachines\.(?:reference|machine|quoted)\(")
-"""What reads records as ceilings do, without naming one"""
+_USES_CEILINGS = re.compile(r"\{ceiling\}`|\bmeasured_ceilings\.(?:load|load_reference|find_quoted_ceiling)\(")
+"""Code and roles that read records for ceilings, without naming a record"""
 _NUMBERED = re.compile(r"\*\*\d+\.? ")
 
 
@@ -143,7 +143,7 @@ def benchmarks(source: LintedPage) -> Findings:
         if name not in known:
             yield line, f"There is no benchmark {name!r}.", f"Declare one of {', '.join(sorted(known))}."
         elif not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", body) and not (
-            name == machines.CEILINGS and _USES_CEILINGS.search(body)
+            name == measured_ceilings.CEILINGS and _USES_CEILINGS.search(body)
         ):
             yield line, f"The page declares {name!r} and does not read it.", "Remove it from the front matter."
 
@@ -153,7 +153,7 @@ def gpu(source: LintedPage) -> Findings:
     """The GPU that the front matter names has published records, and one of every benchmark that the page declares."""
     if source.page.gpu:
         try:
-            store.check_reference()
+            reference_gpu.check_records()
             declared_records.check_published(source.page)
         except GpuguideError as error:
             yield source.front_line("gpu"), str(error), "Name another GPU, or measure on this one what is missing."

@@ -11,9 +11,9 @@ from gpuguide.costs.fields import Field, Rule
 from gpuguide.costs.formulas import Formulas, names_in, tree_of
 from gpuguide.costs.memory import model
 from gpuguide.hardware import capacities, datasheet, links
+from gpuguide.hardware.datasheet_ceilings import Ceiling, GpuCeilings
 from gpuguide.hardware.links import Link
-from gpuguide.hardware.machines import Ceiling, GpuCeilings
-from gpuguide.measure import citation, machines, reference_gpu
+from gpuguide.measure import citation, measured_ceilings, reference_gpu
 
 MODEL = "llama-3.1-8b"
 """What a calculator shows at first"""
@@ -56,7 +56,7 @@ def limit_data() -> dict[str, Any]:
     return {
         "limits": limits_model(),
         "models": [model_data(preset) for preset in presets.load().values()],
-        "machines": [machine_data(machines.machine(gpu)) for gpu in datasheet.load()],
+        "machines": [machine_data(measured_ceilings.load(gpu)) for gpu in datasheet.load()],
         "first": {"operation": "matmul", "gpu": reference_gpu.sheet().id},
         "operations": {name: table["label"] for name, table in limits.OPERATIONS.items()},
         "examples": {name: table["first"] for name, table in limits.OPERATIONS.items()},
@@ -151,7 +151,7 @@ def model_data(preset: presets.Preset) -> dict[str, Any]:
 
 def cards() -> list[dict[str, Any]]:
     """Return all cards whose memory is known, the smallest first."""
-    sheet = [machines.machine(gpu) for gpu in datasheet.load()]
+    sheet = [measured_ceilings.load(gpu) for gpu in datasheet.load()]
     found = [
         {"id": gpu.id, "name": short(gpu.name), "memory": gpu.capacity, "origin": gpu.capacity_origin} for gpu in sheet
     ]

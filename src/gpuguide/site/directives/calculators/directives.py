@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.costs import limits, memory, presets, published, transfers
 from gpuguide.hardware import capacities, links
-from gpuguide.measure import digest, machines, reference_gpu, store
+from gpuguide.measure import digest, folders, measured_ceilings, reference_gpu
 from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data
 from gpuguide.site.directives.hardware_table import cite, note_datasheet
 from gpuguide.site.execution import faults, watching
@@ -75,7 +75,7 @@ class _Calculator(SphinxDirective):
         for module in DATA_FILES:
             self.env.note_dependency(str(digest.module_path(module)))
             self.env.note_dependency(str(digest.module_path(module).with_suffix(".toml")))
-        watching.note_folder(self.env, store.published_folder())
+        watching.note_folder(self.env, folders.published_folder())
         used = self.env.metadata[self.env.docname].get("gpuguide_calculators", "")
         self.env.metadata[self.env.docname]["gpuguide_calculators"] = f"{used} {self.name_of_calculator}".strip()
         with faults.report_errors(self.get_location()):
@@ -104,7 +104,7 @@ class WillItFit(_Calculator):
 
     def example(self) -> list[Node]:
         """Return the memory of the first example as a table, and the call that computes it."""
-        preset, gpu = presets.get(MODEL), machines.machine(reference_gpu.sheet().id)
+        preset, gpu = presets.get(MODEL), measured_ceilings.load(reference_gpu.sheet().id)
         prediction = memory.predict(preset.shape, SETUP)
         total = prediction.total
         words = {"fits": "fits", "tight": "is tight", "too large": "does not fit"}[memory.judge(total, gpu.capacity)]
@@ -175,7 +175,7 @@ class WhatIsTheLimit(_Calculator):
     def example(self) -> list[Node]:
         """Return the limit of one operation as a table, and the call that computes it."""
         values = limits.OPERATIONS["matmul"]["first"]
-        machine = machines.machine(reference_gpu.sheet().id)
+        machine = measured_ceilings.load(reference_gpu.sheet().id)
         found = limits.limit(limits.matmul(**values), machine)
         size = values["rows"]
         lead = nodes.paragraph(
@@ -197,9 +197,9 @@ class WhatIsTheLimit(_Calculator):
             lead,
             table(["quantity", "value"], rows),
             python_call(
-                "from gpuguide.costs import limits\nfrom gpuguide.measure import machines\n\n"
+                "from gpuguide.costs import limits\nfrom gpuguide.measure import measured_ceilings\n\n"
                 f"operation = limits.matmul({words})\n"
-                f'limits.limit(operation, machines.machine("{machine.id}")).time'
+                f'limits.limit(operation, measured_ceilings.load("{machine.id}")).time'
             ),
         ]
 
@@ -284,7 +284,7 @@ class Capacities(SphinxDirective):
         self.env.note_dependency(str(digest.module_path("gpuguide.hardware.capacities").with_suffix(".toml")))
         listed = nodes.bullet_list()
         for card in capacities.load_capacities().values():
-            name = card.name or machines.machine(card.id).name
+            name = card.name or measured_ceilings.load(card.id).name
             note = f"; {card.note}" if card.note else ""
             what = nodes.paragraph("", f"{name}: {format_bytes(card.bytes)}{note}. ")
             what += cite(card.source).children

@@ -164,9 +164,9 @@
     const name = { decode: "decode_step" }[state.operation] ?? state.operation;
     const words = asked(state.operation).map((field) => (field === "model"
       ? `presets.get(${python(state.model)}).shape` : `${field}=${python(state[field])}`)).join(", ");
-    const text = "from gpuguide.costs import limits, presets\nfrom gpuguide.measure import machines\n\n"
+    const text = "from gpuguide.costs import limits, presets\nfrom gpuguide.measure import measured_ceilings\n\n"
       + `operation = limits.${name}(${words})\n`
-      + `limits.limit(operation, machines.machine(${python(state.gpu)})).time`;
+      + `limits.limit(operation, measured_ceilings.load(${python(state.gpu)})).time`;
     return element("details", { class: "gg-fold" }, element("summary", {}, "The same in Python"), code(text));
   }
 

@@ -1,4 +1,4 @@
-"""What bounds a GPU: its rates of arithmetic and its bandwidths, each with where the figure comes from."""
+"""Ceilings of a GPU: its rates of arithmetic and its bandwidths, each with its origin."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class GpuCeilings:
     capacity: float
     """Bytes of memory: as a driver reports them, or as printed where we know of no report"""
     arithmetic: Mapping[str, Ceiling]
-    """Rate of matrix products by number format, FLOP/s: the best of a short burst"""
+    """Rate of matmuls by number format, FLOP/s: the best of a short burst"""
     bandwidth: Mapping[str, Ceiling]
     """B/s: of memory where bytes are only ``read`` and where they are read and written (``copy``), of the ``link`` to
     other GPUs and of the ``host`` connection, each way"""
     sustained: Mapping[str, Ceiling] = field(default_factory=lambda: MappingProxyType({}))
-    """Rate of matrix products by number format over seconds without a pause, FLOP/s, where it was measured"""
+    """Rate of matmuls by number format over seconds without a pause, FLOP/s, where it was measured"""
     launch: Ceiling | None = None
     """Seconds from one kernel to the next in a CUDA graph, at least"""
     capacity_origin: Literal["driver", "printed"] = "printed"
@@ -48,7 +48,7 @@ class GpuCeilings:
     """``NVLink``, or ``PCIe`` for a GPU without"""
 
     def rate(self, format: str) -> Ceiling:
-        """Return the rate of products in a format.
+        """Return the rate of matmuls in a format.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class GpuCeilings:
         return self.arithmetic[format]
 
 
-def load_datasheet_ceilings(gpu_id: str) -> GpuCeilings:
+def load(gpu_id: str) -> GpuCeilings:
     """Return a GPU's ceilings as its vendor prints them.
 
     Raises

@@ -1,4 +1,7 @@
-"""Softmax and log-sum-exp as operators of PyTorch: ``gpuguide::softmax`` and ``gpuguide::log_sum_exp``.
+"""Softmax and log-sum-exp of long rows at the speed of a copy: ``gpuguide::softmax``, ``gpuguide::log_sum_exp``.
+
+On a GPU each is one kernel (:mod:`gpuguide.logits.fused`) that reads every logit once. On a CPU they are the plain
+versions of :mod:`gpuguide.logits`. They have gradients, and work with ``torch.compile`` and ``torch.func``.
 
 PyTorch knows a kernel by its operator. ``torch.compile`` puts it into its graph without looking inside, a fake tensor
 gets the shape of its result, and ``torch.vmap`` adds a mapped dimension to the leading ones. Autograd functions
@@ -15,8 +18,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from gpuguide import logits as plain
 from gpuguide import triton_support
+from gpuguide.logits import probabilities as plain
+from gpuguide.logits.checks import check_shape
 from gpuguide.triton_support import forward_mode
 
 DEVICES = ("cpu", "cuda")
@@ -25,24 +29,57 @@ for _name in ("softmax", "log_sum_exp"):
     torch.library.define(f"gpuguide::{_name}", "(Tensor logits) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
+def fused_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities of each row, reading every logit once on a GPU.
+
+    Parameters
+    ----------
+    logits : torch.Tensor
+        ``(..., vocab_size)``, floating point.
+
+    Returns
+    -------
+    torch.Tensor
+        Same shape and dtype, contiguous. A row that is no distribution gives NaN.
+
+    Raises
+    ------
+    ValueError
+        If there is no last axis or it is empty, the format is not floating point, or a row is too long for the kernel
+        on this GPU.
+    """
+    check_shape(logits)
+    return _call_softmax(logits)
+
+
+def fused_log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of the sum of ``exp`` of each row, shape ``(...)``, in fp32 or wider.
+
+    Parameters, and errors, as :func:`fused_softmax`. A row of nothing but ``-inf`` gives ``-inf``, and one with
+    ``+inf`` gives that.
+    """
+    check_shape(logits)
+    return _call_log_sum_exp(logits)
+
+
 @torch.library.impl("gpuguide::softmax", DEVICES)
 def _softmax(logits: torch.Tensor) -> torch.Tensor:
     if not triton_support.supports_triton(logits):
         return plain.softmax(logits).contiguous()
-    from gpuguide.softmax import fused
+    from gpuguide.logits import fused
 
     with torch.cuda.device_of(logits):
-        return fused.softmax(logits)
+        return fused.launch_softmax(logits)
 
 
 @torch.library.impl("gpuguide::log_sum_exp", DEVICES)
 def _log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     if not triton_support.supports_triton(logits):
-        return torch.logsumexp(plain.at_least_fp32(logits), dim=-1)
-    from gpuguide.softmax import fused
+        return torch.logsumexp(plain.promote_to_fp32(logits), dim=-1)
+    from gpuguide.logits import fused
 
     with torch.cuda.device_of(logits):
-        return fused.log_sum_exp(logits)
+        return fused.launch_log_sum_exp(logits)
 
 
 # --- shapes, for fake tensors ----------------------------------------------------------------------------
@@ -112,12 +149,12 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
         (logits,) = ctx.saved_tensors
-        return (softmax(logits) * upstream.unsqueeze(-1)).to(logits.dtype)
+        return (_call_softmax(logits) * upstream.unsqueeze(-1)).to(logits.dtype)
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
         (logits,) = ctx.saved_tensors
-        return (softmax(logits) * plain.at_least_fp32(tangent)).sum(dim=-1)
+        return (_call_softmax(logits) * plain.promote_to_fp32(tangent)).sum(dim=-1)
 
 
 for _name, _function in (("softmax", _Softmax), ("log_sum_exp", _LogSumExp)):  # for torch.compile
@@ -133,7 +170,7 @@ def multiply_jacobian(probabilities: torch.Tensor, values: torch.Tensor) -> torc
     return result
 
 
-def softmax(logits: torch.Tensor) -> torch.Tensor:
+def _call_softmax(logits: torch.Tensor) -> torch.Tensor:
     """Return the probabilities of each row, with derivatives if any are needed."""
     if not is_differentiated(logits):
         result: torch.Tensor = torch.ops.gpuguide.softmax(logits)
@@ -142,7 +179,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
+def _call_log_sum_exp(logits: torch.Tensor) -> torch.Tensor:
     """Return the log-sum-exp of each row, with derivatives if any are needed."""
     if not is_differentiated(logits):
         result: torch.Tensor = torch.ops.gpuguide.log_sum_exp(logits)

@@ -7,8 +7,8 @@ import interpreted
 import pytest
 import torch
 
-from gpuguide.benchmarks.inference import exact, products
-from gpuguide.benchmarks.inference.products import MatmulProblem
+from gpuguide.benchmarks.inference import exact, matmuls
+from gpuguide.benchmarks.inference.matmuls import MatmulProblem
 from gpuguide.hardware import device as devices
 from gpuguide.inference.decoder import Linear
 from gpuguide.measure import benchmark as declarations
@@ -52,13 +52,13 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4.125)])
 def test_bytes_are_those_of_the_weights_with_their_scales(weights: str, bits: float) -> None:
-    assert products.matrix_bytes({**SMALL, "weights": weights}) == pytest.approx(48 * 256 * bits / 8, rel=2e-3)
+    assert matmuls.matrix_bytes({**SMALL, "weights": weights}) == pytest.approx(48 * 256 * bits / 8, rel=2e-3)
 
 
 def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
     device = replace(devices.cpu(), l2=100_000)
     problem = MatmulProblem.draw(SMALL, device)
-    assert len(problem.matrices) * products.matrix_bytes(SMALL) >= 2 * device.l2
+    assert len(problem.matrices) * matmuls.matrix_bytes(SMALL) >= 2 * device.l2
     kept = [linear.weight for linear in problem.matrices]
     assert all(isinstance(weight, Int8) for weight in kept)
     assert len({weight.weight.data_ptr() for weight in kept if isinstance(weight, Int8)}) == len(kept)
@@ -68,14 +68,14 @@ def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
 def test_pytorchs_products_pass(weights: str, batch: int) -> None:
-    work = products.work(products.with_torch, devices.cpu(), {**SMALL, "weights": weights, "batch": batch})
+    work = matmuls.work(matmuls.with_torch, devices.cpu(), {**SMALL, "weights": weights, "batch": batch})
     assert work.check is not None
     assert work.timing == "graph"
     work.check()
 
 
 def test_what_is_wrong_is_found() -> None:
-    work = products.work(lambda tokens, linear: lambda: torch.ones(1, 3, 48), devices.cpu(), SMALL)
+    work = matmuls.work(lambda tokens, linear: lambda: torch.ones(1, 3, 48), devices.cpu(), SMALL)
     assert work.check is not None
     with pytest.raises(AssertionError, match="the relative error is"):
         work.check()
@@ -89,7 +89,7 @@ def compare_our_kernels(outputs: int, inputs: int, weights: str, batch: int) -> 
     kept = drawn.matrices[0].weight
     linear = Linear(kept.float() if isinstance(kept, torch.Tensor) else kept)
     problem = MatmulProblem(drawn.tokens.float(), [linear])
-    multiply = products.ours(problem.tokens, linear)
+    multiply = matmuls.ours(problem.tokens, linear)
     assert exact.relative_error(multiply().sum(0), problem.exact()) < 1e-5
     again = multiply().sum(0) / (2 if batch == 1 else 1)  # for one token, it has been added to the first result
     assert exact.relative_error(again, problem.exact()) < 1e-5

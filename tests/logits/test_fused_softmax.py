@@ -1,4 +1,4 @@
-"""What is promised of softmax and log-sum-exp wherever they are computed, and bad input."""
+"""Softmax and log-sum-exp on each device: shapes, edge values, and bad input."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import re
 import pytest
 import torch
 
-from gpuguide import softmax as package
-from gpuguide.softmax import log_sum_exp, softmax
+from gpuguide.logits import fused_log_sum_exp, fused_softmax, log_sum_exp_bytes
 
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-each = pytest.mark.parametrize("function", [softmax, log_sum_exp], ids=["softmax", "log_sum_exp"])
+each = pytest.mark.parametrize("function", [fused_softmax, fused_log_sum_exp], ids=["softmax", "log_sum_exp"])
 WANTED_SHAPE = "Logits must have the shape (..., vocab_size), with a token or more"
 
 
@@ -21,7 +20,7 @@ WANTED_SHAPE = "Logits must have the shape (..., vocab_size), with a token or mo
 def test_the_format_and_shape(device: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     rows = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     wide = torch.promote_types(dtype, torch.float32)
-    found, total = softmax(rows), log_sum_exp(rows)
+    found, total = fused_softmax(rows), fused_log_sum_exp(rows)
     assert (found.dtype, found.shape) == (dtype, rows.shape)
     assert (total.dtype, total.shape) == (wide, rows.shape[:-1])
     torch.testing.assert_close(found, torch.softmax(rows.double(), dim=-1).to(dtype), rtol=2e-2, atol=1e-6)
@@ -32,9 +31,9 @@ def test_the_format_and_shape(device: str, dtype: torch.dtype, shape: tuple[int,
 def test_rows_that_are_no_distribution(device: str) -> None:
     inf = torch.inf
     rows = torch.tensor([[torch.nan, 0.0], [inf, 0.0], [inf, inf], [-inf, -inf], [-inf, 2.0]], device=device)
-    assert softmax(rows)[:4].isnan().all()
-    assert softmax(rows)[4].tolist() == [0, 1]
-    assert log_sum_exp(rows).tolist() == pytest.approx([torch.nan, inf, inf, -inf, 2.0], nan_ok=True)
+    assert fused_softmax(rows)[:4].isnan().all()
+    assert fused_softmax(rows)[4].tolist() == [0, 1]
+    assert fused_log_sum_exp(rows).tolist() == pytest.approx([torch.nan, inf, inf, -inf, 2.0], nan_ok=True)
 
 
 @on_each_device
@@ -43,7 +42,7 @@ def test_an_empty_batch(device: str, function: object) -> None:
     assert callable(function)
     for shape in ((0, 5), (2, 0, 5)):
         rows = torch.empty(shape, device=device)
-        assert function(rows).shape == (rows.shape if function is softmax else rows.shape[:-1])
+        assert function(rows).shape == (rows.shape if function is fused_softmax else rows.shape[:-1])
 
 
 @each
@@ -64,4 +63,4 @@ def test_tensors_that_hold_no_logits_are_named(function: object, rows: torch.Ten
 
 def test_the_fewest_bytes() -> None:
     rows = torch.zeros(8, 1000, dtype=torch.bfloat16)
-    assert package.log_sum_exp_bytes(8, 1000, 2) == rows.nbytes + torch.zeros(8, dtype=torch.float32).nbytes
+    assert log_sum_exp_bytes(8, 1000, 2) == rows.nbytes + torch.zeros(8, dtype=torch.float32).nbytes

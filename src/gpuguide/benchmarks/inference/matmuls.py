@@ -1,4 +1,4 @@
-"""The products of a decode step by themselves: a matrix of the 7B shape with one token of each of a few sequences.
+"""The matmuls of a decode step by themselves: a matrix of the 7B shape with one token of each of a few sequences.
 
 All weights are read for little arithmetic, so the bytes of the weights, and how fast they arrive, decide. ``torch`` is
 what PyTorch has for each kind of weights: ``torch.nn.functional.linear``, ``torch._weight_int8pack_mm`` and
@@ -37,7 +37,7 @@ ACCEPTED_ERROR = 1e-2
 """Largest accepted error against fp32, as a ratio of norms"""
 
 Multiply = Callable[[], torch.Tensor]
-"""Returns what adds up to the product: ``(parts, batch, outputs)``"""
+"""Function that returns partial sums of the matmul: ``(parts, batch, outputs)``"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class MatmulProblem:
         return cls(tokens, [matrix() for _ in range(count_input_sets(matrix_bytes(keys), device))])
 
     def exact(self) -> torch.Tensor:
-        """Return the product with the first matrix in fp32."""
+        """Return the matmul with the first matrix in fp32."""
         weight = self.matrices[0].weight
         return self.tokens.float() @ (weight if isinstance(weight, torch.Tensor) else weight.dequantize()).float().T
 
@@ -75,14 +75,14 @@ def matrix_bytes(keys: Keys) -> float:
 
 
 def ours(tokens: torch.Tensor, linear: Linear) -> Multiply:
-    """Return the product by our kernels: for one token, or for several."""
-    from gpuguide.benchmarks.inference.step_product import StepProduct
+    """Return the matmul by our kernels: for one token, or for several."""
+    from gpuguide.benchmarks.inference.step_matmul import StepMatmul
 
-    return StepProduct(tokens, linear).multiply
+    return StepMatmul(tokens, linear).multiply
 
 
 def with_torch(tokens: torch.Tensor, linear: Linear) -> Multiply:
-    """Return the product by PyTorch's own."""
+    """Return the matmul by PyTorch's own kernels."""
     from gpuguide.benchmarks.inference.loops import as_torch_keeps
 
     weight = linear.weight
@@ -97,8 +97,6 @@ def work(make: Callable[[torch.Tensor, Linear], Multiply], device: Device, keys:
     """Multiply by each matrix in its turn."""
     moved = matrix_bytes(keys)
     rates = {"bandwidth": Rate("B/s", moved)}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
     problem: MatmulProblem = share_object(
         ("products", device.torch_device, *keys.values()), lambda: MatmulProblem.draw(keys, device)
     )
@@ -114,7 +112,7 @@ def check(error: float) -> None:
 
 
 def contender(make: Callable[[torch.Tensor, Linear], Multiply], *libraries: str) -> Contender:
-    """Return a way of multiplying as a contender."""
+    """Return a matmul as a contender."""
     return Contender(lambda device, keys: work(make, device, keys), frozenset({"gpu", "bf16"}), libraries=libraries)
 
 

@@ -3,7 +3,7 @@
 A measured ceiling is the best that any record of ours has seen of its kind, so that no case of ours is faster than the
 limit that follows from it: the highest 95th percentile of the rate (which is the 5th of the time)
 
-- of matrix products in a format, of random numbers (``arithmetic``, :data:`PRODUCTS`);
+- of matmuls in a format, of random numbers (``arithmetic``, :data:`MATMULS`);
 - of bytes of memory that are only read (``bandwidth["read"]``, :data:`READS`), and of bytes that are read and written
   (``bandwidth["copy"]``, :data:`COPIES`);
 - of pinned transfers from and to the host, one way (``bandwidth["host"]``, :data:`HOST`).
@@ -13,8 +13,8 @@ What the caches may hold does not count for memory: fewer bytes than :data:`L2_M
 without a pause (:data:`SUSTAINED`): the best median, since the parts of such a run scatter. A kernel's start is the 5th
 percentile of the time from one to the next in a CUDA graph.
 
->>> from gpuguide.measure import machines
->>> machines.reference().bandwidth["read"].reference  # doctest: +SKIP
+>>> from gpuguide.measure import measured_ceilings
+>>> measured_ceilings.load_reference().bandwidth["read"].reference  # doctest: +SKIP
 'memory-hierarchy/l1:bandwidth working_set=2147483648'
 """
 
@@ -27,14 +27,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gpuguide.errors import unknown
-from gpuguide.hardware import datasheet, machines
-from gpuguide.hardware.machines import Ceiling, GpuCeilings
-from gpuguide.measure import reference_gpu, store
+from gpuguide.hardware import datasheet, datasheet_ceilings
+from gpuguide.hardware.datasheet_ceilings import Ceiling, GpuCeilings
+from gpuguide.measure import folders, page_declaration, page_gpu, records, reference_gpu
 from gpuguide.measure.records import Case, Record
 
 CEILINGS = "ceilings"
 SUSTAINED = ("sustained-matmul",)
-PRODUCTS = (CEILINGS, "matmul-size", "lm-head", "matmul-precision", "fp8-linear", "timing-mistakes", *SUSTAINED)
+MATMULS = (CEILINGS, "matmul-size", "lm-head", "matmul-precision", "fp8-linear", "timing-mistakes", *SUSTAINED)
 """Benchmarks that multiply matrices of random numbers"""
 COPIES = (CEILINGS, "copy-size", "softmax", "gpu-metrics")
 """Benchmarks that write about as many bytes of memory as they read"""
@@ -44,7 +44,7 @@ HOST = (CEILINGS, "transfer-size", "host-device-copy", "offload")
 """Benchmarks that copy between pinned memory of the host and the GPU"""
 CAPACITY = "gpu-metrics"
 """The benchmark that asks the driver how much memory there is, which no change of code makes stale"""
-SOURCES = tuple(dict.fromkeys((*PRODUCTS, *COPIES, *READS, *HOST, CAPACITY)))
+SOURCES = tuple(dict.fromkeys((*MATMULS, *COPIES, *READS, *HOST, CAPACITY)))
 """Benchmarks whose records ceilings are taken from. A page that declares :data:`CEILINGS` may use them all."""
 L2_MARGIN = 2
 """A size counts as staying in the L2 cache below so many times the bytes of the cache"""
@@ -52,7 +52,7 @@ AGAIN_MARGIN = 4
 """The same where one call reads a size again and again, through all caches, and nothing else comes between"""
 AGAIN = ("memory-hierarchy",)
 TIMED_RIGHTLY = ("right", "cold-clock")
-"""Contenders of ``timing-mistakes`` whose rates are those of products of random numbers"""
+"""Contenders of ``timing-mistakes`` whose rates are those of matmuls of random numbers"""
 
 IN_BF16 = "bf16-compile"
 """The contender of ``fp8-linear`` that multiplies in bf16"""
@@ -66,15 +66,15 @@ class CaseRate:
     """The 95th percentile, or the median where there is none"""
     median: float
     reference: str
-    """As pages and the ledger write it"""
+    """Reference to it as pages and the ledger write it"""
 
 
-def reference() -> GpuCeilings:
+def load_reference() -> GpuCeilings:
     """Return the ceilings of the GPU that prose speaks of."""
-    return machine(reference_gpu.sheet().id)
+    return load(reference_gpu.sheet().id)
 
 
-def machine(gpu_id: str) -> GpuCeilings:
+def load(gpu_id: str) -> GpuCeilings:
     """Return a GPU's ceilings, measured where we have measured them.
 
     Parameters
@@ -87,15 +87,15 @@ def machine(gpu_id: str) -> GpuCeilings:
     GpuguideError
         If the table has no such GPU, or a page that is being built does not declare :data:`CEILINGS`.
     """
-    store.check_declared(CEILINGS)
+    page_declaration.check_benchmark(CEILINGS)
     files = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in source_files())
-    return _machine(datasheet.get(gpu_id).id, files, store.reference_device())
+    return _load(datasheet.get(gpu_id).id, files, reference_gpu.slug())
 
 
 @lru_cache(maxsize=128)
-def _machine(gpu_id: str, files: tuple[tuple[Path, int, int], ...], device: str) -> GpuCeilings:
+def _load(gpu_id: str, files: tuple[tuple[Path, int, int], ...], device: str) -> GpuCeilings:
     """Return a GPU's ceilings, once for what the files of records hold and for the device that prose speaks of."""
-    return with_measured(machines.load_datasheet_ceilings(gpu_id), list(records_of(gpu_id)))
+    return with_measured(datasheet_ceilings.load(gpu_id), list(records_of(gpu_id)))
 
 
 def find_quoted_ceiling(name: str, gpu: GpuCeilings | None = None) -> tuple[Ceiling, str]:
@@ -104,17 +104,17 @@ def find_quoted_ceiling(name: str, gpu: GpuCeilings | None = None) -> tuple[Ceil
     Parameters
     ----------
     name : str
-        ``copy``, ``read``, ``link``, ``host``, a number format such as ``bf16`` for a burst of matrix products,
+        ``copy``, ``read``, ``link``, ``host``, a number format such as ``bf16`` for a burst of matmuls,
         ``bf16 sustained`` for seconds of them, ``launch`` or ``capacity``.
-    gpu : Machine, optional
-        Whose ceiling; by default that of the GPU that prose speaks of.
+    gpu : GpuCeilings, optional
+        Ceilings of a GPU; by default those of the GPU that prose speaks of.
 
     Raises
     ------
     GpuguideError
         If that GPU has no ceiling of this name.
     """
-    gpu = gpu or reference()
+    gpu = gpu or load_reference()
     known: dict[str, tuple[Ceiling, str]] = {key: (found, "B/s") for key, found in gpu.bandwidth.items()}
     known |= {key: (found, "FLOP/s") for key, found in gpu.arithmetic.items()}
     known |= {f"{key} sustained": (found, "FLOP/s") for key, found in gpu.sustained.items()}
@@ -128,28 +128,28 @@ def find_quoted_ceiling(name: str, gpu: GpuCeilings | None = None) -> tuple[Ceil
 
 def source_files() -> list[Path]:
     """Return the published records that ceilings are taken from, of all devices."""
-    folder = store.published_folder()
+    folder = folders.published_folder()
     return [path for name in SOURCES for path in sorted(folder.glob(f"*/{name}.json"))]
 
 
 def records_of(gpu_id: str) -> Iterator[Record]:
     """Yield the published records of one GPU that its ceilings are taken from."""
-    for record in map(store.load, source_files()):
+    for record in map(records.load, source_files()):
         gpu = datasheet.find(record.device_name)
-        if gpu is not None and gpu.id == gpu_id and store.kind(record.device) == record.device:
+        if gpu is not None and gpu.id == gpu_id and page_gpu.kind(record.device) == record.device:
             yield record
 
 
-def with_measured(machine: GpuCeilings, records: Iterable[Record]) -> GpuCeilings:
-    """Return ``machine`` with the best of its records in place of printed values, as the module says."""
+def with_measured(printed: GpuCeilings, records: Iterable[Record]) -> GpuCeilings:
+    """Return printed ceilings with the best of its records in their place, as the module says."""
     known = {record.benchmark: record for record in records}
-    arithmetic, bandwidth, sustained = dict(machine.arithmetic), dict(machine.bandwidth), {}
-    for format, rates in product_rates(known, PRODUCTS).items():
+    arithmetic, bandwidth, sustained = dict(printed.arithmetic), dict(printed.bandwidth), {}
+    for format, rates in matmul_rates(known, MATMULS).items():
         arithmetic[format] = highest(rates)
-    for format, rates in product_rates(known, SUSTAINED).items():
+    for format, rates in matmul_rates(known, SUSTAINED).items():
         most = max(rates, key=lambda rate: rate.median)
         sustained[format] = Ceiling(most.median, "measured", most.reference)
-    l2 = datasheet.get(machine.id).figures.get("l2")
+    l2 = datasheet.get(printed.id).figures.get("l2")
     for kind, benchmarks in (("copy", COPIES), ("read", READS)):
         if found := list(memory_rates(known, benchmarks, l2.value if l2 else 0.0)):
             bandwidth[kind] = highest(found)
@@ -157,9 +157,9 @@ def with_measured(machine: GpuCeilings, records: Iterable[Record]) -> GpuCeiling
         bandwidth["host"] = highest(pinned)
     capacities = list(driver_memories(known))
     return replace(
-        machine,
-        capacity=capacities[0] if capacities else machine.capacity,
-        capacity_origin="driver" if capacities else machine.capacity_origin,
+        printed,
+        capacity=capacities[0] if capacities else printed.capacity,
+        capacity_origin="driver" if capacities else printed.capacity_origin,
         arithmetic=MappingProxyType(arithmetic),
         bandwidth=MappingProxyType(bandwidth),
         sustained=MappingProxyType(sustained),
@@ -176,11 +176,11 @@ def highest(rates: Iterable[CaseRate]) -> Ceiling:
 # --- what of a record counts for which ceiling ------------------------------------------------------------
 
 
-def product_rates(known: Mapping[str, Record], benchmarks: Iterable[str]) -> dict[str, list[CaseRate]]:
+def matmul_rates(known: Mapping[str, Record], benchmarks: Iterable[str]) -> dict[str, list[CaseRate]]:
     """Return the rates of all products of random numbers among these benchmarks by number format, FLOP/s."""
     found: dict[str, list[CaseRate]] = {}
     for record, case in measured_cases(known, benchmarks):
-        if (format := format_of(record, case)) in machines.FORMATS:
+        if (format := format_of(record, case)) in datasheet_ceilings.FORMATS:
             found.setdefault(format, []).append(rate_of(record, case, "throughput"))
     return found
 
@@ -264,7 +264,7 @@ def measured_cases(known: Mapping[str, Record], benchmarks: Iterable[str]) -> It
     than what stands in that one, and the printed ceilings say more.
     """
     records = [known[name] for name in benchmarks if name in known]
-    if all(store.is_quotable(record) or not record.stale for record in records):
+    if all(reference_gpu.is_quotable(record) or not record.stale for record in records):
         for record in records:
             yield from ((record, case) for case in record.cases if case.status == "ok")
 

@@ -1,4 +1,4 @@
-"""One product of a decode step by itself, launched as the step launches it."""
+"""One matmul of a decode step by itself, launched as the step launches it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gpuguide.inference.decoder import Linear
 from gpuguide.inference.fused.attention import overlaps
 
 
-class StepProduct(fused.DecodeStep):
-    """A product with as many tokens as it is made for, by the kernels of a step that has nothing else to do.
+class StepMatmul(fused.DecodeStep):
+    """A matmul with as many tokens as it is made for, by the kernels of a step that has nothing else to do.
 
     For one token the result is added to what is there, as a step adds it to the hidden state. For several, the inputs
     may be cut into parts, whose sums are left side by side: in a step the norm that follows adds them up.
@@ -37,7 +37,7 @@ class StepProduct(fused.DecodeStep):
         self.counters = torch.zeros(outputs, dtype=torch.int32, device=device)
 
     def multiply(self) -> torch.Tensor:
-        """Return what adds up to the product, ``(parts, batch, outputs)``, in fp32: the same memory every time."""
+        """Return the partial sums of the matmul, ``(parts, batch, outputs)``, in fp32: the same memory every time."""
         if self.count == 1:
             self._gemv_and_add(self.matrix, self.tokens)
             return self.hidden.unsqueeze(0)

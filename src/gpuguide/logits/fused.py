@@ -200,8 +200,8 @@ def log_sum_exp_kernel(
         tl.store(results + row, highest + tl.log(total))
 
 
-def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
-    """Return the probabilities of each row. On a GPU; see :func:`gpuguide.softmax.softmax`."""
+def launch_softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
+    """Return the probabilities of each row. On a GPU; see :func:`gpuguide.logits.fused_softmax`."""
     rows = as_rows(logits)
     probabilities = torch.empty_like(rows, memory_format=torch.contiguous_format)
     split = RowSplit.from_size(rows.shape[1], rows.element_size(), piece_bytes)
@@ -218,8 +218,8 @@ def softmax(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tenso
     return probabilities.view(logits.shape)
 
 
-def log_sum_exp(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
-    """Return the log-sum-exp of each row in fp32. On a GPU; see :func:`gpuguide.softmax.log_sum_exp`."""
+def launch_log_sum_exp(logits: torch.Tensor, piece_bytes: int = PIECE_BYTES) -> torch.Tensor:
+    """Return the log-sum-exp of each row in fp32. On a GPU; see :func:`gpuguide.logits.fused_log_sum_exp`."""
     rows = as_rows(logits)
     results = torch.empty(len(rows), dtype=torch.float32, device=logits.device)
     split = RowSplit.from_size(rows.shape[1], rows.element_size(), piece_bytes)

@@ -9,8 +9,8 @@ import pytest
 
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet
-from gpuguide.hardware.machines import GpuCeilings
-from gpuguide.measure import citation, machines, reference_gpu, store
+from gpuguide.hardware.datasheet_ceilings import GpuCeilings
+from gpuguide.measure import citation, measured_ceilings, page_declaration, page_gpu, reference_gpu, store
 from gpuguide.measure.records import Case, Record
 
 READING = (
@@ -52,14 +52,14 @@ def applying(record: Record, case: Case, metric: str) -> str:
 
 def is_of_a_cache(record: Record, case: Case, metric: str, l2: float) -> bool:
     """Return whether a bandwidth may be that of caches."""
-    return machines.case_size(case, metric) < machines.least_size(record, l2)
+    return measured_ceilings.case_size(case, metric) < measured_ceilings.least_size(record, l2)
 
 
 def bounded(gpu: str) -> Iterator[tuple[Record, Case, str, str, float]]:
     """Yield record, case, metric, the ceiling's name and the rate for each GPU, of everything that a ceiling bounds."""
     l2 = datasheet.get(gpu).figures["l2"].value
-    for record in store.published_records():
-        found = datasheet.find(store.kind(record.device))
+    for record in store.load_all_published():
+        found = datasheet.find(page_gpu.kind(record.device))
         for case in record.cases if found is not None and found.id == gpu else ():
             is_wrong = (record.benchmark, case.contender) in WRONG_ON_PURPOSE or case.keys.get("data") == "zeros"
             for metric, held in case.metrics.items():
@@ -78,16 +78,18 @@ def bounded(gpu: str) -> Iterator[tuple[Record, Case, str, str, float]]:
 
 def measured_gpus() -> list[str]:
     """Return the ids of all GPUs of which there are records."""
-    found = [datasheet.find(store.kind(device)) for device in {record.device for record in store.published_records()}]
+    found = [
+        datasheet.find(page_gpu.kind(device)) for device in {record.device for record in store.load_all_published()}
+    ]
     return sorted({gpu.id for gpu in found if gpu is not None})
 
 
 def spoken_of(monkeypatch: pytest.MonkeyPatch, gpu: str) -> GpuCeilings:
     """Let prose speak of a GPU, so that its records are used whether stale or not, and return its ceilings."""
-    devices = {record.device for record in store.published_records() if "x-" not in record.device}
+    devices = {record.device for record in store.load_all_published() if "x-" not in record.device}
     (device,) = (device for device in devices if getattr(datasheet.find(device), "id", "") == gpu)
-    monkeypatch.setattr(store, "reference_device", lambda: device)
-    return machines.reference()
+    monkeypatch.setattr(reference_gpu, "slug", lambda: device)
+    return measured_ceilings.load_reference()
 
 
 @pytest.mark.parametrize("gpu", measured_gpus())
@@ -95,12 +97,12 @@ def spoken_of(monkeypatch: pytest.MonkeyPatch, gpu: str) -> GpuCeilings:
 def test_no_published_rate_lies_above_its_ceiling(
     gpu: str, is_reference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = spoken_of(monkeypatch, gpu) if is_reference else machines.machine(gpu)
+    machine = spoken_of(monkeypatch, gpu) if is_reference else measured_ceilings.load(gpu)
     found: Counter[str] = Counter()
     for record, case, metric, name, rate in bounded(gpu):
-        ceiling, unit = machines.find_quoted_ceiling(name, machine)
+        ceiling, unit = measured_ceilings.find_quoted_ceiling(name, machine)
         assert unit == case.metrics[metric].unit
-        assert rate <= ceiling.value, f"{machines.rate_of(record, case, metric).reference} is above {name}"
+        assert rate <= ceiling.value, f"{measured_ceilings.rate_of(record, case, metric).reference} is above {name}"
         found[name] += 1
     assert found["read"] > 100
     assert found["copy"] > 20
@@ -113,7 +115,7 @@ def test_every_benchmark_with_a_rate_is_bounded() -> None:
     """A record of a benchmark that nobody has put under a ceiling would otherwise fail with a key only."""
     names = {
         record.benchmark
-        for record in store.published_records()
+        for record in store.load_all_published()
         if any(metric.unit == "B/s" for case in record.cases for metric in case.metrics.values())
     }
     assert names == {*BANDWIDTHS, "ceilings"}
@@ -135,35 +137,35 @@ def test_a_measured_ceiling_is_what_its_record_holds(gpu: str, monkeypatch: pyte
 @pytest.mark.parametrize("gpu", measured_gpus())
 def test_no_run_of_seconds_is_faster_than_what_is_sustained(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = spoken_of(monkeypatch, gpu)
-    products = store.published("gpu-metrics").case("nvml", scenario="products")
+    products = store.load_published("gpu-metrics").case("nvml", scenario="products")
     assert products.metrics["rate"].summary.median <= machine.sustained["bf16"].value
 
 
 def test_without_records_the_printed_figure_stands_for_copies_and_reads() -> None:
-    a100 = machines.machine("a100-sxm-80gb")
+    a100 = measured_ceilings.load("a100-sxm-80gb")
     printed = datasheet.get("a100-sxm-80gb").figures["memory_bandwidth"].value
     for name in ("copy", "read"):
         ceiling = a100.bandwidth[name]
         assert (ceiling.value, ceiling.origin, ceiling.reference) == (printed, "datasheet", "")
     assert not a100.sustained
-    assert machines.find_quoted_ceiling("capacity", a100)[0].value == a100.capacity
+    assert measured_ceilings.find_quoted_ceiling("capacity", a100)[0].value == a100.capacity
 
 
 def test_what_prose_names_has_a_value_and_a_unit() -> None:
-    ours = machines.reference()
-    assert machines.find_quoted_ceiling("read") == (ours.bandwidth["read"], "B/s")
-    assert machines.find_quoted_ceiling("bf16 sustained") == (ours.sustained["bf16"], "FLOP/s")
-    assert machines.find_quoted_ceiling("launch") == (ours.launch, "s")
-    capacity, unit = machines.find_quoted_ceiling("capacity")
+    ours = measured_ceilings.load_reference()
+    assert measured_ceilings.find_quoted_ceiling("read") == (ours.bandwidth["read"], "B/s")
+    assert measured_ceilings.find_quoted_ceiling("bf16 sustained") == (ours.sustained["bf16"], "FLOP/s")
+    assert measured_ceilings.find_quoted_ceiling("launch") == (ours.launch, "s")
+    capacity, unit = measured_ceilings.find_quoted_ceiling("capacity")
     assert (capacity.value, unit) == (ours.capacity, "B")
     assert capacity.reference.startswith("gpu-metrics/nvml:memory_total")
     with pytest.raises(GpuguideError, match="fp4"):
-        machines.find_quoted_ceiling("fp4")
+        measured_ceilings.find_quoted_ceiling("fp4")
 
 
 def test_a_page_reads_ceilings_if_it_declares_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(store.DECLARED_VARIABLE, "copy-size,ceilings")
-    assert machines.reference().id == reference_gpu.sheet().id
-    monkeypatch.setenv(store.DECLARED_VARIABLE, "copy-size,memory-hierarchy")
+    monkeypatch.setenv(page_declaration.DECLARED_VARIABLE, "copy-size,ceilings")
+    assert measured_ceilings.load_reference().id == reference_gpu.sheet().id
+    monkeypatch.setenv(page_declaration.DECLARED_VARIABLE, "copy-size,memory-hierarchy")
     with pytest.raises(GpuguideError, match="'ceilings'"):
-        machines.reference()
+        measured_ceilings.load_reference()

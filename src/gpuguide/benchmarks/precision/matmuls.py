@@ -1,4 +1,4 @@
-"""Matrix products by format: PyTorch's, which are cuBLAS's, and ours.
+"""Matmuls by format: PyTorch's, which are cuBLAS's, and ours.
 
 The second matrix is the transpose of a contiguous one, as the weight of a linear layer is. Both contenders sum fp8 with
 the bits that Hopper's tensor cores keep, ``use_fast_accum=True`` of ``torch._scaled_mm``.
@@ -18,7 +18,7 @@ from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.costs import roofline
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
-from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, lacking, powers_of_two
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work, find_missing_feature, powers_of_two
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.systems import ceilings
 
@@ -28,7 +28,7 @@ OURS = ("fp16", "bf16", "fp8")
 SQUARES = powers_of_two(1024, 16384)
 TOKENS = 8192
 MODEL = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304))
-"""Inner size and columns of the products of GPT-2 small: queries, keys and values; the output of attention; into and
+"""Inner size and columns of the matmuls of GPT-2 small: queries, keys and values; the output of attention; into and
 out of the feed-forward part; logits, for a vocabulary padded to a multiple of 64"""
 ROWS_CHECKED = 64
 COLUMNS_CHECKED_AT_ONCE = 4096
@@ -45,12 +45,12 @@ class Operands:
     """``(inner, columns)``, the transpose of a contiguous matrix"""
     format: str
     scale: torch.Tensor
-    """(), a one, for products in fp8"""
+    """(), a one, for matmuls in fp8"""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Some rows of the product before anything was stored in the format."""
+    """Some rows of the result before anything was stored in the format."""
 
     rows: torch.Tensor
     """``(ROWS_CHECKED,)``, which they are"""
@@ -73,13 +73,13 @@ def draw(keys: Keys, device: str) -> tuple[Operands, Reference]:
 
 
 def store_operands(left: torch.Tensor, right: torch.Tensor, format: str) -> Operands:
-    """Return matrices in a format; those of tf32 are stored in fp32, and rounded by the product."""
+    """Return matrices in a format; those of tf32 are stored in fp32, and rounded by the matmul."""
     dtype = torch.float8_e4m3fn if format == "fp8" else ceilings.STORAGE[format]
     return Operands(left.to(dtype), right.to(dtype).t(), format, torch.ones((), device=left.device))
 
 
 def matmul_in_float64(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return a product in float64, a part of the columns at a time."""
+    """Return a matmul in float64, a part of the columns at a time."""
     wide = left.double()
     return torch.cat([wide @ part.double() for part in right.split(COLUMNS_CHECKED_AT_ONCE, dim=1)], dim=1)
 
@@ -105,8 +105,6 @@ def work(multiply: Multiply, device: Device, keys: Keys) -> Work:
     """Multiply, each time matrices that are not in the cache."""
     shape, format = matmul_shape(keys), str(keys["format"])
     rates = {"throughput": Rate("FLOP/s", roofline.matmul_flops(*shape))}
-    if device.backend == "fake":
-        return Work([lambda: None], rates=rates)
     footprint = int(roofline.matmul_bytes(*shape, ceilings.ELEMENT_SIZE[format]))
     first, reference = draw(keys, device.torch_device)
     sets = [first, *(draw(keys, device.torch_device)[0] for _ in range(count_input_sets(footprint, device) - 1))]
@@ -146,26 +144,26 @@ def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def check_errors(errors: Mapping[str, float], format: str) -> None:
-    """Raise an :class:`AssertionError` if a product adds more to the rounding of its matrices than it may."""
+    """Raise an :class:`AssertionError` if a matmul adds more to the rounding of its matrices than it may."""
     error, accepted = errors["product"], ceilings.RELATIVE_ERROR[format]
     assert error <= accepted, f"the relative error is {error:.1e}, and at most {accepted:.0e} is accepted"
 
 
 def lacks_format(device: Device, keys: Keys) -> str | None:
-    """Say where a GPU has no tensor cores for the format of a case."""
+    """Return the reason to skip a format for which the GPU has no tensor cores, or None."""
     format = str(keys["format"])
-    return None if format == "fp32" else lacking(Contender(lambda device, keys: Work([]), frozenset({format})), device)
+    return None if format == "fp32" else find_missing_feature(frozenset({format}), device)
 
 
 def not_ours(device: Device, keys: Keys) -> str | None:
-    """Say which formats our product leaves to cuBLAS."""
+    """Return the reason to skip formats that our matmul leaves to cuBLAS, or None."""
     if keys["format"] in OURS:
         return lacks_format(device, keys)
-    return f"our product takes {', '.join(OURS[:-1])} and {OURS[-1]}"
+    return f"our matmul supports {', '.join(OURS[:-1])} and {OURS[-1]}"
 
 
 def cases(device: Device) -> Sequence[Keys]:
-    """Return squares from small to large and the products of the model, each in every format; on a CPU none."""
+    """Return squares from small to large and the matmuls of the model, each in every format; on a CPU none."""
     if not device.is_gpu:
         return []
     shapes = [(size, size, size) for size in SQUARES] + [(TOKENS, inner, columns) for inner, columns in MODEL]
@@ -188,8 +186,8 @@ def bytes_needed(keys: Keys) -> float:
 GPU = frozenset({"gpu"})
 MATMUL_PRECISION = Benchmark(
     name="matmul-precision",
-    title="Matrix products, by format",
-    question="How fast is a matrix product in each format, and how far from right?",
+    title="Matmuls, by format",
+    question="How fast is a matmul in each format, and how far from right?",
     contenders={
         "torch": Contender(lambda device, keys: work(multiply_torch, device, keys), GPU, lacks_format, ("cublas",)),
         "gpuguide": Contender(lambda device, keys: work(ours, device, keys), GPU, not_ours),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpuguide.benchmarks.precision import products
-from gpuguide.benchmarks.precision.products import FORMATS, Operands
+from gpuguide.benchmarks.precision import matmuls
+from gpuguide.benchmarks.precision.matmuls import FORMATS, Operands
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -30,7 +30,7 @@ def keys_of(format: str, rows: int = 48, inner: int = 256, columns: int = 80) ->
 def test_the_cases_are_squares_and_the_products_of_the_model_in_every_format() -> None:
     cases = MATMUL.cases(on(80))
     assert {str(keys["format"]) for keys in cases} == {"fp32", "tf32", "fp16", "bf16", "fp8"}
-    shapes = list(dict.fromkeys(products.matmul_shape(keys) for keys in cases))
+    shapes = list(dict.fromkeys(matmuls.matmul_shape(keys) for keys in cases))
     assert len(cases) == 5 * len(shapes)
     assert shapes[:5] == [(size, size, size) for size in (1024, 2048, 4096, 8192, 16384)]
     assert shapes[5:] == [
@@ -56,7 +56,7 @@ def test_everything_runs_on_a_fake_device_or_says_why_not(tmp_path: Path) -> Non
     for case in record.cases:
         ours_cannot = case.contender == "gpuguide" and case.keys["format"] in ("fp32", "tf32")
         assert case.status == ("skipped" if ours_cannot else "ok")
-        assert case.reason == ("our product takes fp16, bf16 and fp8" if ours_cannot else "")
+        assert case.reason == ("our matmul supports fp16, bf16 and fp8" if ours_cannot else "")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_format_that_a_gpu_lacks_is_named(gpu: str, format: str, contender: st
 def test_a_small_product_is_right_and_its_error_is_that_of_the_format(format: str) -> None:
     torch.manual_seed(0)
     device = devices.cpu()
-    work = products.work(products.multiply_torch, device, keys_of(format))
+    work = matmuls.work(matmuls.multiply_torch, device, keys_of(format))
     assert work.check is not None
     work.check()
     (error,) = work.further()["error"].samples
@@ -94,7 +94,7 @@ def test_a_small_product_is_right_and_its_error_is_that_of_the_format(format: st
 @pytest.mark.parametrize("wrong", ["one row", "not finite", "scaled"])
 def test_a_wrong_product_is_found(format: str, wrong: str) -> None:
     def multiply(operands: Operands) -> torch.Tensor:
-        result = products.multiply_torch(operands).float()
+        result = matmuls.multiply_torch(operands).float()
         if wrong == "one row":
             result[0] = 0
         elif wrong == "not finite":
@@ -104,7 +104,7 @@ def test_a_wrong_product_is_found(format: str, wrong: str) -> None:
         return result
 
     torch.manual_seed(0)
-    work = products.work(multiply, devices.cpu(), keys_of(format, rows=300))
+    work = matmuls.work(multiply, devices.cpu(), keys_of(format, rows=300))
     assert work.check is not None
     with pytest.raises(AssertionError, match="the relative error is"):
         work.check()
@@ -112,10 +112,10 @@ def test_a_wrong_product_is_found(format: str, wrong: str) -> None:
 
 def test_small_matrices_come_in_so_many_sets_that_none_stays_in_the_cache() -> None:
     device = replace(devices.cpu(), l2=2**20)
-    work = products.work(products.multiply_torch, device, keys_of("fp32", 128, 128, 128))
+    work = matmuls.work(matmuls.multiply_torch, device, keys_of("fp32", 128, 128, 128))
     assert work.footprint == 3 * 4 * 128**2
     assert len(work.calls) * work.footprint > 2 * device.l2
-    assert len(products.work(products.multiply_torch, device, keys_of("fp32", 1024, 1024, 1024)).calls) == 1
+    assert len(matmuls.work(matmuls.multiply_torch, device, keys_of("fp32", 1024, 1024, 1024)).calls) == 1
 
 
 @pytest.mark.gpu

@@ -8,13 +8,16 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from gpuguide.softmax import log_sum_exp, softmax
+from gpuguide.logits import fused_log_sum_exp, fused_softmax
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 each = pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(softmax, lambda rows: torch.softmax(rows, -1)), (log_sum_exp, lambda rows: torch.logsumexp(rows, -1))],
+    [
+        (fused_softmax, lambda rows: torch.softmax(rows, -1)),
+        (fused_log_sum_exp, lambda rows: torch.logsumexp(rows, -1)),
+    ],
     ids=["softmax", "log_sum_exp"],
 )
 
@@ -122,7 +125,7 @@ def test_fake_tensors_on_a_gpu_need_none(ours: Function, theirs: Function) -> No
         rows = torch.empty(3, 4, 50, dtype=torch.bfloat16, device="cuda")
         found, expected = ours(rows), theirs(rows)
     assert (found.shape, found.device) == (expected.shape, expected.device)
-    assert found.dtype == (torch.bfloat16 if ours is softmax else torch.float32)
+    assert found.dtype == (torch.bfloat16 if ours is fused_softmax else torch.float32)
 
 
 @on_each_device

@@ -9,7 +9,7 @@ import pytest
 import torch
 from interpreted import needs_triton, pieces_that_fit
 
-from gpuguide import softmax as package
+from gpuguide import logits
 
 SHAPES = [(3, 1003), (2, 5), (1, 1), (2, 3, 300), (64,), (2, 20000)]
 ACCEPTED = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -25,11 +25,11 @@ def rows_of(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Te
 
 
 def compare_softmax(rows: torch.Tensor, pieces: tuple[int, ...]) -> None:
-    from gpuguide.softmax import fused
+    from gpuguide.logits import fused
 
     expected = torch.softmax(rows.double(), dim=-1)
     for piece_bytes in pieces_that_fit(rows.shape[-1], rows.element_size(), pieces, rows.device.type):
-        found = fused.softmax(rows, piece_bytes)
+        found = fused.launch_softmax(rows, piece_bytes)
         assert found.dtype == rows.dtype
         assert found.is_contiguous()
         smallest = 2**-24 if rows.dtype == torch.float16 else 1e-30
@@ -37,11 +37,11 @@ def compare_softmax(rows: torch.Tensor, pieces: tuple[int, ...]) -> None:
 
 
 def compare_log_sum_exp(rows: torch.Tensor, pieces: tuple[int, ...]) -> None:
-    from gpuguide.softmax import fused
+    from gpuguide.logits import fused
 
     expected = torch.logsumexp(rows.double(), dim=-1)
     for piece_bytes in pieces:
-        found = fused.log_sum_exp(rows, piece_bytes)
+        found = fused.launch_log_sum_exp(rows, piece_bytes)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)
 
@@ -93,15 +93,15 @@ def numbers_near_the_largest(device: str, pieces_of_softmax: tuple[int, ...]) ->
 
 def compare_edges(rows: torch.Tensor, pieces_of_softmax: tuple[int, ...]) -> torch.Tensor:
     """Compare NaN with NaN too, and return the probabilities."""
-    from gpuguide.softmax import fused
+    from gpuguide.logits import fused
 
     expected = torch.softmax(rows.double(), dim=-1).to(rows.dtype)
     for piece_bytes in pieces_of_softmax:
-        found = fused.softmax(rows, piece_bytes)
+        found = fused.launch_softmax(rows, piece_bytes)
         torch.testing.assert_close(found, expected, rtol=2 * ACCEPTED[rows.dtype], atol=1e-30, equal_nan=True)
     expected = torch.logsumexp(rows.double(), dim=-1).float()
     for piece_bytes in PIECES:
-        sums = fused.log_sum_exp(rows, piece_bytes)
+        sums = fused.launch_log_sum_exp(rows, piece_bytes)
         torch.testing.assert_close(sums, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
     return found
 
@@ -121,7 +121,7 @@ def test_kernels_interpreted(part: str) -> None:
 
 @needs_triton
 def test_a_row_of_more_pieces_than_can_run_at_the_same_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuguide.softmax.fused import RowSplit
+    from gpuguide.logits.fused import RowSplit
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=20))
     device = torch.device("cuda")
@@ -133,7 +133,7 @@ def test_a_row_of_more_pieces_than_can_run_at_the_same_time_is_refused(monkeypat
 @needs_triton
 def test_pieces_cover_a_row_and_begin_where_wide_loads_may() -> None:
     """Without a launch: the kernels' grid is arithmetic."""
-    from gpuguide.softmax.fused import RowSplit
+    from gpuguide.logits.fused import RowSplit
 
     for columns in (1, 63, 64, 65, 1000, 8192, 8193, 50257, 128256, 262144):
         for element_size in (2, 4):
@@ -162,7 +162,7 @@ def test_kernels_on_a_gpu(part: str) -> None:
 @pytest.mark.parametrize("vocab", [50257, 128256, 262144])
 def test_long_rows(vocab: int, dtype: torch.dtype) -> None:
     rows = rows_of((200, vocab), dtype, "cuda")
-    probabilities, sums = package.softmax(rows), package.log_sum_exp(rows)
+    probabilities, sums = logits.fused_softmax(rows), logits.fused_log_sum_exp(rows)
     for part in range(0, 200, 50):
         here = slice(part, part + 50)
         exact = torch.softmax(rows[here].double(), dim=-1)
@@ -175,11 +175,11 @@ def test_long_rows(vocab: int, dtype: torch.dtype) -> None:
 def test_a_captured_graph_gives_the_same_again_and_again() -> None:
     """Programs of a row count one another, and each replay must begin at zero."""
     rows = torch.randn(40, 50304, device="cuda")
-    package.softmax(rows), package.log_sum_exp(rows)
+    logits.fused_softmax(rows), logits.fused_log_sum_exp(rows)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = package.softmax(rows), package.log_sum_exp(rows)
+        captured = logits.fused_softmax(rows), logits.fused_log_sum_exp(rows)
     for _ in range(3):
         rows.normal_()
         graph.replay()
@@ -196,7 +196,7 @@ def test_more_than_two_to_the_31_logits() -> None:
         pytest.skip("needs 11 GB of GPU memory")
     rows = torch.zeros(count, vocab, dtype=torch.bfloat16, device="cuda")
     rows[-1, 5] = 20.0
-    sums, probabilities = package.log_sum_exp(rows), package.softmax(rows)
+    sums, probabilities = logits.fused_log_sum_exp(rows), logits.fused_softmax(rows)
     exact = torch.logsumexp(rows[-2:].double(), dim=-1)
     torch.testing.assert_close(sums[-2:].double(), exact, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(sums[:-1], exact[:1].float().expand(count - 1))
