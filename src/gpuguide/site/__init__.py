@@ -7,13 +7,13 @@ pages
     a page as its author writes it
 execution
     how pages run
-records
+directives
     what records, data sheets and claims say on a page
 notebooks
     every tutorial as something to take away
-finding
+search_and_links
     how readers find things
-look
+theme
     how the site looks
 build
     the command that builds

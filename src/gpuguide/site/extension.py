@@ -27,7 +27,7 @@ from gpuguide.site.directives import (
 )
 from gpuguide.site.execution import faults, page_digests, page_gpus, running, watching
 from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, outline, skipped_cells
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, skipped_cells
 from gpuguide.site.search_and_links import (
     change_feed,
     code_links,
@@ -70,7 +70,6 @@ PARTS = (
     navigation,
     not_found,
     numbers,
-    outline,
     page_digests,
     page_gpus,
     record_downloads,

@@ -54,7 +54,7 @@ class listing(nodes.General, nodes.Element):
 
 
 class LearningPath(SphinxDirective):
-    """``{learning-path}``: the tutorials by part, each with its first picture, number, title and minutes.
+    """``{learning-path}``: the tutorials by part, each with its first picture, title and minutes.
 
     With ``:whole:``, its first sentence too, and how long it runs.
     """
@@ -118,31 +118,34 @@ def describe_page(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[
     line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
     sentence: list[nodes.Node] = [nodes.Text(app.env.metadata[page]["gpuguide_first_sentence"])]
     if page.startswith("tutorials/"):
-        number = nodes.inline("", f"{outline.number(page)} ", classes=["gg-path-number"])
-        line = [number, *line, nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
+        line += [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
         sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
     shown = [line, sentence] if whole else [line]
-    return [*thumbnail(app.env.get_doctree(page)), *(nodes.paragraph("", "", *parts) for parts in shown)]
+    return [*thumbnail(app, page), *(nodes.paragraph("", "", *parts) for parts in shown)]
 
 
-def thumbnail(doctree: nodes.document) -> list[nodes.Node]:
+def thumbnail(app: Sphinx, page: str) -> list[nodes.Node]:
     """Return the first picture of a page in both schemes, in the form for phones; it says nothing that is not said."""
+    images = [nodes.image("", **attributes) for attributes in app.env.metadata[page]["gpuguide_thumbnail"]]
+    return [nodes.container("", *images, classes=["gg-thumbnails"])] if images else []
+
+
+def find_thumbnail(doctree: nodes.document) -> list[dict[str, Any]]:
+    """Return the attributes of the images of a page's first figure, one for each scheme, without another GPU."""
     for figure in doctree.findall(nodes.figure):
-        drawn = [next(iter(found.findall(nodes.image))).deepcopy() for found in figure.findall(picture)]
-        for image in drawn:
-            image["alt"] = ""
-            image["classes"].append("gg-thumbnail")
+        drawn = [next(iter(found.findall(nodes.image))).attributes for found in figure.findall(picture)]
         chosen = [image for image in drawn if WITH_OTHERS not in image["classes"]]
         if chosen:
-            return [nodes.container("", *chosen, classes=["gg-thumbnails"])]
+            return [{**image, "alt": "", "classes": [*image["classes"], "gg-thumbnail"]} for image in chosen]
     return []
 
 
 def note_summary(app: Sphinx, doctree: nodes.document) -> None:
-    """Note what lists say of a page, so that they need not load it: its first sentence, and its minutes."""
+    """Note what lists show of a page, so that they need not load it: first sentence, first picture and minutes."""
     path = Path(app.env.doc2path(app.env.docname))
     noted = app.env.metadata[app.env.docname]
     noted["gpuguide_first_sentence"] = first_sentence(doctree)
+    noted["gpuguide_thumbnail"] = find_thumbnail(doctree)
     with contextlib.suppress(GpuguideError):  # which is reported where it stands
         noted["gpuguide_minutes"] = reading.measure_reading(path.read_text(encoding="utf-8")).minutes
 
