@@ -20,7 +20,6 @@ from gpuguide.measure.digest.source import Tree
 from gpuguide.measure.rebase import equivalences, rebase
 from gpuguide.measure.records import Record
 
-
 DECLARING = ("__init__.py", "ceilings.py", "timing.py")
 """The modules that declare the benchmarks of these tests; digests of all the others would only take longer"""
 
