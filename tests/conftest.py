@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import busy
@@ -48,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = Path(tempfile.gettempdir()) / f"torchinductor-{instructions}"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     hypothesis.settings.load_profile("thorough" if config.getoption("thorough") else "usual")
+    config.option.loadscopereorder = False  # else files with few tests come last, and those are the slowest
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(report.Report(config.getoption("thorough")))
@@ -56,8 +56,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Group the tests of a file in one process, unless they may stand apart; skip, with the reason, what cannot run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group the tests of a file in one process, unless they may stand apart; skip, with the reason, what cannot run.
+
+    Files with slow tests come first, so that no process is left alone with one at the end.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     for item in items:
         if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,9 @@ from gpuguide.triton_support.interpreter import accept_new_numpy
 
 accept_new_numpy()
 sys.path[:0] = sys.argv[1:3]
+import interpreted
+
+interpreted.patch_once()
 answers, sys.stdout = sys.stdout, sys.stderr
 name = sys.argv[3]
 for call in sys.stdin:
@@ -75,6 +80,28 @@ def _process(file: str, interpret: bool) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def patch_once() -> None:
+    """Keep what the interpreter patches in Triton's language.
+
+    It patches before each launch and whenever a kernel calls a function, which takes nearly half of the time. Once for
+    each module with kernels is enough in a process that only interprets.
+    """
+    if os.environ["TRITON_INTERPRET"] != "1":
+        return
+    from triton.runtime import interpreter
+
+    patch_language: Callable[[Any], object] = interpreter._patch_lang
+    patched: set[str] = set()
+
+    def patch(function: Any) -> Any:
+        if function.__module__ not in patched:
+            patched.add(function.__module__)
+            patch_language(function)
+        return interpreter._LangPatchScope()  # with nothing to restore
+
+    interpreter._patch_lang = patch
 
 
 def pieces_that_fit(columns: int, element_size: int, pieces: tuple[int, ...], device: str) -> list[int]:

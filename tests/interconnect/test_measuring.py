@@ -60,8 +60,9 @@ def on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let GPUs be host memory, and let a link be found at its full generation once it has worked."""
     for name in ("host_links", "peer_links"):
         whole = getattr(measuring, name)
-        monkeypatch.setattr(measuring, name, lambda link, *devices, whole=whole: whole(link, *["cpu"] * len(devices)))
-    monkeypatch.setattr(measuring, "HOST_SIZE", MIB)
+        monkeypatch.setattr(
+            measuring, name, lambda link, *devices, whole=whole: whole(link, *["cpu"] * len(devices), size=MIB)
+        )
     monkeypatch.setattr(measuring, "_read_again", lambda found, machine: gpu(found.index))
 
 

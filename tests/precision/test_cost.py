@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from alive import Ledger
@@ -35,6 +37,7 @@ def shape_of(config: GPT2Config) -> Shape:
     )
 
 
+@cache
 def peak_of_a_step(precision: str, batch: int, seq_len: int) -> int:
     """Return the most bytes alive in the second step of training."""
     torch.manual_seed(0)

@@ -1,9 +1,9 @@
 """The built site in a browser: both themes, wide and narrow, with every other host blocked.
 
-A tutorial is opened twice, and all is asked of it then: bright and wide from a server, dark and narrow from a file.
-Each time the width is changed, so that all four combinations are looked at. If it has figures, formulas or folds, it is
-opened without scripts, too. So is a page of every other kind; pages that are made by the template of one of these are
-opened once, bright and at both widths, and in all modes by `make test-thoroughly`.
+A page is opened twice: bright from a server, dark from a file. Each time it is looked at in both widths; barriers and
+focus, which take long, are looked for in the bright wide page and in the dark narrow one. Pages that are made by one
+template are opened once, bright, and their barriers looked for where it is narrow. A sample of each kind is opened in
+all modes, and without scripts too; every page is in `make test-thoroughly`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ OF_A_KIND = re.compile(
     r"docs/(how-long-to-move|what-is-the-limit)\.html"
 )
 """The pages that are made as one of these"""
+EXAMPLE = "tutorials/00-measure-a-gpu.html"
+IN_ALL_MODES = (*SAMPLES, EXAMPLE, "index.html", "docs/claims.html", "docs/hardware.html")
+"""Pages that are looked at in whole in both schemes, at both widths, without scripts and on paper"""
 PRINTED = ["index.html", *TUTORIALS, "docs/hardware.html", "docs/claims.html"]
 NOT_FOUND = "404.html"
-EXAMPLE = "tutorials/00-measure-a-gpu.html"
 WIDE, NARROW, A4 = 1280, 390, 794
 FIRST_VIEW = 0.2e6
 """Bytes that the first view of a page may transfer, compressed as web servers send them"""
@@ -64,9 +66,15 @@ pytestmark = [
 ]
 
 
-def in_all_modes(name: str) -> bool:
-    """Return whether a page is opened in all modes every time: it is one of a kind, or the sample of its kind."""
+def is_unlike_others(name: str) -> bool:
+    """Return whether no other page is made in the same way, or this one is the sample of its kind."""
     return name in SAMPLES or not OF_A_KIND.fullmatch(name)
+
+
+@pytest.fixture
+def in_all_modes(name: str, request: pytest.FixtureRequest) -> bool:
+    """Return whether a page is looked at in all modes now."""
+    return name in IN_ALL_MODES or bool(request.config.getoption("thorough"))
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -231,8 +239,8 @@ FOCUS_RINGS = """() => {
 }"""
 
 
-def looked_at(view: View, scheme: str, width: int) -> None:
-    """Look at a page in one scheme and at one width: no sideways scrolling, figures, barriers, and seen focus."""
+def looked_at(view: View, scheme: str, width: int, *, closely: bool) -> None:
+    """Look at a page in one scheme and at one width: no sideways scrolling, figures; closely, barriers and focus."""
     where = f"{scheme}, {width} px"
     view.page.set_viewport_size({"width": width, "height": 900})
     view.page.wait_for_function(SCROLLED_BY_KEYBOARD)
@@ -242,6 +250,8 @@ def looked_at(view: View, scheme: str, width: int) -> None:
     figures_are_seen(view, scheme)
     assert view.foreign == []
     assert view.complaints == []
+    if not closely:
+        return
     assert not (found := barriers.found(view.page)), f"{where}: {found}"
     view.page.keyboard.press("Tab")  # from here on, the browser shows rings as for the keyboard
     reached, without = view.page.evaluate(FOCUS_RINGS)
@@ -281,7 +291,7 @@ WITHOUT_SCRIPTS = f"""() => {{
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page(browser: Any, address: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_page(browser: Any, address: str, name: str, in_all_modes: bool) -> None:
     """Opened from a server in the light scheme, with scripts and then without.
 
     Nothing from elsewhere, no complaint, no barrier, no sideways scrolling, little to transfer, nothing that jumps;
@@ -294,10 +304,10 @@ def test_page(browser: Any, address: str, name: str, request: pytest.FixtureRequ
         assert view.page.evaluate("shifted") < SHIFT
         with_scripts, without = view.page.evaluate(TEXTS)
         assert with_scripts == without or name == "search.html", "search says that it needs them"
-        looked_at(view, "light", WIDE)
-        looked_at(view, "light", NARROW)
+        looked_at(view, "light", WIDE, closely=in_all_modes or is_unlike_others(name))
+        looked_at(view, "light", NARROW, closely=in_all_modes or not is_unlike_others(name))
         moving = view.page.evaluate(MOVING)
-    if moving and (in_all_modes(name) or request.config.getoption("thorough")):
+    if moving and in_all_modes:
         with View(browser, address, name, until="load", java_script_enabled=False) as view:
             assert view.complaints == []
             figures_are_seen(view, "light")
@@ -337,19 +347,21 @@ LOADED = "[...document.images].filter(i => i.complete && i.naturalWidth).map(i =
 
 
 @pytest.mark.parametrize(
-    "name", [name if in_all_modes(name) else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
+    "name", [name if is_unlike_others(name) else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
 )
-def test_page_from_a_file_in_the_dark(browser: Any, name: str) -> None:
+def test_page_from_a_file_in_the_dark(browser: Any, name: str, in_all_modes: bool) -> None:
     """Without a server, style sheets, scripts and images load, but no light figure; and then it prints."""
     with View(browser, SITE.as_uri(), name, width=NARROW, until="load", color_scheme="dark") as view:
         assert view.page.evaluate(SHEETS) == []
         view.page.evaluate("document.querySelectorAll('img').forEach(image => image.scrollIntoView())")
         assert view.page.evaluate(EMPTY) == []
-        looked_at(view, "dark", NARROW)
-        looked_at(view, "dark", WIDE)
+        looked_at(view, "dark", NARROW, closely=True)
+        looked_at(view, "dark", WIDE, closely=in_all_modes)
         assert not [classes for classes in view.page.evaluate(LOADED) if "only-light" in classes]
         if name in PRINTED:
             printed(view)
+            if in_all_modes:
+                in_whole(view)
 
 
 LUMINANCE = """() => [...document.querySelectorAll("article :is(p, code, h2, .highlight span)")].map(element => {
@@ -369,7 +381,7 @@ def printed(view: View) -> None:
     assert max(view.page.evaluate(LUMINANCE)) < 90, "light text on white paper"
     assert all(view.page.evaluate(seen, "details.gg-fold .gg-heard"))
     assert view.page.evaluate("document.documentElement.scrollWidth") <= A4
-    in_whole(view)
+    assert view.page.evaluate(TORN) == []
 
 
 LAST = """() => [...document.querySelectorAll("article :is(h1, h2, p, li, td, dd)")]
@@ -383,8 +395,7 @@ TORN = """() => [...document.querySelectorAll("article pre, article .highlight, 
 
 
 def in_whole(view: View) -> None:
-    """Print a page, and find all its headings and its last words on the sheets, and nothing that is cut off."""
-    assert view.page.evaluate(TORN) == []
+    """Print a page, and find all its headings and its last words on the sheets."""
     sheets = [close(sheet.extract_text()) for sheet in PdfReader(io.BytesIO(view.page.pdf(format="A4"))).pages]
     text = "".join(sheets)
     assert not [heading for heading in view.page.evaluate(HEADINGS) if close(heading) not in text]

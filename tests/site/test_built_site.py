@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,36 @@ PAGES = [page for page in sorted(SITE.glob("**/*.html")) if "_static" not in pag
 pytestmark = pytest.mark.skipif(not PAGES, reason="the site is not built; run `make site`, or `make test`, which does")
 
 
+class Outline(HTMLParser):
+    """What a page links to, loads and shows, read in one pass: the pages of source are too many to parse whole."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.addresses: list[str] = []
+        self.loaded: list[str] = []
+        self.alternatives: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element's identifier, the address that it names, and the text of an image."""
+        given = dict(attrs)
+        if name := given.get("id"):
+            self.ids.add(name)
+        address = given.get("href") if tag in ("a", "link") else given.get("src") if tag in ("script", "img") else None
+        if address:
+            self.addresses.append(address)
+        if (tag == "link" and given.get("rel") == "stylesheet") or tag in ("script", "img", "iframe", "source"):
+            self.loaded += filter(None, (given.get("href"), given.get("src")))
+        if tag == "img":
+            self.alternatives.append(given.get("alt") or "")
+
+
+@cache
+def outline(path: Path) -> Outline:
+    return Outline(path.read_text(encoding="utf-8"))
+
+
 @cache
 def parsed(path: Path) -> BeautifulSoup:
     return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
@@ -30,35 +61,37 @@ def names(page: Path) -> str:
     return page.relative_to(SITE).as_posix()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_internal_links_lead_somewhere(page: Path) -> None:
-    broken = []
-    for link in parsed(page).select("a[href], link[href], script[src], img[src]"):
-        address = urlsplit(str(link.get("href") or link.get("src")))
-        if address.scheme or address.netloc:
-            continue
-        folder = SITE if address.path.startswith("/") else page.parent  # as in 404.html, which is sent at any depth
-        target = (folder / unquote(address.path).lstrip("/")).resolve() if address.path else page
-        if not target.is_file():
-            broken.append(address.geturl())
-        elif address.fragment and target.suffix == ".html" and page.name != "search.html":
-            if not parsed(target).find(id=unquote(address.fragment)):
-                broken.append(address.geturl())
-    assert not broken
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Return whether a link of a page leads to another site, or to a file and a place in it that there are."""
+    address = urlsplit(link)
+    if address.scheme or address.netloc:
+        return True
+    folder = SITE if address.path.startswith("/") else page.parent  # as in 404.html, which is sent at any depth
+    target = (folder / unquote(address.path).lstrip("/")).resolve() if address.path else page
+    if not address.fragment or target.suffix != ".html" or page.name == "search.html":
+        return target.is_file()
+    return target.is_file() and unquote(address.fragment) in outline(target).ids
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_nothing_is_loaded_from_elsewhere(page: Path) -> None:
-    loaded = parsed(page).select("script[src], img[src], iframe[src], source[src], link[rel=stylesheet][href]")
-    addresses = [str(element.get("src") or element.get("href")) for element in loaded]
-    assert not [address for address in addresses if urlsplit(address).netloc]
+def test_internal_links_lead_somewhere() -> None:
+    broken = {
+        names(page): [link for link in set(outline(page).addresses) if not leads_somewhere(page, link)]
+        for page in PAGES
+    }
+    assert {page: links for page, links in broken.items() if links} == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_every_image_has_a_text(page: Path) -> None:
-    for image in parsed(page).select("img"):
-        assert image.get("alt"), image
-        assert not str(image["alt"]).lower().endswith((".png", ".svg", ".jpg")), "a file name is no alternative text"
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    loaded = {names(page): [address for address in outline(page).loaded if urlsplit(address).netloc] for page in PAGES}
+    assert {page: addresses for page, addresses in loaded.items() if addresses} == {}
+
+
+def test_every_image_has_a_text() -> None:
+    """A file name is no alternative text."""
+    for page in PAGES:
+        for text in outline(page).alternatives:
+            assert text, names(page)
+            assert not text.lower().endswith((".png", ".svg", ".jpg")), names(page)
 
 
 FIGURES = sorted((SITE / "_images").glob("*.svg"))
@@ -76,6 +109,8 @@ def test_the_text_of_every_figure_lies_within_it_and_can_be_read(figure: Path) -
 
 def test_every_figure_has_an_address_of_its_own_words_and_a_drawing_for_a_phone() -> None:
     for page in PAGES:
+        if "gg-figure" not in page.read_text(encoding="utf-8"):
+            continue
         for figure in parsed(page).select("figure.gg-figure"):
             assert str(figure["id"]).startswith("fig-"), page
             assert figure.select_one("figcaption .gg-figure-title")
@@ -106,7 +141,8 @@ def test_a_page_is_in_the_form(page: Path) -> None:
 def test_no_unfinished_page_is_published() -> None:
     assert (SITE / "index.html").is_file()
     for page in PAGES:
-        assert "TODO" not in parsed(page).get_text(), names(page)
+        has_mark = "TODO" in page.read_text(encoding="utf-8")  # if only in an attribute, it is not seen
+        assert not has_mark or "TODO" not in parsed(page).get_text(), names(page)
 
 
 def test_every_record_is_offered_in_three_formats() -> None:
@@ -143,11 +179,10 @@ def test_an_attribute_is_described_as_it_was_written() -> None:
     assert written is not None
     text = described.find_next_sibling("dd").get_text()  # type: ignore[union-attr]
     assert text.split() == written[1].split()
-    fields = {
-        field.get_text() for page in (SITE / "docs" / "api").glob("*.html") for field in parsed(page).select("dt")
-    }
-    assert "Parameters:" in fields
-    assert "Type:" not in fields
+    pages = [page.read_text(encoding="utf-8") for page in (SITE / "docs" / "api").glob("*.html")]
+    fields = {field for page in pages for field in re.findall(r'<dt class="field-\w+">([^<]*)', page)}
+    assert "Parameters" in fields
+    assert "Type" not in fields
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=names)

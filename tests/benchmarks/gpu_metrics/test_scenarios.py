@@ -48,11 +48,39 @@ def driver(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return nvml
 
 
+@pytest.fixture
+def contexts(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices of tensors made so far: a process gets a context, which takes memory, with its first tensor there."""
+    made: list[str] = []
+    memory = driver.nvmlDeviceGetMemoryInfo
+    zeros = torch.zeros
+
+    def making_a_context(*arguments: Any, **named: Any) -> torch.Tensor:
+        made.append(str(named["device"]))
+        return zeros(*arguments, **named)
+
+    def of_the_board(gpu: int, version: int | None = None) -> SimpleNamespace:
+        known = memory(gpu, version)
+        known.used += len(made[:1]) * 2**29
+        return known
+
+    monkeypatch.setattr(torch, "zeros", making_a_context)
+    monkeypatch.setattr(driver, "nvmlDeviceGetMemoryInfo", of_the_board)
+    return made
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_each_scenario_leaves_its_trace(driver: FakeNvml, pretended_gpu: Device, tmp_path: Path, scenario: str) -> None:
+def test_each_scenario_leaves_its_trace(pretended_gpu: Device, contexts: list[str], scenario: str) -> None:
+    """With what each look costs, and a context from before anybody watched: its memory is in every reading."""
     (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
     assert (case.status, case.reason) == ("ok", "")
     metrics = case.measured
+    assert contexts[0] == "cpu"
+    (used,) = set(metrics["memory_used"].samples)
+    assert used == pytest.approx(2 * 2**30 + 2**29)
+    cost = metrics["reading_cost"]
+    assert (cost.unit, cost.summary.n) == ("s", metrics["seconds"].summary.n)
+    assert min(cost.samples) > 0
     assert metrics["time"].summary.n == 1
     assert metrics["work_began"].samples[0] >= 0.01
     worked = metrics["work_ended"].samples[0] - metrics["work_began"].samples[0]
@@ -74,34 +102,7 @@ def test_each_scenario_leaves_its_trace(driver: FakeNvml, pretended_gpu: Device,
             assert metrics[name].samples[0] == pytest.approx(done.samples[-1] / worked, rel=1e-4)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_context_is_there_before_anybody_watches(
-    driver: FakeNvml, pretended_gpu: Device, monkeypatch: pytest.MonkeyPatch, scenario: str
-) -> None:
-    """A process gets one with its first tensor, which takes memory and raises the clock: not within the trace."""
-    contexts: list[str] = []
-    memory = driver.nvmlDeviceGetMemoryInfo
-    zeros = torch.zeros
-
-    def making_a_context(*arguments: Any, **named: Any) -> torch.Tensor:
-        contexts.append(str(named["device"]))
-        return zeros(*arguments, **named)
-
-    def of_the_board(gpu: int, version: int | None = None) -> SimpleNamespace:
-        known = memory(gpu, version)
-        known.used += len(contexts[:1]) * 2**29
-        return known
-
-    monkeypatch.setattr(torch, "zeros", making_a_context)
-    monkeypatch.setattr(driver, "nvmlDeviceGetMemoryInfo", of_the_board)
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
-    assert (case.status, case.reason) == ("ok", "")
-    assert contexts[0] == "cpu"
-    (used,) = set(case.measured["memory_used"].samples)
-    assert used == pytest.approx(2 * 2**30 + 2**29)
-
-
-@pytest.mark.parametrize("scenario", ["idle", "spin", "products"])
+@pytest.mark.parametrize("scenario", ["idle", "products"])
 def test_the_chips_counters_are_read_at_their_own_pace(
     driver: FakeNvml, pretended_gpu: Device, monkeypatch: pytest.MonkeyPatch, scenario: str
 ) -> None:
@@ -120,14 +121,6 @@ def test_the_chips_counters_are_read_at_their_own_pace(
     assert len(looks) >= 4
     assert all(after - before > 0.999 * monitor.chip_counters.RENEWAL for before, after in itertools.pairwise(looks))
     assert set(case.measured["sm_activity"].samples) == {0.2}
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_a_look_costs_is_told_for_every_look(driver: FakeNvml, pretended_gpu: Device, scenario: str) -> None:
-    (case,) = runner.measure_case(GPU_METRICS, {"scenario": scenario}, pretended_gpu)
-    cost = case.measured["reading_cost"]
-    assert (cost.unit, cost.summary.n) == ("s", case.measured["seconds"].summary.n)
-    assert min(cost.samples) > 0
 
 
 def published_trace(scenario: str) -> Trace:

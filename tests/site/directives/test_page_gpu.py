@@ -161,7 +161,7 @@ def said(project: Project, name: str) -> dict[str, str]:
 
 def wrong(texts: dict[str, str], which: int) -> dict[str, str]:
     """Return the places that do not say what they should."""
-    return {place: texts[place] for place, both in SAYS.items() if both[which] not in texts[place]}
+    return {place: text for place, text in texts.items() if SAYS[place][which] not in text}
 
 
 def rows(project: Project) -> dict[str, str]:
@@ -209,6 +209,61 @@ def test_a_page_that_names_another_gpu_speaks_of_it_everywhere_and_the_others_st
 
     third = project.build(own=True)
     assert (third.status, third.executed, third.read) == (0, set(), set())
+
+
+@pytest.mark.slow
+def test_pages_that_name_no_gpu_follow_the_setting(project: Project) -> None:
+    speeds = []
+    try:
+        for which, (device, short) in enumerate(((USUAL[0], "H200"), (ANOTHER[0], "H100"))):
+            write_pages(project)
+            project.reference(device)
+            build = project.build(own=True)
+            assert build.status == 0, build.output
+            for name in PAGES:
+                texts = said(project, name)
+                del texts["calculator"]  # it is asked for the GPU of a page only if that is not the default
+                assert wrong(texts, which) == {}
+                assert "faster than a host does. See" in texts["page"]
+                for text in (texts["notebook"], texts["script"], texts["page"]):
+                    assert "{gpu}" not in text
+                    assert "host does |" not in text
+            assert f"time on our {short}" in (project.html / "records.html").read_text(encoding="utf-8")
+            speeds.append(float(re.search(r"([\d.]+) TB/s", texts["number"])[1]))  # type: ignore[index]
+    finally:
+        project.reference(USUAL[0])
+    assert speeds[0] == pytest.approx(2 * speeds[1], rel=0.01)
+
+
+FALSE = '{holds}`slower than a host | measurement("ceilings/copy:bandwidth").p75 < 1e9`'
+
+
+@pytest.mark.slow
+def test_words_that_do_not_hold_stop_every_build(project: Project) -> None:
+    project.page("wrong", f"A copy is {FALSE} here.\n\nIt is {{holds}}`fast`.\n\nAn {{gpu}}`shrt`.", runs=False)
+    try:
+        for _ in range(2):
+            build = project.build()
+            assert build.status != 0
+            line = project.line_of("wrong", "slower than a host")
+            assert f"wrong.md:{line}: ERROR: 'slower than a host' does not hold on NVIDIA H" in build.output
+            assert re.search(r"Found: ceilings/copy:bandwidth is \d\.\d\d TB/s \(p25", build.output)
+            assert re.search(rf"wrong\.md:{line + 2}: ERROR: .*'fast'", build.output)
+            assert re.search(rf"wrong\.md:{line + 4}: ERROR: .*'shrt'", build.output)
+    finally:
+        (project.root / "wrong.md").unlink()
+
+
+@pytest.mark.slow
+def test_a_setting_without_records_says_which_there_are(project: Project) -> None:
+    project.reference("nvidia-b200")
+    try:
+        build = project.build()
+    finally:
+        project.reference(USUAL[0])
+    assert build.status != 0
+    assert "nvidia-b200" in build.output
+    assert f"There are records of {ANOTHER[0]}, {USUAL[0]}." in build.output
 
 
 @pytest.mark.slow

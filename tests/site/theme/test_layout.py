@@ -64,9 +64,8 @@ CUT_OFF = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [PHONE, SMALL_PHONE])
-def test_no_name_or_parameter_of_the_reference_is_wider_than_a_phone(browser: Any, width: int) -> None:
-    opened = Opened(browser, width)
+def test_no_name_or_parameter_of_the_reference_is_wider_than_a_phone(browser: Any) -> None:
+    opened = Opened(browser, SMALL_PHONE)
     pages = sorted(SITE.glob("docs/api/*.html"))
     found = {path.name: opened.page(f"docs/api/{path.name}").evaluate(CUT_OFF) for path in pages}
     opened.context.close()

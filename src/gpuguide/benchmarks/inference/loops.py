@@ -146,10 +146,10 @@ class _Kept(torch.Tensor):
         if func is not functional.linear:
             return super().__torch_function__(func, types, args, kwargs or {})
         values, kept, bias = (*args, None)[:3]
-        result = kept.matmul(values.flatten(0, -2)).unflatten(0, values.shape[:-1])
+        result = kept.call_kernel(values.flatten(0, -2)).unflatten(0, values.shape[:-1])
         return result if bias is None else result + bias
 
-    def matmul(self, values: torch.Tensor) -> torch.Tensor:
+    def call_kernel(self, values: torch.Tensor) -> torch.Tensor:  # a name that torch.Tensor does not have
         """Multiply ``(rows, inputs)`` by the matrix: ``(rows, outputs)``."""
         raise NotImplementedError
 
@@ -157,7 +157,7 @@ class _Kept(torch.Tensor):
 class TorchInt8(_Kept):
     """Eight bits a weight: ``(outputs, inputs)``, int8, and a scale for each output."""
 
-    def matmul(self, values: torch.Tensor) -> torch.Tensor:
+    def call_kernel(self, values: torch.Tensor) -> torch.Tensor:
         """Multiply by ``torch._weight_int8pack_mm``."""
         return torch._weight_int8pack_mm(values, self.packed, self.scales)
 
@@ -165,7 +165,7 @@ class TorchInt8(_Kept):
 class TorchInt4(_Kept):
     """Four bits a weight in PyTorch's tiles, with scales and zeros ``(groups, outputs, 2)``."""
 
-    def matmul(self, values: torch.Tensor) -> torch.Tensor:
+    def call_kernel(self, values: torch.Tensor) -> torch.Tensor:
         """Multiply by ``torch._weight_int4pack_mm``."""
         group = self.packed.shape[1] * INNER_K_TILES * 16 // self.scales.shape[0]
         return torch._weight_int4pack_mm(values, self.packed, group, self.scales)
