@@ -52,6 +52,7 @@ def with_words(count: int) -> Callable[[str], str]:
     return without("Starting a *kernel*", "word " * count + "starting a *kernel*")
 
 
+DRAWING = "pictures.memories.memories_of_a_gpu()"
 SHOWN = ":show: eager-waits launch-overhead-5-20us fewer-launches-speedup"
 CLAIMS = f"```{{claims}} launches\n{SHOWN}\n```\n"
 TABLE = TEMPLATE[TEMPLATE.index("| bytes of both") : TEMPLATE.index("```{code-cell} ipython3\n:tags: [snippet]")]
@@ -147,7 +148,7 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "benchmarks": [
         (without("transfer-size]", "transfer-size, softmax]"), "  benchmarks:"),
         (without("transfer-size]", "transfer-size, copysize]"), "  benchmarks:"),
-        (without("pictures.memories.memories_of_a_gpu()", "print()"), "  benchmarks:"),
+        (without(DRAWING, "print()"), "  benchmarks:"),
     ],
     "opening": [
         (without("You will copy", "We begin. You will copy"), "We begin."),
@@ -174,9 +175,10 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "reading-time": [(with_words(4900), "---")],
     "something-to-look-at": [(with_words(700), "word word")],
     "drawing": [
-        (without("pictures.memories.memories_of_a_gpu()", "print()"), "$$"),
-        (without("## Where the bytes go\n", "## Where the bytes go\n\n" + "word " * 400), "```{code-cell}"),
-        (lambda page: without("pictures.memories.memories_of_a_gpu()", "print()")(page).replace("$$", "`"), "---"),
+        (without(DRAWING, "print()"), "| bytes of both"),
+        (lambda page: without(TABLE)(without(DRAWING, "print()")(page)), "```{code-cell}"),
+        (without("A large copy takes", "word " * 80 + "A large copy takes"), "```{code-cell}"),
+        (without("## In short", "## At length"), SENTENCE),
     ],
     "takeaway": [
         (without(":::{takeaway}\nFirst make the work large, then make it fast.\n:::\n"), "## In your own code"),

@@ -11,8 +11,8 @@ from gpuguide.site.pages import reading
 MINUTES = 25
 APART = 600
 """Words that may stand between two things to look at"""
-NEAR_THE_TOP = 400
-"""Words that may stand above the drawing, about two screens"""
+ABOVE_THE_DRAWING = 120
+"""Words that may stand above the drawing, title and first sentence included, so that a first screen shows it"""
 ANSWER, SNIPPET_LINES = 120, 12
 NUMBERS = 3
 """Numbers that one can keep in mind from a paragraph"""
@@ -35,7 +35,7 @@ def in_short(source: LintedPage) -> Findings:
     parts = [part for part in source.reading.parts if part.section == IN_SHORT and part.line > lines[0]]
     if (words := sum(part.words for part in parts)) > ANSWER:
         yield lines[0], f"The answer has {words} words.", f"Say it in {ANSWER}; the rest belongs below."
-    if not any(part.shown in ("figure", "drawing", "table") for part in parts):
+    if not any(part.shown in ("figure", "table") for part in parts):
         yield lines[0], "The answer has no figure and no table.", "Show what the reader came for."
     snippets = [cell for cell in source.cells if reading.SNIPPET in cell.tags]
     if len(snippets) != 1 or not lines[0] < snippets[0].line < lines[1]:
@@ -71,18 +71,23 @@ def something_to_look_at(source: LintedPage) -> Findings:
 
 @rule("drawing", tutorials_only=True)
 def drawing(source: LintedPage) -> Findings:
-    """A drawing of what moves or happens stands within two screens of the top, before the first formula."""
-    words = 0
+    """The main drawing stands in `In short`, above its table and its code, with at most 120 words above it."""
+    words, line = 0, 1
     for part in source.reading.parts:
-        words += part.words
-        if part.shown == "drawing":
-            if words > NEAR_THE_TOP:
-                yield part.line, f"{words} words stand above the drawing.", f"Move it up: {NEAR_THE_TOP} are enough."
+        if part.section not in ("", IN_SHORT):
+            break
+        words, line = words + part.words, part.line
+        if part.shown in ("drawing", "figure"):
+            if words > ABOVE_THE_DRAWING:
+                remedy = f"Move it up: {ABOVE_THE_DRAWING} are enough, and the rest of the text may follow it."
+                yield line, f"{words} words stand above the drawing.", remedy
             return
-        if part.shown == "formula":
-            yield part.line, "A formula stands before the drawing.", "Move the drawing above it."
+        if part.shown or part.code_lines:
+            what = part.shown or "piece of code"
+            yield line, f"A {what} stands above the drawing.", "Move the drawing up, below the first paragraph."
             return
-    yield 1, "The page has no drawing.", "Draw what moves or happens: plotting.pictures holds one call a drawing."
+    remedy = "Draw what moves or happens: plotting.pictures holds one call a drawing."
+    yield line, "The page does not begin with a drawing.", remedy
 
 
 @rule("takeaway", tutorials_only=True)
