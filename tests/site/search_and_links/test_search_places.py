@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from gpuguide.site.search_and_links.search_entries import KINDS, Entry, script, shorten
+import json
+
+from gpuguide.site.search_and_links.search_entries import KINDS, SHOWN, Entry, keep_what_is_shown, script, shorten
 from gpuguide.site.search_and_links.search_places import CALCULATOR, CLAIM, FIGURE, SECTION, read
 
 PAGE = """<body><nav>Around the page</nav><article class="bd-article"><section id="a-page"><h1>A page</h1>
 <p>What it is <em>ab</em>out.</p><ul><li>one</li><li>two</li></ul>
 <section id="first"><h2>First<a class="headerlink" href="#first">#</a></h2><p>Text &amp; more.</p>
 <details class="gg-fold"><summary>Why</summary><p>Folded text.</p></details>
-<div class="highlight"><pre><span>torch</span><span>.</span><span>cuda</span> = <span>x1</span></pre></div>
+<div class="highlight"><pre><span>scaler</span> = <span>GradScaler</span>()</pre></div>
 <div class="output"><pre>printed 123</pre></div>
 <figure id="curve"><img class="only-light" alt="A curve rises."/><img class="only-dark" alt="A curve rises."/>
 <figcaption><p><span class="caption-text">Rates. Dashed: the ceiling.</span><a class="headerlink">#</a></p>
@@ -26,7 +28,7 @@ def test_text_belongs_to_the_innermost_place() -> None:
     assert [place.anchor for place in (page, first, figure, claim)] == ["", "first", "curve", "claim-a"]
     assert page.text == "What it is about. one two Last."
     assert first.text == "Text & more. Why Folded text. After it."
-    assert first.names_in_code == "torch cuda"
+    assert first.listed == "GradScaler", "a name, and no word that sentences have as well"
     assert (figure.name, figure.text) == ("Rates. Dashed: the ceiling.", "A curve rises. Rates. Dashed: the ceiling.")
     assert (claim.name, claim.text) == ("“It is so.”", "“It is so.” False It is not. unclosed bold")
 
@@ -45,13 +47,26 @@ def test_a_claim_in_a_fold_has_the_address_of_its_content() -> None:
     assert (claim.kind, claim.anchor, claim.name, claim.text) == (CLAIM, "claim-b", "“So.”", "“So.” True It is.")
 
 
-def test_sentences_come_before_tables_and_what_only_stands_without_scripts_is_left_out() -> None:
-    table = "<table><tr><td>2.67</td><td>1.29</td></tr></table>"
+def test_an_excerpt_can_show_sentences_and_nothing_else() -> None:
+    """No table, nothing that only stands without scripts, no code that draws, no links below a figure."""
+    table = "<table><tr><td>2.67</td><td>H200</td><td>faster eager</td></tr></table>"
+    others = '<details class="gg-code-fold"><summary>Code</summary></details><p class="gg-figure-links">Link</p>'
     (page,) = read(
-        f'<article class="bd-article"><section id="p">{table}<p>Faster.</p>'
+        f'<article class="bd-article"><section id="p">{table}<p>Faster.</p>{others}'
         '<div class="gg-worked"><p>An example, as the calculator needs scripts.</p></div></section></article>'
     )
-    assert page.text == "Faster. 2.67 1.29"
+    assert page.text == "Faster."
+    assert page.listed == "H200 eager"
+
+
+def test_a_figure_that_stands_with_its_code_in_a_fold_has_its_name() -> None:
+    figure = '<figure id="f"><figcaption><span class="caption-text">Rates.</span></figcaption></figure>'
+    page, drawn = read(
+        '<article class="bd-article"><section id="p"><details class="gg-code-fold"><summary>Code</summary>'
+        f"<pre>draw_curve()</pre>{figure}</details></section></article>"
+    )
+    assert (drawn.name, drawn.text) == ("Rates.", "Rates.")
+    assert (page.text, page.listed) == ("", "")
 
 
 def test_a_page_without_an_article_has_no_places() -> None:
@@ -59,8 +74,10 @@ def test_a_page_without_an_article_has_no_places() -> None:
 
 
 def test_a_row_of_the_list_ends_with_its_last_text() -> None:
-    made = script([Entry("Page", "A “page”", "a.html"), Entry("Section", "B", "a.html#b", text="words")], [["a", "b"]])
-    first, second = made.splitlines()[1:3]
+    found = [Entry("Page", "A “page”", "a.html"), Entry("Section", "B", "a.html#b", text="words")]
+    known, first, second = script(found, {"same": [["a", "b"]], "asked": {"a": ["what is a"]}}).splitlines()[:3]
+    assert '"same": [["a", "b"]]' in known
+    assert "what is a" not in known, "the entries have the questions"
     assert first == f'[{KINDS.index("Page")}, "A “page”", "a.html"],'
     assert second == f'[{KINDS.index("Section")}, "B", "a.html#b", "", "", "words"]'
 
@@ -69,3 +86,30 @@ def test_a_beginning_is_whole_sentences_or_whole_words() -> None:
     assert shorten("") == ""
     assert shorten("One sentence. Another one. And " + 40 * "so on ") == "One sentence. Another one."
     assert shorten(60 * "word ").endswith("word …")
+
+
+def test_names_of_the_library_share_a_row() -> None:
+    names = [
+        ("costs", "module"),
+        ("costs.ridge", "function"),
+        ("costs.Floor", "class"),
+        ("costs.Floor.time", "property"),
+    ]
+    made = script([Entry("Library", name, "docs/api/costs.html", kind) for name, kind in names], {})
+    rows = [json.loads(line.removesuffix(",")) for line in made.splitlines()[1:-1]]
+    assert [row[1:] for row in rows] == [
+        ["", "docs/api/costs.html", "module costs"],
+        ["costs", "docs/api/costs.html", "function ridge, class Floor"],
+        ["costs.Floor", "docs/api/costs.html", "property time"],
+    ]
+
+
+def test_a_long_text_keeps_whole_sentences_and_all_words() -> None:
+    entry = keep_what_is_shown(
+        Entry("Section", "A", "a.html#a", text=99 * "Some words. " + "Then an H100.", listed="some cells")
+    )
+    assert len(entry.text) <= SHOWN
+    assert entry.text.endswith("Some words.")
+    assert entry.listed == "Then an H100 cells"
+    short = Entry("Section", "A", "a.html#a", text="Short.")
+    assert keep_what_is_shown(short) == short

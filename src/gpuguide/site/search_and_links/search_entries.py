@@ -12,12 +12,13 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 
+from gpuguide.costs import presets
 from gpuguide.hardware import datasheet
 from gpuguide.measure import store
 from gpuguide.site.directives import hardware_table
@@ -44,6 +45,8 @@ KINDS = (
     "Library",
 )
 """What stands beside a result. ``search.js`` knows them by name."""
+SHOWN = 800
+"""Letters of a text that are kept as sentences"""
 WORDS = Path(__file__).with_name("search_words.toml")
 HARDWARE = "docs/hardware"
 MEASUREMENTS = "docs/measurements"
@@ -67,9 +70,9 @@ class Entry:
     also: tuple[str, ...] = ()
     """Other names, and questions that this answers, not shown"""
     text: str = ""
-    """What stands there"""
-    code: str = ""
-    """Names in its code"""
+    """What stands there, in sentences"""
+    listed: str = ""
+    """Words of tables and names in code, which are found and not shown"""
 
 
 def connect(app: Sphinx) -> None:
@@ -107,29 +110,51 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
     target = Path(app.outdir) / "_static" / FILE
-    newer = target.exists() and target.stat().st_mtime > WORDS.stat().st_mtime
+    made_from = [WORDS, Path(__file__), Path(search_places.__file__)]
+    newer = target.exists() and target.stat().st_mtime > max(path.stat().st_mtime for path in made_from)
     if newer and watching.is_nothing_new(app):
         return
-    text = script(entries(app), words()["same"])
+    text = script(entries(app), words())
     if not target.exists() or target.read_text(encoding="utf-8") != text:
         target.write_text(text, encoding="utf-8", newline="\n")
 
 
-def script(found: Iterable[Entry], same: list[list[str]]) -> str:
-    """Return the list as a script: one line an entry, with the number of its kind and its texts."""
-    lines = []
-    for entry in found:
-        row: list[Any] = [KINDS.index(entry.kind), entry.name, entry.address, entry.detail]
-        row += [" | ".join(entry.also), entry.text, entry.code]
-        while not row[-1]:
-            row.pop()
-        lines.append(json.dumps(row, ensure_ascii=False))
+def script(found: Iterable[Entry], said: dict[str, Any]) -> str:
+    """Return the list as a script: one line an entry, with the number of its kind and its texts.
+
+    Before it stands what search knows about words (:func:`words`), without the questions, which the entries have.
+    """
+    found = list(found)
+    lines = [json.dumps(row, ensure_ascii=False) for row in [*page_rows(found), *library_rows(found)]]
     rows = ",\n".join(lines)
-    return f"siteSearch.receive({json.dumps(KINDS)}, {json.dumps(same)}, [\n{rows}\n]);\n"
+    known = {"kinds": KINDS, **{name: value for name, value in said.items() if name != "asked"}}
+    return f"siteSearch.receive({json.dumps(known, ensure_ascii=False)}, [\n{rows}\n]);\n"
+
+
+def page_rows(found: Iterable[Entry]) -> Iterator[list[Any]]:
+    """Yield a row for each entry that is not a name of the library, without the empty texts at its end."""
+    for entry in found:
+        if entry.kind != "Library":
+            row: list[Any] = [KINDS.index(entry.kind), entry.name, entry.address, entry.detail]
+            row += [" | ".join(entry.also), entry.text, entry.listed]
+            while not row[-1]:
+                row.pop()
+            yield row
+
+
+def library_rows(found: Iterable[Entry]) -> Iterator[list[Any]]:
+    """Yield a row for each module or class, with what is in it: there are thousands of names, and few beginnings."""
+    inside: dict[tuple[str, str], list[str]] = {}
+    for entry in found:
+        if entry.kind == "Library":
+            around, _, name = entry.name.rpartition(".")
+            inside.setdefault((around, entry.address), []).append(f"{entry.detail} {name}")
+    for (around, address), names in inside.items():
+        yield [KINDS.index("Library"), around, address, ", ".join(names)]
 
 
 def words() -> dict[str, Any]:
-    """Return what readers call things: words for the same thing, and what each page is asked for."""
+    """Return what readers call things, and what stands last; ``search_words.toml`` says what each table is."""
     with WORDS.open("rb") as file:
         return tomllib.load(file)
 
@@ -150,7 +175,23 @@ def entries(app: Sphinx) -> list[Entry]:
         found += [*gpus(app), *measured_ceilings(app)]
     if MEASUREMENTS in app.env.all_docs:
         found += records(app)
-    return sorted(set(found), key=lambda entry: (KINDS.index(entry.kind), astuple(entry)))
+    unique = {keep_what_is_shown(entry) for entry in found}
+    return sorted(unique, key=lambda entry: (entry.address, KINDS.index(entry.kind), astuple(entry)))
+
+
+def keep_what_is_shown(entry: Entry) -> Entry:
+    """Return an entry whose text ends where excerpts rarely reach, with the words of the rest among those listed.
+
+    So a long section is found by every word, and what all readers load stays small.
+
+    >>> keep_what_is_shown(Entry("Page", "A", "a.html", text=200 * "The same. " + "Another.")).listed
+    'Another'
+    """
+    if len(entry.text) <= SHOWN:
+        return entry
+    end = max(entry.text.rfind(". ", 0, SHOWN) + 1, entry.text.rfind(" ", 0, SHOWN - 200))
+    text, rest = entry.text[:end].strip(), entry.text[end:]
+    return replace(entry, text=text, listed=search_places.list_words(f"{rest} {entry.listed}", text))
 
 
 # --- what stands on pages ---------------------------------------------------------------------------------
@@ -166,7 +207,8 @@ def list_pages(app: Sphinx) -> Iterator[Entry]:
             questions = ()
         first = found[0] if found else SearchPlace("", "")
         kind, text = kind_of(docname, first), first.text
-        yield Entry(kind, page, uri, shorten(text), questions, text, first.names_in_code)
+        listed = f"{first.listed} {choices()}" if kind == "Calculator" else first.listed
+        yield Entry(kind, page, uri, shorten(text), questions, text, listed)
         if docname != MEASUREMENTS:  # its sections are the benchmarks
             yield from sections(app, docname, page, {place.anchor: place for place in found})
         for place in found:
@@ -174,7 +216,7 @@ def list_pages(app: Sphinx) -> Iterator[Entry]:
                 yield Entry("Figure", shorten(place.name), f"{uri}#{place.anchor}", page, (), place.text)
             elif place.kind == search_places.CLAIM and place.anchor and docname == CLAIMS:
                 said = place.text.removeprefix(place.name).strip()
-                yield Entry("Claim", place.name, f"{uri}#{place.anchor}", shorten(said), (), said)
+                yield Entry("Claim", place.name, f"{uri}#{place.anchor}", "", (), said)
 
 
 def kind_of(docname: str, page: SearchPlace) -> str:
@@ -184,6 +226,15 @@ def kind_of(docname: str, page: SearchPlace) -> str:
     return "Tutorial" if docname.startswith("tutorials/") and not docname.endswith("/index") else "Page"
 
 
+def choices() -> str:
+    """Return the words of the GPUs and models that a calculator lets one choose from, which its script lists.
+
+    The 3 of Llama 3 is not among them: a calculator would answer whatever has a 3.
+    """
+    names = [gpu.name for gpu in datasheet.load().values()] + [model.name for model in presets.load().values()]
+    return " ".join(dict.fromkeys(word for name in names for word in name.split() if len(word) > 1))
+
+
 def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace]) -> Iterator[Entry]:
     """Yield every section of a page that has an address of its own."""
     uri = app.builder.get_target_uri(docname)
@@ -191,7 +242,7 @@ def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace
         if link["anchorname"] and link["refuri"] == docname and not _is_listed_elsewhere(docname, link):
             place = places.get(link["anchorname"].removeprefix("#"), SearchPlace("", ""))
             address = uri + link["anchorname"]
-            yield Entry("Section", link.astext(), address, page, (), place.text, place.names_in_code)
+            yield Entry("Section", link.astext(), address, page, (), place.text, place.listed)
 
 
 def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:
@@ -246,13 +297,12 @@ def glossary_terms(app: Sphinx) -> Iterator[Entry]:
 
 
 def library_names(app: Sphinx) -> Iterator[Entry]:
-    """Yield every name that the API reference describes."""
+    """Yield every name that the API reference describes, with what it is; ``search.js`` knows how the rest follows."""
     domain: PythonDomain = app.env.domains.python_domain
     for full, item in domain.objects.items():
         if not item.aliased:
-            address = f"{app.builder.get_target_uri(item.docname)}#{item.node_id}"
-            inside = full.removeprefix("gpuguide.")
-            yield Entry("Library", inside, address, f"{item.objtype} {full}", (full, full.rpartition(".")[2]))
+            address = app.builder.get_target_uri(item.docname)
+            yield Entry("Library", full.removeprefix("gpuguide").removeprefix("."), address, item.objtype)
 
 
 def gpus(app: Sphinx) -> Iterator[Entry]:

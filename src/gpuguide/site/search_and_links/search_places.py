@@ -20,6 +20,9 @@ _SILENT_CLASSES = {
     "collapsed",
     "expanded",
     "glossary",
+    "gg-code-fold",
+    "gg-figure-links",
+    "gg-how",
     "gg-source",
     "gg-stamp",
     "gg-worked",
@@ -27,11 +30,15 @@ _SILENT_CLASSES = {
     "output",
     "py",
 }
-"""Terms and the library's names are listed elsewhere; how a cell is opened, numbers of sources, stamps, printed output
-and what stands in a calculator's place without scripts say nothing"""
+"""Terms and the library's names are listed elsewhere; how a cell is opened, the code that draws a figure, the links
+below it, how a claim was checked, numbers of sources, stamps, printed output and what stands in a calculator's place
+without scripts say nothing"""
 _NAMED_BY = {"caption-text", "gg-heard"}
 _NOT_ITS_NAME = {"gg-verdict"}
-_CODE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+_CODE_WORD = re.compile(r"\b(?=[a-z0-9]*[A-Z_.])[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+"""A name that is not merely a word: torch.compile, cuda_graph, GradScaler"""
+_WORD = re.compile(r"(?=[\w.+-]*[^\W\d_])\w[\w.+-]*\w")
+"""A word of two letters or more, or a number with letters, as H100 and 7B"""
 
 
 @dataclass
@@ -55,13 +62,13 @@ class SearchPlace:
 
     @property
     def text(self) -> str:
-        """All its words, sentences first: they say more, as an excerpt, than numbers of tables."""
-        return _join_lines([*self.words, " ", *self.cells])
+        """Its sentences, which an excerpt can show."""
+        return _join_lines(self.words)
 
     @property
-    def names_in_code(self) -> str:
-        """The names that its code holds, each once."""
-        return " ".join(self.code)
+    def listed(self) -> str:
+        """The words of its tables and the names in its code, each once, unless its sentences have them."""
+        return list_words(" ".join([*self.cells, *self.code]), self.text)
 
 
 def read(html: str) -> list[SearchPlace]:
@@ -70,6 +77,21 @@ def read(html: str) -> list[SearchPlace]:
     reader.feed(html)
     reader.close()
     return reader.places
+
+
+def list_words(text: str, besides: str) -> str:
+    """Return each word of a text once, numbers aside, without those that another text has.
+
+    >>> list_words("Gemma 2.67 H100 gemma torch.compile", "An H100")
+    'Gemma torch.compile'
+    """
+    seen = set(_WORD.findall(besides.lower()))
+    kept = []
+    for word in _WORD.findall(text):
+        if word.lower() not in seen:
+            seen.add(word.lower())
+            kept.append(word)
+    return " ".join(kept)
 
 
 def _join_lines(parts: list[str]) -> str:
@@ -135,7 +157,7 @@ class _PlaceReader(HTMLParser):
     def handle_data(self, data: str) -> None:
         """Give text to the innermost place around it."""
         place = self._innermost()
-        if place is None or any(element.silent for element in self.open):
+        if place is None or self._is_silent():
             return
         if any(element.code for element in self.open):
             place.code.update(dict.fromkeys(_CODE_WORD.findall(data)))
@@ -144,6 +166,15 @@ class _PlaceReader(HTMLParser):
         (place.cells if in_a_table else place.words).append(data)
         if next((element.names for element in reversed(self.open) if element.names is not None), False):
             place.named.append(data)
+
+    def _is_silent(self) -> bool:
+        """Return whether the text says nothing; a figure speaks even where what is around it is silent."""
+        for element in reversed(self.open):
+            if element.silent:
+                return True
+            if element.begins is not None and element.begins.kind == FIGURE:
+                return False
+        return False
 
     def _innermost(self) -> SearchPlace | None:
         return next((element.begins for element in reversed(self.open) if element.begins), None)

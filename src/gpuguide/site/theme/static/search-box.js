@@ -10,13 +10,15 @@ const searchBox = {
     this.input.addEventListener("input", () => this.show());
     this.input.addEventListener("keydown", (event) => this.key(event));
     dialog.addEventListener("click", (event) => {
+      const near = event.target.closest("[data-query]");
+      if (near) this.askInstead(event, near.dataset.query);
       if (event.target.closest("[role=option]")) dialog.close(); // the place may be on this page
     });
   },
 
   show() {
     const query = this.input.value.trim();
-    const found = query && this.ready ? siteSearch.find(query) : [];
+    const answer = query && this.ready ? siteSearch.answer(query) : null, found = answer?.found ?? [];
     this.list.replaceChildren(...found.slice(0, SHOWN).map((result) => this.option(result)));
     if (found.length > SHOWN) this.list.append(this.everything(query, found.length));
     this.options = [...this.list.children];
@@ -24,8 +26,16 @@ const searchBox = {
     this.list.hidden = !this.options.length;
     this.input.setAttribute("aria-expanded", String(!this.list.hidden));
     this.choose(this.options.length ? 0 : -1);
-    this.status.classList.toggle("visually-hidden", Boolean(found.length) || !query || !this.ready);
-    this.status.textContent = query && this.ready ? counted(found.length, query) : "";
+    const tells = answer && (!found.length || answer.makers.length || !answer.whole); // more than the list shows
+    this.status.classList.toggle("visually-hidden", !tells);
+    this.status.replaceChildren(...(answer ? siteSearch.report(answer, query) : []));
+  },
+
+  askInstead(event, query) {
+    event.preventDefault();
+    this.input.value = query;
+    this.input.focus();
+    this.show();
   },
 
   option(result) {
@@ -58,13 +68,6 @@ const searchBox = {
 };
 
 const SHOWN = 10;
-
-// What is said of a number of results, also to a screen reader.
-function counted(count, query) {
-  if (count) return count === 1 ? "1 result" : `${count} results`;
-  const shown = [...query].length > 60 ? `${[...query].slice(0, 60).join("")} …` : query;
-  return `Nothing here for “${shown}”. Fewer or more common English words may find it.`;
-}
 
 const searchDialog = document.getElementById("pst-search-dialog");
 if (searchDialog) searchBox.start(searchDialog);

@@ -9,10 +9,10 @@ const searchPage = {
     status.textContent = "Searching …";
     await siteSearch.load().catch(() => { status.textContent = "The list of what is on this site could not be loaded."; });
     if (!siteSearch.mini) return;
-    const found = siteSearch.find(query);
-    status.textContent = counted(found.length, query);
+    const answer = siteSearch.answer(query), { found } = answer;
+    status.replaceChildren(...siteSearch.report(answer, query));
     document.getElementById("search-results").append(...found.slice(0, MOST).map((result) => this.item(result)));
-    if (found.length > MOST) status.textContent += `, of which these are the first ${MOST}`;
+    if (found.length > MOST) status.append(`, of which these are the first ${MOST}`);
   },
 
   item(result) {
