@@ -13,13 +13,17 @@ import torch
 from small_site import cell, start
 
 from gpuguide import plotting
+from gpuguide.attention import cost, tiled
 from gpuguide.errors import GpuguideError
 from gpuguide.logits import adjust, softmax
 from gpuguide.measure import folders, measured_ceilings
+from gpuguide.plotting.pictures import attention
 from gpuguide.site.theme.assets import THEME
 
 PAGE = f"""
 {cell("from gpuguide import plotting; plotting.roofline_to_try()")}
+
+{cell("from gpuguide.plotting import pictures; pictures.attention.online_softmax()")}
 
 {cell('plotting.sampling_to_try([2.0, 1.0, 0.0, -1.0], ["a", "b", "c", "d"], "a word")')}
 """
@@ -27,7 +31,7 @@ PAGE = f"""
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with both figures."""
+    """A page with the figures."""
     made = start(tmp_path_factory.mktemp("site"))
     shutil.copytree(folders.published_folder(), made.library / "records", dirs_exist_ok=True)
     made.page("index", PAGE, benchmarks="ceilings, timing-mistakes")
@@ -84,7 +88,7 @@ def test_a_knob_is_turned_by_keyboard_and_back(tab: Any) -> None:
     assert answer.text_content() == "1 of 4 tokens can be drawn; the entropy is 0.00 nats."
     assert tab.get_by_label("Top-k").get_attribute("aria-valuetext") == "1"
     assert tab.locator("#fig-sampling-to-try tr.gg-dropped").count() == 3
-    tab.get_by_role("button", name="Reset").click()
+    tab.locator("#fig-sampling-to-try").get_by_role("button", name="Reset").click()
     assert answer.text_content().startswith("4 of 4")
 
 
@@ -111,11 +115,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True, True]
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 3
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 4
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 6
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 
@@ -133,3 +137,121 @@ def test_the_roofline_is_that_of_the_best_records() -> None:
     roofs = {roof["name"]: roof["rate"] for roof in shown["roofs"]}
     assert roofs == {name: gpu.arithmetic[name].value for name in ("fp8", "bf16", "tf32", "fp32")}
     assert [point["name"] for point in shown["points"]] == ["square", "skinny"]
+
+
+# --- the online softmax ------------------------------------------------------------------------------------
+
+
+def library_states(scores: list[float], values: list[float], tile: int, query: int, causal: bool) -> dict[str, Any]:
+    """Return what the library's online softmax keeps after each tile that it reads, its output and its bytes."""
+    row, traffic = slice(query, query + 1), tiled.TileTraffic()
+    tiling = tiled.AttentionTiling(len(scores), len(scores), causal, 1, tile)
+    all_scores, all_values = (torch.tensor(each, dtype=torch.float64) for each in (scores, values))
+    rows = torch.zeros(len(scores), attention.HEAD_DIM, dtype=torch.bfloat16)
+    state, kept, read = tiled.initial_state(torch.zeros(1, 1, dtype=torch.float64)), [], []
+    for columns in tiling.columns:
+        visible = tiling.is_visible(row, columns)
+        if visible:
+            masked = tiling.apply_causal_mask(all_scores[None, columns], row, columns)
+            state = tiled.update_state(state, masked, all_values[columns, None])
+            traffic.load(rows[columns]), traffic.load(rows[columns])
+        kept.append([float(each) for each in state] + [not visible])
+        read.append(traffic.read)
+    seen = query + 1 if causal else len(scores)
+    full = float(all_scores[:seen].softmax(dim=0) @ all_values[:seen])
+    return {"kept": kept, "read": read, "output": float(state.acc / state.l_i), "full": full}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_online_softmax_keeps_what_the_library_keeps(browser: Any) -> None:
+    draw, cases = random.Random(5), []
+    for _ in range(80):
+        count, causal = draw.randint(1, 9), draw.random() < 0.5
+        spread = draw.choice([0.0, 3.0, 400.0])
+        scores, values = ([draw.uniform(-size, size) for _ in range(count)] for size in (spread, 60.0))
+        cases.append((scores, values, draw.choice([1, 2, 4]), draw.randrange(count), causal))
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "online-softmax.js"))
+    found = tab.evaluate(
+        """([cases, known]) => cases.map(([scores, values, tile, query, causal]) => {
+          const visible = causal ? query + 1 : scores.length;
+          const { steps, output } = gpuguide.onlineSoftmax(scores, values, { tile, visible });
+          const count = { ...known, keys: scores.length, causal };
+          return { kept: steps.map(({ m, l, acc, skipped }) => [m, l, acc, skipped]), output,
+            full: gpuguide.fullSoftmax(scores, values, visible),
+            bytes: steps.map(({ keysRead }) => gpuguide.attentionBytes({ ...count, keysRead })) };
+        })""",
+        [cases, dict(attention.online_softmax().interactive)],
+    )
+    tab.close()
+    for case, mine in zip(cases, found, strict=True):
+        wanted = library_states(*case)
+        for kept, expected in zip(mine["kept"], wanted["kept"], strict=True):
+            assert kept == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert [each["tiledRows"] for each in mine["bytes"]] == wanted["read"]
+        assert mine["output"] == pytest.approx(wanted["output"], rel=1e-9, abs=1e-12)
+        assert mine["full"] == pytest.approx(wanted["full"], rel=1e-9, abs=1e-12)
+        assert mine["output"] == pytest.approx(mine["full"], rel=1e-6, abs=1e-9)
+        lines = cost.naive_forward(cost.problem(1, 1, 1, attention.HEAD_DIM, keys=len(case[0]), causal=case[4]))
+        scores = cost.score_passes(lines) * len(case[0]) * 2
+        assert mine["bytes"][-1]["storedScores"] == scores
+        query_and_mask = 2 * 2 * attention.HEAD_DIM + (len(case[0]) if case[4] else 0)
+        assert mine["bytes"][-1]["storedRows"] == cost.bytes_moved(lines) - scores - query_and_mask
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_online_softmax_is_stepped_by_keyboard_to_the_full_softmax(tab: Any) -> None:
+    figure = tab.locator("#fig-online-softmax")
+    answer = figure.locator(".gg-try-answer")
+    assert answer.text_content().startswith("Tile 1 of 3: the maximum is 3.")
+    figure.get_by_role("button", name="Next").focus()
+    tab.keyboard.press("Enter")
+    assert "jumps from 3 to 5" in answer.text_content()
+    tab.keyboard.press("ArrowRight")
+    assert "the maximum stays 5, so alpha is 1" in answer.text_content()
+    tab.keyboard.press("End")
+    assert answer.text_content().endswith("equal to 1e-6.")
+    ended = answer.text_content()
+    tab.get_by_label("Keys in a tile").select_option("4")
+    assert answer.text_content() == ended, "the result does not depend on the tiles"
+    figure.locator(".gg-softmax-stage").focus()
+    tab.keyboard.press("Home")
+    assert answer.text_content().startswith("No key has been seen")
+    assert figure.get_by_role("button", name="Back").get_attribute("aria-disabled") == "true"
+    figure.get_by_role("button", name="Reset").click()
+    assert answer.text_content().startswith("Tile 1 of 3")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_scores_masks_and_orders_of_keys_are_changed(tab: Any) -> None:
+    figure = tab.locator("#fig-online-softmax")
+    answer, score = figure.locator(".gg-try-answer"), figure.get_by_label("Score of key 2")
+    score.fill("900")
+    assert answer.text_content().startswith("Tile 1 of 3: the maximum is 900.")
+    for wrong in ("", "1e9"):
+        score.fill(wrong)
+        assert "A score is a number" in answer.text_content()
+        assert score.get_attribute("aria-invalid") == "true"
+    figure.get_by_role("button", name="Reset").click()
+    assert score.input_value() == "3"
+    tab.get_by_label("Mask").select_option("3")
+    stage = figure.locator(".gg-softmax-stage")
+    stage.press("ArrowRight")
+    assert "The mask sets 1 of its scores" in answer.text_content()
+    stage.press("ArrowRight")
+    assert "skipped: neither read nor computed" in answer.text_content()
+    assert figure.locator('[data-state="hidden"]').count() == 3
+    tab.get_by_label("Mask").select_option("0")
+    stage.press("End")
+    result = answer.text_content()
+    figure.get_by_role("button", name="Shuffle the keys").click()
+    assert answer.text_content() == result, "the result does not depend on the order of the keys"
+
+
+def test_the_figure_counts_the_passes_over_scores_as_the_library_does() -> None:
+    for name, causal in (("plain", False), ("causal", True)):
+        lines = cost.naive_forward(cost.problem(1, 1, 6, attention.HEAD_DIM, causal=causal))
+        assert attention.SCORE_PASSES[name] == cost.score_passes(lines)
