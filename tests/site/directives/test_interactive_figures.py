@@ -378,9 +378,9 @@ def test_a_batch_is_changed_by_keyboard_and_keeps_its_requests(tab: Any) -> None
     assert answer.text_content().startswith(f"{serving.TRIED} requests in 4 rows, static batches")
     before = table.inner_text()
     figure.get_by_label("Policy").select_option("chunked")
-    assert "4 rows, continuous, prefill in chunks" in answer.text_content()
+    assert "4 rows, chunked prefill" in answer.text_content()
     assert table.inner_text() == before, "the policies are compared over the same requests"
-    assert "prefill in chunks" in table.locator(".gg-states-now").inner_text()
+    assert "chunked prefill" in table.locator(".gg-states-now").inner_text()
     figure.get_by_role("slider", name="Rows").focus()
     tab.keyboard.press("End")
     assert "in 16 rows" in answer.text_content()

@@ -117,7 +117,7 @@ gpuguide.summariseServing = ({ texts, steps }, rows) => {
 
 (() => {
   const POLICIES = [["static", "static batches"], ["continuous", "continuous batching"],
-    ["chunked", "continuous, prefill in chunks"]];
+    ["chunked", "chunked prefill"]];
 
   function start(place) {
     const { element, svg, significant } = gpuguide.calculator;

@@ -55,8 +55,8 @@ gpuguide.attentionBytes = ({ keys, keysRead, causal, head_dim, element_size, sco
     const figure = place.closest("figure");
     const { id } = figure;
     const count = known.scores.length;
-    const short = (value) => (value === -Infinity ? "−∞" : value !== 0 && Math.abs(value) < 5e-4 ? "< 0.001"
-      : String(Number(value.toPrecision(3))).replace("-", "−"));
+    const short = (value, digits = 3) => (value === -Infinity ? "−∞" : value !== 0 && Math.abs(value) < 5e-4 ? "< 0.001"
+      : String(Number(value.toPrecision(digits))).replace("-", "−"));
     const sized = (bytes) => (bytes < 1024 ? `${bytes} B` : binary(bytes));
     let keys = [];
     let at = 1;  // 0: no tile yet; one more than there are tiles: divided
@@ -185,7 +185,7 @@ gpuguide.attentionBytes = ({ keys, keysRead, causal, head_dim, element_size, sco
         const is = ended ? share / now.l : share;
         bar.style.height = `${100 * is}%`;
         ghost.style.height = `${100 * was}%`;
-        power.textContent = state === "hidden" ? "masked" : seen ? short(is) : "–";
+        power.textContent = state === "hidden" ? "masked" : seen ? short(is, 2) : "–";
         value.textContent = String(values[key]);
       });
       names.children[2].textContent = ended ? "weight" : "exp(s − m_i)";
