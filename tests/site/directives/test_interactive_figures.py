@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from packaged import decoder
 from small_site import cell, start
 
 from gpuguide import plotting
+from gpuguide.attention import cost, tiled
 from gpuguide.errors import GpuguideError
+from gpuguide.inference import Engine
+from gpuguide.inference import cost as serving_cost
+from gpuguide.inference.serving import Clock, Request, Scheduler
 from gpuguide.logits import adjust, softmax
 from gpuguide.measure import folders, measured_ceilings
+from gpuguide.plotting.pictures import attention, serving
 from gpuguide.site.theme.assets import THEME
 
 PAGE = f"""
 {cell("from gpuguide import plotting; plotting.roofline_to_try()")}
+
+{cell("from gpuguide.plotting import pictures; pictures.attention.online_softmax()")}
+
+{cell("pictures.serving.slots_over_time()")}
 
 {cell('plotting.sampling_to_try([2.0, 1.0, 0.0, -1.0], ["a", "b", "c", "d"], "a word")')}
 """
@@ -27,7 +38,7 @@ PAGE = f"""
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with both figures."""
+    """A page with the figures."""
     made = start(tmp_path_factory.mktemp("site"))
     shutil.copytree(folders.published_folder(), made.library / "records", dirs_exist_ok=True)
     made.page("index", PAGE, benchmarks="ceilings, timing-mistakes")
@@ -84,7 +95,7 @@ def test_a_knob_is_turned_by_keyboard_and_back(tab: Any) -> None:
     assert answer.text_content() == "1 of 4 tokens can be drawn; the entropy is 0.00 nats."
     assert tab.get_by_label("Top-k").get_attribute("aria-valuetext") == "1"
     assert tab.locator("#fig-sampling-to-try tr.gg-dropped").count() == 3
-    tab.get_by_role("button", name="Reset").click()
+    tab.locator("#fig-sampling-to-try").get_by_role("button", name="Reset").click()
     assert answer.text_content().startswith("4 of 4")
 
 
@@ -111,11 +122,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True, True]
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 4
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 4
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 8
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 
@@ -133,3 +144,250 @@ def test_the_roofline_is_that_of_the_best_records() -> None:
     roofs = {roof["name"]: roof["rate"] for roof in shown["roofs"]}
     assert roofs == {name: gpu.arithmetic[name].value for name in ("fp8", "bf16", "tf32", "fp32")}
     assert [point["name"] for point in shown["points"]] == ["square", "skinny"]
+
+
+# --- the online softmax ------------------------------------------------------------------------------------
+
+
+def library_states(scores: list[float], values: list[float], tile: int, query: int, causal: bool) -> dict[str, Any]:
+    """Return what the library's online softmax keeps after each tile that it reads, its output and its bytes."""
+    row, traffic = slice(query, query + 1), tiled.TileTraffic()
+    tiling = tiled.AttentionTiling(len(scores), len(scores), causal, 1, tile)
+    all_scores, all_values = (torch.tensor(each, dtype=torch.float64) for each in (scores, values))
+    rows = torch.zeros(len(scores), attention.HEAD_DIM, dtype=torch.bfloat16)
+    state, kept, read = tiled.initial_state(torch.zeros(1, 1, dtype=torch.float64)), [], []
+    for columns in tiling.columns:
+        visible = tiling.is_visible(row, columns)
+        if visible:
+            masked = tiling.apply_causal_mask(all_scores[None, columns], row, columns)
+            state = tiled.update_state(state, masked, all_values[columns, None])
+            traffic.load(rows[columns]), traffic.load(rows[columns])
+        kept.append([float(each) for each in state] + [not visible])
+        read.append(traffic.read)
+    seen = query + 1 if causal else len(scores)
+    full = float(all_scores[:seen].softmax(dim=0) @ all_values[:seen])
+    return {"kept": kept, "read": read, "output": float(state.acc / state.l_i), "full": full}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_online_softmax_keeps_what_the_library_keeps(browser: Any) -> None:
+    draw, cases = random.Random(5), []
+    for _ in range(80):
+        count, causal = draw.randint(1, 9), draw.random() < 0.5
+        spread = draw.choice([0.0, 3.0, 400.0])
+        scores, values = ([draw.uniform(-size, size) for _ in range(count)] for size in (spread, 60.0))
+        cases.append((scores, values, draw.choice([1, 2, 4]), draw.randrange(count), causal))
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "online-softmax.js"))
+    found = tab.evaluate(
+        """([cases, known]) => cases.map(([scores, values, tile, query, causal]) => {
+          const visible = causal ? query + 1 : scores.length;
+          const { steps, output } = gpuguide.onlineSoftmax(scores, values, { tile, visible });
+          const count = { ...known, keys: scores.length, causal };
+          return { kept: steps.map(({ m, l, acc, skipped }) => [m, l, acc, skipped]), output,
+            full: gpuguide.fullSoftmax(scores, values, visible),
+            bytes: steps.map(({ keysRead }) => gpuguide.attentionBytes({ ...count, keysRead })) };
+        })""",
+        [cases, dict(attention.online_softmax().interactive)],
+    )
+    tab.close()
+    for case, mine in zip(cases, found, strict=True):
+        wanted = library_states(*case)
+        for kept, expected in zip(mine["kept"], wanted["kept"], strict=True):
+            assert kept == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert [each["tiledRows"] for each in mine["bytes"]] == wanted["read"]
+        assert mine["output"] == pytest.approx(wanted["output"], rel=1e-9, abs=1e-12)
+        assert mine["full"] == pytest.approx(wanted["full"], rel=1e-9, abs=1e-12)
+        assert mine["output"] == pytest.approx(mine["full"], rel=1e-6, abs=1e-9)
+        lines = cost.naive_forward(cost.problem(1, 1, 1, attention.HEAD_DIM, keys=len(case[0]), causal=case[4]))
+        stored = cost.score_passes(lines) * len(case[0]) * 2
+        assert mine["bytes"][-1]["storedScores"] == stored
+        query_and_mask = 2 * 2 * attention.HEAD_DIM + (len(case[0]) if case[4] else 0)
+        assert mine["bytes"][-1]["storedRows"] == cost.bytes_moved(lines) - stored - query_and_mask
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_online_softmax_is_stepped_by_keyboard_to_the_full_softmax(tab: Any) -> None:
+    figure = tab.locator("#fig-online-softmax")
+    answer = figure.locator(".gg-try-answer")
+    assert answer.text_content().startswith("Tile 1 of 3: the maximum is 3.")
+    figure.get_by_role("button", name="Next").focus()
+    tab.keyboard.press("Enter")
+    assert "jumps from 3 to 5" in answer.text_content()
+    tab.keyboard.press("ArrowRight")
+    assert "the maximum stays 5, so alpha is 1" in answer.text_content()
+    tab.keyboard.press("End")
+    assert answer.text_content().endswith("equal to 1e-6.")
+    ended = answer.text_content()
+    tab.get_by_label("Keys in a tile").select_option("4")
+    assert answer.text_content() == ended, "the result does not depend on the tiles"
+    figure.locator(".gg-softmax-stage").focus()
+    tab.keyboard.press("Home")
+    assert answer.text_content().startswith("No key has been seen")
+    assert figure.get_by_role("button", name="Back").get_attribute("aria-disabled") == "true"
+    figure.get_by_role("button", name="Reset").click()
+    assert answer.text_content().startswith("Tile 1 of 3")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_scores_masks_and_orders_of_keys_are_changed(tab: Any) -> None:
+    figure = tab.locator("#fig-online-softmax")
+    answer, score = figure.locator(".gg-try-answer"), figure.get_by_label("Score of key 2")
+    score.fill("900")
+    assert answer.text_content().startswith("Tile 1 of 3: the maximum is 900.")
+    for wrong in ("", "1e9"):
+        score.fill(wrong)
+        assert "A score is a number" in answer.text_content()
+        assert score.get_attribute("aria-invalid") == "true"
+    figure.get_by_role("button", name="Reset").click()
+    assert score.input_value() == "3"
+    tab.get_by_label("Mask").select_option("3")
+    stage = figure.locator(".gg-softmax-stage")
+    stage.press("ArrowRight")
+    assert "The mask sets 1 of its scores" in answer.text_content()
+    stage.press("ArrowRight")
+    assert "skipped: neither read nor computed" in answer.text_content()
+    assert figure.locator('[data-state="hidden"]').count() == 3
+    tab.get_by_label("Mask").select_option("0")
+    stage.press("End")
+    result = answer.text_content()
+    figure.get_by_role("button", name="Shuffle the keys").click()
+    assert answer.text_content() == result, "the result does not depend on the order of the keys"
+
+
+def test_the_figure_counts_the_passes_over_scores_as_the_library_does() -> None:
+    for name, causal in (("plain", False), ("causal", True)):
+        lines = cost.naive_forward(cost.problem(1, 1, 6, attention.HEAD_DIM, causal=causal))
+        assert attention.SCORE_PASSES[name] == cost.score_passes(lines)
+
+
+# --- rows of a batch over time -----------------------------------------------------------------------------
+
+
+class ModelEngine(Engine):
+    """Computes nothing, and takes as long as the model of the figure: a unit for a step, and a part for each token."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(decoder(), rows, 512)
+        self.time = 0.0
+        self.clock = Clock(now=lambda: self.time, wait=self.wait)
+
+    def wait(self, duration: float) -> None:
+        self.time += duration
+
+    def read(self, pieces: Sequence[Sequence[int]], rows: torch.Tensor, start: int) -> torch.Tensor:
+        self.time += serving.TO_TRY["prefill_token"] * len(pieces) * max(map(len, pieces))
+        return torch.zeros(len(pieces), 1)
+
+    def choose(self, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(rows), dtype=torch.int64)
+
+    def step(self, rows: int | None = None) -> torch.Tensor:
+        self.time += 1.0
+        return self.tokens[:rows]
+
+
+def library_run(requests: list[dict[str, Any]], rows: int, policy: str, chunk: int) -> dict[str, Any]:
+    """Return what the library's scheduler does with these requests: who has which row when, and what steps do."""
+    engine = ModelEngine(rows)
+    scheduler = Scheduler(engine, policy=policy, chunk=chunk, share=False, clock=engine.clock)
+    scheduler.run([Request([1] * each["prompt"], each["length"], arrival=each["arrival"]) for each in requests])
+    names = ("slot", "entered_at", "began_at", "ended_at", "left_at")
+    texts = [[getattr(text, name) for name in names] for text in scheduler.texts.values()]
+    return {"texts": texts, "steps": [[step.writing, step.read] for step in scheduler.steps], "end": engine.time}
+
+
+def serve_in_browser(browser: Any, cases: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "batching.js"))
+    found = tab.evaluate(
+        """([cases, usual]) => cases.map(([requests, rows, policy, chunk, prefill_token = usual]) => {
+          const served = gpuguide.serveRequests(requests, { rows, policy, chunk, prefill_token });
+          return { texts: served.texts.map((t) => [t.slot, t.entered_at, t.began_at, t.ended_at, t.left_at]),
+            times: served.texts.map((t) => t.times), steps: served.steps.map((s) => [s.writing, s.read]),
+            end: served.steps.at(-1).end, summary: gpuguide.summariseServing(served, rows) };
+        })""",
+        [cases, serving.TO_TRY["prefill_token"]],
+    )
+    tab.close()
+    return list(found)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_rows_are_given_as_the_scheduler_gives_them(browser: Any) -> None:
+    draw, cases = random.Random(11), []
+    for _ in range(40):
+        arrival, requests, spread = 0.0, [], draw.choice([0, 1, 8])
+        for _ in range(draw.randint(1, 20)):
+            arrival += draw.randrange(65) * spread / 64  # a sum of such has no rounding
+            requests.append({"arrival": arrival, "prompt": draw.randint(1, 80), "length": draw.randint(1, 30)})
+        policy = draw.choice(["static", "continuous"])
+        cases.append((requests, draw.randint(2, 16), policy, draw.choice([16, 64, 4096])))
+    for case, mine in zip(cases, serve_in_browser(browser, cases), strict=True):
+        wanted = library_run(*case)
+        assert mine["texts"] == wanted["texts"], case
+        assert mine["steps"] == wanted["steps"], case
+        assert mine["end"] == wanted["end"], case
+        assert [len(times) for times in mine["times"]] == [request["length"] for request in case[0]]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_without_prefill_rows_are_given_as_the_model_on_the_page_gives_them(browser: Any) -> None:
+    draw, cases = random.Random(12), []
+    for _ in range(40):
+        lengths = [draw.randint(2, 40) for _ in range(draw.randint(1, 30))]
+        requests = [{"arrival": 0, "prompt": 1, "length": length} for length in lengths]
+        cases.append((requests, draw.randint(2, 16), draw.choice(["static", "continuous"]), 4096, 0))
+    for (requests, rows, policy, *_), mine in zip(cases, serve_in_browser(browser, cases), strict=True):
+        rest = [request["length"] - 1 for request in requests]  # the first token belongs to the prompt
+        slots = (serving_cost.static_slots if policy == "static" else serving_cost.continuous_slots)(rest, rows)
+        assert [(row, began, ended) for row, _, began, ended, _ in mine["texts"]] == [
+            (slot.row, slot.start, slot.finish) for slot in slots
+        ]
+        assert mine["summary"]["time"] == serving_cost.steps(slots)
+        assert mine["summary"]["occupancy"] == pytest.approx(serving_cost.occupancy(slots, rows))
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_percentiles_are_those_of_numpy(browser: Any) -> None:
+    draw = random.Random(13)
+    requests = [
+        {"arrival": draw.random() * 20, "prompt": draw.randint(1, 80), "length": draw.randint(2, 30)} for _ in range(25)
+    ]
+    (mine,) = serve_in_browser(browser, [(requests, 4, "continuous", 16)])
+    first = [times[0] - request["arrival"] for times, request in zip(mine["times"], requests, strict=True)]
+    between = np.concatenate([np.diff(times) for times in mine["times"]])
+    assert mine["summary"]["first"] == pytest.approx(np.percentile(first, [50, 95]))
+    assert mine["summary"]["between"] == pytest.approx(np.percentile(between, [50, 95]))
+    tokens = sum(request["length"] for request in requests)
+    assert mine["summary"]["throughput"] == pytest.approx(tokens / mine["end"])
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_batch_is_changed_by_keyboard_and_keeps_its_requests(tab: Any) -> None:
+    figure = tab.locator("#fig-slots-over-time")
+    answer = figure.locator(".gg-try-answer")
+    table = figure.locator("table")
+    assert answer.text_content().startswith(f"{serving.TRIED} requests in 4 rows, static batches")
+    before = table.inner_text()
+    figure.get_by_label("Policy").select_option("chunked")
+    assert "4 rows, chunked prefill" in answer.text_content()
+    assert table.inner_text() == before, "the policies are compared over the same requests"
+    assert "chunked prefill" in table.locator(".gg-states-now").inner_text()
+    figure.get_by_role("slider", name="Rows").focus()
+    tab.keyboard.press("End")
+    assert "in 16 rows" in answer.text_content()
+    figure.get_by_label("Spread of lengths").focus()
+    tab.keyboard.press("Home")
+    figure.get_by_label("Arrivals").select_option("0.1")
+    assert table.inner_text() != before
+    figure.get_by_role("button", name="Reset").click()
+    assert table.inner_text() == before
+    assert figure.locator("svg.gg-batch").get_attribute("aria-label") == answer.text_content()

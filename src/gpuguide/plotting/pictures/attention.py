@@ -84,6 +84,8 @@ def _draw_traffic(figure: Canvas, sizes: dict[str, str]) -> None:
 SCORES = ((1.0, 3.0), (5.0, 2.0), (4.0, 0.0))
 VALUES = ((10.0, 20.0), (30.0, 40.0), (50.0, 60.0))
 """Of one query, block after block, with values of one number each"""
+SCORE_PASSES = {"plain": 6, "causal": 8}
+"""How often standard attention reads or writes the scores, as :func:`gpuguide.attention.cost.score_passes` counts it"""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,10 @@ class SoftmaxStep:
 
 
 def online_softmax() -> Figure:
-    """Draw how maximum, sum and output of one query change, block of keys after block."""
+    """Draw how maximum, sum and output of one query change, block of keys after block.
+
+    On the site a reader steps through the tiles, and changes scores, tiles and mask.
+    """
     states = list(_states())
     last = states[-1]
     spoken = "; ".join(
@@ -118,6 +123,15 @@ def online_softmax() -> Figure:
         narrow=(4.6, 4.9),
         name="online-softmax",
         rows=[{"block": place, **vars(each)} for place, each in enumerate(states, 1)],
+        interactive={
+            "kind": "online-softmax",
+            "scores": [score for block in SCORES for score in block],
+            "values": [value for block in VALUES for value in block],
+            "tile": len(SCORES[0]),
+            "head_dim": HEAD_DIM,
+            "element_size": 2,
+            "score_passes": SCORE_PASSES,
+        },
     )
 
 

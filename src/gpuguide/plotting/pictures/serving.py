@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
@@ -21,6 +23,21 @@ ANSWERS = (10, 40, 10, 20, 30, 10, 40, 20)
 ROWS = 4
 FOLLOWED = 4
 """The request, counted from 0, whose wait is drawn: the first that finds no row free"""
+TO_TRY: dict[str, Any] = {
+    "median_prompt": 32,
+    "median_text": 16,
+    "longest": 96,
+    "prefill_token": 1 / 16,
+    "chunk": 16,
+    "rates": (0.05, 0.1, 0.2, 0.5),
+    "rows": 4,
+    "spread": 1.0,
+    "policy": "static",
+}
+"""Of the model on the site: tokens of prompts and texts, decode steps that a token of a prompt takes, prompt tokens of
+a chunk, requests a step, and what the controls are set to at first. An example, not a measurement"""
+TRIED = 32
+"""Requests of the model"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +70,10 @@ def turns(continuous: bool) -> list[Turn]:
 
 
 def slots_over_time() -> Figure:
-    """Draw the rows of a batch over time, refilled when all are done and refilled one by one."""
+    """Draw the rows of a batch over time, refilled when all are done and refilled one by one.
+
+    On the site a reader chooses rows, arrivals, lengths and policy of a longer example, with prefill.
+    """
     static, continuous = turns(continuous=False), turns(continuous=True)
     steps = [max(turn.freed for turn in each) for each in (static, continuous)]
     used = [sum(ANSWERS) / (ROWS * count) for count in steps]
@@ -66,8 +86,9 @@ def slots_over_time() -> Figure:
         f"Below, with continuous batching, each row takes the next request at once: {steps[1]} steps, {used[1]:.0%}. "
         f"Request {name} waits {waits[0]} steps above and {waits[1]} below.",
         caption="The same requests in static batches and with continuous batching. A box is a request, as long as its "
-        f"answer; dashed, a row is computed for nobody. Orange is request {name}, which finds no row free: in static "
-        "batches it waits for the longest answer of the first batch. Derived, not measured.",
+        f"answer; dashed, a row is computed for nobody. Orange is request {name}: with {ROWS} rows it finds "
+        "none free, and in static batches it waits for the longest answer of the first batch. Derived, not "
+        "measured.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.7),
         name="slots-over-time",
@@ -77,7 +98,18 @@ def slots_over_time() -> Figure:
             for kind, each in (("static", static), ("continuous", continuous))
             for number, turn in enumerate(each)
         ],
+        interactive={"kind": "batching", "draws": _draws(), "followed": FOLLOWED} | TO_TRY,
     )  # fmt: skip
+
+
+def _draws() -> list[list[float]]:
+    """Return what chance gives each request: its prompt and its answer, normally distributed, and the gap before it.
+
+    The site stretches them by spread and rate, so that every setting and policy gets the same requests.
+    """
+    generator = np.random.default_rng(4)
+    columns = generator.normal(size=TRIED), generator.normal(size=TRIED), generator.exponential(size=TRIED)
+    return np.round(np.stack(columns, axis=1), 3).tolist()
 
 
 def _draw_slots(

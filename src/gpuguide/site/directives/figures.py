@@ -41,6 +41,8 @@ SWITCH = '<button type="button" class="gg-others-switch pst-js-only" aria-presse
 SCRIPTS = {
     "sampling-knobs": ("calculator.js", "sampling-knobs.js"),
     "roofline": ("calculator.js", "roofline.js"),
+    "batching": ("calculator.js", "batching.js"),
+    "online-softmax": ("calculator.js", "online-softmax.js"),
 }
 """Kinds of figures that one can try, and their scripts in the order in which they build on each other"""
 
