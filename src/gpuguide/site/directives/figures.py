@@ -41,6 +41,7 @@ SWITCH = '<button type="button" class="gg-others-switch pst-js-only" aria-presse
 SCRIPTS = {
     "sampling-knobs": ("calculator.js", "sampling-knobs.js"),
     "roofline": ("calculator.js", "roofline.js"),
+    "rank-slider": ("calculator.js", "rank-slider.js"),
 }
 """Kinds of figures that one can try, and their scripts in the order in which they build on each other"""
 
