@@ -5,6 +5,7 @@ Elsewhere they are figures like any other.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ SETTINGS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """What the model's own distribution has"""
 NAMED = 16
 """Tokens that are drawn with their names"""
+INT16 = 32767
+"""Largest step of a factor of an update: the error of a step is below what a picture shows"""
 
 
 # --- a roofline one can point at ---------------------------------------------------------------------------
@@ -179,3 +182,84 @@ def sampling_to_try(
             "first": SETTINGS | dict(settings or {}),
         },
     )
+
+
+# --- the rank of an update ---------------------------------------------------------------------------------
+
+
+def rank_to_try(update: Any, what: str, first: int = 4) -> Figure:
+    """Draw an update of a matrix, and what its best approximation of a low rank keeps.
+
+    On the site a reader moves a slider from rank to rank, and the two thin matrices and their product follow.
+
+    Parameters
+    ----------
+    update : array_like
+        What training added to the matrix, ``(out, in)``.
+    what : str
+        Which matrix of which model it is, for the caption.
+    first : int
+        The rank that is shown at first.
+
+    Raises
+    ------
+    GpuguideError
+        If ``update`` is no matrix of finite numbers, is zero everywhere, or has no rank ``first``.
+    """
+    matrix = np.asarray(update, dtype=np.float64)
+    if matrix.ndim != 2 or not np.isfinite(matrix).all() or not matrix.any() or not 0 <= first <= min(matrix.shape):
+        raise GpuguideError(
+            f"The slider needs a matrix of finite numbers that are not all zero, and a rank up to its smaller side: "
+            f"the shape is {matrix.shape}, the rank {first}."
+        )
+    b, a = factors(matrix)
+    product = b[:, :first] @ a[:first]
+    kept = 1 - float(np.square(matrix - product).sum() / np.square(matrix).sum())
+    rows, columns = matrix.shape
+    strongest = 3 * float(np.sqrt(np.square(matrix).mean()))
+
+    def draw(figure: Canvas, theme: palette.Theme) -> None:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        ends = [theme.series["blue"], theme.background, theme.series["orange"]]
+        tones = LinearSegmentedColormap.from_list("update", ends)
+        for ax, shown, title in zip(
+            figure.subplots(2, 1),
+            (matrix, product),
+            ("the update", f"its best approximation of rank {first}"),
+            strict=True,
+        ):
+            ax.imshow(shown, cmap=tones, vmin=-strongest, vmax=strongest, aspect="auto", interpolation="nearest")
+            ax.set_title(title)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            ax.grid(visible=False)
+
+    return show(
+        draw,
+        alt=f"Two heat maps of {rows} by {columns} numbers: an update, and its best approximation of rank {first}, "
+        f"which keeps {kept:.0%} of its squared size.",
+        caption=f"What training added to {what}, and what the best product of two thin matrices keeps of it.",
+        size=(7.2, 5.2),
+        narrow=(4.6, 4.4),
+        name="rank-to-try",
+        interactive={"kind": "rank-slider", "b": _packed(b), "a": _packed(a), "first": first},
+    )
+
+
+def factors(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return B, ``(out, k)``, and A, ``(k, in)``, whose first r columns and rows give the best product of rank r.
+
+    Both have the root of each singular value, which falls from the first on (C. Eckart and G. Young, 1936).
+    """
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    roots = np.sqrt(values)
+    return left * roots, roots[:, None] * right
+
+
+def _packed(matrix: np.ndarray) -> dict[str, Any]:
+    """Return a matrix as a script reads it: 16 bits a number, which are steps of one unit."""
+    unit = float(np.abs(matrix).max()) / INT16
+    steps = np.round(matrix / unit).astype("<i2")
+    rows, columns = matrix.shape
+    return {"rows": rows, "columns": columns, "unit": unit, "data": base64.b64encode(steps.tobytes()).decode()}

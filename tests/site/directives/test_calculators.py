@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet, links
 from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.site.directives.calculators import data as calculators
+from gpuguide.site.directives.calculators import step_drawing
 from gpuguide.site.theme.assets import THEME
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
@@ -36,7 +38,7 @@ built = pytest.mark.skipif(not FIT.exists(), reason="the site is not built; run 
 def scripts(browser: Any) -> Iterator[Any]:
     """A page with the cost models' scripts, and nothing else."""
     page = browser.new_page()
-    for script in ("formulas.js", "memory.js", "limits.js", "transfers.js"):
+    for script in ("formulas.js", "memory.js", "limits.js", "transfers.js", "calculator.js", "memory-over-step.js"):
         page.add_script_tag(path=str(THEME / "static" / script))
     yield page
     page.close()
@@ -169,6 +171,59 @@ def test_the_script_of_memory_equals_python(scripts: Any) -> None:
         assert same(result, expected), given
         wrong += "faults" in expected
     assert 5 < wrong < INPUTS / 4
+
+
+SCRIPT_OF_STEPS = """([known, words, inputs]) => {
+  const memory = gpuguide.costs.memory(known);
+  return inputs.map(([shape, setup, capacity]) => {
+    const { moments } = memory.predict(shape, setup);
+    const { parts, ...rest } = gpuguide.stepStack(moments, words.order, capacity);
+    const says = (at) => gpuguide.stepSentence(moments, at, rest.peak, capacity, words);
+    return { ...rest, parts: Object.fromEntries(parts.map(({ part, spans }) => [part, spans])),
+      says: moments.map((_, at) => says(at)) };
+  });
+}"""
+SIZE = re.compile(r"(\d[\d.]*(?:e\+\d+)?)(?: (B|KiB|MiB|GiB|TiB))?")
+
+
+def without_sizes(sentence: str) -> tuple[str, list[float]]:
+    """Split a sentence into its words and its sizes in bytes."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    sizes = [float(size) * 1024 ** units.index(unit or "B") for size, unit in SIZE.findall(sentence)]
+    return SIZE.sub("#", sentence), sizes
+
+
+def test_the_drawing_of_a_step_stacks_what_python_predicts(scripts: Any) -> None:
+    draw = random.Random(8)
+    inputs = []
+    while len(inputs) < INPUTS:
+        shape = random_shape(draw)
+        setup = random_setup(draw, shape)
+        if not memory.setup_faults(shape, setup):
+            inputs.append((shape, setup, 10 ** draw.uniform(9, 13)))
+    given = [[asdict(a), asdict(b), c] for a, b, c in inputs]
+    words = calculators.step_words()
+    found = scripts.evaluate(SCRIPT_OF_STEPS, [calculators.memory_model(), words, given])
+    over = 0
+    for (shape, setup, capacity), result in zip(inputs, found, strict=True):
+        prediction = memory.predict(shape, setup)
+        expected = json.loads(json.dumps(asdict(step_drawing.stack(prediction, capacity))))
+        says = [step_drawing.describe(prediction, at, capacity) for at in range(len(prediction.moments))]
+        for sentence, other in zip(result.pop("says"), says, strict=True):
+            text, sizes = without_sizes(sentence)
+            assert text == without_sizes(other)[0]
+            assert sizes == pytest.approx(without_sizes(other)[1], rel=0.006)
+        assert result["totals"] == pytest.approx([moment.total for moment in prediction.moments], rel=1e-9)
+        assert list(result["parts"]) == list(expected["parts"])
+        assert same({key: result[key] for key in expected}, expected)
+        over += any(result["above"])
+    assert INPUTS / 10 < over < INPUTS
+
+
+def test_every_part_and_moment_of_the_cost_model_can_be_drawn() -> None:
+    moments = {name for kind in calculators.memory_model()["moments"].values() for name, _ in kind}
+    assert set(step_drawing.MOMENT_WORDS) == moments
+    assert sorted(step_drawing.ORDER) == sorted(memory.PARTS)
 
 
 @pytest.mark.parametrize("field", ["layers", "hidden", "kv_heads", "bias", "norms"])
@@ -374,6 +429,58 @@ def test_a_remedy_is_one_click_away(browser: Any) -> None:
     page.context.close()
 
 
+@built
+def test_a_cursor_goes_over_the_moments_of_the_step(browser: Any) -> None:
+    page = opened(browser, FIT, gpu="h200-sxm")
+    answer, slider = page.locator(".gg-step-answer"), page.locator("#gg-step-moment")
+    prediction = memory.predict(presets.get(calculators.MODEL).shape, calculators.SETUP)
+    names = [moment.name for moment in prediction.moments]
+    assert ", the peak: " in answer.inner_text()
+    assert slider.input_value() == str(names.index(prediction.highest.name))
+    slider.focus()
+    page.keyboard.press("Home")
+    for name in names:
+        assert answer.inner_text().startswith(f"At {step_drawing.MOMENT_WORDS[name]}")
+        assert slider.get_attribute("aria-valuetext").startswith(f"{name}, ")
+        page.keyboard.press("ArrowRight")
+    box = page.locator(".gg-step-place").bounding_box()
+    page.locator(".gg-step-place").hover(position={"x": 0.15 * box["width"], "y": 0.5 * box["height"]})
+    assert answer.inner_text().startswith(f"At {step_drawing.MOMENT_WORDS[names[0]]}")
+    page.context.close()
+
+
+def outline(page: Any, kind: str) -> list[list[float]]:
+    points = page.locator(f"polyline.{kind}").last.get_attribute("points")
+    return [[float(number) for number in point.split(",")] for point in points.split()]
+
+
+@built
+def test_the_setting_before_stays_as_an_outline(browser: Any) -> None:
+    page = opened(browser, FIT)
+    caption = page.locator(".gg-calculator .gg-step-figure figcaption")
+    assert page.locator(".gg-step-ghost").count() == 0
+    setup = calculators.SETUP
+    shape = presets.get(calculators.MODEL).shape
+    page.fill("#gg-batch", "")
+    page.locator("#gg-batch").press_sequentially("16")  # a digit after the other is one change
+    now, was = (memory.predict(shape, each).total for each in (replace(setup, batch=16), setup))
+    assert f"{was / 2**30:.0f} GiB at its peak; now it is {(now - was) / 2**30:.0f} GiB more" in caption.inner_text()
+    assert len(outline(page, "gg-step-ghost")) == 2 * len(memory.predict(shape, setup).moments)
+    page.check("#gg-checkpointing")
+    assert f"{now / 2**30:.0f} GiB at its peak" in caption.inner_text()
+    page.select_option("#gg-purpose", "generate")  # has other moments
+    assert page.locator(".gg-step-ghost").count() == 0
+    page.context.close()
+
+
+@built
+def test_what_is_above_the_capacity_is_hatched(browser: Any) -> None:
+    for gpu, hatched in (("rtx-4090", 1), ("b200", 0)):
+        page = opened(browser, FIT, gpu=gpu)
+        assert page.locator('.gg-step [fill="url(#gg-step-hatch)"]').count() == hatched
+        page.context.close()
+
+
 def places(page: Any) -> Any:
     """Return where fields, labels and what follows the calculator stand on the page, and how tall the verdict is."""
     return page.evaluate(
@@ -409,7 +516,7 @@ def test_a_field_says_why_it_does_not_accept_a_value(browser: Any, name: str, va
     assert page.get_attribute(f"#gg-{name}", "aria-invalid") == "true"
     assert page.get_attribute(f"#gg-{name}", "aria-describedby") == f"gg-{name}-fault"
     assert page.locator(".gg-verdict-line").inner_text() == says
-    assert not page.locator(".gg-bar").is_visible()
+    assert not page.locator(".gg-step-figure .gg-step").locator("visible=true").count()
     page.context.close()
 
 

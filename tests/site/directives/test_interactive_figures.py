@@ -33,6 +33,8 @@ PAGE = f"""
 {cell("pictures.serving.slots_over_time()")}
 
 {cell('plotting.sampling_to_try([2.0, 1.0, 0.0, -1.0], ["a", "b", "c", "d"], "a word")')}
+
+{cell('plotting.rank_to_try([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], "a matrix", first=1)')}
 """
 
 
@@ -87,6 +89,54 @@ def test_the_knobs_keep_what_the_library_keeps(browser: Any) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
+def test_the_rank_slider_multiplies_what_numpy_multiplies(browser: Any) -> None:
+    draw = np.random.default_rng(18)
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "rank-slider.js"))
+    for rows, columns in ((1, 1), (3, 7), (20, 8), (32, 48)):
+        update = draw.normal(size=(rows, columns)) * np.exp(-draw.random(columns) * 3)
+        shown = plotting.rank_to_try(update, "a matrix", first=0).interactive
+        left, values, right = np.linalg.svd(update, full_matrices=False)
+        for rank in {0, 1, min(rows, columns) // 2, min(rows, columns)}:
+            found = tab.evaluate(
+                "([b, a, rank]) => { const [left, right] = [gpuguide.unpacked(b), gpuguide.unpacked(a)];"
+                " const whole = gpuguide.lowRank(left, right, left.columns);"
+                " const product = gpuguide.lowRank(left, right, rank);"
+                " return { values: [...product.values], ...gpuguide.keptOf(whole, product) }; }",
+                [shown["b"], shown["a"], rank],
+            )
+            expected = (left[:, :rank] * values[:rank]) @ right[:rank]
+            np.testing.assert_allclose(
+                np.reshape(found["values"], update.shape), expected, atol=2e-3 * np.abs(update).max()
+            )
+            energy = float((values[:rank] ** 2).sum() / (values**2).sum())
+            assert found["energy"] == pytest.approx(energy, abs=1e-3)
+            assert found["error"] ** 2 == pytest.approx(1 - energy, abs=1e-3)
+    tab.close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_higher_rank_keeps_more_of_the_update(tab: Any) -> None:
+    answer = tab.locator("#fig-rank-to-try .gg-try-answer")
+    assert "Rank 1: B A keeps 64% of the update's squared size; the error is 60%" in answer.text_content()
+    tab.get_by_label("Rank r").focus()
+    tab.keyboard.press("ArrowRight")
+    assert "Rank 2: B A keeps 93%" in answer.text_content()
+    assert "2 × (3 + 3) = 12 numbers, 133% of 9" in answer.text_content()
+    tab.keyboard.press("Home")
+    assert answer.text_content().startswith("Rank 0: nothing is trained")
+    assert not tab.locator(".gg-rank-b").is_visible()
+
+
+@pytest.mark.parametrize(("update", "rank"), [([1.0], 1), ([[0.0]], 1), ([[float("nan")]], 1), ([[1.0]], 2)])
+def test_an_update_without_that_rank_is_refused(update: Any, rank: int) -> None:
+    with pytest.raises(GpuguideError, match="a rank up to its smaller side"):
+        plotting.rank_to_try(update, "a matrix", first=rank)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
 def test_a_knob_is_turned_by_keyboard_and_back(tab: Any) -> None:
     answer = tab.locator("#fig-sampling-to-try .gg-try-answer")
     assert answer.text_content().startswith("4 of 4 tokens can be drawn")
@@ -122,11 +172,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 4
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 5
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 8
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 10
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 

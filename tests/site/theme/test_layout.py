@@ -136,15 +136,17 @@ def test_a_printed_calculator_has_every_cell_and_every_line(wide: Opened) -> Non
     text = re.sub(r"\s+", "", unicodedata.normalize("NFKC", sheets))  # without ligatures
     assert [cell for cell in cells if re.sub(r"\s+", "", unicodedata.normalize("NFKC", cell)) not in text] == []
     colours = page.evaluate(
-        "[...document.querySelectorAll('.gg-piece')].map(e => getComputedStyle(e).printColorAdjust)"
+        "[...document.querySelectorAll('.gg-calculator .gg-swatch')].map(e => getComputedStyle(e).printColorAdjust)"
     )
     assert set(colours) == {"exact"}
 
 
-def test_every_part_of_the_memory_bar_has_a_colour_and_the_verdict_that_of_its_kind(wide: Opened) -> None:
+def test_every_part_of_the_memory_has_a_colour_and_the_verdict_that_of_its_kind(wide: Opened) -> None:
     page = wide.page(f"{FIT}?gpu=h200-sxm")
-    for selector in (".gg-piece", ".gg-swatch"):
-        colours = page.locator(selector).evaluate_all("all => all.map(each => getComputedStyle(each).backgroundColor)")
+    for selector, colour in ((".gg-step polygon[style]", "fill"), (".gg-result .gg-swatch", "backgroundColor")):
+        colours = page.locator(f".gg-calculator {selector}").evaluate_all(
+            f"all => all.map(each => getComputedStyle(each).{colour})"
+        )
         assert len(colours) >= 4
         assert len(set(colours)) == len(colours)
         assert "rgba(0, 0, 0, 0)" not in colours

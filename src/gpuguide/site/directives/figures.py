@@ -43,6 +43,7 @@ SCRIPTS = {
     "roofline": ("calculator.js", "roofline.js"),
     "batching": ("calculator.js", "batching.js"),
     "online-softmax": ("calculator.js", "online-softmax.js"),
+    "rank-slider": ("calculator.js", "rank-slider.js"),
 }
 """Kinds of figures that one can try, and their scripts in the order in which they build on each other"""
 

@@ -14,6 +14,7 @@ from gpuguide.hardware import capacities, datasheet, links
 from gpuguide.hardware.datasheet_ceilings import Ceiling, GpuCeilings
 from gpuguide.hardware.links import Link
 from gpuguide.measure import citation, measured_ceilings, reference_gpu
+from gpuguide.site.directives.calculators import step_drawing
 
 MODEL = "llama-3.1-8b"
 """What a calculator shows at first"""
@@ -47,8 +48,14 @@ def fit_data() -> dict[str, Any]:
         "setup_defaults": asdict(memory.Setup()),
         "shape_defaults": memory.Shape.defaults(),
         "part_names": memory.PART_NAMES,
+        "step": step_words(),
         "safe_share": memory.SAFE_SHARE,
     }
+
+
+def step_words() -> dict[str, Any]:
+    """Return the order and the words of the drawing of memory over a step."""
+    return {"order": step_drawing.ORDER, "moments": step_drawing.MOMENT_WORDS, "parts": memory.PART_NAMES}
 
 
 def limit_data() -> dict[str, Any]:

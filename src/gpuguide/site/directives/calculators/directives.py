@@ -17,7 +17,8 @@ from sphinx.util.docutils import SphinxDirective
 from gpuguide.costs import limits, memory, presets, published, transfers
 from gpuguide.hardware import capacities, links
 from gpuguide.measure import digest, folders, measured_ceilings, reference_gpu
-from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data
+from gpuguide.site.directives.calculators import step_drawing
+from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data, short
 from gpuguide.site.directives.hardware_table import cite, note_datasheet
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 SCRIPTS = {
-    "will-it-fit": ("formulas.js", "memory.js", "calculator.js", "will-it-fit.js"),
+    "will-it-fit": ("formulas.js", "memory.js", "calculator.js", "memory-over-step.js", "will-it-fit.js"),
     "what-is-the-limit": ("formulas.js", "limits.js", "calculator.js", "what-is-the-limit.js"),
     "how-long-to-move": ("formulas.js", "transfers.js", "calculator.js", "how-long-to-move.js"),
 }
@@ -114,12 +115,14 @@ class WillItFit(_Calculator):
             f"one sequence of {SETUP.seq_len} tokens at a time, takes {format_bytes(total)}. On {gpu.name}, whose "
             f"driver reports {format_bytes(gpu.capacity)}, it {words}.",
         )
+        drawing = step_drawing.figure(prediction, gpu.capacity, short(gpu.name))
         highest = prediction.highest
         names = memory.PART_NAMES
         rows = [[names[part], format_bytes(size)] for part, size in highest.parts.items() if size]
         shown = table([f"at the highest moment ({highest.name})", "memory"], [*rows, ["in all", format_bytes(total)]])
         return [
             lead,
+            nodes.raw("", drawing, format="html"),
             shown,
             python_call(
                 "from gpuguide.costs import memory, presets\n\n"

@@ -35,7 +35,15 @@
   const answer = element("div", { class: "gg-answer" });
   const verdict = element("p", { class: "gg-verdict-line", role: "status", tabindex: "-1" });
   const said = element("div", {});
+  const drawing = gpuguide.stepDrawing(known.step);
+  const rest = element("div", {});
+  answer.append(drawing.figure, rest);
   place.append(verdict, said, answer);
+  let last = null;  // the moments that are drawn
+  let before = null;  // those of the setting before
+  let edited = null;  // the number field that is being typed in
+
+  form.form.addEventListener("change", () => { edited = null; });
 
   const preset = (id) => known.models.find((model) => model.id === id);
   const pick = (state, names) => Object.fromEntries(names.map((name) => [name, state[name]]));
@@ -45,6 +53,9 @@
   }
 
   function changed(name) {
+    // A number grows digit by digit: it is compared with the setting before the first of them.
+    if (edited !== name || form.inputs.get(name).field.kind !== "number") before = last;
+    edited = name;
     if (name === "model" && preset(form.read().model)) form.write(preset(form.read().model).shape);
     if (name === "purpose") precisions(form.read());
     if (SHAPE.includes(name)) form.write({ model: CUSTOM });
@@ -85,8 +96,10 @@
     }
     const found = memory.predict(shape, setup);
     judgement(found.total, gpu, setup);
-    answer.replaceChildren(bar(found, gpu), ...alone(shape, setup, gpu), parts(found),
-      moments(found), ...help(shape, setup, gpu, found), calls(state, shape, setup));
+    drawing.show(found.moments, gpu, before);
+    last = found.moments;
+    rest.replaceChildren(...alone(shape, setup, gpu), parts(found), moments(found), ...help(shape, setup, gpu, found),
+      calls(state, shape, setup));
   }
 
   function remember(state) {
@@ -118,17 +131,6 @@
     return [element("p", {}, `${what} alone take ${binary(size)}, however short the input.`)];
   }
 
-  function bar(found, gpu) {
-    const scale = 100 / Math.max(found.total, gpu.memory);
-    const used = Object.entries(found.highest.parts).filter(([, size]) => size > 0);
-    const pieces = used.map(([part, size]) => element("span", { class: `gg-piece gg-part-${part}`,
-      style: `width:${size * scale}%`, title: `${known.part_names[part]}: ${binary(size)}` }));
-    const limit = element("span", { class: "gg-capacity", style: `left:${gpu.memory * scale}%` });
-    const words = used.map(([part, size]) => `${known.part_names[part]} ${binary(size)}`).join(", ");
-    const label = `Bar of ${binary(found.total)} against the ${binary(gpu.memory)} of ${gpu.name}: ${words}.`;
-    return element("div", { class: "gg-bar", role: "img", "aria-label": label }, ...pieces, limit);
-  }
-
   function parts(found) {
     const used = Object.entries(found.highest.parts).filter(([, size]) => size > 0);
     const rows = used.map(([part, size]) => [
@@ -156,6 +158,7 @@
       const button = element("button", { type: "button", class: "gg-apply" }, remedy.change);
       button.addEventListener("click", () => {
         form.write(remedy.fields);
+        [before, edited] = [last, null];
         show([]);
         verdict.focus({ preventScroll: true });  // the button is gone, and with it would be the place on the page
         verdict.scrollIntoView({ block: "nearest" });
