@@ -46,7 +46,7 @@ def adapter_beside_weights() -> Figure:
 
 
 def _draw_adapter(figure: Canvas, theme: Theme) -> None:
-    ax, width, height = drawings.sheet(figure)
+    ax, width, _ = drawings.sheet(figure)
     narrow = is_narrow(figure)
     side, between, gap = (108.0, 62.0, 5.0) if narrow else (150.0, 96.0, 7.0)
     thin = side * RANK / WIDTH
