@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
@@ -69,7 +69,7 @@ def _draw_cell_of_product(
     ax: Axes, theme: Theme, across: tuple[float, float], up: tuple[float, float], thin: float
 ) -> None:
     """Draw how a row of B, at the left, and a column of A, above, meet in a cell of their product."""
-    cell = {"color": theme.series["orange"], "linewidth": 1.3, "linestyle": (0, (2, 2))}
+    cell: dict[str, Any] = {"color": theme.series["orange"], "linewidth": 1.3, "linestyle": (0, (2, 2))}
     middle = (across[1] + thin, up[0] + thin)
     ax.plot([across[0] + thin, middle[0] - thin], [middle[1]] * 2, **cell)
     ax.plot([middle[0]] * 2, [up[1], middle[1] + thin], **cell)
