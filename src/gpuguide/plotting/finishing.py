@@ -34,8 +34,8 @@ BESIDE_LEGEND = 110
 ROW = 14.0
 """Points from one name to the next"""
 
-_with_legend: WeakKeyDictionary[Axes, bool] = WeakKeyDictionary()
-"""Whether lines may bear their names where they end"""
+_with_legend: WeakKeyDictionary[Axes, int] = WeakKeyDictionary()
+"""How many lines at most bear their names where they end"""
 _bounds: WeakKeyDictionary[Axes, list[tuple[float, Annotation]]] = WeakKeyDictionary()
 
 
@@ -44,9 +44,9 @@ def note_bound(ax: Axes, value: float, name: Annotation) -> None:
     _bounds.setdefault(ax, []).append((value, name))
 
 
-def wants_legend(ax: Axes, at_lines: bool) -> None:
+def wants_legend(ax: Axes, most_at_lines: int) -> None:
     """Note that the series of ``ax`` are to be named when all of them are there, unless its legend is gone by then."""
-    _with_legend[ax] = at_lines
+    _with_legend[ax] = most_at_lines
     draw_legend(ax, collect_legend_entries(ax))
 
 
@@ -114,7 +114,7 @@ def _path_of(ax: Axes, line: Line2D) -> np.ndarray:
 
 
 def name_series(ax: Axes) -> None:
-    """Name up to five lines where they end; what is no line, and all where there is no room, gets a legend."""
+    """Name a few lines where they end; what is no line, and all where there is no room, gets a legend."""
     lines = lines_to_name(ax)
     others = {name: handle for name, handle in collect_legend_entries(ax).items() if name not in lines}
     figure: Any = ax.get_figure(root=True)
@@ -145,14 +145,16 @@ def lines_to_name(ax: Axes) -> dict[str, Line2D]:
     }
     place = ax.get_subplotspec()
     room = place is None or place.get_gridspec().ncols == 1
-    room &= ax.get_aspect() == "auto" and _with_legend.get(ax, True)
+    room &= ax.get_aspect() == "auto"
     room &= ax.get_figure(root=True).get_figwidth() >= ROOM_FOR_NAMES  # type: ignore[union-attr]
-    return found if room and len(found) <= MOST_NAMES else {}
+    return found if room and len(found) <= _with_legend.get(ax, MOST_NAMES) else {}
 
 
 def _is_curve(ax: Axes, line: Line2D) -> bool:
     """Return whether a line leads across the axes from point to point, and is no bound and no mark beside others."""
     points = np.asarray(line.get_xydata())
+    if len(points) == 1 and _with_legend.get(ax, MOST_NAMES) > MOST_NAMES:
+        return line.get_linestyle() != "None"
     if len(points) < 2 or line.get_linestyle() == "None" or line.get_transform() != ax.transData:
         return False
     start, end = ax.transAxes.inverted().transform(ax.transData.transform([points[0], points[-1]]))[:, 0]

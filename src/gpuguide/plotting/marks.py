@@ -272,7 +272,7 @@ def roofline(
     ax.set_yscale("log")
 
 
-def legend(ax: Axes, *, at_lines: bool = True) -> int:
+def legend(ax: Axes, *, at_lines: bool = True, most: int = finishing.MOST_NAMES) -> int:
     """Name the series when the figure is finished: up to five lines where they end, others in a legend above.
 
     Parameters
@@ -281,13 +281,16 @@ def legend(ax: Axes, *, at_lines: bool = True) -> int:
         Whose series are named.
     at_lines : bool
         False where lines end in one place, as those of a watched GPU do: the legend then names all.
+    most : int
+        Of more lines than that, the legend names all. Raise it where they end apart from each other; a series of one
+        point is then named at it too.
 
     Returns
     -------
     int
         The number of rows of the legend, for a title above it.
     """
-    finishing.wants_legend(ax, at_lines)
+    finishing.wants_legend(ax, most if at_lines else 0)
     return finishing.legend_rows(ax)
 
 

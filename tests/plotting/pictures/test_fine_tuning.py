@@ -20,7 +20,7 @@ def test_the_weights_are_those_that_an_adapter_trains() -> None:
     for row in rows.values():
         assert int(row["weights"]) == int(row["rows"]) * int(row["columns"])
     trained = sum(int(row["weights"]) for row in rows.values() if row["trained"] == "yes")
-    assert trained == cost.adapter_parameters(pictures.INPUTS, pictures.OUTPUTS, pictures.RANK)
+    assert trained == cost.adapter_parameters(pictures.WIDTH, pictures.WIDTH, pictures.RANK)
 
 
 def test_the_orders_are_those_of_pytorch_and_transformers() -> None:

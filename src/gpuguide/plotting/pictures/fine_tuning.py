@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
@@ -15,58 +15,70 @@ if TYPE_CHECKING:
 
     from gpuguide.plotting.palette import Theme
 
-INPUTS, OUTPUTS, RANK = 768, 2304, 16
-"""Of GPT-2's ``c_attn``, and the rank of the adapter that is drawn"""
+WIDTH, RANK = 768, 16
+"""Of a square matrix of GPT-2, the ``c_proj`` of its attention, and the rank of the adapter that is drawn"""
+INPUTS, OUTPUTS = WIDTH, 3 * WIDTH
+"""Of GPT-2's ``c_attn``, which holds three such matrices"""
 PARTS = ("queries", "keys", "values")
 COLOURS = ("blue", "orange", "green")
 
 
 def adapter_beside_weights() -> Figure:
-    """Draw a frozen matrix and the two thin ones that are trained beside it, to scale."""
-    frozen, thin = INPUTS * OUTPUTS, RANK * (INPUTS + OUTPUTS)
+    """Draw a frozen matrix, and beside it the one that the product of two thin ones fills, to scale."""
+    frozen, thin = WIDTH * WIDTH, 2 * RANK * WIDTH
     return show(
         _draw_adapter,
-        alt=f"An input of {INPUTS} numbers takes two ways to an output of {OUTPUTS}. The upper one leads through the "
-        f"frozen matrix W, a large block. The lower one leads through A, a line {RANK} numbers thick, and B, a line as "
-        "thin, and is multiplied by alpha over rank. The two are added.",
-        caption=f"A layer with an adapter of rank {RANK}, to scale: the frozen matrix has {frozen:,} weights, the two "
-        f"thin ones that are trained have {thin:,}.",
-        size=(WIDE, 3.7),
-        narrow=(4.6, 3.4),
+        alt=f"Two squares of {WIDTH} by {WIDTH}, added. The first is W, frozen. The second is dashed and faint: along "
+        f"its left side stands B, a strip {RANK} numbers wide, and along its upper side lies A, as thin. Both are "
+        "trained, and their product fills the square: a row of B and a column of A meet in one of its cells. It is "
+        "multiplied by alpha over rank.",
+        caption=f"Two strips of rank {RANK} fill a square with {thin / frozen:.0%} of its weights. To scale: W has "
+        f"{frozen:,} weights, A and B together {thin:,}.",
+        size=(WIDE, 3.2),
+        narrow=(4.6, 2.75),
         name="adapter-beside-weights",
         rows=[
-            {"matrix": "W", "rows": OUTPUTS, "columns": INPUTS, "weights": frozen, "trained": "no"},
-            {"matrix": "A", "rows": RANK, "columns": INPUTS, "weights": RANK * INPUTS, "trained": "yes"},
-            {"matrix": "B", "rows": OUTPUTS, "columns": RANK, "weights": RANK * OUTPUTS, "trained": "yes"},
+            {"matrix": "W", "rows": WIDTH, "columns": WIDTH, "weights": frozen, "trained": "no"},
+            {"matrix": "A", "rows": RANK, "columns": WIDTH, "weights": RANK * WIDTH, "trained": "yes"},
+            {"matrix": "B", "rows": WIDTH, "columns": RANK, "weights": RANK * WIDTH, "trained": "yes"},
         ],
     )
 
 
 def _draw_adapter(figure: Canvas, theme: Theme) -> None:
-    ax, width, height = drawings.sheet(figure)
-    scale = (120 if is_narrow(figure) else 150) / OUTPUTS  # points a number
-    wide, high, thin = INPUTS * scale, OUTPUTS * scale, RANK * scale
-    left, right = 40.0, width - 44
-    middle = (left + right) / 2
-    upper, lower = height - 24 - high / 2, 36.0
-    start, end = (left, (upper + lower) / 2), (right, (upper + lower) / 2)
-    drawings.box(ax, middle - wide / 2, upper - high / 2, wide, high, "W", colour="", strength=0.3)
-    drawings.label(ax, middle + wide / 2 + 8, upper + high / 2 - 8, "frozen", across="left", size=10)
-    down, up = middle - 0.22 * (right - left), middle + 0.2 * (right - left)
-    drawings.box(ax, down - wide / 2, lower - thin / 2, wide, thin, colour="green", strength=1.0)
-    drawings.label(ax, down, lower - 14, "A, trained", size=10)
-    drawings.box(ax, up - thin / 2, lower - 16, thin, high, colour="green", strength=1.0)
-    drawings.label(ax, up + 6, lower - 12, "B, trained", across="left", size=10)
-    drawings.label(ax, start[0] - 4, start[1], "x", across="right", bold=True)
-    drawings.label(ax, end[0] + 14, end[1], "y", across="left", bold=True)
-    drawings.label(ax, end[0] + 4, end[1], "+", bold=True, size=13)
-    drawings.arrow(ax, start, (middle - wide / 2 - 3, upper))
-    drawings.arrow(ax, (middle + wide / 2 + 3, upper + 0.3 * high), (end[0] - 2, end[1] + 8))
-    drawings.arrow(ax, start, (down - wide / 2 - 3, lower + 2), colour="green")
-    drawings.arrow(ax, (down + wide / 2 + 3, lower), (up - thin / 2 - 3, lower), colour="green")
-    drawings.label(ax, (down + wide / 2 + up) / 2, lower - 12, f"{RANK} numbers", size=10)
-    drawings.arrow(ax, (up + thin / 2 + 3, lower), (end[0] - 4, end[1] - 6), colour="green")
-    drawings.label(ax, (up + right) / 2 + 8, (lower + end[1]) / 2 - 8, "× α / r", across="left", size=10)
+    ax, width, _ = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    side, between, gap = (108.0, 62.0, 5.0) if narrow else (150.0, 96.0, 7.0)
+    thin = side * RANK / WIDTH
+    left, bottom = (width - 2 * side - between - thin - gap) / 2, 34.0
+    ghost, top, middle = left + side + between + thin + gap, bottom + side, bottom + side / 2
+    strip_of_b, strip_of_a = ghost - gap - thin, top + gap
+    drawings.box(ax, left, bottom, side, side, f"W\n{WIDTH} × {WIDTH}\nfrozen", strength=0.3)
+    drawings.label(ax, left + side + (between - 14) / 2, middle, "+  α/r ×", size=11 if narrow else 13)
+    drawings.box(ax, ghost, bottom, side, side, colour="green", strength=0.1, dashed=True)
+    drawings.box(ax, strip_of_b, bottom, thin, side, colour="green", strength=1.0)
+    drawings.box(ax, ghost, strip_of_a, side, thin, colour="green", strength=1.0)
+    drawings.label(ax, ghost + side / 2, bottom + 0.36 * side, f"B A\n{WIDTH} × {WIDTH}")
+    _draw_cell_of_product(ax, theme, (strip_of_b, ghost + 0.7 * side), (bottom + 0.74 * side, strip_of_a), thin)
+    drawings.label(ax, ghost + side / 2, strip_of_a + thin + 11, f"A, trained: {RANK} × {WIDTH}", size=10)
+    drawings.label(ax, strip_of_b, bottom - 12, f"B, trained: {WIDTH} × {RANK}", across="left", size=10)
+    drawings.label(ax, left, top + 15, "y = W x + α/r · B (A x)", across="left", size=10 if narrow else 11, bold=True)
+
+
+def _draw_cell_of_product(
+    ax: Axes, theme: Theme, across: tuple[float, float], up: tuple[float, float], thin: float
+) -> None:
+    """Draw how a row of B, at the left, and a column of A, above, meet in a cell of their product."""
+    cell: dict[str, Any] = {"color": theme.series["orange"], "linewidth": 1.3, "linestyle": (0, (2, 2))}
+    middle = (across[1] + thin, up[0] + thin)
+    ax.plot([across[0] + thin, middle[0] - thin], [middle[1]] * 2, **cell)
+    ax.plot([middle[0]] * 2, [up[1], middle[1] + thin], **cell)
+    for x, y, wide, high in (
+        (across[0], middle[1] - thin / 2, thin, thin),
+        (middle[0] - thin / 2, up[1], thin, thin),
+        (middle[0] - thin, middle[1] - thin, 2 * thin, 2 * thin),
+    ):
+        drawings.box(ax, x, y, wide, high, colour="orange", strength=1.0)
 
 
 def weights_in_two_orders() -> Figure:

@@ -75,6 +75,7 @@ FROM, TO = -40, 20
 """Powers of two at the ends of the line of significant bits"""
 SMALL, TINY, SCALE = 1e-5, 1e-8, 2.0**16
 """A number that fp16 keeps, one that it makes zero, and the scale that saves that one"""
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 LOOKS = {"fp16": ("blue", "-"), "bf16": ("orange", "--"), "e4m3": ("green", "-."), "e5m2": ("violet", ":")}
 
 
@@ -88,6 +89,20 @@ def significant_bits(format: Layout, exponent: int) -> int:
 def spoken(value: float) -> str:
     """Return a number as one writes it: 1e-8."""
     return f"{value:g}".replace("e-0", "e-")
+
+
+def power_of_ten(value: float) -> str:
+    """Return a power of ten as one writes it: 10⁻³⁰."""
+    power = round(math.log10(value))
+    return f"10{str(power).translate(RAISED)}" if power else "1"
+
+
+def spoken_largest(layout: Layout) -> str:
+    """Return the largest number of a format: 65,504, or 3.4 × 10³⁸."""
+    if layout.largest < 1e6:
+        return f"{layout.largest:,.0f}"
+    power = math.floor(math.log10(layout.largest))
+    return f"{layout.largest / 10**power:.1f} × {power_of_ten(10.0**power)}"
 
 
 # --- bits and ranges ---------------------------------------------------------------------------------------
@@ -107,9 +122,9 @@ def formats_to_scale() -> Figure:
         f"a logarithmic line runs from the smallest number above zero to the largest. {words}. The bars of fp32, "
         "tf32 and bf16 are about equally long; those of fp16 and of the formats with fewer bits are short and lie "
         "around 1.",
-        caption="Bits and ranges of the formats, both to scale. The exponent (blue) decides how far a format reaches, "
-        "the mantissa (green) how fine it is. Pale ends of the bars are subnormal numbers, which have fewer "
-        "significant bits.",
+        caption="Exponent bits decide how far a format reaches, mantissa bits how fine. Bits and ranges are to scale, "
+        "with the largest number in or at each bar; the pale ends are subnormal numbers, which have fewer significant "
+        "bits.",
         size=(WIDE, 3.85),
         narrow=(4.6, 3.85),
         name="formats-to-scale",
@@ -124,8 +139,8 @@ def formats_to_scale() -> Figure:
 
 def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
     ax, width, height = drawings.sheet(figure)
-    bit, left = (2.7, 42.0) if is_narrow(figure) else (4.0, 48.0)
-    start = left + 32 * bit + 16
+    bit, left = (2.4, 40.0) if is_narrow(figure) else (4.0, 48.0)
+    start = left + 32 * bit + 56
     scale = (width - start - 14) / (HIGHEST - LOWEST)
     top, tall, high = height - 48, 27.0, 15.0
     drawings.label(ax, left, height - 12, "bits", across="left", bold=True)
@@ -134,7 +149,7 @@ def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
     for value in (1e-30, 1.0, 1e30) if is_narrow(figure) else (1e-30, 1e-15, 1.0, 1e15, 1e30):
         x = start + (math.log2(value) - LOWEST) * scale
         ax.plot([x, x], [bottom, top + high], color=theme.grid, linewidth=1, zorder=0)
-        drawings.label(ax, x, bottom - 10, f"{value:.0e}" if value != 1 else "1", size=10)
+        drawings.label(ax, x, bottom - 10, power_of_ten(value), size=10)
     for row, each in enumerate(every):
         y = top - row * tall
         drawings.label(ax, left - 6, y + high / 2, each.name, across="right", size=10)
@@ -149,7 +164,12 @@ def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
             for value in (each.smallest_subnormal, each.smallest_normal, each.largest)
         )
         drawings.box(ax, smallest, y, normal - smallest, high, colour="blue", strength=0.12)
-        drawings.box(ax, normal, y, largest - normal, high, colour="blue", strength=0.6)
+        drawings.box(ax, normal, y, largest - normal, high, colour="blue", strength=0.4)
+        counts = "·".join(str(count) for count in sizes.values())
+        drawings.label(ax, x + 5, y + high / 2 - 1, counts, across="left", size=10)
+        inside = largest > width - 60
+        end, words = largest + (-5 if inside else 5), spoken_largest(each)
+        drawings.label(ax, end, y + high / 2 - 1, words, across="right" if inside else "left", size=10)
     _names_of_fields(ax, left, bottom - 34)
 
 
