@@ -75,7 +75,7 @@ html_show_sourcelink = False
 html_copy_source = False
 # Thousands of names from A to Z would be the heaviest page here; the search and the reference lead to them.
 html_use_index = False
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "**": ["sidebar-nav-bs"]}
 pygments_style = "a11y-high-contrast-light"
 html_theme_options = {
     "logo": {"text": "gpuguide"},

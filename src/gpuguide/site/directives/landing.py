@@ -91,7 +91,8 @@ def list_by_part(app: Sphinx, docname: str, section: str, *, whole: bool) -> Ite
     for part in outline.parts(app.env, section):
         made = nodes.bullet_list(classes=["gg-path"])
         for page in part.pages:
-            made += nodes.list_item("", *describe_page(app, docname, page, whole=whole))
+            short = part.short_titles.get(page, "")
+            made += nodes.list_item("", *describe_page(app, docname, page, short, whole=whole))
         name = nodes.make_id(part.title)
         heading = nodes.title("", part.title)
         yield nodes.section("", heading, made, ids=[f"part-{name}"], classes=["gg-part"]) if part.title else made
@@ -112,15 +113,16 @@ def add_drawer(app: Sphinx, docname: str, template: str, context: dict[str, Any]
     context["drawer"] = [(heading, links) for heading, links in found.items() if links]
 
 
-def describe_page(app: Sphinx, docname: str, page: str, *, whole: bool) -> list[nodes.Node]:
-    """Return a page's line, which leads to it; and its first sentence, with how long a tutorial runs."""
+def describe_page(app: Sphinx, docname: str, page: str, short_title: str, *, whole: bool) -> list[nodes.Node]:
+    """Return a page's line, which leads to it; the name that people search for; and its first sentence."""
     uri = app.builder.get_relative_uri(docname, page)
     line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
     sentence: list[nodes.Node] = [nodes.Text(app.env.metadata[page]["gpuguide_first_sentence"])]
     if page.startswith("tutorials/"):
         line += [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
         sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
-    shown = [line, sentence] if whole else [line]
+    name: list[nodes.Node] = [nodes.inline("", short_title, classes=["gg-path-name"])] if short_title else []
+    shown = [each for each in ([line, name, sentence] if whole else [line, name]) if each]
     return [*thumbnail(app, page), *(nodes.paragraph("", "", *parts) for parts in shown)]
 
 

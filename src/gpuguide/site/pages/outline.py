@@ -6,6 +6,7 @@ into its part in one place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ class OutlinePart:
     title: str
     """Empty where the table of contents has no caption"""
     pages: tuple[str, ...]
+    short_titles: Mapping[str, str]
+    """What the table of contents calls a page, where that is not its title"""
 
 
 def parts(env: BuildEnvironment, docname: str) -> list[OutlinePart]:
@@ -29,5 +32,12 @@ def parts(env: BuildEnvironment, docname: str) -> list[OutlinePart]:
     if docname not in env.all_docs:
         return []
     tables = env.get_doctree(docname).findall(addnodes.toctree)
-    found = [OutlinePart(table["caption"] or "", tuple(map(str, table["includefiles"]))) for table in tables]
+    found = [
+        OutlinePart(
+            table["caption"] or "",
+            tuple(map(str, table["includefiles"])),
+            {page: title for title, page in table["entries"] if title},
+        )
+        for table in tables
+    ]
     return [part for part in found if part.pages]
