@@ -25,6 +25,8 @@ import pytest
 from pypdf import PdfReader
 from report import count
 
+from gpuguide.site.search_and_links import navigation
+
 SITE = Path(__file__).parents[2] / "_build" / "html"
 PAGES = [
     name for path in sorted(SITE.glob("**/*.html")) if not (name := path.relative_to(SITE).as_posix()).startswith("_")
@@ -467,7 +469,7 @@ def test_an_address_that_leads_nowhere(browser: Any, address: str) -> None:
     with View(browser, address, "tutorials/a/b/no-such-page.html") as view:
         assert view.page.locator("h1").inner_text() == "There is no page at this address"
         header = view.page.get_by_role("banner")
-        assert header.get_by_role("link").all_inner_texts() == ["gpuguide", "Tutorials", "Guide"]
+        assert header.get_by_role("link").all_inner_texts() == ["gpuguide", *navigation.SECTIONS]
         assert not barriers.found(view.page)
         assert view.foreign == []
         assert not [text for text in view.complaints if "no-such-page" not in text and "404" not in text]

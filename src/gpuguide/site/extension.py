@@ -33,6 +33,7 @@ from gpuguide.site.search_and_links import (
     code_links,
     descriptions,
     glossary_links,
+    navigation,
     not_found,
     repository_links,
     search_entries,
@@ -40,7 +41,7 @@ from gpuguide.site.search_and_links import (
     source_pages,
     type_names,
 )
-from gpuguide.site.theme import assets, attribute_texts, mathematics, navigation, social_preview, stylesheet
+from gpuguide.site.theme import assets, attribute_texts, mathematics, social_preview, stylesheet
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

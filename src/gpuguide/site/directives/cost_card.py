@@ -66,10 +66,11 @@ def open_downloads(translator: Any, node: downloads_here) -> None:
     items = [f'<li><a href="{escape(address)}" download>{escape(text)}</a></li>' for text, address in links.items()]
     if colab := node.get("colab"):
         items.append(f'<li><a href="{escape(colab)}">Open in Colab</a></li>')
-    if items:
-        listed = f'<nav aria-label="Downloads of this tutorial"><ul>{"".join(items)}</ul></nav>'
-        needs = f'<p class="gg-needs">{escape(node["needs"])}</p>' if node["needs"] else ""
-        translator.body.append(f'<details class="gg-downloads"><summary>Download</summary>{listed}{needs}</details>')
+    listed = f'<nav aria-label="Downloads of this tutorial"><ul>{"".join(items)}</ul></nav>' if items else ""
+    needs = f'<p class="gg-needs">{escape(node["needs"])}</p>' if node["needs"] else ""
+    if listed or needs:
+        summary = "Download" if listed else "To measure again"
+        translator.body.append(f'<details class="gg-downloads"><summary>{summary}</summary>{listed}{needs}</details>')
     raise nodes.SkipNode
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from gpuguide.site.search_and_links import navigation
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.config import Config
@@ -41,11 +43,9 @@ def fill_in(app: Sphinx, pagename: str, templatename: str, context: dict[str, An
     """Tell the template where the site begins, and which sections it has."""
     if pagename != PAGE:
         return
-    root, first = root_of(app.config.html_baseurl), app.config.root_doc
-    sections = app.env.toctree_includes.get(first, [])
+    root = root_of(app.config.html_baseurl)
     context["site_root"] = root
     context["sections"] = [
-        (root + app.builder.get_target_uri(name), app.env.titles[name].astext())
-        for name in sections
-        if name in app.env.titles
+        (root + app.builder.get_target_uri(page) + mark + anchor, title)
+        for title, (page, mark, anchor) in navigation.sections_there_are(app.env).items()
     ]

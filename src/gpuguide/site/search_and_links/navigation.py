@@ -34,15 +34,20 @@ def add_places(app: Sphinx, docname: str, template: str, context: dict[str, Any]
     """Give a page's template its ``part``, its ``places`` and the ``header_sections``, each with its address."""
     here = section_of(app.env, docname)
     context["header_sections"] = [
-        (address_of(app, docname, target), title, title == here)
-        for title, target in SECTIONS.items()
-        if target.partition("#")[0] in app.env.all_docs
+        (app.builder.get_relative_uri(docname, page) + mark + anchor, title, title == here)
+        for title, (page, mark, anchor) in sections_there_are(app.env).items()
     ]
     found = part_of(app.env, docname)
     context["part"] = found.split()[-1].lower() if found and docname.startswith("tutorials/") else ""
     context["places"] = [
         (address_of(app, docname, target), title) for title, target in places_of(app.env, docname, here, found)
     ]
+
+
+def sections_there_are(env: BuildEnvironment) -> dict[str, tuple[str, str, str]]:
+    """Return the page, ``#`` and anchor of each section whose page the site has, by title."""
+    parted = {title: target.partition("#") for title, target in SECTIONS.items()}
+    return {title: parts for title, parts in parted.items() if parts[0] in env.all_docs}
 
 
 def section_of(env: BuildEnvironment, docname: str) -> str:
