@@ -178,7 +178,7 @@ def same_utilisation() -> Figure:
     return show(
         lambda figure, theme: _draw_rates(figure, moved, reads),
         alt=f"Two bars to scale: the bandwidth of a GPU, with the utilisation that its driver reports. {words}.",
-        caption="The driver says the same of both.",
+        caption="nvidia-smi shows the same GPU-Util for both.",
         records=[record],
         size=(5.2, 3.5),
         narrow=(4.6, 3.3),
