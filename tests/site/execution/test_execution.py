@@ -90,7 +90,7 @@ def test_a_failing_cell_fails_the_first_and_the_second_build(project: Project) -
     project.record("copy-size")
     project.record("ceilings")
     project.page("broken", cell("1 / 0"))
-    reads = "from gpuguide.measure import store\n\nstore.published('-'.join(['copy', 'size']))"
+    reads = "from gpuguide.measure import store\n\nstore.load_published('-'.join(['copy', 'size']))"
     project.page("greedy", cell(reads), benchmarks="ceilings")
     for _ in range(2):
         build = project.build()
