@@ -45,6 +45,8 @@ _BEGINNINGS = re.compile(r"""(?<![\w-])([a-z]\w*-[\w-]*-)(?:\$\{|["'`]\s*\+)""")
 _NAMED = re.compile(r"\.([A-Za-z_][\w-]*)")
 _FONT = re.compile(r"url\((\.\./vendor/fontawesome/webfonts/[\w-]+\.woff2)\)")
 _ADDRESS = re.compile(r"""url\((["']?)(?!["']?(?:data:|https?:|/))""")
+_READ = re.compile(r"var\(\s*(--[\w-]+)")
+_DECLARED = re.compile(r"""(?<=[{;\s])(--[\w-]+)\s*:(?:[^;{}"']|"[^"]*"|'[^']*')*(?:;|(?=\}))""")
 _ICON = re.compile("[\ue000-\uf8ff]")  # Unicode's private use area
 
 
@@ -64,7 +66,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     note = Path(app.doctreedir) / "stylesheet.txt"
     if (folder / REDUCED).exists() and note.exists() and note.read_text(encoding="utf-8") == made_from:
         return
-    text = reduce_stylesheet(whole, used)
+    text = drop_unread_properties(reduce_stylesheet(whole, used))
     icons = "".join(sorted(set(_ICON.findall(text))))
     for address in _FONT.findall(text):
         font = folder / address
@@ -116,6 +118,16 @@ def reduce_stylesheet(stylesheet: str, used: set[str]) -> str:
     """
     rules = tinycss2.parse_stylesheet(stylesheet, skip_comments=True, skip_whitespace=True)
     return "".join(_keep_rules(rules, used))
+
+
+def drop_unread_properties(stylesheet: str) -> str:
+    """Return a stylesheet without the custom properties that no ``var()`` in it reads.
+
+    >>> drop_unread_properties(":root{--a:1px;--b:2px;top:var(--a)}")
+    ':root{--a:1px;top:var(--a)}'
+    """
+    read = set(_READ.findall(stylesheet))
+    return _DECLARED.sub(lambda found: found[0] if found[1] in read else "", stylesheet)
 
 
 def _keep_rules(rules: Iterable[Any], used: set[str]) -> Iterator[str]:

@@ -112,7 +112,7 @@ gpuguide.attentionBytes = ({ keys, keysRead, causal, head_dim, element_size, sco
     const bytes = element("tbody");
     const moved = element("table", { class: "gg-states" }, element("caption", {},
       `Bytes through memory for this query, with heads of ${known.head_dim} numbers in bf16`), element("thead", {},
-      element("tr", {}, ...["", "standard attention", "tiles, so far"].map((name) =>
+      element("tr", {}, ...["bytes", "standard attention", "tiles, so far"].map((name) =>
         element("th", { scope: "col" }, name)))), bytes);
 
     const visibleKeys = () => Number(mask.value) || count;
