@@ -47,7 +47,7 @@ class CellFolds(SphinxPostTransform):
             folded = fold("", summary=title_of(cells), classes=[*CLASSES])
             last = cells[-1]
             first_hidden = next(part for part in last.children if _is_hidden(part, last))
-            place = len(last) if shows_picture(last) else last.index(first_hidden)
+            place = len(last) if shows_picture(last) and not _fold_comes_next(last) else last.index(first_hidden)
             for cell in cells:
                 hidden = [part for part in cell.children if _is_hidden(part, cell)]
                 cell.children = [part for part in cell.children if part not in hidden]
@@ -111,6 +111,13 @@ def _is_hidden(part: nodes.Node, cell: nodes.Element) -> bool:
     if not isinstance(part, nodes.Element):
         return False
     return cell["hide_mode"] == "all" or part.get("nb_element") in _HIDDEN[cell["hide_mode"]]
+
+
+def _fold_comes_next(cell: nodes.Element) -> bool:
+    """Return whether what follows a cell begins with a fold, below which another would hardly be told apart."""
+    following = cell.parent.children[cell.parent.index(cell) + 1 :]
+    first = next((node for node in following if not isinstance(node, nodes.Invisible)), None)
+    return isinstance(first, fold) or (first is not None and _is_folded(first))
 
 
 def _follows(before: nodes.Element, cell: nodes.Element) -> bool:

@@ -121,12 +121,12 @@ def reduce_stylesheet(stylesheet: str, used: set[str]) -> str:
 
 
 def drop_unread_properties(stylesheet: str) -> str:
-    """Return a stylesheet without the custom properties that no ``var()`` in it reads.
+    """Return a stylesheet without the custom properties that neither a ``var()`` in it nor Bootstrap's script reads.
 
     >>> drop_unread_properties(":root{--a:1px;--b:2px;top:var(--a)}")
     ':root{--a:1px;top:var(--a)}'
     """
-    read = set(_READ.findall(stylesheet))
+    read = {*_READ.findall(stylesheet), "--bs-position"}
     return _DECLARED.sub(lambda found: found[0] if found[1] in read else "", stylesheet)
 
 
