@@ -46,7 +46,7 @@ def test_a_page_touches_three_files_at_most(gpuguide: Run, repository: Path) -> 
     page = (repository / "tutorials/26-dropout.md").read_text()
     assert pages.front_matter(page)["gpuguide"] == {"topics": ["sampling"], "benchmarks": ["sample-token"]}
     assert "\n# Drop activations in one kernel\n" in page
-    assert "25-sampling-in-one-read\n26-dropout\n```" in (repository / "tutorials/index.md").read_text()
+    assert "25-sampling-in-one-read>\n26-dropout\n```" in (repository / "tutorials/index.md").read_text()
 
 
 def test_a_topic_with_a_benchmark_touches_eight_files_at_most(gpuguide: Run, repository: Path) -> None:

@@ -165,13 +165,16 @@ def check_title(title: str) -> None:
 
 
 def list_page(index: str, name: str) -> str:
-    """Return the table of contents with a page in it, after those of its part with a smaller number."""
-    entries = list(re.finditer(r"(?m)^(\d)\d-[a-z0-9-]+$", index))
-    part = [entry for entry in entries if entry[1] == name[0]]
+    """Return the table of contents with a page in it, after those of its part with a smaller number.
+
+    An entry is a page's name, alone or in angle brackets after the short title that the sidebar shows.
+    """
+    entries = list(re.finditer(r"(?m)^(?:.+ <)?((\d)\d-[a-z0-9-]+)>?$", index))
+    part = [entry for entry in entries if entry[2] == name[0]]
     if not part:
-        known = ", ".join(dict.fromkeys(f"{entry[1]}0s" for entry in entries))
+        known = ", ".join(dict.fromkeys(f"{entry[2]}0s" for entry in entries))
         raise GpuguideError(f"No part of tutorials/index.md has pages numbered {name[0]}0 to {name[0]}9, only {known}.")
-    before = [entry for entry in part if entry[0] < name]
+    before = [entry for entry in part if entry[1] < name]
     if before:
         return f"{index[: before[-1].end()]}\n{name}{index[before[-1].end() :]}"
     return f"{index[: part[0].start()]}{name}\n{index[part[0].start() :]}"
