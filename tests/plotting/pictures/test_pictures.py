@@ -16,4 +16,4 @@ def test_a_drawing_has_all_renditions_a_name_and_a_table(name: str) -> None:
     assert shown.name == name.replace("_", "-")
     assert rows_of(shown)
     assert text_boxes.too_small(shown.svg["light-narrow"]) == []
-    assert max(map(len, shown.svg.values())) < 30_000
+    assert max(map(len, shown.svg.values())) < 25_000

@@ -156,9 +156,8 @@ def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
         sizes = {"sign": 1, "exponent": each.exponent_bits, "mantissa": each.mantissa_bits}
         x = left
         for field, count in sizes.items():
-            for _ in range(count):
-                _bit(ax, x, y, bit, high, FIELDS[field])
-                x += bit
+            _bits(ax, x, y, bit, high, count, FIELDS[field])
+            x += count * bit
         smallest, normal, largest = (
             start + (math.log2(value) - LOWEST) * scale
             for value in (each.smallest_subnormal, each.smallest_normal, each.largest)
@@ -173,18 +172,23 @@ def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
     _names_of_fields(ax, left, bottom - 34)
 
 
-def _bit(ax: Axes, x: float, y: float, wide: float, high: float, colour: str) -> None:
-    from matplotlib.patches import Rectangle
+def _bits(ax: Axes, x: float, y: float, wide: float, high: float, count: int, colour: str) -> None:
+    """Draw the bits of a field as one shape."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+    from matplotlib.transforms import Affine2D
 
     from gpuguide.plotting import palette
 
+    tile = Path.unit_rectangle()
+    tiles = (Affine2D().scale(wide - 0.6, high).translate(x + at * wide, y).transform_path(tile) for at in range(count))
     hue = palette.current().series[colour]
-    ax.add_patch(Rectangle((x, y), wide - 0.6, high, facecolor=(hue, 0.6), edgecolor="none"))
+    ax.add_patch(PathPatch(Path.make_compound_path(*tiles), facecolor=(hue, 0.6), edgecolor="none"))
 
 
 def _names_of_fields(ax: Axes, left: float, y: float) -> None:
     for field, colour in FIELDS.items():
-        _bit(ax, left, y - 5, 10.6, 10, colour)
+        _bits(ax, left, y - 5, 10.6, 10, 1, colour)
         drawings.label(ax, left + 15, y, field, across="left", size=10)
         left += 32 + 5.2 * len(field)
 
