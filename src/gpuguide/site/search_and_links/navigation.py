@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 
+from gpuguide.site.directives.landing import GUIDE, TUTORIALS
 from gpuguide.site.pages import outline
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
-TUTORIALS, GUIDE = "tutorials/index", "docs/index"
 CALCULATORS = "Calculators"
 """The part of the guide that is a section of the header by itself"""
 SECTIONS = {
@@ -27,20 +27,30 @@ SECTIONS = {
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
+    app.connect("env-updated", note_parts)
     app.connect("html-page-context", add_places)
+
+
+def note_parts(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Note once for all pages, before they are written, in which part of a section each is listed."""
+    listed = {
+        page: part.title for index in (TUTORIALS, GUIDE) for part in outline.parts(env, index) for page in part.pages
+    }
+    vars(app)["gpuguide_parts"] = listed
+    return []
 
 
 def add_places(app: Sphinx, docname: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Give a page's template its ``part``, its ``places`` and the ``header_sections``, each with its address."""
-    here = section_of(app.env, docname)
+    part = vars(app)["gpuguide_parts"].get(docname, "")
+    here = section_of(app.env, docname, part)
     context["header_sections"] = [
         (app.builder.get_relative_uri(docname, page) + mark + anchor, title, title == here)
         for title, (page, mark, anchor) in sections_there_are(app.env).items()
     ]
-    found = part_of(app.env, docname)
-    context["part"] = found.split()[-1].lower() if found and docname.startswith("tutorials/") else ""
+    context["part"] = part.split()[-1].lower() if part and docname.startswith("tutorials/") else ""
     context["places"] = [
-        (address_of(app, docname, target), title) for title, target in places_of(app.env, docname, here, found)
+        (address_of(app, docname, target), title) for title, target in places_of(app.env, docname, here, part)
     ]
 
 
@@ -50,23 +60,14 @@ def sections_there_are(env: BuildEnvironment) -> dict[str, tuple[str, str, str]]
     return {title: parts for title, parts in parted.items() if parts[0] in env.all_docs}
 
 
-def section_of(env: BuildEnvironment, docname: str) -> str:
+def section_of(env: BuildEnvironment, docname: str, part: str) -> str:
     """Return the section of the header to which a page belongs, or nothing for the landing page and the search."""
-    if part_of(env, docname) == CALCULATORS:
+    if part == CALCULATORS:
         return CALCULATORS
     exact = next((title for title, target in SECTIONS.items() if target == docname), "")
     if exact or docname not in env.all_docs:
         return exact
     return {"tutorials": "Tutorials", "docs": "Reference"}.get(docname.partition("/")[0], "")
-
-
-def part_of(env: BuildEnvironment, docname: str) -> str:
-    """Return the title of the part of a section in which a page is listed, or nothing."""
-    for section in (TUTORIALS, GUIDE):
-        for part in outline.parts(env, section):
-            if docname in part.pages:
-                return part.title
-    return ""
 
 
 def places_of(env: BuildEnvironment, docname: str, section: str, part: str) -> list[tuple[str, str]]:
