@@ -16,8 +16,8 @@ from gpuguide.measure.records.record import SCHEMA_VERSION, Case, Record
 
 def to_json(record: Record) -> str:
     """Return the text of a record's file: one run or case a line, so that changes read well in a diff."""
-    runs = [json.dumps(asdict(run), ensure_ascii=False) for run in record.runs]
-    cases = [json.dumps(_case_fields(case), ensure_ascii=False) for case in record.cases]
+    runs = [_to_line(asdict(run)) for run in record.runs]
+    cases = [_to_line(_case_fields(case)) for case in record.cases]
     head = {
         "schema_version": SCHEMA_VERSION,
         "benchmark": record.benchmark,
@@ -51,6 +51,10 @@ def write(record: Record, path: Path) -> Record:
             "with --out or GPUGUIDE_RECORDS; the cases written before are kept."
         ) from error
     return replace(record, path=path)
+
+
+def _to_line(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))  # spaces would be a tenth of the file
 
 
 def _case_fields(case: Case) -> dict[str, Any]:
