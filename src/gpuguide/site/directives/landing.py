@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.errors import GpuguideError
@@ -32,13 +33,17 @@ GUIDE = "docs/index"
 TIMED = "gg-timed"
 """The class of a list whose links to pages say how long they take to read: ``{.gg-timed}`` above it"""
 
+logger = logging.getLogger(__name__)
+
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("learning-path", LearningPath)
     app.add_directive("pages-by-part", PagesByPart)
+    app.add_directive("page-picture", PagePicture)
     app.add_directive("newest-records", NewestRecords)
     app.add_node(listing, override=True)
+    app.add_node(page_picture, override=True)
     app.connect("html-page-context", add_drawer)
     app.connect("doctree-read", note_summary, priority=900)  # when the page is as it will be kept
     app.connect("doctree-read", watch_times)
@@ -80,10 +85,31 @@ def list_pages(directive: SphinxDirective, section: str, *, whole: bool) -> list
     return listing(section=section, whole=whole)
 
 
+class page_picture(nodes.General, nodes.Element):
+    """Stands for the first picture of a page, which is known when all have been read."""
+
+
+class PagePicture(SphinxDirective):
+    """``{page-picture} tutorials/22-flash-attention``: the first picture of a page, above links that go its way."""
+
+    required_arguments = 1
+
+    def run(self) -> list[Node]:
+        """Return what will be replaced by the picture."""
+        watching.note_other_pages(self.env)
+        return [page_picture(page=self.arguments[0], source=self.get_location())]
+
+
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put the lists of pages where they belong."""
+    """Put the lists of pages, and pictures of pages, where they belong."""
     for place in list(doctree.findall(listing)):
         place.replace_self(list(list_by_part(app, docname, place["section"], whole=place["whole"])))
+    for place in list(doctree.findall(page_picture)):
+        page = place["page"]
+        pictures = thumbnail(app, page) if page in app.env.all_docs else []
+        if not pictures:
+            logger.warning("there is no page %s with a picture.", page, location=place["source"])
+        place.replace_self(pictures)
 
 
 def list_by_part(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
