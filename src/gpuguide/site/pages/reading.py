@@ -129,6 +129,9 @@ def _directive(token: Token, line: int, place: _Place) -> Iterator[ReadingPart]:
     elif name in ("question", "folded"):
         title = token.info.partition("}")[2] if name == "folded" else content.strip().partition("\n\n")[0]
         yield from _parts(title.strip(), below, place)
+    elif name == "symptom":
+        yield from _parts(token.info.partition("}")[2].strip(), line, place)
+        yield from _parts(content, below, place)
     elif name == "library-code":
         _, code = library_code.source_of(token.info.partition("}")[2].strip())
         yield ReadingPart(line, place.section, code_lines=_lines(code))
