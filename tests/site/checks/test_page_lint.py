@@ -222,7 +222,10 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (with_text("Decode waits for memory."), "Decode waits"),
         (with_text("| what | how |\n|---|---|\n| Reading the prompt | fast |"), "| Reading"),
     ],
-    "reading-time": [(with_words(4900), "---")],
+    "reading-time": [
+        (with_words(2600), "---"),
+        (without("1. Move few large", "Word. " * 1000 + "\n\n1. Move few large"), "---"),
+    ],
     "something-to-look-at": [(with_words(700), "word word")],
     "drawing": [
         (without(DRAWING, "print()"), "| bytes of both"),
@@ -295,6 +298,7 @@ ALLOWED = {
         ),
     ),
     "one snippet without tabs": without(PYTORCH + OWN_TAB, OWN_TAB.replace(":tab: gpuguide\n", "")),
+    "many words of code": with_cell("x = [\n" + 20 * "    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,\n" + "]"),
     "a title that shares a plural": without("# Predict how long a copy takes", "# Predict copies"),
     "six searches": without(QUERIES, QUERIES + "".join(f"    - copy {n}\n" for n in range(3))),
     "a second symptom with arrows in its items": with_text(":::{symptom} It is `NaN`\n1. Look → there → do that.\n:::"),

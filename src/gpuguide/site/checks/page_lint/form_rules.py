@@ -1,4 +1,4 @@
-"""Rules for the form of a page: the answer first, a drawing, and twenty-five minutes."""
+"""Rules for the form of a page: the answer first, a drawing, and what there is to read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from gpuguide.site.checks.page_lint.source import LintedPage
 from gpuguide.site.pages import reading, tabs
 from gpuguide.site.pages.page_source import CodeCell
 
-MINUTES = 25
+VISIBLE_WORDS = 3000
+ANSWER_MINUTES = 10
 APART = 600
 """Words that may stand between two things to look at"""
 ABOVE_THE_DRAWING = 120
@@ -85,11 +86,14 @@ def _find_own_import(source: LintedPage, cell: CodeCell) -> str:
 
 @rule("reading-time", tutorials_only=True)
 def reading_time(source: LintedPage) -> Findings:
-    """A page is read in at most 25 minutes: 200 words a minute, and 5 seconds a line of code."""
+    """A page has at most 3,000 words with its folds closed, and its answer is read in at most 10 minutes."""
     found = source.reading
-    if found.minutes > MINUTES:
-        problem = f"Reading takes {found.minutes} minutes: {found.words} words, {found.code_lines} lines of code."
-        yield 1, problem, f"Cut or fold until it takes {MINUTES}, or make it two pages."
+    if found.words > VISIBLE_WORDS:
+        remedy = f"Cut or fold until it has {VISIBLE_WORDS:,}, or make it two pages."
+        yield 1, f"The page has {found.words:,} words, code and tables aside.", remedy
+    if found.minutes_for_answer > ANSWER_MINUTES:
+        remedy = f"Shorten the box, the checklists or 'In your own code': {ANSWER_MINUTES}."
+        yield 1, f"The answer takes {found.minutes_for_answer} minutes.", remedy
 
 
 @rule("something-to-look-at", tutorials_only=True)
