@@ -145,7 +145,7 @@ def describe_page(app: Sphinx, docname: str, page: str, short_title: str, *, who
     line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
     sentence: list[nodes.Node] = [nodes.Text(app.env.metadata[page]["gpuguide_first_sentence"])]
     if page.startswith("tutorials/"):
-        line += [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
+        line += [nodes.Text(" "), time(minutes_to_read(app, page))]
         sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
     name: list[nodes.Node] = [nodes.inline("", short_title, classes=["gg-path-name"])] if short_title else []
     shown = [each for each in ([line, name, sentence] if whole else [line, name]) if each]
@@ -175,7 +175,7 @@ def note_summary(app: Sphinx, doctree: nodes.document) -> None:
     noted["gpuguide_first_sentence"] = first_sentence(doctree)
     noted["gpuguide_thumbnail"] = find_thumbnail(doctree)
     with contextlib.suppress(GpuguideError):  # which is reported where it stands
-        noted["gpuguide_minutes"] = reading.measure_reading(path.read_text(encoding="utf-8")).minutes
+        noted["gpuguide_minutes"] = reading.measure_reading(path.read_text(encoding="utf-8")).describe_briefly()
 
 
 def first_sentence(doctree: nodes.document) -> str:
@@ -193,9 +193,9 @@ def time(text: str) -> nodes.inline:
 # --- how long pages take ---------------------------------------------------------------------------------------
 
 
-def minutes_to_read(app: Sphinx, page: str) -> int:
-    """Return how many minutes a page takes to read."""
-    return int(app.env.metadata[page]["gpuguide_minutes"])
+def minutes_to_read(app: Sphinx, page: str) -> str:
+    """Return how many minutes a page takes to read: its answer, and all of it."""
+    return str(app.env.metadata[page]["gpuguide_minutes"])
 
 
 def watch_times(app: Sphinx, doctree: nodes.document) -> None:
@@ -213,7 +213,7 @@ def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for link in [link for made in lists for link in made.findall(nodes.reference)]:
         page = pages.get(link.get("refuri", ""))
         if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
-            behind = [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
+            behind = [nodes.Text(" "), time(minutes_to_read(app, page))]
             link.parent.insert(link.parent.index(link) + 1, behind)
 
 
