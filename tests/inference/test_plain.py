@@ -150,7 +150,7 @@ def test_greedy_texts_of_random_models_are_those_of_the_uncached_model(name: str
 
 
 def test_texts_are_those_of_transformers_which_pads_at_the_left(texts: list[list[int]]) -> None:
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(models.packaged_folder("main"), dtype=torch.float32).eval()
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(models.checkpoint_folder("main"), dtype=torch.float32).eval()
     assert greedy(prepare(models.load("main").model), texts, NEW) == by_transformers(theirs, texts)
 
 
