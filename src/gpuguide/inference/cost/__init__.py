@@ -20,8 +20,8 @@ from gpuguide.inference.cost.batching import (
 from gpuguide.inference.cost.floors import (
     MOST_SEQUENCES,
     answer_time,
+    cache_capacity,
     cache_intensity,
-    cached_tokens,
     compute_bound_tokens,
     decode_time,
     largest_batch,
@@ -59,11 +59,11 @@ from gpuguide.inference.cost.parts import (
     weight_bytes_read,
 )
 from gpuguide.inference.cost.speculation import (
+    acceptance_probability,
     best_draft_length,
     cycle_speedup,
     expected_tokens,
     operations_factor,
-    sampled_acceptance,
     speedup,
 )
 
@@ -101,7 +101,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "tokens_per_second",
     "compute_bound_tokens",
     "cache_intensity",
-    "cached_tokens",
+    "cache_capacity",
     "largest_batch",
     "largest_batch_in_time",
     "MOST_SEQUENCES",
@@ -110,7 +110,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "cycle_speedup",
     "best_draft_length",
     "operations_factor",
-    "sampled_acceptance",
+    "acceptance_probability",
     "Slot",
     "static_slots",
     "continuous_slots",

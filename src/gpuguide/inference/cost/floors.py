@@ -146,7 +146,7 @@ def cache_intensity(shape: Shape, storage: Storage = BF16) -> float:
     return 2 * shape.heads / shape.kv_heads / storage.cache
 
 
-def cached_tokens(shape: Shape, memory: float, storage: Storage = BF16) -> int:
+def cache_capacity(shape: Shape, memory: float, storage: Storage = BF16) -> int:
     """Return how many tokens of all sequences together fit into ``memory`` bytes beside the weights; 0 if none does."""
     return max(0, int((memory - weight_bytes_held(shape, storage)) // cache_bytes_per_token(shape, storage)))
 
@@ -158,7 +158,7 @@ def largest_batch(shape: Shape, context: int, memory: float, storage: Storage = 
     """
     if context < 1:
         raise GpuguideError(f"context is {context}; it must be at least 1.")
-    return cached_tokens(shape, memory, storage) // context
+    return cache_capacity(shape, memory, storage) // context
 
 
 def largest_batch_in_time(
