@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from saved_bytes import measure_saved_bytes
 
 from gpuguide.benchmarks import training_memory as benchmarks
 from gpuguide.benchmarks.training_memory import CHECKED, VARIANTS, MemoryVariant, VariantTraining
@@ -82,20 +83,8 @@ def test_a_step_trains_and_leaves_no_gradients(variant: MemoryVariant) -> None:
 
 
 def test_each_variant_differs_from_the_others_in_what_it_says() -> None:
-    def saved(variant: MemoryVariant) -> int:
-        """Return the bytes of the tensors that wait for the backward pass."""
-        setup = VariantTraining(variant, CHECKED, "cpu")
-        found: dict[int, int] = {}
-
-        def keep(tensor: torch.Tensor) -> torch.Tensor:
-            found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            setup.forward()
-        return sum(found.values())
-
-    by_variant = {name: saved(variant) for name, variant in VARIANTS.items()}
+    steps = {name: VariantTraining(variant, CHECKED, "cpu") for name, variant in VARIANTS.items()}
+    by_variant = {name: measure_saved_bytes(step.forward) for name, step in steps.items()}
     assert by_variant["forward-bf16"] == 0
     assert by_variant["train-bf16"] < by_variant["train-mixed"] < by_variant["train-fp32"]
     assert by_variant["train-checkpointed"] < by_variant["train-mixed"] < by_variant["train-unfused"]
