@@ -24,16 +24,6 @@ def on(gigabytes: int) -> Device:
     return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
-def test_the_configurations_are_twenty_four() -> None:
-    cases = TRAINING_MEMORY.cases(on(80))
-    assert len(cases) * len(TRAINING_MEMORY.contenders) == 24
-    assert all(list(keys) == ["layers", "heads", "hidden", "vocab", "batch", "seq_len"] for keys in cases)
-
-
-def test_a_processor_has_no_such_memory() -> None:
-    assert TRAINING_MEMORY.cases(devices.cpu()) == []
-
-
 @pytest.mark.parametrize(("gigabytes", "fitting"), [(8, 2), (16, 3), (24, 4), (80, 4)])
 def test_what_does_not_fit_is_left_out(gigabytes: int, fitting: int) -> None:
     device = on(gigabytes)
