@@ -255,10 +255,9 @@ def test_an_answer_is_a_prefill_and_steps() -> None:
     assert cost.verification_time(LLAMA, 4, 100, 0, PEAK, BANDWIDTH) == steps[0]
 
 
-def test_rates_and_launches() -> None:
+def test_rates() -> None:
     assert [cost.tokens_per_second(batch, time) for batch, time in ((1, 0.05), (8, 0.08), (32, 0.2))] == [20, 100, 160]
     assert cost.tokens_per_second(1, 0.2, tokens=2.5) == 12.5
-    assert cost.launch_floor(300, 5e-6) == pytest.approx(1.5e-3)
 
 
 @given(st.sampled_from([GPT2, LLAMA]), st.integers(1, 1000), st.floats(1e8, 1e12))

@@ -85,11 +85,6 @@ def verification_time(
     return pass_time(verification(shape, batch, context, drafted, storage), peak, bandwidth)
 
 
-def launch_floor(launches: int, seconds: float) -> float:
-    """Return the shortest time of a step that starts so many kernels, one every ``seconds``, whatever they compute."""
-    return launches * seconds
-
-
 # --- what a reader waits for -----------------------------------------------------------------------------
 
 
