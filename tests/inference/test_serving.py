@@ -25,8 +25,10 @@ from gpuguide.inference.serving import (
     occupancy,
     summarise,
 )
+from gpuguide.inference.serving.load_test import duration, goodput, slo_attainment, time_per_output_token, with_arrivals
 from gpuguide.inference.serving.prefill_chunks import plan_chunks
 from gpuguide.inference.serving.scheduler import TokenCopy
+from gpuguide.inference.serving.simulation import SimulatedEngine, SimulatedScheduler
 from gpuguide.inference.serving.statistics import ENDED, FREE, READING, WRITING
 from gpuguide.sampling.reference import SamplingSettings
 
@@ -655,6 +657,89 @@ def test_lognormal_requests_fit_and_are_the_same_every_time() -> None:
 def test_requests_that_cannot_be_drawn(wrong: dict[str, float], message: str) -> None:
     with pytest.raises(GpuguideError, match=message):
         lognormal_requests(**{"count": 1, "seed": 0, "vocab_size": 9, "capacity": 9, **wrong})  # type: ignore[arg-type]
+
+
+# --- load tests, simulated -----------------------------------------------------------------------------
+
+
+def test_bursts_have_the_same_rate_and_gaps_that_vary_more() -> None:
+    requests = [Request([0], 1, priority=1)] * 4000
+
+    def gaps(burstiness: float, seed: int = 2) -> np.ndarray:
+        drawn = with_arrivals(requests, 5.0, burstiness=burstiness, seed=seed)
+        assert all(request.priority == 1 for request in drawn)
+        return np.diff([0.0, *(request.arrival or 0.0 for request in drawn)])
+
+    for burstiness in (0.2, 1.0, 4.0):
+        assert gaps(burstiness).mean() == pytest.approx(0.2, rel=0.15)
+        assert gaps(burstiness).std() == pytest.approx(0.2 / burstiness**0.5, rel=0.15)
+    assert with_arrivals(requests, 5.0) == with_arrivals(requests, 5.0, burstiness=1.0, seed=0)
+    assert not np.array_equal(gaps(1.0), gaps(1.0, seed=3))
+
+
+def simulated(rows: int, **settings: int) -> SimulatedScheduler:
+    """A step takes 1 s and 0.5 s for each row, a prefill 0.25 s for each token."""
+    return SimulatedScheduler(SimulatedEngine(rows, 500, step_time=lambda count: 1.0 + 0.5 * count,
+                                              prefill_time=lambda tokens: 0.25 * tokens, **settings))  # fmt: skip
+
+
+def test_simulated_times_are_those_of_the_device() -> None:
+    """Unlike with a clock that the host moves, a token is there when its own step ends."""
+    scheduler = simulated(1)
+    scheduler.run([Request([0] * 4, 3), Request([0] * 2, 2, arrival=1.0), Request([0], 1, arrival=50.0)])
+    first, second, third = scheduler.texts.values()
+    assert first.times == [1.0, 2.5, 4.0]
+    assert second.times == [4.5, 6.0]
+    assert third.times == [50.25], "the device was idle until it arrived"
+    assert (time_per_output_token(first), time_per_output_token(third)) == (1.5, 0.0)
+    assert [step.seconds for step in scheduler.steps if step.rows] == [2.5, 1.5, 2.0]
+
+
+@pytest.mark.parametrize("policy", ["continuous", "static"])
+def test_a_simulated_run_takes_the_steps_of_a_real_one(policy: str) -> None:
+    real = Scheduler(Engine(decoder(), SLOTS, CAPACITY), policy=policy, chunk=48)
+    engine = SimulatedEngine(SLOTS, CAPACITY, step_time=lambda rows: 1.0, prefill_time=lambda tokens: 1.0)
+    fake = SimulatedScheduler(engine, policy=policy, chunk=48)
+    texts = real.run(REQUESTS)
+    assert list(map(len, fake.run(REQUESTS))) == list(map(len, texts))
+    assert [(step.rows, step.writing, step.read) for step in fake.steps] == [
+        (step.rows, step.writing, step.read) for step in real.steps
+    ]
+    assert nothing_is_left(fake)
+
+
+def test_simulated_pages_limit_who_enters() -> None:
+    scheduler = simulated(2, pages=2)
+    scheduler.run([Request([0] * PAGE, 2)] * 2)
+    assert max(step.writing for step in scheduler.steps) == 1
+
+
+def test_goodput_counts_who_meets_the_slo() -> None:
+    scheduler = simulated(1)
+    scheduler.run([Request([0] * 4, 3), Request([0] * 2, 2)])
+    texts = list(scheduler.texts.values())  # first tokens at 1 s and 4.5 s, 1.5 s between tokens, all done at 6 s
+    assert [slo_attainment(texts, ttft=wait, tpot=1.5) for wait in (0.5, 1.0, 4.5)] == [0.0, 0.5, 1.0]
+    assert slo_attainment(texts, ttft=9.0, tpot=1.4) == 0.0
+    assert duration(texts) == 6.0
+    assert goodput(texts, ttft=1.0, tpot=2.0) == pytest.approx(1 / 6)
+    assert goodput(texts, ttft=0.5, tpot=2.0) == 0.0
+    scheduler.cancel(scheduler.submit(Request([0], 5)))
+    assert slo_attainment(scheduler.texts.values(), ttft=4.5, tpot=1.5) == pytest.approx(2 / 3)
+
+
+def test_what_cannot_be_simulated_or_met() -> None:
+    with pytest.raises(GpuguideError, match=r"rows = 0 serves nobody"):
+        simulated(0)
+    with pytest.raises(GpuguideError, match="prompt has no tokens"):
+        simulated(1).run([Request([], 1)])
+    with pytest.raises(GpuguideError, match=r"rate = 0"):
+        with_arrivals([], 0)
+    with pytest.raises(GpuguideError, match=r"burstiness = inf"):
+        with_arrivals([], 1.0, burstiness=float("inf"))
+    with pytest.raises(GpuguideError, match=r"tpot = 0 s"):
+        slo_attainment([], ttft=1, tpot=0)
+    with pytest.raises(GpuguideError, match="no requests"):
+        goodput([], ttft=1, tpot=1)
 
 
 # --- on a GPU ------------------------------------------------------------------------------------------
