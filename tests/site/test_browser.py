@@ -459,7 +459,7 @@ def test_the_keyboard_reaches_the_text_and_goes_on(browser: Any, address: str) -
             view.page.keyboard.press("Tab")
             reached.append(view.page.evaluate("document.activeElement.innerText || document.activeElement.tagName"))
         assert reached[0] == "Skip to main content"
-        assert "Measure a GPU without fooling yourself" in reached
+        assert "Time GPU code correctly: synchronise, warm up, check the roofline" in reached
 
 
 # --- single pages --------------------------------------------------------------------------------------------

@@ -71,14 +71,14 @@ def is_mine(record: Record) -> bool:
     return folder is not None and record.path is not None and record.path.is_relative_to(folder)
 
 
-def load_all(folder: Path) -> list[Record]:
-    """Return every record in a folder, by device and benchmark."""
-    return [records.load(path) for path in sorted(folder.glob("*/*.json"))]
+def load_all(folder: Path, benchmark: str = "*") -> list[Record]:
+    """Return every record in a folder, or those of one benchmark, by device and benchmark."""
+    return [records.load(path) for path in sorted(folder.glob(f"*/{benchmark}.json"))]
 
 
-def load_all_published() -> list[Record]:
-    """Return every published record."""
-    return load_all(folders.published_folder())
+def load_all_published(benchmark: str = "*") -> list[Record]:
+    """Return every published record, or those of one benchmark on every device."""
+    return load_all(folders.published_folder(), benchmark)
 
 
 def load_all_mine() -> list[Record]:

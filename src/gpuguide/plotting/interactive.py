@@ -47,7 +47,7 @@ def roofline_to_try() -> Figure:
     points = _products(timed)
     reach = "; ".join(f"{name} bends at {rate / bandwidth:.0f} FLOP/B" for name, rate in roofs.items())
     words = " and ".join(
-        f"the {at['name']} product reaches {format_quantity(at['rate'], 'FLOP/s')} at {at['intensity']:.0f} FLOP/B"
+        f"the {at['name']} matmul reaches {format_quantity(at['rate'], 'FLOP/s')} at {at['intensity']:.0f} FLOP/B"
         for at in points
     )
     return show(

@@ -59,10 +59,8 @@ def find_other_gpu_records(published: Record) -> list[Record]:
     number = published.device.removesuffix(page_gpu.kind(published.device))
     found = [
         record
-        for record in store.load_all_published()
-        if record.benchmark == published.benchmark
-        and is_other(record)
-        and record.device.removesuffix(page_gpu.kind(record.device)) == number
+        for record in store.load_all_published(published.benchmark)
+        if is_other(record) and record.device.removesuffix(page_gpu.kind(record.device)) == number
     ]
     return sorted(found, key=lambda record: (not record.stale, reference_gpu.code_of(record)))[-1:]
 

@@ -56,10 +56,10 @@ def surprise_of_a_token(
     return show(
         lambda figure, theme: _draw_surprise(figure, theme, tokens, chances, bits, at),
         alt=f"Two columns of bars, one row a token. On the left the probability that the model gave: {spoken}. On the "
-        f"right what each token would cost: the longer the left bar, the shorter the right one. {came!r} came and "
-        f"costs {bits[at]:.1f} bits.",
-        caption=f"What a token costs. {asked} model spreads its probability over all tokens. The one that comes costs "
-        "one bit for each halving that leads from certainty to its probability: lines in the bars are halvings.",
+        f"right the surprise at each token: the longer the left bar, the shorter the right one. {came!r} came and "
+        f"has {bits[at]:.1f} bits.",
+        caption=f"The surprise at a token. {asked} model spreads its probability over all tokens. The token that comes "
+        "adds one bit for each halving that leads from certainty to its probability: lines in the bars are halvings.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="surprise-of-a-token",
@@ -107,8 +107,8 @@ def gradient_of_the_loss(
         alt="Three columns of bars, one row a token: the probability that was said, the one that came, and their "
         f"difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and lowers the "
         "others.",
-        caption="The gradient of the loss with respect to the logits is what was predicted, less what came. A step "
-        f"against it raises the logit of {came!r} and lowers all others, each by as much as it was believed.",
+        caption="The gradient of the loss with respect to the logits is the prediction minus one at the target. A step "
+        f"against it raises the logit of {came!r} and lowers all others in proportion to their probability.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="gradient-of-the-loss",

@@ -33,17 +33,17 @@ def stream_and_queue() -> Figure:
         f"them reads little; one that waits for the GPU reads {spoken[2]}.",
         caption="The host puts kernels into a stream's queue, and the GPU works through them later. A timer that does "
         f"not synchronise stops when all are queued; their work ends after {spoken[2]}. The boxes are as long as the "
-        f"measured times of a square product of matrices: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
+        f"measured times of a square matmul: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
         "latter is one call right after the host had waited for the GPU; further calls in a row may take less.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),
         name="stream-and-queue",
         rows=[
-            {"what": "submit one product after a wait", "time_s": submit},
-            {"what": "run one product", "time_s": run},
-            {"what": f"submit {KERNELS} products, if each took as long", "time_s": early},
-            {"what": f"until {KERNELS} products are done", "time_s": late},
+            {"what": "submit one matmul after a wait", "time_s": submit},
+            {"what": "run one matmul", "time_s": run},
+            {"what": f"submit {KERNELS} matmuls, if each took as long", "time_s": early},
+            {"what": f"until {KERNELS} matmuls are done", "time_s": late},
         ],
     )
 

@@ -43,8 +43,8 @@ def what_utilisation_counts() -> Figure:
     """Draw three kinds of work over the driver's sample periods: how high, how often, and what utilisation reads."""
     lanes = [
         _lane("spin", "one thread that reads the clock", 1.0),
-        _lane("bursts", "large products, with pauses as long as they take", 0.5),
-        _lane("products", "large products without a pause", 1.0),
+        _lane("bursts", "large matmuls, with pauses as long as they take", 0.5),
+        _lane("products", "large matmuls without a pause", 1.0),
     ]
     words = "; ".join(
         f"{each.title}: utilisation {_share('gpu_utilisation', each.utilisation)}, multiprocessors at work "
