@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import busy
@@ -109,6 +110,20 @@ def _same_draws() -> None:
     random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _share_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let tests of several processes share the GPU, but a test that measures time or memory have it alone."""
+    marker = request.node.get_closest_marker("gpu")
+    if marker is None:
+        yield
+        return
+    import fcntl
+
+    with Path(tempfile.gettempdir(), "gpuguide-tests.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if marker.kwargs.get("alone") else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

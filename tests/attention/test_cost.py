@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from saved_bytes import measure_saved_bytes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuguide.attention import cost, reference
@@ -40,20 +41,14 @@ class Moved(TorchDispatchMode):
 def moved_by_pytorch(causal: bool) -> tuple[cost.AttentionProblem, tuple[int, int], tuple[int, int], int]:
     """Return the sizes, bytes of the forward and of the backward pass, and those kept in between beside the inputs."""
     q, k, v = (torch.randn(2, 3, length, 16, dtype=torch.bfloat16, requires_grad=True) for length in (20, 30, 30))
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in {each.untyped_storage().data_ptr() for each in (q, k, v)}:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), Moved() as forward:
+    kept = measure_saved_bytes(lambda: reference.naive_attention(q, k, v, causal=causal), (q, k, v))
+    with Moved() as forward:
         output = reference.naive_attention(q, k, v, causal=causal)
     d_output = torch.ones_like(output)
     with Moved() as backward:
         torch.autograd.grad(output, (q, k, v), d_output)
     sizes = cost.problem_from_tensors(q, k, causal=causal)
-    return sizes, (forward.read, forward.written), (backward.read, backward.written), sum(kept.values())
+    return sizes, (forward.read, forward.written), (backward.read, backward.written), kept
 
 
 @pytest.mark.parametrize("causal", [False, True])

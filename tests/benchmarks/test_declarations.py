@@ -55,16 +55,12 @@ def test_all_cases_have_the_same_keys_and_none_stands_twice(name: str) -> None:
     assert declarations.get(name).cases(on(80))
 
 
-def test_the_cases_go_from_small_to_large_as_far_as_promised() -> None:
-    def values(name: str, key: str) -> list[object]:
-        return [keys[key] for keys in declarations.get(name).cases(on(80))]
-
-    assert values("copy-size", "working_set") == [2**power for power in range(14, 32)]
-    assert values("matmul-size", "size") == [256, 512, 1024, 2048, 4096, 8192, 16384]
-    assert values("transfer-size", "bytes") == [2**power for power in range(12, 31)]
-    assert values("timing-mistakes", "shape") == ["square", "skinny"]
-    assert values("sustained-matmul", "data") == ["random", "zeros"]
-    assert declarations.get("ceilings").cases(on(80)) == [{}]
+@every_benchmark
+def test_a_processor_has_fewer_and_smaller_cases(name: str) -> None:
+    benchmark = declarations.get(name)
+    here, on_gpu = benchmark.cases(devices.cpu()), benchmark.cases(on(80))
+    assert len(here) <= len(on_gpu)
+    assert max(map(benchmark.memory, here), default=0) <= max(map(benchmark.memory, on_gpu))
 
 
 def test_a_processor_is_spared_what_would_take_minutes() -> None:

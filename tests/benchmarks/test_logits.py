@@ -40,32 +40,6 @@ def clean_compiler() -> Iterator[None]:
 # --- declarations ----------------------------------------------------------------------------------------
 
 
-def test_the_keys_and_contenders_are_those_that_pages_name() -> None:
-    usual = ["gpuguide", "torch-eager", "torch-compile"]
-    for benchmark, others in ((SOFTMAX, ["quack"]), (LOG_SUM_EXP, [])):
-        assert list(benchmark.contenders) == usual + others
-        assert all(list(keys) == ["rows", "vocab", "dtype"] for keys in benchmark.cases(on(80)))
-    assert list(HEAD.contenders) == ["torch"]
-    assert all(list(keys) == ["tokens", "hidden", "vocab", "dtype"] for keys in HEAD.cases(on(80)))
-
-
-def test_the_cases_of_a_gpu() -> None:
-    rows, same_rows, head = (benchmark.cases(on(80)) for benchmark in ALL)
-    assert same_rows == rows
-    assert {(keys["dtype"], keys["vocab"]) for keys in rows} == {
-        (dtype, vocab) for dtype in ("bf16", "fp32") for vocab in (32768, 65536, 131072, 262144)
-    }
-    assert len(rows) == 16
-    steps = {
-        (hidden, vocab): [k["tokens"] for k in head if (k["hidden"], k["vocab"]) == (hidden, vocab)]
-        for hidden, vocab in ((768, 50304), (768, 50257), (4096, 128256))
-    }
-    assert sum(map(len, steps.values())) == len(head)
-    assert steps[768, 50304] == steps[4096, 128256] == [2**power for power in range(15)]
-    assert set(steps[768, 50257]) <= set(steps[768, 50304])
-    assert {keys["dtype"] for keys in head} == {"bf16"}
-
-
 def test_a_gpu_without_bf16_measures_fp16_and_a_processor_little_in_fp32() -> None:
     for benchmark in ALL:
         assert {keys["dtype"] for keys in benchmark.cases(devices.fake("t4"))} <= {"fp16", "fp32"}

@@ -29,18 +29,6 @@ def on(gigabytes: int) -> Device:
 # --- declarations ----------------------------------------------------------------------------------------
 
 
-def test_the_cases_are_all_batches_vocabularies_and_shapes_of_logits() -> None:
-    cases = SAMPLE_TOKEN.cases(on(80))
-    assert all(list(keys) == ["batch", "vocab", "logits"] for keys in cases)
-    assert len(cases) == len({tuple(keys.values()) for keys in cases}) == 24
-    assert {(keys["batch"], keys["vocab"], keys["logits"]) for keys in cases} == {
-        (batch, vocab, logits)
-        for batch in (1, 8, 64, 256)
-        for vocab in (50304, 128256, 262144)
-        for logits in ("flat", "peaked")
-    }
-
-
 def test_other_settings_are_drawn_with_from_few_and_from_many_rows_of_one_vocabulary() -> None:
     cases = OTHER_SETTINGS.cases(on(80))
     assert [tuple(keys.items()) for keys in cases] == [

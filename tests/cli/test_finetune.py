@@ -243,7 +243,7 @@ def test_closed_standard_input_is_nobody_to_ask(
 
 def test_a_padded_vocabulary(gpuguide: Run, data: Path, tmp_path: Path) -> None:
     """The untrained model writes what stands for no token before and after."""
-    model, _ = checkpoint.read(models.packaged_folder("draft"))
+    model, _ = checkpoint.read(models.checkpoint_folder("draft"))
     padded = GPT2(replace(model.config, vocab_size=model.config.vocab_size + 64))
     with torch.no_grad():
         padded.token_embedding.weight[-64:] = 5.0
@@ -256,7 +256,7 @@ def test_a_padded_vocabulary(gpuguide: Run, data: Path, tmp_path: Path) -> None:
 
 def test_a_tokenizer_larger_than_the_model(gpuguide: Run, data: Path, tmp_path: Path) -> None:
     """What ``generate`` would refuse afterwards is refused at once."""
-    shutil.copytree(models.packaged_folder("draft"), tmp_path / "larger")
+    shutil.copytree(models.checkpoint_folder("draft"), tmp_path / "larger")
     path = tmp_path / "larger" / "tokenizer.json"
     content = json.loads(path.read_text())
     content["added_tokens"].append({**content["added_tokens"][0], "id": 2048, "content": "[PAD]"})

@@ -34,7 +34,7 @@ ON_CPU = ("--model", "draft", "--device", "cpu")
 def checkpoint(tmp_path: Path) -> Path:
     """The draft model in a folder of one's own."""
     folder = tmp_path / "mine"
-    shutil.copytree(models.packaged_folder("draft"), folder)
+    shutil.copytree(models.checkpoint_folder("draft"), folder)
     return folder
 
 

@@ -44,7 +44,8 @@ def test_a_page_touches_three_files_at_most(gpuguide: Run, repository: Path) -> 
     assert status == 0
     assert len(out.splitlines()) <= 3
     page = (repository / "tutorials/26-dropout.md").read_text()
-    assert pages.front_matter(page)["gpuguide"] == {"topics": ["sampling"], "benchmarks": ["sample-token"]}
+    front = {"topics": ["sampling"], "benchmarks": ["sample-token"], "queries": []}
+    assert pages.front_matter(page)["gpuguide"] == front, "what it answers, its author has to say"
     assert "\n# Drop activations in one kernel\n" in page
     assert "25-sampling-in-one-read>\n26-dropout\n```" in (repository / "tutorials/index.md").read_text()
 

@@ -14,6 +14,7 @@ import torch
 from alive import Ledger
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from saved_bytes import measure_saved_bytes
 from torch.nn import functional
 
 from gpuguide.benchmarks import training_memory
@@ -165,19 +166,10 @@ class GatedLayer(torch.nn.Module):
 def test_a_gated_layer_keeps_what_is_counted(heads: int, kv_heads: int) -> None:
     shape = Shape(1, 96, heads, kv_heads, 16, 224, 1000, 64, layer_norm=True)
     layer = GatedLayer(shape)
-    own = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = layer(torch.randn(3, 64, 96))
-    found = sum(size for place, size in kept.items() if place not in own)
-    assert result.shape == (3, 64, 96)
+    hidden = torch.randn(3, 64, 96)
+    assert layer(hidden).shape == hidden.shape
     run = Setup(precision="fp32", batch=3, seq_len=64)
-    assert memory.activations_of_layer(shape, run) == pytest.approx(found, rel=1e-3)
+    assert memory.activations_of_layer(shape, run) == pytest.approx(kept_by(layer, hidden), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["train-fp32", "train-bf16", "train-mixed"])
@@ -245,18 +237,7 @@ class AdaptedLayer(torch.nn.Module):
 
 def kept_by(layer: torch.nn.Module, hidden: torch.Tensor) -> int:
     """Return the bytes that a layer keeps for its backward pass, its weights aside."""
-    own = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
-    kept: dict[int, int] = {}
-    held = []
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        held.append(tensor)  # so that no other takes its place
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        layer(hidden)
-    return sum(size for place, size in kept.items() if place not in own)
+    return measure_saved_bytes(lambda: layer(hidden), layer.parameters())
 
 
 @pytest.mark.parametrize("adapted", memory.ADAPTED)

@@ -24,7 +24,7 @@ TEMPLATE = (
 @pytest.fixture
 def gpt2_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "gpt2"
-    tokenizer = Tokenizer.read(models.packaged_folder("draft") / "tokenizer.json")
+    tokenizer = Tokenizer.read(models.checkpoint_folder("draft") / "tokenizer.json")
     gpt2_checkpoint.write(folder, random_gpt2(vocab_size=VOCABULARY, context=64), tokenizer)
     return folder
 
@@ -43,7 +43,7 @@ def llama_folder(tmp_path: Path) -> Path:
     model = random_llama(vocab_size=VOCABULARY, context=64, tied=True)
     tensors = {name: place.contiguous().clone() for name, place in checkpoint.places_in(model).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    shutil.copy(models.packaged_folder("draft") / "tokenizer.json", folder)
+    shutil.copy(models.checkpoint_folder("draft") / "tokenizer.json", folder)
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

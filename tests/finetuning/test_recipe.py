@@ -448,7 +448,7 @@ def chat_tokens(folder: Path, text: str) -> list[int]:
     return models.load(folder).tokenizer.encode(text)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(alone=True)
 def test_on_a_gpu_the_memory_is_what_was_predicted(data: Path) -> None:
     card = devices.current()
     record = run(request(data, Path("main"), batch=16, learning_rate=1e-3), card, Callback())

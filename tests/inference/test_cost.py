@@ -255,10 +255,9 @@ def test_an_answer_is_a_prefill_and_steps() -> None:
     assert cost.verification_time(LLAMA, 4, 100, 0, PEAK, BANDWIDTH) == steps[0]
 
 
-def test_rates_and_launches() -> None:
+def test_rates() -> None:
     assert [cost.tokens_per_second(batch, time) for batch, time in ((1, 0.05), (8, 0.08), (32, 0.2))] == [20, 100, 160]
     assert cost.tokens_per_second(1, 0.2, tokens=2.5) == 12.5
-    assert cost.launch_floor(300, 5e-6) == pytest.approx(1.5e-3)
 
 
 @given(st.sampled_from([GPT2, LLAMA]), st.integers(1, 1000), st.floats(1e8, 1e12))
@@ -349,11 +348,11 @@ def test_acceptance_by_drawing() -> None:
     target, draft = generator.dirichlet([0.3] * 20), generator.dirichlet([0.3] * 20)
     drawn = generator.choice(20, size=200_000, p=draft)
     accepted = generator.random(len(drawn)) * draft[drawn] < target[drawn]
-    found = cost.sampled_acceptance(target.tolist(), draft.tolist())
+    found = cost.acceptance_probability(target.tolist(), draft.tolist())
     assert found == pytest.approx(accepted.mean(), abs=5 * 0.5 / len(drawn) ** 0.5)
-    assert found == cost.sampled_acceptance(draft.tolist(), target.tolist())
-    assert cost.sampled_acceptance(target.tolist(), target.tolist()) == pytest.approx(1)
-    assert cost.sampled_acceptance([1.0, 0.0], [0.0, 1.0]) == 0
+    assert found == cost.acceptance_probability(draft.tolist(), target.tolist())
+    assert cost.acceptance_probability(target.tolist(), target.tolist()) == pytest.approx(1)
+    assert cost.acceptance_probability([1.0, 0.0], [0.0, 1.0]) == 0
 
 
 # --- batching --------------------------------------------------------------------------------------------
@@ -440,9 +439,9 @@ def test_efficiency_at_the_edges() -> None:
         (lambda: cost.expected_tokens(1.1, 3), "^acceptance is 1.1; it is a probability"),
         (lambda: cost.expected_tokens(0.5, -1), "^drafted is -1"),
         (lambda: cost.speedup(0.5, 1, -0.1), "^cost_ratio is -0.1"),
-        (lambda: cost.sampled_acceptance([1.0], [0.5, 0.5]), "^There are 1 probabilities of the target and 2"),
-        (lambda: cost.sampled_acceptance([0.5, 0.6], [0.5, 0.5]), "^target is no distribution"),
-        (lambda: cost.sampled_acceptance([1.0, 0.0], [1.5, -0.5]), "^draft is no distribution"),
+        (lambda: cost.acceptance_probability([1.0], [0.5, 0.5]), "^There are 1 probabilities of the target and 2"),
+        (lambda: cost.acceptance_probability([0.5, 0.6], [0.5, 0.5]), "^target is no distribution"),
+        (lambda: cost.acceptance_probability([1.0, 0.0], [1.5, -0.5]), "^draft is no distribution"),
         (lambda: cost.static_slots([], 2), "^There are no lengths"),
         (lambda: cost.continuous_slots([3, 0], 2), "^A length is 0"),
         (lambda: cost.static_efficiency([3], 0), "^rows is 0"),

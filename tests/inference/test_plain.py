@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from random_models import random_gpt2, random_llama, random_prompts
+from transformers_models import theirs_of
 
 from gpuguide import models
 from gpuguide.inference import PAGE, Cache, Decoder, Engine, plain, prepare, static_cache
@@ -150,30 +151,14 @@ def test_greedy_texts_of_random_models_are_those_of_the_uncached_model(name: str
 
 
 def test_texts_are_those_of_transformers_which_pads_at_the_left(texts: list[list[int]]) -> None:
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(models.packaged_folder("main"), dtype=torch.float32).eval()
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(models.checkpoint_folder("main"), dtype=torch.float32).eval()
     assert greedy(prepare(models.load("main").model), texts, NEW) == by_transformers(theirs, texts)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_texts_of_a_llama_are_those_of_transformers(kv_heads: int) -> None:
     ours = random_llama(kv_heads=kv_heads)
-    config = ours.config
-    theirs = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=config.vocab_size,
-            max_position_embeddings=config.context,
-            hidden_size=config.hidden,
-            intermediate_size=config.inner,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            rms_norm_eps=config.norm_epsilon,
-            tie_word_embeddings=config.tied,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope_base},
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    ).eval()
+    theirs = theirs_of(ours.config)
     theirs.load_state_dict(llama_checkpoint.their_places(ours))
     prompts = random_prompts([9, 70, 1])
     found = greedy(prepare(ours), prompts, NEW)

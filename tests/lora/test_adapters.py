@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import lora
 from gpuguide.errors import GpuguideError
-from gpuguide.lora.cost import adapted_operations, adapter_parameters, full_operations
+from gpuguide.lora.cost import adapter_parameters, full_operations, lora_operations
 from gpuguide.quantization import quantize_int4, quantize_int8
 
 needs = pytest.mark.needs
@@ -199,5 +199,5 @@ def test_cost_is_that_of_the_products() -> None:
     x, down, up = (torch.randn(*shape, requires_grad=True) for shape in ((7, 6), (2, 6), (10, 2)))
     with FlopCounterMode(display=False) as counter:
         lora.plain_product(x, torch.randn(10, 6), None, down, up, 0.5).sum().backward()
-    assert counter.get_total_flops() == 7 * adapted_operations(6, 10, 2)
+    assert counter.get_total_flops() == 7 * lora_operations(6, 10, 2)
     assert full_operations(6, 10) == 360

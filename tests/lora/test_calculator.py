@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
+from saved_bytes import measure_saved_bytes
 from torch.nn import functional
 
 from gpuguide import lora
@@ -29,22 +29,6 @@ def model_of(shape: memory.Shape, setup: memory.Setup) -> gpt2.GPT2:
     return model
 
 
-def kept_by(layer: Any, hidden: torch.Tensor) -> int:
-    """Bytes that the backward pass of a layer needs, beside parameters."""
-    parameters = {each.untyped_storage().data_ptr() for each in layer.parameters()}
-    found: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            found[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(hidden)
-    return sum(found.values())
-
-
 @pytest.mark.parametrize("adapted", memory.ADAPTED)
 def test_the_parameters_are_those_of_the_calculator(adapted: str) -> None:
     setup = memory.Setup(precision="bf16", lora_rank=16, adapted=adapted)
@@ -59,7 +43,8 @@ def test_a_block_keeps_what_is_counted(adapted: str) -> None:
     setup = memory.Setup(precision="bf16", batch=2, seq_len=64, lora_rank=8, adapted=adapted)
     block = model_of(shape, setup).blocks[0]
     hidden = torch.randn(2, 64, shape.hidden, dtype=torch.bfloat16, requires_grad=True)
-    assert kept_by(block, hidden) == pytest.approx(memory.activations_of_layer(shape, setup), rel=0.02)
+    saved = measure_saved_bytes(lambda: block(hidden), block.parameters())
+    assert saved == pytest.approx(memory.activations_of_layer(shape, setup), rel=0.02)
 
 
 @pytest.mark.gpu

@@ -22,7 +22,7 @@ CHOICES = {
 @pytest.mark.parametrize("choice", CHOICES)
 def test_shares_of_gpt2_are_those_that_one_reads(choice: str) -> None:
     _, layer, trained, percent = CHOICES[choice]
-    share = cost.trained_share(12 * layer, 16, GPT2_SMALL)
+    share = cost.trainable_share(12 * layer, 16, GPT2_SMALL)
     assert round(share * (GPT2_SMALL + trained)) == trained
     assert round(100 * share, 2) == percent
 
@@ -38,7 +38,7 @@ def test_a_whole_gpt2_of_transformers_has_them(choice: str) -> None:
     lora.add_adapters(model, targets, lora.Settings(rank=16))
     count = lora.count_parameters(model)
     assert (count.trained, count.frozen) == (trained, GPT2_SMALL)
-    assert count.share == cost.trained_share(12 * layer, 16, GPT2_SMALL)
+    assert count.share == cost.trainable_share(12 * layer, 16, GPT2_SMALL)
 
 
 def test_a_step_takes_what_its_products_take() -> None:
@@ -47,14 +47,14 @@ def test_a_step_takes_what_its_products_take() -> None:
     x = torch.randn(7, 6, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         (x @ torch.randn(6, 10)).sum().backward()
-    assert counter.get_total_flops() == 7 * cost.frozen_operations(6, 10)
+    assert counter.get_total_flops() == 7 * cost.base_operations(6, 10)
     both = cost.step_operations([(6, 10)], [(10, 4)], 2)
-    assert both == cost.adapted_operations(6, 10, 2) + cost.frozen_operations(10, 4)
+    assert both == cost.lora_operations(6, 10, 2) + cost.base_operations(10, 4)
 
 
 def test_large_matrices_with_thin_adapters_take_two_thirds() -> None:
-    assert cost.adapted_operations(4096, 4096, 8) / cost.full_operations(4096, 4096) == pytest.approx(2 / 3, rel=0.01)
-    first = cost.adapted_operations(4096, 4096, 8, input_gradient=False)
+    assert cost.lora_operations(4096, 4096, 8) / cost.full_operations(4096, 4096) == pytest.approx(2 / 3, rel=0.01)
+    first = cost.lora_operations(4096, 4096, 8, input_gradient=False)
     assert first / cost.full_operations(4096, 4096) == pytest.approx(1 / 3, rel=0.02)
 
 
@@ -87,7 +87,7 @@ def test_nf4_takes_what_it_says() -> None:
     [
         lambda: cost.adapter_parameters(0, 1, 1),
         lambda: cost.full_operations(1, 0),
-        lambda: cost.trained_share([(1, 1)], 0, 5),
+        lambda: cost.trainable_share([(1, 1)], 0, 5),
         lambda: cost.training_bytes(-1, 1),
         lambda: cost.training_bytes(1, 0),
     ],

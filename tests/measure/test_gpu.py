@@ -12,7 +12,7 @@ from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Work
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.gpu(alone=True)
 
 
 @pytest.mark.parametrize("contender", ["matmul-bf16", "copy"])

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from spoiled_checkpoints import reweigh, rewrite
 
 from gpuguide import checkpoint_files, models
 from gpuguide.errors import GpuguideError, UnknownName
@@ -194,24 +194,6 @@ def test_ends_that_are_no_tokens(llama_folder: Path, eos_token_id: object, eos_t
     (llama_folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
     with pytest.raises(GpuguideError, match=message):
         models.load(llama_folder)
-
-
-def rewrite(name: str, change: Callable[[dict], None]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return apply
-
-
-def reweigh(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
-        change(weights)
-        save_file(weights, folder / "model.safetensors")
-
-    return apply
 
 
 def truncate(folder: Path) -> None:

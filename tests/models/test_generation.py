@@ -33,7 +33,9 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("one_thread")
 def test_greedy_completions_are_those_of_transformers_on_40_prompts(name: str) -> None:
     loaded = models.load(name)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(models.packaged_folder(name), dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        models.checkpoint_folder(name), dtype=torch.float32
+    ).eval()
     theirs.generation_config.eos_token_id = None  # go on after an end of text, as ours does
     tokens = loaded.tokenizer.encode(corpus.load_held_out())
     step = len(tokens) // (PROMPTS_A_LENGTH * len(LENGTHS))

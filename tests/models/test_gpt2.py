@@ -55,7 +55,7 @@ def test_logits_equal_those_of_transformers_on_random_weights(config: GPT2Config
 @pytest.mark.parametrize("name", models.PACKAGED)
 def test_logits_equal_those_of_transformers_on_trained_weights(name: str) -> None:
     loaded = models.load(name)
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(models.packaged_folder(name), dtype=torch.float32).eval()
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(models.checkpoint_folder(name), dtype=torch.float32).eval()
     tokens = torch.tensor([loaded.tokenizer.encode(models.corpus.load_held_out())[: loaded.config.context]])
     with torch.no_grad():
         ours, reference = loaded.model(tokens), theirs(tokens).logits

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import transformers
+from transformers_models import theirs_of
 
 from gpuguide.errors import GpuguideError
 from gpuguide.models.llama import Llama, LlamaAttention, LlamaConfig, RMSNorm, RopeScaling, Rotary, rotate
@@ -21,33 +22,6 @@ VARIANTS = {
     "scaled": dataclasses.replace(SMALL, rope_base=500000.0, rope_scaling=SCALING),
     "other epsilon": dataclasses.replace(SMALL, norm_epsilon=0.1),
 }
-
-
-def theirs_of(config: LlamaConfig) -> transformers.LlamaForCausalLM:
-    rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_base}
-    if config.rope_scaling is not None:
-        rope |= {
-            "rope_type": "llama3",
-            "factor": config.rope_scaling.factor,
-            "low_freq_factor": config.rope_scaling.low_frequency_factor,
-            "high_freq_factor": config.rope_scaling.high_frequency_factor,
-            "original_max_position_embeddings": config.rope_scaling.original_context,
-        }
-    settings = transformers.LlamaConfig(
-        vocab_size=config.vocab_size,
-        max_position_embeddings=config.context,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads,
-        hidden_size=config.hidden,
-        intermediate_size=config.inner,
-        rms_norm_eps=config.norm_epsilon,
-        tie_word_embeddings=config.tied,
-        rope_parameters=rope,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return transformers.LlamaForCausalLM(settings).eval()
 
 
 def with_the_same_weights(config: LlamaConfig) -> tuple[Llama, transformers.LlamaForCausalLM]:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import spoiled_checkpoints
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from spoiled_checkpoints import reweigh
 
 from gpuguide.checkpoint_files import format_names
 from gpuguide.errors import GpuguideError
@@ -95,18 +96,15 @@ def test_any_format_is_read_in_the_format_that_is_asked_for(
 
 def test_entries_of_old_checkpoints_without_weights(folder: Path) -> None:
     expected = open_checkpoint(folder).read_model().state_dict()
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
-    save_file(weights, folder / "model.safetensors")
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    reweigh(lambda weights: weights.update({name: torch.ones(4)}))(folder)
     again = open_checkpoint(folder).read_model().state_dict()
     assert all(torch.equal(again[name], tensor) for name, tensor in expected.items())
 
 
 def test_a_tied_head_may_be_stored_twice(tmp_path: Path) -> None:
     saved(tmp_path, tie_word_embeddings=True)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
-    save_file(weights, tmp_path / "model.safetensors")
+    reweigh(lambda weights: weights.update({"lm_head.weight": weights["model.embed_tokens.weight"].clone()}))(tmp_path)
     model = open_checkpoint(tmp_path).read_model()
     assert model.head.weight is model.token_embedding.weight
 
@@ -151,22 +149,7 @@ def test_heads_of_keys_and_values_that_no_file_names() -> None:
 
 
 def rewrite(**changes: object) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / "config.json").read_text())
-        for key, value in changes.items():
-            content[key] = value
-        (folder / "config.json").write_text(json.dumps(content))
-
-    return apply
-
-
-def reweigh(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
-        change(weights)
-        save_file(weights, folder / "model.safetensors")
-
-    return apply
+    return spoiled_checkpoints.rewrite("config.json", lambda content: content.update(changes))
 
 
 def without_a_layer(weights: dict[str, torch.Tensor]) -> None:

@@ -23,7 +23,7 @@ def results() -> dict[str, Evaluation]:
 @each
 def test_files_are_those_of_the_record(name: str) -> None:
     for file, recorded in models.training_record(name)["sha256"].items():
-        assert hashlib.sha256((models.packaged_folder(name) / file).read_bytes()).hexdigest() == recorded
+        assert hashlib.sha256((models.checkpoint_folder(name) / file).read_bytes()).hexdigest() == recorded
 
 
 @each
@@ -52,10 +52,10 @@ def test_main_predicts_better_than_draft_and_draft_better_than_compressors(resul
 
 
 def test_one_tokenizer_for_both() -> None:
-    main, draft = ((models.packaged_folder(name) / "tokenizer.json").read_bytes() for name in models.PACKAGED)
+    main, draft = ((models.checkpoint_folder(name) / "tokenizer.json").read_bytes() for name in models.PACKAGED)
     assert main == draft
 
 
 def test_both_together_are_small() -> None:
-    folders = [models.packaged_folder(name) for name in models.PACKAGED]
+    folders = [models.checkpoint_folder(name) for name in models.PACKAGED]
     assert sum(path.stat().st_size for folder in folders for path in folder.iterdir()) <= 16e6

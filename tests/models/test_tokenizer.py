@@ -51,7 +51,7 @@ def test_text_and_its_bytes_give_the_same_tokens() -> None:
 
 @pytest.mark.parametrize("name", models.PACKAGED)
 def test_same_tokens_as_transformers(name: str) -> None:
-    theirs = transformers.AutoTokenizer.from_pretrained(models.packaged_folder(name))
+    theirs = transformers.AutoTokenizer.from_pretrained(models.checkpoint_folder(name))
     text = corpus.load_held_out() + "naïve  café\t\n\n  日本語 🙂 1234567890"
     tokens = models.load(name).tokenizer.encode(text)
     assert tokens == theirs.encode(text)

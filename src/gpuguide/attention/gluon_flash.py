@@ -70,11 +70,11 @@ def forward(
 def tile_descriptor(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
     """Return a descriptor that loads and stores ``rows`` rows of one head at a time, as Triton's does."""
     tensor, head_dim = make_addressable(tensor), tensor.shape[-1]
-    layout = shared_layout(head_dim, tensor.element_size())
+    layout = smem_layout(head_dim, tensor.element_size())
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, head_dim], layout)
 
 
 @functools.cache
-def shared_layout(head_dim: int, element_size: int) -> NVMMASharedLayout:
+def smem_layout(head_dim: int, element_size: int) -> NVMMASharedLayout:
     """Return the layout of a tile in shared memory: the order in which the tensor cores read it."""
     return NVMMASharedLayout(min(128, head_dim * element_size), 8 * element_size, rank=4)

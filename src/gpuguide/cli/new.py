@@ -61,6 +61,7 @@ def new_page(
     template = (root / "tutorials" / claims_template()).read_text(encoding="utf-8")
     page = re.sub(r"(?m)^  topics: .*$", f"  topics: [{topic}]", template, count=1)
     page = re.sub(r"(?m)^  benchmarks: .*$", f"  benchmarks: [{', '.join(benchmark or [])}]", page, count=1)
+    page = re.sub(r"(?m)^  queries:\n(?:    - .*\n)+", "  queries: []\n", page, count=1)
     page = re.sub(r"(?m)^# .*$", f"# {title}", page, count=1)
     _write(root, {root / "tutorials" / f"{name}.md": page, index: listed})
     err.print(f"Now replace the template's words, and run: make page P={name}", markup=False)

@@ -16,15 +16,6 @@ IGNORE_INDEX = -100
 """Target of a position that does not count, as in PyTorch"""
 
 
-def cross_entropy_naive(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss by its definition: minus the logarithm of the target's probability.
-
-    A probability below the smallest number of the format gives an infinite loss. Targets must all count.
-    """
-    probabilities = torch.softmax(logits, dim=-1)
-    return -probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log().mean()
-
-
 def cross_entropy(
     logits: torch.Tensor,
     targets: torch.Tensor,

@@ -147,7 +147,7 @@ def check_memory(estimate: MemoryEstimate, available: int, device: str) -> float
 def _proposals(estimate: MemoryEstimate, room: float) -> Iterator[str]:
     """Yield single changes with which it fits, the one that keeps the result first; or else a combination."""
     found = list(_single_changes(estimate, room))
-    yield from found or _combined_changes(estimate, room)
+    yield from found or _shortest_combination(estimate, room)
 
 
 def _single_changes(estimate: MemoryEstimate, room: float) -> Iterator[str]:
@@ -160,14 +160,14 @@ def _single_changes(estimate: MemoryEstimate, room: float) -> Iterator[str]:
         yield "--dtype bf16"
     if estimate.can_be_packed and replace(estimate, base="nf4").bytes() <= room:
         yield "--weights nf4, which keeps the frozen matrices in 4 bits"
-    for length in _halved_lengths(estimate):
+    for length in _shorter_lengths(estimate):
         if replace(estimate, length=length, micro_batch=1).bytes() <= room:
             option = "" if replace(estimate, length=length).bytes() <= room else " --micro-batch 1"
             yield f"--length {length}{option}, with shorter sequences"
             return
 
 
-def _combined_changes(estimate: MemoryEstimate, room: float) -> Iterator[str]:
+def _shortest_combination(estimate: MemoryEstimate, room: float) -> Iterator[str]:
     """Yield the shortest sequence of changes with which it fits, if it fits with all of them."""
     changes: list[tuple[str, str | int, dict[str, Any]]] = []
     if estimate.weights > 2:
@@ -176,7 +176,7 @@ def _combined_changes(estimate: MemoryEstimate, room: float) -> Iterator[str]:
         changes.append(("--micro-batch", 1, {"micro_batch": 1}))
     if estimate.can_be_packed:
         changes.append(("--weights", "nf4", {"base": "nf4"}))
-    changes += [("--length", length, {"length": length}) for length in _halved_lengths(estimate)]
+    changes += [("--length", length, {"length": length}) for length in _shorter_lengths(estimate)]
     options: dict[str, str | int] = {}
     for option, value, change in changes:
         options[option], estimate = value, replace(estimate, **change)
@@ -185,7 +185,7 @@ def _combined_changes(estimate: MemoryEstimate, room: float) -> Iterator[str]:
             return
 
 
-def _halved_lengths(estimate: MemoryEstimate) -> Iterator[int]:
+def _shorter_lengths(estimate: MemoryEstimate) -> Iterator[int]:
     """Yield sequence lengths, each half of the previous one, down to :data:`SHORT`."""
     length = estimate.length // 2
     while length >= SHORT:

@@ -125,7 +125,7 @@ def train(setup: RunSetup, callback: Callback) -> TrainedModel:
         recorder = RunRecorder(setup, model, generations)
         callback.on_train_begin(recorder.record)
 
-        def on_step(progress: TrainingProgress) -> None:
+        def record_step(progress: TrainingProgress) -> None:
             recorder.add_step(progress)
             callback.on_step(recorder.record)
             if progress.eval_loss is not None:
@@ -135,7 +135,7 @@ def train(setup: RunSetup, callback: Callback) -> TrainedModel:
         held_out = [example.sequence for example in setup.splits.held_out]
         try:
             result = training.finetune(
-                trained, sequences, held_out, config, options.out, on_step,
+                trained, sequences, held_out, config, options.out, record_step,
                 loss_sum=loss_sum, discard=options.overwrite, keep_state=True,
             )  # fmt: skip
         except BaseException:

@@ -75,7 +75,7 @@ def html(record: RunRecord, command: str) -> str:
     narrow = curve.svg(record.losses, record.eval_losses, config.steps, best, 360, 280, "narrow")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=f"{record.setup.options.model} fine-tuned on {record.setup.options.data.name}",
-        running=record.ended_at is None,
+        running=record.end_time is None,
         refresh=REFRESH,
         status=_status(record),
         tiles=list(_tiles(record)),
@@ -99,7 +99,7 @@ def html(record: RunRecord, command: str) -> str:
 def _status(record: RunRecord) -> str:
     setup = record.setup
     done = f"{len(record.losses)} of {setup.training.steps} steps"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.ended_at or time.time()))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.end_time or time.time()))
     if record.interrupted_at is not None:
         return f"Stopped {when} on {setup.device.name} after {done}. The same command resumes from the last state."
     if record.finished_at is None:
@@ -128,7 +128,7 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     if record.peak_memory is not None:
         predicted = f", predicted {format_bytes(setup.predicted_memory)}" if setup.predicted_memory else ""
         yield "peak GPU memory", format_bytes(record.peak_memory), f"of {format_bytes(setup.device.memory)}{predicted}"
-    yield "time", _duration((record.ended_at or time.time()) - setup.began), "with loading and saving"
+    yield "time", _duration((record.end_time or time.time()) - setup.began), "with loading and saving"
 
 
 def _ceiling(record: RunRecord) -> str:

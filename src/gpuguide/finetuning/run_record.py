@@ -63,7 +63,7 @@ class RunRecord:
     """Held-out loss of the merged checkpoint as it was written"""
 
     @property
-    def ended_at(self) -> float | None:
+    def end_time(self) -> float | None:
         """Time at which the run finished or was interrupted; ``None`` while it goes on."""
         return self.finished_at or self.interrupted_at
 

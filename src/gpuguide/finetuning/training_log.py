@@ -194,8 +194,8 @@ def linear_flops_per_token(model: nn.Module) -> int:
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear) and name.rpartition(".")[0] not in adapted
     ]
-    operations = sum(cost.frozen_operations(*sizes) for sizes in frozen)
+    operations = sum(cost.base_operations(*sizes) for sizes in frozen)
     for layer in adapted.values():
         rank = layer.adapter(layer.active).settings.rank if layer.active else 1
-        operations += cost.adapted_operations(layer.in_features, layer.out_features, rank)
+        operations += cost.lora_operations(layer.in_features, layer.out_features, rank)
     return operations

@@ -7,12 +7,13 @@ memory would be read in silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+
+from gpuguide.triton_support.graphs import workspace_of_its_own
 
 WARM_UPS = 2
 """Calls before the capture: kernels are compiled in the first, and libraries take their workspace"""
@@ -61,7 +62,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with _workspace_of_its_own(), torch.cuda.graph(self.graph, pool=pool, stream=stream):
+        with workspace_of_its_own(), torch.cuda.graph(self.graph, pool=pool, stream=stream):
             self.result = self.function()
 
     def __call__(self, uses: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -93,20 +94,6 @@ class Captured:
         assert self.result is not None
         self.graph.replay()
         return self.result
-
-
-@contextmanager
-def _workspace_of_its_own() -> Iterator[None]:
-    """Have the workspace of cuBLAS reserved within a capture, in memory that lives as long as the graph.
-
-    PyTorch keeps one for each stream, and gives them back when somebody asks, as ``torch.compile`` does before its own
-    captures. A graph that was captured with a workspace from before would then write to memory that is not there.
-    """
-    torch._C._cuda_clearCublasWorkspaces()
-    try:
-        yield
-    finally:
-        torch._C._cuda_clearCublasWorkspaces()
 
 
 @cache

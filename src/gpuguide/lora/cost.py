@@ -33,7 +33,7 @@ def adapter_parameters(inputs: int, outputs: int, rank: int) -> int:
     return rank * (inputs + outputs)
 
 
-def trained_share(adapted: Matrices, rank: int, parameters: int) -> float:
+def trainable_share(adapted: Matrices, rank: int, parameters: int) -> float:
     """Return which share of a model's parameters is trained, as PEFT prints it: adapters count among all.
 
     Parameters
@@ -55,7 +55,7 @@ def trained_share(adapted: Matrices, rank: int, parameters: int) -> float:
     GPT-2 small at rank 16, with adapters beside ``c_attn`` and both layers that are called ``c_proj``:
 
     >>> layer = [(768, 2304), (768, 768), (3072, 768)]
-    >>> round(100 * trained_share(12 * layer, 16, 124_439_808), 2)
+    >>> round(100 * trainable_share(12 * layer, 16, 124_439_808), 2)
     1.29
     """
     _check(parameters=parameters)
@@ -69,13 +69,13 @@ def full_operations(inputs: int, outputs: int) -> int:
     return 6 * inputs * outputs
 
 
-def frozen_operations(inputs: int, outputs: int) -> int:
+def base_operations(inputs: int, outputs: int) -> int:
     """Return the operations a token of a frozen matrix without an adapter: forward, and the gradient of the inputs."""
     _check(inputs=inputs, outputs=outputs)
     return 4 * inputs * outputs
 
 
-def adapted_operations(inputs: int, outputs: int, rank: int, *, input_gradient: bool = True) -> int:
+def lora_operations(inputs: int, outputs: int, rank: int, *, input_gradient: bool = True) -> int:
     """Return the operations a token of a frozen matrix with an adapter: forward and backward.
 
     Parameters
@@ -105,8 +105,8 @@ def step_operations(adapted: Matrices, others: Matrices, rank: int) -> int:
     rank : int
         Of all adapters.
     """
-    with_adapters = sum(adapted_operations(inputs, outputs, rank) for inputs, outputs in adapted)
-    return with_adapters + sum(frozen_operations(inputs, outputs) for inputs, outputs in others)
+    with_adapters = sum(lora_operations(inputs, outputs, rank) for inputs, outputs in adapted)
+    return with_adapters + sum(base_operations(inputs, outputs) for inputs, outputs in others)
 
 
 def attention_operations(length: int, width: int) -> int:

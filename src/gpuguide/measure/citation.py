@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import statistics
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -80,14 +79,6 @@ class CitedRatio:
     def value(self) -> float:
         """The median of the ratios of paired samples."""
         return self.summary.median
-
-    @property
-    def turn_ratios(self) -> list[float]:
-        """Ratio of the medians in each turn; empty if turns could not be paired."""
-        if self.unpaired:
-            return []
-        above, below = (case.metrics[self.name].samples_by_turn for case in (self.numerator, self.denominator))
-        return [statistics.median(a) / statistics.median(b) for a, b in zip(above, below, strict=True)]
 
     @property
     def p25(self) -> float:

@@ -126,10 +126,10 @@ def title(name: str) -> str:
     return KNOWN[name].title if name in KNOWN else name
 
 
-def on_the_host(called: Iterable[str]) -> bool:
+def runs_on_host(called: Iterable[str]) -> bool:
     """Return whether all that is called computes on the host, whatever GPU the machine has.
 
-    >>> on_the_host(["polars", "pyarrow"]), on_the_host(["pandas", "cudf"]), on_the_host([])
+    >>> runs_on_host(["polars", "pyarrow"]), runs_on_host(["pandas", "cudf"]), runs_on_host([])
     (True, False, False)
     """
     work = [name for name in called if name not in BETWEEN]

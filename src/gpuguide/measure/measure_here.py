@@ -70,5 +70,5 @@ def here(text: str) -> Comparison:
         return Comparison(published, None, f"{case.status} on {device.name}: {case.reason}")
     if published.name not in case.metrics:
         return Comparison(published, None, f"{device.name} gave no {published.name}")
-    on_host = libraries.on_the_host(published.case.libraries)
+    on_host = libraries.runs_on_host(published.case.libraries)
     return Comparison(published, case.metrics[published.name], processor_name() if on_host else device.name)

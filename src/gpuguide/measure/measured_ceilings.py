@@ -179,7 +179,7 @@ def highest(rates: Iterable[CaseRate]) -> Ceiling:
 def matmul_rates(known: Mapping[str, Record], benchmarks: Iterable[str]) -> dict[str, list[CaseRate]]:
     """Return the rates of all products of random numbers among these benchmarks by number format, FLOP/s."""
     found: dict[str, list[CaseRate]] = {}
-    for record, case in measured_cases(known, benchmarks):
+    for record, case in successful_cases(known, benchmarks):
         if (format := format_of(record, case)) in datasheet_ceilings.FORMATS:
             found.setdefault(format, []).append(rate_of(record, case, "throughput"))
     return found
@@ -200,7 +200,7 @@ def format_of(record: Record, case: Case) -> str:
 
 def memory_rates(known: Mapping[str, Record], benchmarks: Iterable[str], l2: float) -> Iterator[CaseRate]:
     """Yield the bandwidths of memory among these benchmarks, B/s, without what may stay in caches; ``l2`` in bytes."""
-    for record, case in measured_cases(known, benchmarks):
+    for record, case in successful_cases(known, benchmarks):
         if (metric := memory_metric(record, case)) and case_size(case, metric) >= least_size(record, l2):
             yield rate_of(record, case, metric)
 
@@ -226,7 +226,7 @@ def least_size(record: Record, l2: float) -> float:
 
 def host_rates(known: Mapping[str, Record]) -> Iterator[CaseRate]:
     """Yield the bandwidths of pinned transfers in one direction, B/s."""
-    for record, case in measured_cases(known, HOST):
+    for record, case in successful_cases(known, HOST):
         is_pinned = case.contender.endswith("-pinned") or case.contender in ("pinned", "copy-only")
         if is_pinned and case.keys.get("direction") != "both":
             yield rate_of(record, case, "bandwidth")
@@ -249,7 +249,7 @@ def capacity_references(gpu_id: str) -> Iterator[str]:
 
 def launch_of(known: Mapping[str, Record]) -> Ceiling | None:
     """Return the shortest time from one kernel to the next, s."""
-    for record, case in measured_cases(known, [CEILINGS]):
+    for record, case in successful_cases(known, [CEILINGS]):
         if case.contender == "launch-graph":
             summary = case.metrics["time"].summary
             least = summary.median if summary.p5 is None else summary.p5
@@ -257,7 +257,7 @@ def launch_of(known: Mapping[str, Record]) -> Ceiling | None:
     return None
 
 
-def measured_cases(known: Mapping[str, Record], benchmarks: Iterable[str]) -> Iterator[tuple[Record, Case]]:
+def successful_cases(known: Mapping[str, Record], benchmarks: Iterable[str]) -> Iterator[tuple[Record, Case]]:
     """Yield the cases of these benchmarks that were measured and are right, each with its record.
 
     None, if one of the records is stale and of another GPU than the reference: the best of the rest might be slower

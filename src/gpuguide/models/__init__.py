@@ -93,7 +93,7 @@ def find_checkpoint(name: str | Path) -> Path:
     Parameters and errors as in :func:`load`.
     """
     if name in PACKAGED:
-        return packaged_folder(str(name))
+        return checkpoint_folder(str(name))
     if name in HUB:
         return fetch(HUB[str(name)])
     folder, names = Path(name), (*PACKAGED, *HUB)
@@ -109,7 +109,7 @@ def find_checkpoint(name: str | Path) -> Path:
     return folder
 
 
-def packaged_folder(name: str) -> Path:
+def checkpoint_folder(name: str) -> Path:
     """Return where a checkpoint that comes with the library lies."""
     return Path(__file__).parent / name
 
@@ -124,7 +124,7 @@ def training_record(name: str) -> dict[str, Any]:
     """
     if name not in PACKAGED:
         raise unknown("packaged model", name, PACKAGED)
-    return json.loads((packaged_folder(name) / "training.json").read_text(encoding="utf-8"))
+    return json.loads((checkpoint_folder(name) / "training.json").read_text(encoding="utf-8"))
 
 
 def fetch(repository: str) -> Path:

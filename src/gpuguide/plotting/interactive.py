@@ -243,7 +243,7 @@ def rank_to_try(update: Any, what: str, first: int = 4) -> Figure:
         size=(7.2, 5.2),
         narrow=(4.6, 4.4),
         name="rank-to-try",
-        interactive={"kind": "rank-slider", "b": _packed(b), "a": _packed(a), "first": first},
+        interactive={"kind": "rank-slider", "b": _pack(b), "a": _pack(a), "first": first},
     )
 
 
@@ -257,7 +257,7 @@ def factors(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return left * roots, roots[:, None] * right
 
 
-def _packed(matrix: np.ndarray) -> dict[str, Any]:
+def _pack(matrix: np.ndarray) -> dict[str, Any]:
     """Return a matrix as a script reads it: 16 bits a number, which are steps of one unit."""
     unit = float(np.abs(matrix).max()) / INT16
     steps = np.round(matrix / unit).astype("<i2")

@@ -187,7 +187,7 @@ def matmul(
     (rows, inner), columns = left.shape, right.shape[1]
     tiling = tiling or choose(rows, columns, _multiprocessors(left), fast=fast or not eight)
     inner_block = tiling.inner // left.element_size()
-    out = torch.empty(rows, _padded_columns(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
+    out = torch.empty(rows, _row_stride(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
     tiles = triton.cdiv(rows, tiling.rows) * triton.cdiv(columns, tiling.columns)
     programs = min(tiles, _multiprocessors(left)) if tiling.persistent else tiles
     left_scale, right_scale = scales or (left, right)
@@ -249,7 +249,7 @@ def _tiles(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
 
 
-def _padded_columns(columns: int, dtype: torch.dtype) -> int:
+def _row_stride(columns: int, dtype: torch.dtype) -> int:
     """Return the length of padded rows, which begin at multiples of 16 bytes."""
     return triton.cdiv(columns * dtype.itemsize, ALIGNED) * ALIGNED // dtype.itemsize
 

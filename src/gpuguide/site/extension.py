@@ -27,7 +27,7 @@ from gpuguide.site.directives import (
 )
 from gpuguide.site.execution import faults, page_digests, page_gpus, running, watching
 from gpuguide.site.notebooks import downloads
-from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, skipped_cells
+from gpuguide.site.pages import addresses, asides, cell_folds, folds, library_code, skipped_cells, tabs
 from gpuguide.site.search_and_links import (
     change_feed,
     code_links,
@@ -84,6 +84,7 @@ PARTS = (
     source_pages,
     status,
     stylesheet,
+    tabs,
     type_names,
     watching,
     words,

@@ -9,7 +9,7 @@
   network for them.
 """
 
-from gpuguide.transfer_learning.cost import Depth, activation_bytes, measure_saved_bytes, operations, training_bytes
+from gpuguide.transfer_learning.cost import Depth, activation_bytes, operations, training_bytes
 from gpuguide.transfer_learning.freezing import (
     count_trained_parameters,
     find_changed,
@@ -38,7 +38,6 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "operations",
     "activation_bytes",
     "training_bytes",
-    "measure_saved_bytes",
     "Images",
     "shapes",
     "SHAPES",

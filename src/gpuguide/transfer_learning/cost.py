@@ -7,12 +7,8 @@ decides is where the lowest trained part is, and not how many numbers are traine
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
-
-import torch
-from torch import nn
 
 Part = Literal["unreached", "passed", "adapted", "trained"]
 """Part that a layer has in the backward pass: the gradient ends above it, or passes frozen matrices, or matrices with
@@ -107,28 +103,3 @@ def training_bytes(parameters: int, trained: int, kept: int) -> int:
         From :func:`activation_bytes`.
     """
     return 4 * parameters + 8 * trained + max(4 * trained, kept)
-
-
-def measure_saved_bytes(call: Callable[[], torch.Tensor], model: nn.Module) -> int:
-    """Count the bytes that autograd keeps while it computes something; memory that is shared counts once.
-
-    Parameters
-    ----------
-    call : callable
-        Computes a result that a gradient can start from.
-    model : nn.Module
-        Its parameters are there anyway, and are not counted.
-    """
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, torch.UntypedStorage] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage  # held, so that its address is given to nothing else meanwhile
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = call()
-    del result
-    return sum(storage.nbytes() for storage in found.values())

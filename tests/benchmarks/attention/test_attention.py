@@ -53,29 +53,6 @@ def left_out(device: Device) -> dict[tuple[str, str], list[Keys]]:
 # --- declarations ----------------------------------------------------------------------------------------
 
 
-def test_the_cases_are_all_lengths_and_sizes_of_heads_gpt2_and_grouped_heads() -> None:
-    cases = ATTENTION.cases(on(80))
-    names = ["pass", "head_dim", "seq_len", "causal", "batch", "heads", "kv_heads", "dtype"]
-    assert all(list(keys) == names for keys in cases)
-    square = [keys for keys in cases if int(keys["heads"]) * int(keys["head_dim"]) == 2048]
-    assert {(keys["pass"], keys["head_dim"], keys["seq_len"], keys["causal"]) for keys in square} == {
-        (name, head_dim, seq_len, causal)
-        for name in ("forward", "forward-backward")
-        for head_dim in (64, 128)
-        for causal, lengths in ((True, (512, 1024, 2048, 4096, 8192, 16384)), (False, (512, 8192)))
-        for seq_len in lengths
-    }
-    assert {int(keys["batch"]) * int(keys["seq_len"]) for keys in square} == {16384}
-    others = [tuple(keys.values())[1:-1] for keys in cases if keys not in square and keys["pass"] == "forward"]
-    assert others == [
-        (64, 512, True, 64, 12, 12),
-        (64, 1024, True, 64, 12, 12),
-        (128, 2048, True, 8, 32, 8),
-        (128, 8192, True, 2, 32, 8),
-    ]
-    assert {keys["dtype"] for keys in cases} == {"bf16"}
-
-
 def test_without_bf16_the_format_is_fp16_and_a_processor_is_not_asked() -> None:
     assert {keys["dtype"] for keys in ATTENTION.cases(devices.fake("t4"))} == {"fp16"}
     assert ATTENTION.cases(devices.cpu()) == []

@@ -23,12 +23,6 @@ def five_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "CALLS", 5)
 
 
-def test_the_cases_are_a_short_and_a_long_sequence() -> None:
-    cases = TRAFFIC.cases(devices.fake("h100-sxm"))
-    assert [(keys["seq_len"], keys["batch"], keys["heads"]) for keys in cases] == [(1024, 16, 16), (8192, 2, 16)]
-    assert TRAFFIC.cases(devices.cpu()) == []
-
-
 def test_what_moves_no_scores_is_watched_at_one_length() -> None:
     device = devices.fake("h100-sxm")
     for name, contender in TRAFFIC.contenders.items():

@@ -300,7 +300,7 @@ def test_a_processor_has_no_such_driver() -> None:
     assert GPU_METRICS.cases(devices.cpu()) == []
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(alone=True)
 @pytest.mark.needs("pynvml")
 @pytest.mark.parametrize("scenario", ["spin", "memory"])
 def test_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:

@@ -28,15 +28,6 @@ def in_float64(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) 
     return torch.einsum("bhc,bhcd->bhd", torch.softmax(scores, dim=-1), values)
 
 
-def test_cases_are_batches_contexts_and_two_groupings_of_heads() -> None:
-    cases = ATTENTION.cases(devices.fake("h100-sxm"))
-    assert all(list(keys) == ["batch", "heads", "kv_heads", "head_dim", "context"] for keys in cases)
-    assert {(keys["heads"], keys["kv_heads"], keys["head_dim"]) for keys in cases} == {(32, 32, 128), (32, 8, 128)}
-    assert {keys["batch"] for keys in cases} == {1, 8, 64}
-    assert {keys["context"] for keys in cases} >= {128, 16384}
-    assert ATTENTION.cases(devices.cpu()) == []
-
-
 def test_heads_that_share_keys_are_left_out_by_one_backend() -> None:
     device = devices.fake("h100-sxm")
     skip_reason = ATTENTION.contenders["sdpa-efficient"].skip_reason

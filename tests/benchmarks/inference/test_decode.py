@@ -27,19 +27,6 @@ def on(gigabytes: int) -> Device:
 # --- declarations ----------------------------------------------------------------------------------------
 
 
-def test_cases_are_models_weights_and_batches() -> None:
-    cases = DECODE.cases(on(141))
-    assert all(list(keys) == ["model", "batch", "weights", "prompt", "new_tokens"] for keys in cases)
-    assert {(keys["prompt"], keys["new_tokens"]) for keys in cases} == {(64, 256)}
-    found: dict[tuple[object, object], list[object]] = {}
-    for keys in cases:
-        found.setdefault((keys["model"], keys["weights"]), []).append(keys["batch"])
-    assert {model for model, _ in found} == {"gpt2-small", "llama-1b-shape", "llama-7b-shape"}
-    assert {weights for _, weights in found} == {"bf16", "int8", "int4"}
-    assert found["gpt2-small", "bf16"] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    assert all(batches == sorted(set(batches)) and batches[0] == 1 for batches in found.values())
-
-
 def test_slow_peers_write_with_batches_of_1_and_32_and_16_bits_only() -> None:
     device = on(141)
     for name in ("hf-dynamic", "hf-static", "torch-compile"):

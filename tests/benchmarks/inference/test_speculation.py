@@ -33,17 +33,6 @@ def two_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "TEXTS", 2)
 
 
-def test_cases_are_few_guesses_and_many_drawn_and_not_and_where_there_is_little_to_guess() -> None:
-    cases = SPECULATIVE.cases(devices.fake("h100-sxm"))
-    assert all(list(keys) == ["drafted", "temperature", "source", "prompt", "new_tokens"] for keys in cases)
-    usual = [keys["drafted"] for keys in cases if keys["source"] == "held-out" and not keys["temperature"]]
-    assert usual == sorted(set(usual))
-    assert {(keys["temperature"], keys["source"]) for keys in cases} == {
-        (0.0, "held-out"), (0.8, "held-out"), (0.0, "random")
-    }  # fmt: skip
-    assert SPECULATIVE.cases(CPU) == []
-
-
 def test_texts_fit_the_context_of_both_models_with_the_guesses_behind_them() -> None:
     context = min(models.load(name).config.context for name in ("main", "draft"))
     for keys in SPECULATIVE.cases(devices.fake("h100-sxm")):

@@ -23,15 +23,6 @@ SIZE = 300 * KIB + 5
 """More than a piece of a ring, and bytes that fill no word"""
 
 
-def test_the_cases_are_those_that_were_promised() -> None:
-    assert {keys["direction"] for keys in HOST.cases(H200)} == {"h2d", "d2h", "both"}
-    assert {keys["direction"] for keys in PEERS.cases(H200)} == {"one", "both"}
-    for benchmark, last in ((HOST, 2 * GIB), (PEERS, 4 * GIB)):
-        sizes = [int(keys["size"]) for keys in benchmark.cases(H200)]
-        assert (sizes[0], sizes[-1], 256 * MIB in sizes) == (4 * KIB, last, True)
-        assert benchmark.cases(CPU) == []
-
-
 def test_bytes_of_both_directions_count_together() -> None:
     assert {name: routes.count_directions(name) for name in ("h2d", "one", "both")} == {"h2d": 1, "one": 1, "both": 2}
     work = PEERS.contenders["copy-engine"].build(CPU, {"size": MIB, "direction": "both"})

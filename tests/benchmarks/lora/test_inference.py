@@ -22,18 +22,11 @@ STATES = {
 }
 
 
-def test_cases_are_models_alone_and_in_a_batch() -> None:
-    device = devices.fake("h100-sxm")
-    cases = LORA_INFERENCE.cases(device)
-    assert all(list(keys) == ["model", "targets", "rank", "batch", "seq_len"] for keys in cases)
-    assert {(keys["model"], keys["batch"]) for keys in cases} == {
-        (model, batch) for model in ("gpt2-small", "llama-1b-shape") for batch in (1, 16)
-    }
-    assert LORA_INFERENCE.cases(devices.cpu()) == []
-    small = replace(device, memory=8 * 10**9)
-    assert not any(
-        too_large(LORA_INFERENCE, keys, small) for keys in cases if keys["batch"] == 1 and "gpt2" in str(keys)
-    )
+def test_gpt2_alone_fits_a_small_card() -> None:
+    small = replace(devices.fake("h100-sxm"), memory=8 * 10**9)
+    cases = [keys for keys in LORA_INFERENCE.cases(small) if keys["batch"] == 1 and "gpt2" in str(keys)]
+    assert cases
+    assert not any(too_large(LORA_INFERENCE, keys, small) for keys in cases)
 
 
 def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

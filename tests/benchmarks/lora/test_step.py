@@ -36,21 +36,6 @@ def measured(name: str) -> list[Keys]:
 # --- declarations ----------------------------------------------------------------------------------------
 
 
-def test_cases_are_models_targets_and_ranks() -> None:
-    cases = LORA_STEP.cases(on(141))
-    assert all(list(keys) == ["model", "targets", "rank", "batch", "seq_len"] for keys in cases)
-    found = {name: {keys[name] for keys in cases} for name in cases[0]}
-    assert found == {
-        "model": {"gpt2-small", "gpt2-medium", "llama-1b-shape"},
-        "targets": {"attention", "all"},
-        "rank": {8, 16, 64},
-        "batch": {16},
-        "seq_len": {512},
-    }
-    assert len({tuple(keys.values()) for keys in cases}) == len(cases) == 3 + 2 * 3
-    assert LORA_STEP.cases(devices.cpu()) == []
-
-
 def test_peers_are_measured_where_the_bars_are() -> None:
     bar = {"model": "gpt2-small", "targets": "all", "rank": 16, "batch": 16, "seq_len": 512}
     for name in LORA_STEP.contenders:

@@ -26,13 +26,6 @@ def on(gigabytes: int) -> Device:
     return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
-def test_the_cases_are_squares_and_name_the_recipe() -> None:
-    assert FP8_LINEAR.cases(on(80)) == [
-        {"rows": size, "inner": size, "columns": size, "recipe": "tensor"} for size in (4096, 8192, 16384)
-    ]
-    assert FP8_LINEAR.cases(devices.cpu()) == []
-
-
 @pytest.mark.parametrize(("gigabytes", "fitting"), [(4, 1), (8, 2), (16, 2), (24, 3)])
 def test_what_does_not_fit_is_left_out(gigabytes: int, fitting: int) -> None:
     device = on(gigabytes)

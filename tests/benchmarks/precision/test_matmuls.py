@@ -27,22 +27,6 @@ def keys_of(format: str, rows: int = 48, inner: int = 256, columns: int = 80) ->
     return {"format": format, "rows": rows, "inner": inner, "columns": columns}
 
 
-def test_the_cases_are_squares_and_the_products_of_the_model_in_every_format() -> None:
-    cases = MATMUL.cases(on(80))
-    assert {str(keys["format"]) for keys in cases} == {"fp32", "tf32", "fp16", "bf16", "fp8"}
-    shapes = list(dict.fromkeys(matmuls.matmul_shape(keys) for keys in cases))
-    assert len(cases) == 5 * len(shapes)
-    assert shapes[:5] == [(size, size, size) for size in (1024, 2048, 4096, 8192, 16384)]
-    assert shapes[5:] == [
-        (8192, 768, 2304),
-        (8192, 768, 768),
-        (8192, 768, 3072),
-        (8192, 3072, 768),
-        (8192, 768, 50304),
-    ]
-    assert MATMUL.cases(devices.cpu()) == []
-
-
 @pytest.mark.parametrize(("gigabytes", "left_out"), [(4, 10), (8, 6), (16, 0)])
 def test_what_does_not_fit_is_left_out(gigabytes: int, left_out: int) -> None:
     device = on(gigabytes)

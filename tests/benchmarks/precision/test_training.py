@@ -52,15 +52,6 @@ def run_of(precision: str) -> TrainingRun:
     return TrainingRun(preparing.prepare_fp8, keys_of(precision), "cpu")
 
 
-def test_the_cases_are_six_precisions_at_one_batch() -> None:
-    assert TRAINING.cases(on(80)) == [
-        {"precision": precision, "batch": 8, "seq_len": 1024}
-        for precision in ("fp32", "tf32", "fp16", "bf16", "pure-bf16", "fp8")
-    ]
-    assert TRAINING.cases(devices.cpu()) == []
-    assert TRAINING.samples == training.STEPS - training.WARM_UP == 190
-
-
 @pytest.mark.parametrize(("gigabytes", "fits"), [(8, False), (16, False), (24, True), (48, True)])
 def test_what_does_not_fit_is_left_out(gigabytes: int, fits: bool) -> None:
     device = on(gigabytes)

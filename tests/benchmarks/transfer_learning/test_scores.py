@@ -50,13 +50,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- declarations ------------------------------------------------------------------------------------------
 
 
-def test_cases_are_numbers_of_examples_and_one_longer_training() -> None:
-    cases = TRANSFER.cases(on(80))
-    assert [(keys["examples"], keys["steps"]) for keys in cases] == [
-        (32, 200), (128, 200), (512, 200), (1223, 200), (1223, 1000)
-    ]  # fmt: skip
-    assert cases[-1]["examples"] == len(return_types.training())
-    assert list(TRANSFER.contenders) == ["zero-shot", "in-context", *TRAINED]
+def test_the_longest_training_has_all_examples() -> None:
+    assert TRANSFER.cases(on(80))[-1]["examples"] == len(return_types.training())
 
 
 def test_only_small_parts_are_trained_for_longer() -> None:

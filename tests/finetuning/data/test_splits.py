@@ -20,7 +20,7 @@ from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.models.checkpoint import open_checkpoint
 from gpuguide.models.tokenizer import Tokenizer
 
-FOLDER = models.packaged_folder("draft")
+FOLDER = models.checkpoint_folder("draft")
 TOKENIZER = Tokenizer.read(FOLDER / "tokenizer.json")
 CONVERSATIONS = Conversations(open_checkpoint(FOLDER), TOKENIZER)
 LONG = "import os\n" * 40

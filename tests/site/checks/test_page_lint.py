@@ -42,6 +42,11 @@ def without(old: str, new: str = "") -> Callable[[str], str]:
     return change
 
 
+def with_takeaway(text: str) -> Callable[[str], str]:
+    """Return what puts another sentence into a takeaway."""
+    return without("Count 2 bytes of traffic for each byte of a copy.", text)
+
+
 def swapped(first: str, second: str) -> Callable[[str], str]:
     """Return what lets two headings change places."""
     return lambda page: page.replace(first, "##").replace(second, first).replace("##\n", f"{second}\n")
@@ -56,6 +61,14 @@ DRAWING = "pictures.memories.memories_of_a_gpu()"
 SHOWN = ":show: eager-waits launch-overhead-5-20us fewer-launches-speedup"
 CLAIMS = f"```{{claims}} launches\n{SHOWN}\n```\n"
 TABLE = TEMPLATE[TEMPLATE.index("| bytes of both") : TEMPLATE.index("```{code-cell} ipython3\n:tags: [snippet]")]
+
+TABS = TEMPLATE.index("```{code-cell} ipython3\n:tags: [snippet]")
+PYTORCH = TEMPLATE[TABS : TEMPLATE.index("```{code-cell}", TABS + 1)]
+OWN_TAB = TEMPLATE[TABS + len(PYTORCH) : TEMPLATE.index("% What the drawing shows")]
+
+LAST_TAKEAWAY = ":::{takeaway}\nMake each piece at least 1 MiB large, and only then look for a faster kernel.\n:::\n"
+QUERIES = TEMPLATE[TEMPLATE.index("  queries:") : TEMPLATE.index("jupytext:")]
+SYMPTOM = TEMPLATE[TEMPLATE.index(":::{symptom}") : TEMPLATE.index(":::\n", TEMPLATE.index(":::{symptom}")) + 4]
 
 BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     # rule: what breaks it, and the text of the line that is named
@@ -135,7 +148,7 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
     "front-matter": [
         (without("  name: python3", "  name: python"), "kernelspec:"),
         (without("kernelspec:", "author: me\nkernelspec:"), "author: me"),
-        (lambda page: re.sub(r"gpuguide:\n(  .*\n){2}", "", page), "---"),
+        (lambda page: re.sub(r"gpuguide:\n(  .*\n)+", "", page), "---"),
     ],
     "topics": [
         (without("  topics: [ceilings, launches]\n"), "gpuguide:"),
@@ -172,7 +185,47 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (with_cell("print(1)", "snippet"), "## In short"),
         (without("array = torch.zeros", "\n".join(f"x = {n}" for n in range(9)) + "\narray = torch.zeros"), "```{code"),
     ],
-    "reading-time": [(with_words(4900), "---")],
+    "tabs": [
+        (without(PYTORCH), "```{code-cell}"),
+        (without("\n" + OWN_TAB, "\nText.\n\n" + OWN_TAB), "```{code-cell}"),
+        (without(":tab: PyTorch\n", ":tab:\n"), "```{code-cell}"),
+        (without(":tab: gpuguide\n", ":tab: pytorch\n"), "```{code-cell}"),
+        (without(":tags: [snippet]\n:tab: PyTorch\n", ":tab: PyTorch\n"), "```{code-cell}"),
+        (without("bandwidth = 3.35e12", "from gpuguide import costs"), "```{code-cell}"),
+        (without("bandwidth = 3.35e12", "import gpuguide.costs as costs"), "```{code-cell}"),
+    ],
+    "queries": [
+        (without(QUERIES), "gpuguide:"),
+        (without("    - torch clone slow for small tensors\n"), "  queries:"),
+        (without(QUERIES, QUERIES + "".join(f"    - copy {n}\n" for n in range(4))), "  queries:"),
+        (without("torch clone slow", "Torch clone slow"), "  queries:"),
+        (without("- torch clone slow for small tensors", '- ""'), "  queries:"),
+        (without("torch clone slow for small tensors", "memory bandwidth of a copy"), "  queries:"),
+        (without("# Predict how long a copy takes", "# What to do in your work"), "# What to do"),
+    ],
+    "worked-example": [(without("### Worked example: the", "### The"), "---")],
+    "symptom": [(without(SYMPTOM), "## In your own code")],
+    "symptom-form": [
+        (without(":::{symptom} A copy takes much longer than its bytes", ":::{symptom}"), ":::{symptom}"),
+        (without(SYMPTOM, ":::{symptom} It is slow\nLook → do.\n:::\n"), ":::{symptom}"),
+        (without(" → Copy it once into a contiguous array."), "2. The strides"),
+        (without(" → Copy it once into a contiguous array.", " →"), "2. The strides"),
+        (with_text(":::{symptom} It is slow\n1. → Do this.\n:::"), "1. → Do this."),
+    ],
+    "takeaway-form": [
+        (with_takeaway("A copy of {given}`8 KiB` is slow."), ":::{takeaway}"),
+        (with_takeaway("For copies of {given}`8 KiB`, nothing helps."), ":::{takeaway}"),
+        (with_takeaway("Make each piece large, and use int8."), ":::{takeaway}"),
+    ],
+    "private-words": [
+        (with_text("A thin product of {given}`3`."), "A thin"),
+        (with_text("Decode waits for memory."), "Decode waits"),
+        (with_text("| what | how |\n|---|---|\n| Reading the prompt | fast |"), "| Reading"),
+    ],
+    "reading-time": [
+        (with_words(2600), "---"),
+        (without("1. Move few large", "Word. " * 1000 + "\n\n1. Move few large"), "---"),
+    ],
     "something-to-look-at": [(with_words(700), "word word")],
     "drawing": [
         (without(DRAWING, "print()"), "| bytes of both"),
@@ -181,8 +234,8 @@ BREAKS: dict[str, list[tuple[Callable[[str], str], str]]] = {
         (without("## In short", "## At length"), SENTENCE),
     ],
     "takeaway": [
-        (without(":::{takeaway}\nFirst make the work large, then make it fast.\n:::\n"), "## In your own code"),
-        (without("then make it fast.\n:::\n", "then make it fast.\n:::\n\nAnd more.\n"), "## In your own code"),
+        (without(LAST_TAKEAWAY), "## In your own code"),
+        (without(LAST_TAKEAWAY, f"{LAST_TAKEAWAY}\nAnd more.\n"), "## In your own code"),
     ],
     "numbers-in-a-paragraph": [
         (with_text("It is " + "{measured}`ceilings/copy:bandwidth` and " * 4 + "so on."), "It is"),
@@ -229,13 +282,29 @@ ALLOWED = {
     "a code block with a language": with_text("```sh\nmake site\n```"),
     "arrows and marks": with_text("From left → right, 2 × 3 ≥ 5."),
     "a glossary": with_text("```{glossary}\nterm\n  Its first line\n  and its second.\n```"),
-    "an extra section": with_text("## Use this tomorrow\n\n:::{takeaway}\nUse it.\n:::"),
+    "an extra section": with_text("## Use this tomorrow\n\n:::{takeaway}\nUse 2 of it.\n:::"),
     "cells that are folded beside each other, which become one": with_text(
         cell("x = 1", "hide-input") + "\n" + cell("y = 1", "hide-input").strip()
     ),
     "folds with text between": with_text(
         "Words.\n\n:::{folded} One\nText.\n:::\n\nWords.\n\n:::{folded} Two\nText.\n:::"
     ),
+    "three tabs, with a note and a comment between them": without(
+        OWN_TAB,
+        OWN_TAB
+        + "% A note.\n\n"
+        + OWN_TAB.replace(":tab: gpuguide", ":tab: NumPy").replace(
+            "from gpuguide.measure import measured_ceilings\n", ""
+        ),
+    ),
+    "one snippet without tabs": without(PYTORCH + OWN_TAB, OWN_TAB.replace(":tab: gpuguide\n", "")),
+    "many words of code": with_cell("x = [\n" + 20 * "    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,\n" + "]"),
+    "a title that shares a plural": without("# Predict how long a copy takes", "# Predict copies"),
+    "six searches": without(QUERIES, QUERIES + "".join(f"    - copy {n}\n" for n in range(3))),
+    "a second symptom with arrows in its items": with_text(":::{symptom} It is `NaN`\n1. Look → there → do that.\n:::"),
+    "a takeaway whose number is in a formula": with_takeaway("Divide by $2 b$."),
+    "a takeaway whose number a cell computed": with_takeaway("Below 4 KiB, never copy: it takes {glue:text}`x`."),
+    "an everyday word that we use in another sense": with_text("Write it, sum it up, and leave room for a product."),
     "many words in a fold": with_text("Words.\n\n:::{folded} Profiles\n" + "word " * 3000 + "\n:::"),
     "many numbers in a list": with_text("\n".join("- {measured}`ceilings/copy:bandwidth`" for _ in range(5))),
 }

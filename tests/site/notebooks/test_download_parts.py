@@ -108,9 +108,7 @@ def cells(site: Project) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_first_cell_says_what_one_wants_to_know(site: Project, plain: Build) -> None:
     first = read(site.root / "plain" / "00-halves.ipynb").cells[0].source
-    assert first.startswith(
-        "# 00-halves\n\nYou will halve a number.\n\n- **Reading:** 1 min, code included.\n- **Time:** "
-    )
+    assert first.startswith("# 00-halves\n\nYou will halve a number.\n\n- **Reading:** 2 min to read.\n- **Time:** ")
     for part in (
         "- **Hardware:** any computer; one cell measures the machine that runs the notebook",
         "- **On an H100:** ",

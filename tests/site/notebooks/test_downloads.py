@@ -24,7 +24,7 @@ from report import count
 from gpuguide.measure import reference_gpu
 from gpuguide.site.execution import page_digests, page_gpus
 from gpuguide.site.notebooks import opening_cells
-from gpuguide.site.pages import page_source, reading
+from gpuguide.site.pages import page_source, reading, tabs
 from gpuguide.site.pages.page_source import CodeCell
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
@@ -337,7 +337,7 @@ for name, code in json.load(sys.stdin).items():
         except BaseException:
             traceback.print_exc(file=printed)
             status = 1
-        print(json.dumps([name, status, printed.getvalue()]), flush=True)
+        print(json.dumps([name, status, printed.getvalue(), "gpuguide" in sys.modules]), flush=True)
         os._exit(status)
     os.waitpid(child, 0)
 """
@@ -347,15 +347,18 @@ for name, code in json.load(sys.stdin).items():
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_every_snippet_runs_alone_where_only_the_wheel_is(environment: Environment, tmp_path: Path) -> None:
-    snippets = {name: cell.code for name in TUTORIALS for cell in shown_code(name) if reading.SNIPPET in cell.tags}
-    assert list(snippets) == TUTORIALS
+    found = [(name, cell) for name in TUTORIALS for cell in shown_code(name) if reading.SNIPPET in cell.tags]
+    assert list(dict.fromkeys(name for name, _ in found)) == TUTORIALS
+    snippets = {f"{name}, {tabs.label_of(cell.options) or tabs.OWN}": cell.code for name, cell in found}
+    assert len(snippets) == len(found), "each tab of a page has a name of its own"
     done = environment.run("-c", RUN_APART, folder=tmp_path, stdin=json.dumps(snippets))
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [name for name, _, _ in results] == TUTORIALS, done.stderr
-    for name, status, printed in results:
+    assert [name for name, *_ in results] == list(snippets), done.stderr
+    for name, status, printed, imports_the_library in results:
         assert status == 0, f"{name}: {printed}"
         assert printed.strip(), f"{name}: a reader who pastes it sees something"
+        assert name.endswith(f", {tabs.OWN}") or not imports_the_library, f"{name}: it is for readers without gpuguide"
 
 
 @pytest.mark.slow

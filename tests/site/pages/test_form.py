@@ -21,6 +21,13 @@ plotting.show(lambda figure, theme: figure.subplots().plot([1, 2]), alt="A line 
 TABLE = """from gpuguide.plotting import show_table
 
 show_table(["format", "rate"], [["bf16", "710 TFLOP/s"], ["fp32", "52 TFLOP/s"]], caption="By format.")"""
+
+
+def tab(code: str, label: str) -> str:
+    """Return the source of a snippet in a tab."""
+    return cell(code, "snippet").replace(":tags:", f":tab: {label}\n:tags:")
+
+
 BODY = f"""
 You will look at folds.
 
@@ -31,7 +38,15 @@ You will look at folds.
 
 It is {{given}}`so`.
 
-{cell("print(1 + 1)", "snippet")}
+{tab("print(1 + 1)", "NumPy & co")}
+
+{tab("print(1 + 2)", "gpuguide")}
+
+{cell("assert True", "remove-cell")}
+
+Text between.
+
+{tab("print(1 + 3)", "alone")}
 
 ## Figures
 
@@ -64,6 +79,11 @@ A cell that prints nothing has nothing to fold.
 
 :::{{takeaway}}
 Folds say **what** is inside.
+:::
+
+:::{{symptom}} The third is `4`, and "odd"
+1. Look at {{given}}`3` → call `third` first.
+2. It → arrows → point, [here](#figures) → *read* on.
 :::
 
 :::{{question}}
@@ -170,6 +190,41 @@ def test_a_takeaway_and_a_question_stand_apart(page: BeautifulSoup) -> None:
 
 
 @pytest.mark.slow
+def test_a_symptom_has_a_heading_an_address_and_remedies(page: BeautifulSoup) -> None:
+    symptom = page.select_one(".gg-symptom")
+    assert symptom is not None
+    assert symptom["id"] == "the-third-is-4-and-odd"
+    heading = symptom.select_one("h3.gg-symptom-title")
+    assert heading is not None, "one level below its section"
+    assert heading.get_text() == "The third is 4, and “odd”#"
+    assert [link["href"] for link in heading.select("a.headerlink")] == ["#the-third-is-4-and-odd"]
+    assert [item.get_text().strip() for item in symptom.select("ol > li")] == [
+        "Look at 3 → call third first.",
+        "It → arrows → point, here → read on.",
+    ]
+    assert [remedy.get_text() for remedy in symptom.select("li .gg-remedy")] == ["→ call third first.", "→ read on."]
+
+
+@pytest.mark.slow
+def test_neighbouring_cells_with_labels_are_tabs_that_need_no_script(page: BeautifulSoup) -> None:
+    (group,) = page.select("fieldset.gg-tabs")
+    assert group.legend is not None
+    assert group.legend.get_text() == "The same code with"
+    buttons, labels, panels = (group.select(f":scope > {what}") for what in ("input", "label", ".gg-tab-panel"))
+    assert [button["type"] for button in buttons] == ["radio", "radio"]
+    assert len({button["name"] for button in buttons}) == 1
+    assert ["checked" in button.attrs for button in buttons] == [True, False]
+    assert [label["for"] for label in labels] == [button["id"] for button in buttons]
+    assert [label.get_text() for label in labels] == ["NumPy & co", "gpuguide"]
+    for panel, code, printed in zip(panels, ("print(1 + 1)", "print(1 + 2)"), "23", strict=True):
+        assert [block.get_text().strip() for block in panel.select("pre")] == [code, printed]
+    identifiers = [element["id"] for element in page.select("[id]")]
+    assert len(set(identifiers)) == len(identifiers)
+    (alone,) = (block for block in page.select("div.highlight pre") if block.get_text().strip() == "print(1 + 3)")
+    assert alone.find_parent("fieldset") is None
+
+
+@pytest.mark.slow
 def test_a_function_of_the_library_stands_on_the_page_in_whole(site: Project, page: BeautifulSoup) -> None:
     source = inspect.getsource(roofline.ridge).strip()
     assert source in [block.get_text().strip() for block in page.select("div.highlight pre")]
@@ -198,29 +253,48 @@ def test_the_downloads_say_the_same_in_markdown(site: Project) -> None:
     for said in (
         "## In short\n\nIt is so.",
         "**Takeaway.** Folds say **what** is inside.",
+        "**The third is `4`, and “odd”**\n\n1. Look at 3 → call `third` first.\n2. It → arrows",
         "**Question.** What does `third` hold?\n\n<details>\n<summary>Show the answer</summary>\n\nThe number four.",
     ):
         assert said in text
     code = [each for each in cells if each.cell_type == "code"]
-    assert [each.source for each in code[1:4]] == ["print(1 + 1)", "first = 1", "second = 2"], "all cells, in order"
+    assert [each.source for each in code[1:6]] == [
+        "print(1 + 1)",
+        "print(1 + 2)",
+        "assert True",
+        "print(1 + 3)",
+        "first = 1",
+    ], "all cells, in order"
+    sources = [each.source for each in cells]
+    for label, shown in (("**NumPy & co**:", "print(1 + 1)"), ("**gpuguide**:", "print(1 + 2)")):
+        assert sources[sources.index(shown) - 1].endswith(label)
     (table,) = [output for each in code for output in each.outputs if "text/markdown" in output.get("data", {})]
     assert "| bf16 | 710 TFLOP/s |" in table["data"]["text/markdown"]
     assert set(table["data"]) == {"text/markdown", "text/plain"}
     assert "Folds say **what** is inside." in (folder / "00-folds.py").read_text(encoding="utf-8")
 
 
+WRONG = [
+    (":::{takeaway}\nOne.\n\nTwo.\n:::", "A takeaway is one sentence"),
+    (":::{question}\nWhy?\n:::", "A question needs its answer"),
+    (":::{takeaway}\n:::", "Content block expected"),
+    (":::{symptom}\n1. Look → do.\n:::", "1 argument(s) required"),
+    (":::{symptom} It fails\n:::", "Content block expected"),
+    (":::{symptom} It fails\n- Look → do.\n:::", "A symptom holds one numbered list"),
+    (":::{symptom} It fails\nText.\n\n1. Look → do.\n:::", "A symptom holds one numbered list"),
+    (":::{symptom} It fails\n1. Look → do.\n2. Look again.\n:::", "' → ' and a remedy: 'Look again.'"),
+    (":::{symptom} It fails\n1. Look →\n:::", "' → ' and a remedy: 'Look →'"),
+    (":::{symptom} It fails\n1. → Do.\n:::", "' → ' and a remedy: '→ Do.'"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (":::{takeaway}\nOne.\n\nTwo.\n:::", "A takeaway is one sentence"),
-        (":::{question}\nWhy?\n:::", "A question needs its answer"),
-        (":::{takeaway}\n:::", "Content block expected"),
-    ],
-)
-def test_an_aside_that_is_not_one_stops_the_build(tmp_path: Path, body: str, said: str) -> None:
+def test_an_aside_that_is_not_one_is_named_with_its_page(tmp_path: Path) -> None:
     project = start(tmp_path)
-    project.page("index", body, runs=False)
-    build = project.build()
-    assert build.status != 0 or said in build.output
-    assert said in build.output
+    names = [f"page-{number}" for number in range(len(WRONG))]
+    project.page("index", "```{toctree}\n" + "\n".join(names) + "\n```", runs=False)
+    for name, (body, _) in zip(names, WRONG, strict=True):
+        project.page(name, body, runs=False)
+    output = project.build().output
+    for name, (_, said) in zip(names, WRONG, strict=True):
+        assert any(f"{name}.md" in line and said in line for line in output.splitlines()), (name, said, output)

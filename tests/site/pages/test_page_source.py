@@ -79,6 +79,8 @@ def test_marking_keeps_every_line_where_it_is() -> None:
         ("gpuguide: [a]", "gpuguide"),
         ("gpuguide:\n  bench: [a]", "bench"),
         ("gpuguide:\n  benchmarks: ceilings", "list of names"),
+        ("gpuguide: {queries: how fast}", "list of names"),
+        ("gpuguide: {queries: [3.1, llama]}", "list of names"),
         ("gpuguide: {", "not YAML"),
     ],
 )

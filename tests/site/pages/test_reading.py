@@ -44,10 +44,47 @@ def test_code_is_counted_where_it_is_seen() -> None:
     assert reading.measure_reading(HEAD + seen + "\n```python\nprint(a)\n```\n").code_lines == 3
 
 
-def test_minutes_are_those_of_words_and_code() -> None:
-    assert reading.measure_reading(HEAD).minutes == 1
-    body = "word " * 992 + "\n\n" + cell("\n".join(f"x = {n}" for n in range(12)))
-    assert reading.measure_reading(HEAD + body).minutes == 6, "1000 words are five, and twelve lines of code one"
+BOX = "## In short\n\nThe answer.\n\n"
+
+
+def minutes(body: str) -> tuple[int, int]:
+    """Return the minutes for the answer and for all of a page with a box."""
+    found = reading.measure_reading(HEAD + BOX + body)
+    return found.minutes_for_answer, found.minutes
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("", (1, 1)),
+        ("word " * (130 - 12), (1, 1)),  # with the head of 8 words and the box of 4
+        ("word " * (131 - 12), (2, 2)),
+        ("| a | b |\n|---|---|\n" + "| word | word |\n" * 100, (3, 3)),
+        (cell("x = 1\n" * 100), (4, 4)),
+        (cell("plotting.show(draw, alt='a', caption='b')", "hide-input"), (2, 2)),
+        (cell("plotting.show_table(header, rows)", "hide-input"), (2, 2)),
+        ("```{claims} ceilings\n:show: a b c\n```", (2, 2)),
+        (cell("x = 1\n" * 100, "hide-input"), (1, 1)),
+        ("## Explain: why\n\n" + "word " * 128, (1, 2)),
+        ("## Explain: why\n\n:::{symptom} It is slow\n1. " + "word " * 128 + "→ do it.\n:::", (2, 2)),
+        ("## In your own code\n\n" + "word " * 128, (2, 2)),
+        (":::{folded} More\n" + "word " * 260 + "\n:::", (1, 3)),
+        (":::{question}\nWhy?\n\n" + "word " * 260 + "\n:::", (1, 3)),
+        (":::{folded} More\n```python\n" + "x = 1\n" * 100 + "```\n:::", (1, 4)),
+        ("## Exercises\n\n" + "word " * 1000 + "\n\n| a |\n|---|\n" + "| word |\n" * 100, (1, 1)),
+        ("## Explain\n\n" + "word " * 2600, (1, 25)),  # 20.1 minutes: known no better than to five
+    ],
+)
+def test_minutes_are_those_of_text_code_tables_and_figures(body: str, expected: tuple[int, int]) -> None:
+    assert minutes(body) == expected
+
+
+def test_both_times_are_said_where_there_is_an_answer() -> None:
+    found = reading.measure_reading(HEAD + BOX + "## Explain\n\n" + "word " * 2600)
+    assert found.describe() == "1 min for the answer, 25 min for all"
+    assert found.describe_briefly() == "1 min, 25 min for all"
+    plain = reading.measure_reading(HEAD + "word " * 300)
+    assert (plain.describe(), plain.describe_briefly()) == ("3 min to read", "3 min")
 
 
 def test_sections_and_what_there_is_to_look_at() -> None:

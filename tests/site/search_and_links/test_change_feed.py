@@ -22,11 +22,15 @@ OLD = FeedEntry(datetime.date(2026, 1, 31), "A beginning", "a-beginning", "<p>Al
 LOG = """
 What changed.
 
-## 2026-02-01: Copies & sums
+## 2026-02-01
+
+### Copies & sums
 
 That 1 < 2 holds.
 
-## 2026-01-31: A beginning
+## 2026-01-31
+
+### A beginning
 
 All of it.
 """
@@ -110,7 +114,7 @@ def test_every_page_says_version_and_day_and_leads_to_the_feed(project: Project)
 
 @pytest.mark.slow
 def test_a_new_entry_changes_the_foot_of_pages_that_are_not_read_again(project: Project) -> None:
-    entry = "## 2026-03-09: More\n\nMuch more.\n\n## 2026-02-01"
+    entry = "## 2026-03-09\n\n### More\n\nMuch more.\n\n## 2026-02-01"
     project.page("docs/changes", LOG.replace("## 2026-02-01", entry), runs=False)
     build = project.build()
     assert build.status == 0, build.output
@@ -124,18 +128,16 @@ def test_a_new_entry_changes_the_foot_of_pages_that_are_not_read_again(project: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line", "message"),
     [
-        (
-            LOG.replace("2026-01-31: ", ""),
-            "'A beginning' is no entry: write a day and a title, as '2026-01-31: Title'.",
-        ),
-        (LOG.replace("2026-01-31", "2026-12-31"), "'2026-12-31: A beginning' stands below an older entry"),
+        (LOG.replace("2026-01-31", "In January"), "In January", "'In January' is no day"),
+        (LOG.replace("2026-01-31", "2026-12-31"), "2026-12-31", "2026-12-31 stands below an older or the same day"),
+        (LOG.replace("### A beginning", ""), "2026-01-31", "2026-01-31 has no entry"),
     ],
 )
-def test_an_entry_that_is_not_as_it_must_be_is_named(project: Project, text: str, message: str) -> None:
+def test_a_day_that_is_not_as_it_must_be_is_named(project: Project, text: str, line: str, message: str) -> None:
     project.page("docs/changes", text, runs=False)
     build = project.build()
     assert build.status != 0
-    line = project.line_of("docs/changes", "A beginning")
-    assert [report for report in build.output.splitlines() if f"docs/changes.md:{line}: WARNING: {message}" in report]
+    number = project.line_of("docs/changes", f"## {line}")
+    assert [report for report in build.output.splitlines() if f"docs/changes.md:{number}: WARNING: {message}" in report]

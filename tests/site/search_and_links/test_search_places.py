@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gpuguide.site.search_and_links.search_entries import KINDS, SHOWN, Entry, keep_what_is_shown, script, shorten
-from gpuguide.site.search_and_links.search_places import CALCULATOR, CLAIM, FIGURE, SECTION, read
+from gpuguide.site.search_and_links.search_places import CALCULATOR, CHECKLIST, CLAIM, FIGURE, SECTION, read
 
 PAGE = """<body><nav>Around the page</nav><article class="bd-article"><section id="a-page"><h1>A page</h1>
 <p>What it is <em>ab</em>out.</p><ul><li>one</li><li>two</li></ul>
@@ -67,6 +67,27 @@ def test_a_figure_that_stands_with_its_code_in_a_fold_has_its_name() -> None:
     )
     assert (drawn.name, drawn.text) == ("Rates.", "Rates.")
     assert (page.text, page.listed) == ("", "")
+
+
+def test_a_checklist_is_a_place_that_its_symptom_names() -> None:
+    title = '<h3 class="gg-symptom-title">The loss is NaN<a class="headerlink" href="#nan">#</a></h3>'
+    item = '<li>Look at <code>exp</code> <span class="gg-remedy">→ Scale it.</span></li>'
+    page, checklist = read(
+        '<article class="bd-article"><section id="p"><p>Before.</p>'
+        f'<div class="gg-symptom" id="nan">{title}<ol>{item}</ol></div><p>After.</p></section></article>'
+    )
+    assert (checklist.kind, checklist.anchor, checklist.name) == (CHECKLIST, "nan", "The loss is NaN")
+    assert checklist.text == "The loss is NaN Look at exp → Scale it."
+    assert page.text == "Before. After."
+
+
+def test_labels_of_tabs_are_no_words_of_a_page() -> None:
+    tabs = '<fieldset class="gg-tabs"><legend class="gg-tabs-legend">The same code with</legend><input type="radio">'
+    panel = '<label class="gg-tab-label">PyTorch</label><div class="gg-tab-panel"><pre>GradScaler()</pre></div>'
+    (page,) = read(
+        f'<article class="bd-article"><section id="p"><p>Text.</p>{tabs}{panel}</fieldset></section></article>'
+    )
+    assert (page.text, page.listed) == ("Text.", "GradScaler")
 
 
 def test_a_page_without_an_article_has_no_places() -> None:

@@ -31,7 +31,7 @@ from gpuguide.models.tokenizer import Tokenizer
 
 SHAPE = GPT2Config()
 """GPT-2 small"""
-TOKENIZER = models.packaged_folder("main") / "tokenizer.json"
+TOKENIZER = models.checkpoint_folder("main") / "tokenizer.json"
 """That of the models that come with the library; loading one of them whole would make each change of how models are
 loaded a reason to measure this again
 

@@ -65,7 +65,7 @@ def work(make: Make, device: Device, keys: Keys) -> Work:
 def step_of(trained: LoraContender, keys: Keys) -> TrainingStep:
     """Return the step of a contender. All that are captured share memory, since they never run at the same time."""
     shape = int(keys["batch"]), int(keys["seq_len"])
-    pool = shared_memory(tuple(sorted(keys.items()))).pool() if torch.cuda.is_available() else None
+    pool = graph_pool_owner(tuple(sorted(keys.items()))).pool() if torch.cuda.is_available() else None
     return TrainingStep(trained.loss, trained.model.parameters(), *shape, trained.settings, pool=pool)
 
 
@@ -91,7 +91,7 @@ def forget_what_was_compiled() -> None:
 
 
 @lru_cache(maxsize=1)
-def shared_memory(case: Hashable) -> torch.cuda.CUDAGraph:
+def graph_pool_owner(case: Hashable) -> torch.cuda.CUDAGraph:
     """Return a graph of nothing, whose memory the captured steps of a case share.
 
     It is there so that the memory has an owner all the time: once no graph has any, no other may take it up.
@@ -224,5 +224,5 @@ LORA_STEP = Benchmark(
     cases=cases,
     memory=bytes_needed,
     budget=0.5,
-    end=shared_memory.cache_clear,
+    end=graph_pool_owner.cache_clear,
 )

@@ -20,7 +20,6 @@ from __future__ import annotations
 from gpuguide.dataframes.cost.accuracy import (
     RULE_ROWS,
     Point,
-    share_right,
     sooner,
     unseen_verdicts,
     verdicts,
@@ -67,7 +66,6 @@ __all__ = [
     "host_transfer_time",
     "memory_needed",
     "rows_of_result",
-    "share_right",
     "sooner",
     "traffic",
     "transfer_time",

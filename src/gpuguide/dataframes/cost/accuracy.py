@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from gpuguide.dataframes.cost.choice import Place, where_to_run
 from gpuguide.dataframes.cost.fitting import MachineParameters, Measurement, fit_parameters
-from gpuguide.errors import GpuguideError
 
 Point = tuple[str, int, str]
 """An operation, rows, and what is transferred"""
@@ -74,19 +73,3 @@ def unseen_verdicts(measurements: Sequence[Measurement], host: Sequence[str], gp
         others = fit_parameters([each for each in measurements if each.rows != rows], host, gpu)
         found |= verdicts([each for each in measurements if each.rows == rows], others, host, gpu)
     return found
-
-
-def share_right(
-    measurements: Iterable[Measurement], machine: MachineParameters, host: Sequence[str], gpu: Sequence[str]
-) -> float:
-    """Return how many of the :func:`verdicts` are right, as a share of all.
-
-    Raises
-    ------
-    GpuguideError
-        If nothing can be compared.
-    """
-    right = verdicts(measurements, machine, host, gpu)
-    if not right:
-        raise GpuguideError("No operation was measured both on the host and on the GPU.")
-    return sum(right.values()) / len(right)

@@ -101,7 +101,7 @@ class Conversations:
         whole = self._render(messages, tools=tools)
         encoding = self._encode(whole.text)
         if self.templates.marks_answers(tools):
-            return _mask_as_transformers(encoding, self._marked_spans(messages, whole))
+            return _mask_as_transformers(encoding, self._template_spans(messages, whole))
         spans = self._answer_spans(messages, whole.text, tools)
         token_spans = self._token_spans(encoding, whole.text)
         return [any(_overlap(begin, end, start, stop) for start, stop in spans) for begin, end in token_spans]
@@ -146,7 +146,7 @@ class Conversations:
         other = OTHERS[content[:1] == OTHERS[0]]
         return _common_prefix_length(said, self.text([replace(messages[0], content=other)], tools=tools))
 
-    def _marked_spans(self, messages: Sequence[Message], whole: Rendered) -> list[tuple[int, int]]:
+    def _template_spans(self, messages: Sequence[Message], whole: Rendered) -> list[tuple[int, int]]:
         """Return the spans that the template marks as answers, without those that are excluded from the loss."""
         answers = [message for message in messages if message.role == ASSISTANT]
         if all(message.is_learnt for message in answers):

@@ -85,11 +85,6 @@ def verification_time(
     return pass_time(verification(shape, batch, context, drafted, storage), peak, bandwidth)
 
 
-def launch_floor(launches: int, seconds: float) -> float:
-    """Return the shortest time of a step that starts so many kernels, one every ``seconds``, whatever they compute."""
-    return launches * seconds
-
-
 # --- what a reader waits for -----------------------------------------------------------------------------
 
 
@@ -146,7 +141,7 @@ def cache_intensity(shape: Shape, storage: Storage = BF16) -> float:
     return 2 * shape.heads / shape.kv_heads / storage.cache
 
 
-def cached_tokens(shape: Shape, memory: float, storage: Storage = BF16) -> int:
+def cache_capacity(shape: Shape, memory: float, storage: Storage = BF16) -> int:
     """Return how many tokens of all sequences together fit into ``memory`` bytes beside the weights; 0 if none does."""
     return max(0, int((memory - weight_bytes_held(shape, storage)) // cache_bytes_per_token(shape, storage)))
 
@@ -158,7 +153,7 @@ def largest_batch(shape: Shape, context: int, memory: float, storage: Storage = 
     """
     if context < 1:
         raise GpuguideError(f"context is {context}; it must be at least 1.")
-    return cached_tokens(shape, memory, storage) // context
+    return cache_capacity(shape, memory, storage) // context
 
 
 def largest_batch_in_time(

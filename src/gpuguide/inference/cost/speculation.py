@@ -106,7 +106,7 @@ def operations_factor(acceptance: float, drafted: int, operations_ratio: float =
     return (drafted * operations_ratio + drafted + 1) / expected_tokens(acceptance, drafted)
 
 
-def sampled_acceptance(target: Sequence[float], draft: Sequence[float]) -> float:
+def acceptance_probability(target: Sequence[float], draft: Sequence[float]) -> float:
     """Return the probability that a token drawn from ``draft`` is accepted: the sum of the smaller probabilities.
 
     Theorem 3.5 of the paper. Greedy decoding is the case where each distribution is one token's alone: accepted if both

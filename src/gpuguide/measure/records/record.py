@@ -78,7 +78,7 @@ class Run:
             computes on the host, the line names the host's processor; where all do, it does not name the GPU.
         """
         named = list(called)
-        parts = [] if self.driver and libraries.on_the_host(named) else self._describe_device()
+        parts = [] if self.driver and libraries.runs_on_host(named) else self._describe_device()
         parts += [self.host] * bool(self.driver and set(named) & set(libraries.ON_THE_HOST))
         for name in named:
             if name in self.versions and name != "torch":
@@ -90,7 +90,7 @@ class Run:
 
     def find_compute_device(self, called: Iterable[str]) -> str:
         """Return the device, or the host's processor where all the libraries that were called compute there."""
-        return self.host_cpu if self.driver and libraries.on_the_host(called) else self.device_name
+        return self.host_cpu if self.driver and libraries.runs_on_host(called) else self.device_name
 
     @property
     def host(self) -> str:

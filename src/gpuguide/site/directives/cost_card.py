@@ -39,7 +39,7 @@ class downloads_here(nodes.General, nodes.Element):
 
 
 class CostCard(SphinxDirective):
-    """Minutes to read, seconds to run, the GPU behind the numbers; folded, the downloads and what else one needs."""
+    """Minutes for the answer and for all, seconds to run, the GPU behind the numbers; folded, downloads and needs."""
 
     def run(self) -> list[Node]:
         """Return the line, at whose end the downloads and what measuring again takes are folded."""
@@ -50,8 +50,8 @@ class CostCard(SphinxDirective):
             records = [store.load_published(name) for name in page.benchmarks]
         for record in records:
             watching.note_record(self.env, record)
-        minutes = nodes.strong("", f"{reading.measure_reading(source).minutes} min")
-        facts: list[Node] = [minutes, nodes.Text(" to read · "), page_time(), nodes.Text(" to run on a CPU")]
+        minutes = nodes.strong("", reading.measure_reading(source).describe())
+        facts: list[Node] = [minutes, nodes.Text(" · "), page_time(), nodes.Text(" to run on a CPU")]
         if records:
             facts.append(nodes.Text(f" · numbers from {reference_gpu.word('name')}"))
         line = nodes.paragraph("", "", *facts, classes=["gg-facts"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.errors import GpuguideError
@@ -32,13 +33,17 @@ GUIDE = "docs/index"
 TIMED = "gg-timed"
 """The class of a list whose links to pages say how long they take to read: ``{.gg-timed}`` above it"""
 
+logger = logging.getLogger(__name__)
+
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("learning-path", LearningPath)
     app.add_directive("pages-by-part", PagesByPart)
+    app.add_directive("page-picture", PagePicture)
     app.add_directive("newest-records", NewestRecords)
     app.add_node(listing, override=True)
+    app.add_node(page_picture, override=True)
     app.connect("html-page-context", add_drawer)
     app.connect("doctree-read", note_summary, priority=900)  # when the page is as it will be kept
     app.connect("doctree-read", watch_times)
@@ -80,10 +85,31 @@ def list_pages(directive: SphinxDirective, section: str, *, whole: bool) -> list
     return listing(section=section, whole=whole)
 
 
+class page_picture(nodes.General, nodes.Element):
+    """Stands for the first picture of a page, which is known when all have been read."""
+
+
+class PagePicture(SphinxDirective):
+    """``{page-picture} tutorials/22-flash-attention``: the first picture of a page, above links that go its way."""
+
+    required_arguments = 1
+
+    def run(self) -> list[Node]:
+        """Return what will be replaced by the picture."""
+        watching.note_other_pages(self.env)
+        return [page_picture(page=self.arguments[0], source=self.get_location())]
+
+
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put the lists of pages where they belong."""
+    """Put the lists of pages, and pictures of pages, where they belong."""
     for place in list(doctree.findall(listing)):
         place.replace_self(list(list_by_part(app, docname, place["section"], whole=place["whole"])))
+    for place in list(doctree.findall(page_picture)):
+        page = place["page"]
+        pictures = thumbnail(app, page) if page in app.env.all_docs else []
+        if not pictures:
+            logger.warning("there is no page %s with a picture.", page, location=place["source"])
+        place.replace_self(pictures)
 
 
 def list_by_part(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
@@ -119,7 +145,7 @@ def describe_page(app: Sphinx, docname: str, page: str, short_title: str, *, who
     line: list[nodes.Node] = [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)]
     sentence: list[nodes.Node] = [nodes.Text(app.env.metadata[page]["gpuguide_first_sentence"])]
     if page.startswith("tutorials/"):
-        line += [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
+        line += [nodes.Text(" "), time(minutes_to_read(app, page))]
         sentence += [nodes.Text(" "), time(f"Runs in {format_run_time(app.env, page)} on a CPU.")]
     name: list[nodes.Node] = [nodes.inline("", short_title, classes=["gg-path-name"])] if short_title else []
     shown = [each for each in ([line, name, sentence] if whole else [line, name]) if each]
@@ -149,7 +175,7 @@ def note_summary(app: Sphinx, doctree: nodes.document) -> None:
     noted["gpuguide_first_sentence"] = first_sentence(doctree)
     noted["gpuguide_thumbnail"] = find_thumbnail(doctree)
     with contextlib.suppress(GpuguideError):  # which is reported where it stands
-        noted["gpuguide_minutes"] = reading.measure_reading(path.read_text(encoding="utf-8")).minutes
+        noted["gpuguide_minutes"] = reading.measure_reading(path.read_text(encoding="utf-8")).describe_briefly()
 
 
 def first_sentence(doctree: nodes.document) -> str:
@@ -167,9 +193,9 @@ def time(text: str) -> nodes.inline:
 # --- how long pages take ---------------------------------------------------------------------------------------
 
 
-def minutes_to_read(app: Sphinx, page: str) -> int:
-    """Return how many minutes a page takes to read."""
-    return int(app.env.metadata[page]["gpuguide_minutes"])
+def minutes_to_read(app: Sphinx, page: str) -> str:
+    """Return how many minutes a page takes to read: its answer, and all of it."""
+    return str(app.env.metadata[page]["gpuguide_minutes"])
 
 
 def watch_times(app: Sphinx, doctree: nodes.document) -> None:
@@ -187,7 +213,7 @@ def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for link in [link for made in lists for link in made.findall(nodes.reference)]:
         page = pages.get(link.get("refuri", ""))
         if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
-            behind = [nodes.Text(" "), time(f"{minutes_to_read(app, page)} min")]
+            behind = [nodes.Text(" "), time(minutes_to_read(app, page))]
             link.parent.insert(link.parent.index(link) + 1, behind)
 
 

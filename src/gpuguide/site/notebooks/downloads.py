@@ -129,7 +129,7 @@ def notebooks(app: Sphinx, doctree: nodes.document, docname: str) -> tuple[Any, 
     path = str(app.env.doc2path(docname))
     source = Path(path).read_text(encoding="utf-8")
     page = page_source.read(source)
-    minutes = f"{reading.measure_reading(source).minutes} min, code included."
+    minutes = f"{reading.measure_reading(source).describe()}."
 
     def absolute(link: str) -> str | None:
         return link if urlsplit(link).scheme else own and urljoin(own, link)

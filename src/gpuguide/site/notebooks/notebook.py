@@ -17,6 +17,7 @@ from sphinx.errors import SphinxError
 from gpuguide.site.execution import outputs_cache
 from gpuguide.site.execution.faults import error_location
 from gpuguide.site.notebooks import code_cells
+from gpuguide.site.pages.tabs import tab_group, tab_panel
 
 if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
@@ -98,10 +99,21 @@ class Pieces:
             elif _is_cell(node):
                 self._write_hidden_cells(self._line(node["cell_index"]))
                 self._code(node["cell_index"])
+            elif isinstance(node, tab_group):
+                self._tabs(node)
             elif isinstance(node, nodes.Element):
                 self._write_hidden_cells(node.line or 0)
                 with self._naming(node):
                     self._text.append(self.markdown.blocks([node]))
+
+    def _tabs(self, group: tab_group) -> None:
+        """Write the cells of tabs one after the other, each below its label."""
+        for panel in group.findall(tab_panel):
+            (cell,) = panel.children
+            assert isinstance(cell, nodes.Element)
+            self._write_hidden_cells(self._line(cell["cell_index"]))
+            self._text.append(self.markdown.paragraph([nodes.strong("", panel["label"]), nodes.Text(":")]))
+            self._code(cell["cell_index"])
 
     def _section(self, section: nodes.section, level: int) -> None:
         self._write_hidden_cells(section.line or 0)

@@ -133,6 +133,11 @@ class PlainMarkdown:
         summary = node["summary"].replace("&", "&amp;").replace("<", "&lt;")
         return f"<details>\n<summary>{summary}</summary>\n\n{self.blocks(node.children)}\n\n</details>"
 
+    def block_symptom(self, node: nodes.Element) -> str:
+        """Return a checklist below its name."""
+        title, *rest = node.children
+        return f"{self.paragraph([nodes.strong('', '', *title.deepcopy().children)])}\n\n{self.blocks(rest)}"
+
     def block_literal_block(self, node: nodes.Element) -> str:
         """Return code between fences."""
         code = node.astext().rstrip("\n")

@@ -63,7 +63,7 @@ def runs(document: nodes.document) -> Iterator[list[nodes.Element]]:
     run: list[nodes.Element] = []
     for cell in document.findall(_is_folded):
         assert isinstance(cell, nodes.Element)
-        if run and (shows_something(run[-1]) or cell["hide_mode"] == "output" or not _follows(run[-1], cell)):
+        if run and (shows_something(run[-1]) or cell["hide_mode"] == "output" or not follows(run[-1], cell)):
             yield run
             run = []
         run.append(cell)
@@ -120,7 +120,7 @@ def _fold_comes_next(cell: nodes.Element) -> bool:
     return isinstance(first, fold) or (first is not None and _is_folded(first))
 
 
-def _follows(before: nodes.Element, cell: nodes.Element) -> bool:
+def follows(before: nodes.Element, cell: nodes.Element) -> bool:
     """Return whether nothing that is seen stands between two cells."""
     if before.parent is not cell.parent:
         return False

@@ -17,7 +17,7 @@ from gpuguide.errors import GpuguideError
 _CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _CELL_OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _DISPLAY_NAME = re.compile(r"^(  display_name: .*)$", re.MULTILINE)
-_KNOWN = {"topics", "benchmarks", "gpu", "extras", "gpu-extras", "downloads", "not-run"}
+_KNOWN = {"topics", "benchmarks", "gpu", "extras", "gpu-extras", "downloads", "not-run", "queries"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class PageSource:
     """The optional dependencies that it needs"""
     gpu_extras: tuple[str, ...] = ()
     """Those of which a machine with a GPU needs one besides, to run the cells that measure it"""
+    queries: tuple[str, ...] = ()
+    """What people type into a search box whom it wants to answer"""
     downloads: str = "nothing"
     """What running it fetches from elsewhere, in words"""
     not_run: str = ""
@@ -107,6 +109,7 @@ def read(source: str) -> PageSource:
         gpu=pages.gpu_named(own),
         extras=pages.names(own, "extras"),
         gpu_extras=pages.names(own, "gpu-extras"),
+        queries=pages.names(own, "queries"),
         downloads=str(own.get("downloads", "nothing")),
         not_run=str(own.get("not-run", "")),
         code="\n".join(_code(cell) for cell in _CODE_CELL.findall(source)),

@@ -1,6 +1,7 @@
 """The feed of the change log, and the day of its newest entry, which stands at the foot of every page.
 
-The page ``docs/changes`` is the only source: a section an entry, whose heading is the day (ISO 8601) and a title.
+The page ``docs/changes`` is the only source: a section for each day, under its date (ISO 8601), with a section for
+each entry.
 Sphinx's extensions for feeds make an entry of every page and not of a section, so the sections are read here; the
 feed itself is written by feedgenerator.
 """
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 PAGE = "docs/changes"
 FILE = "changes.atom"
 TITLE = "gpuguide: what changed"
-_HEADING = re.compile(r"(\d{4}-\d\d-\d\d): (\S.*)")
-_NEWEST = re.compile(r"^## (\d{4}-\d\d-\d\d): ", re.MULTILINE)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_NEWEST = re.compile(rf"^## ({_DAY.pattern})$", re.MULTILINE)
 
 logger = logging.getLogger(__name__)
 
@@ -63,23 +64,30 @@ def note_newest(app: Sphinx, config: Config) -> None:
 
 
 def check(app: Sphinx, doctree: nodes.document) -> None:
-    """Refuse an entry without a day, and one below an older one."""
+    """Refuse a section that is no day, a day below an older one, and a day without entries."""
     if app.env.docname != PAGE:
         return
     above = ""
-    for section in sections(doctree):
-        title = section[0].astext()
-        heading = _HEADING.fullmatch(title)
-        if heading is None:
-            logger.warning("%r is no entry: write a day and a title, as '2026-01-31: Title'.", title, location=section)
-        elif above and heading[1] > above:
-            logger.warning("%r stands below an older entry: the newest comes first.", title, location=section)
-        above = heading[1] if heading else above
+    for section in list_days(doctree):
+        day = section[0].astext()
+        if not _DAY.fullmatch(day):
+            logger.warning("%r is no day: write one, as '2026-01-31', and its entries below.", day, location=section)
+            continue
+        if not list_entries(section):
+            logger.warning("%s has no entry: give each one a heading of the third level.", day, location=section)
+        if above and day >= above:
+            logger.warning("%s stands below an older or the same day: the newest comes first.", day, location=section)
+        above = day
 
 
-def sections(doctree: nodes.document) -> list[nodes.section]:
+def list_days(doctree: nodes.document) -> list[nodes.section]:
     """Return the sections of a page's second level."""
-    return [section for section in doctree.findall(nodes.section) if isinstance(section.parent, nodes.section)]
+    return [day for top in doctree.children for day in top.children if isinstance(day, nodes.section)]
+
+
+def list_entries(day: nodes.section) -> list[nodes.section]:
+    """Return the sections of a day."""
+    return [entry for entry in day.children if isinstance(entry, nodes.section)]
 
 
 def show_newest(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
@@ -102,11 +110,11 @@ def words(day: datetime.date) -> str:
 def changes(doctree: nodes.document) -> list[FeedEntry]:
     """Return the entries of the change log."""
     found = []
-    for section in sections(doctree):
-        if heading := _HEADING.fullmatch(section[0].astext()):
-            text = "".join(f"<p>{escape(part.astext())}</p>" for part in section.children[1:])
-            day = datetime.date.fromisoformat(heading[1])
-            found.append(FeedEntry(day, heading[2], section["ids"][0], text))
+    for day in list_days(doctree):
+        for entry in list_entries(day) if _DAY.fullmatch(day[0].astext()) else []:
+            text = "".join(f"<p>{escape(part.astext())}</p>" for part in entry.children[1:])
+            date = datetime.date.fromisoformat(day[0].astext())
+            found.append(FeedEntry(date, entry[0].astext(), entry["ids"][0], text))
     return found
 
 

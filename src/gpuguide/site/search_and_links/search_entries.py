@@ -1,4 +1,4 @@
-"""What search finds: pages, sections, figures, claims, terms, GPUs, measurements and the library's names.
+"""What search finds: pages, sections, checklists, figures, claims, terms, GPUs, measurements and the library's names.
 
 Each has an address of its own, which a result leads to: the section and not only its page, the figure, the claim in
 its fold. The list is a script, because a page that is opened from a file may load scripts and no data. It is loaded
@@ -37,6 +37,7 @@ KINDS = (
     "Calculator",
     "Page",
     "Section",
+    "Checklist",
     "Figure",
     "Glossary",
     "GPU",
@@ -214,6 +215,9 @@ def list_pages(app: Sphinx) -> Iterator[Entry]:
         for place in found:
             if place.kind == search_places.FIGURE:
                 yield Entry("Figure", shorten(place.name), f"{uri}#{place.anchor}", page, (), place.text)
+            elif place.kind == search_places.CHECKLIST:
+                said = place.text.removeprefix(place.name).strip()
+                yield Entry("Checklist", place.name, f"{uri}#{place.anchor}", page, (), said, place.listed)
             elif place.kind == search_places.CLAIM and place.anchor and docname == CLAIMS:
                 said = place.text.removeprefix(place.name).strip()
                 yield Entry("Claim", place.name, f"{uri}#{place.anchor}", "", (), said)

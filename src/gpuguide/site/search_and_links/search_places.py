@@ -1,4 +1,4 @@
-"""What stands where on a built page: its sections, figures and claims, each with its address and its words.
+"""What stands where on a built page: its sections, figures, checklists and claims, each with its address and its words.
 
 Read from the HTML, so that whatever made the words is found as readers see it: notebooks, roles, directives, tables,
 and what is folded. The parser is Python's own: Beautiful Soup on top of it takes five times as long.
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-SECTION, CALCULATOR, FIGURE, CLAIM = "section", "calculator", "figure", "claim"
+SECTION, CALCULATOR, FIGURE, CHECKLIST, CLAIM = "section", "calculator", "figure", "checklist", "claim"
 
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 _INLINE = {"a", "abbr", "b", "code", "em", "i", "kbd", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u"}
@@ -25,15 +25,17 @@ _SILENT_CLASSES = {
     "gg-how",
     "gg-source",
     "gg-stamp",
+    "gg-tab-label",
+    "gg-tabs-legend",
     "gg-worked",
     "headerlink",
     "output",
     "py",
 }
-"""Terms and the library's names are listed elsewhere; how a cell is opened, the code that draws a figure, the links
-below it, how a claim was checked, numbers of sources, stamps, printed output and what stands in a calculator's place
-without scripts say nothing"""
-_NAMED_BY = {"caption-text", "gg-heard"}
+"""Terms and the library's names are listed elsewhere; how a cell is opened, the labels of tabs, the code that
+draws a figure, the links below it, how a claim was checked, numbers of sources, stamps, printed output and what stands
+in a calculator's place without scripts say nothing"""
+_NAMED_BY = {"caption-text", "gg-heard", "gg-symptom-title"}
 _NOT_ITS_NAME = {"gg-verdict"}
 _CODE_WORD = re.compile(r"\b(?=[a-z0-9]*[A-Z_.])[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 """A name that is not merely a word: torch.compile, cuda_graph, GradScaler"""
@@ -46,7 +48,7 @@ class SearchPlace:
     """A part of a page that has an address of its own."""
 
     kind: str
-    """One of the four above; a page that holds a calculator is one"""
+    """One of the five above; a page that holds a calculator is one"""
     anchor: str
     """Empty for the page itself"""
     words: list[str] = field(default_factory=list)
@@ -57,7 +59,7 @@ class SearchPlace:
 
     @property
     def name(self) -> str:
-        """A figure's caption, or a claim as one hears it."""
+        """A figure's caption, the symptom that a checklist is for, or a claim as one hears it."""
         return _join_lines(self.named)
 
     @property
@@ -137,7 +139,8 @@ class _PlaceReader(HTMLParser):
             around.anchor = anchor  # of a claim whose content, and not its fold, has the address
         if "gg-calculator" in classes and self.places:
             self.places[0].kind = CALCULATOR
-        silent = tag in _SILENT or bool(classes & _SILENT_CLASSES)
+        heading = tag in _SILENT and "gg-symptom-title" not in classes
+        silent = heading or bool(classes & _SILENT_CLASSES)
         of_a_claim = self.open and self.open[-1].begins and self.open[-1].begins.kind == CLAIM
         named = classes & _NAMED_BY or (tag == "summary" and of_a_claim)
         names = True if named else False if classes & _NOT_ITS_NAME else None
@@ -184,6 +187,8 @@ class _PlaceReader(HTMLParser):
             return SearchPlace(SECTION, anchor if self.places else "")
         if tag == "figure" and anchor:
             return SearchPlace(FIGURE, anchor)
+        if "gg-symptom" in classes:
+            return SearchPlace(CHECKLIST, anchor)
         if "gg-claim" in classes:
             return SearchPlace(CLAIM, anchor)
         return None

@@ -10,14 +10,29 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuguide.errors import GpuguideError
-from gpuguide.site.checks.page_lint import cell_rules, form_rules, record_rules, site_rules, text_rules, tutorial_rules
+from gpuguide.site.checks.page_lint import (
+    answer_rules,
+    cell_rules,
+    form_rules,
+    record_rules,
+    site_rules,
+    text_rules,
+    tutorial_rules,
+)
 from gpuguide.site.checks.page_lint.rules import RULES, LintFinding
 from gpuguide.site.checks.page_lint.source import LintedPage
 from gpuguide.site.execution import page_gpus
 
 __all__ = ["Finding", "findings", "page_files", "sentences"]
 
-_RULE_MODULES = (cell_rules, record_rules, text_rules, tutorial_rules, form_rules)  # importing one adds its rules
+_RULE_MODULES = (
+    cell_rules,
+    record_rules,
+    text_rules,
+    tutorial_rules,
+    form_rules,
+    answer_rules,
+)  # importing one adds its rules
 
 
 def page_files(root: Path) -> list[Path]:

@@ -1,14 +1,17 @@
-"""Rules for the form of a page: the answer first, a drawing, and twenty-five minutes."""
+"""Rules for the form of a page: the answer first, a drawing, and what there is to read."""
 
 from __future__ import annotations
 
+import ast
 import re
 
 from gpuguide.site.checks.page_lint.rules import Findings, rule
 from gpuguide.site.checks.page_lint.source import LintedPage
-from gpuguide.site.pages import reading
+from gpuguide.site.pages import reading, tabs
+from gpuguide.site.pages.page_source import CodeCell
 
-MINUTES = 25
+VISIBLE_WORDS = 3000
+ANSWER_MINUTES = 10
 APART = 600
 """Words that may stand between two things to look at"""
 ABOVE_THE_DRAWING = 120
@@ -26,7 +29,7 @@ _WITH_UNIT = re.compile(r"\d[\d.,]*\s?(?:%|[kMGTP]?i?B\b|[kMGT]?FLOP|[nµm]?s\b|
 
 @rule("in-short", tutorials_only=True)
 def in_short(source: LintedPage) -> Findings:
-    """`In short` is the first section: an answer of at most 120 words, a figure or table, a snippet of 12 lines."""
+    """`In short` is the first section: an answer of at most 120 words, a figure or table, snippets of 12 lines."""
     lines = source.section(IN_SHORT)
     first = next((heading for heading in source.headings if heading.level == 2), None)
     if lines is None or first is None or first.line != lines[0]:
@@ -38,21 +41,59 @@ def in_short(source: LintedPage) -> Findings:
     if not any(part.shown in ("figure", "table") for part in parts):
         yield lines[0], "The answer has no figure and no table.", "Show what the reader came for."
     snippets = [cell for cell in source.cells if reading.SNIPPET in cell.tags]
-    if len(snippets) != 1 or not lines[0] < snippets[0].line < lines[1]:
-        remedy = f"Tag the cell that readers copy {reading.SNIPPET}."
+    in_tabs = [{cell.line for cell in group} for group in tabs.group_cells(source.lines, source.cells)]
+    one_place = len(snippets) == 1 or {cell.line for cell in snippets} in in_tabs
+    if not one_place or not lines[0] < snippets[0].line < lines[1]:
+        remedy = f"Tag the cell that readers copy {reading.SNIPPET}, or those of one group of tabs."
         yield lines[0], f"The answer has {len(snippets)} snippets of its own.", remedy
     for cell in snippets:
         if (count := len(cell.code.strip().splitlines())) > SNIPPET_LINES:
             yield cell.line, f"The snippet has {count} lines.", f"Shorten it to {SNIPPET_LINES}."
 
 
+@rule("tabs")
+def tab_labels(source: LintedPage) -> Findings:
+    """Cells with the option `tab` are snippets, two or more in a row; only the tab `gpuguide` imports the library."""
+    for group in tabs.group_cells(source.lines, source.cells):
+        labels = [tabs.label_of(cell.options) for cell in group]
+        if len(group) == 1:
+            remedy = "Put the cell with the other tab below it, with nothing between them, or remove the option."
+            yield group[0].line, f"The tab {labels[0]!r} stands alone.", remedy
+        for position, (cell, label) in enumerate(zip(group, labels, strict=True)):
+            if not label:
+                yield cell.line, "The tab has no label.", "Name what its code uses: :tab: PyTorch."
+            elif label.casefold() in [other.casefold() for other in labels[:position]]:
+                yield cell.line, f"A second tab is called {label!r}.", "Name what only this one uses."
+            if reading.SNIPPET not in cell.tags:
+                remedy = f"Tag it {reading.SNIPPET}, so that it is run by itself: :tags: [{reading.SNIPPET}]."
+                yield cell.line, f"The tab {label!r} is no snippet.", remedy
+            if label != tabs.OWN and (name := _find_own_import(source, cell)):
+                remedy = f"Write it without the library, or call the tab {tabs.OWN}."
+                yield cell.line, f"The tab {label!r} imports {name}.", remedy
+
+
+def _find_own_import(source: LintedPage, cell: CodeCell) -> str:
+    """Return what a cell imports of the library, empty if it does without."""
+    for other, node in source.nodes():
+        if other.line != cell.line or not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for name in names:
+            if name.partition(".")[0] == tabs.OWN:
+                return name
+    return ""
+
+
 @rule("reading-time", tutorials_only=True)
 def reading_time(source: LintedPage) -> Findings:
-    """A page is read in at most 25 minutes: 200 words a minute, and 5 seconds a line of code."""
+    """A page has at most 3,000 words with its folds closed, and its answer is read in at most 10 minutes."""
     found = source.reading
-    if found.minutes > MINUTES:
-        problem = f"Reading takes {found.minutes} minutes: {found.words} words, {found.code_lines} lines of code."
-        yield 1, problem, f"Cut or fold until it takes {MINUTES}, or make it two pages."
+    if found.words > VISIBLE_WORDS:
+        remedy = f"Cut or fold until it has {VISIBLE_WORDS:,}, or make it two pages."
+        yield 1, f"The page has {found.words:,} words, code and tables aside.", remedy
+    if found.minutes_for_answer > ANSWER_MINUTES:
+        remedy = f"Shorten the box, the checklists or 'In your own code': {ANSWER_MINUTES}."
+        yield 1, f"The answer takes {found.minutes_for_answer} minutes.", remedy
 
 
 @rule("something-to-look-at", tutorials_only=True)

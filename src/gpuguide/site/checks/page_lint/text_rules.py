@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gpuguide.site.checks import hand_typed
+from gpuguide.site.checks import hand_typed, private_words
 from gpuguide.site.checks.page_lint.rules import Findings, rule
 from gpuguide.site.checks.page_lint.source import LintedPage
 from gpuguide.site.pages import markdown_source
@@ -53,6 +53,15 @@ def plain_words(source: LintedPage) -> Findings:
         for offset, text in _texts(children):
             for found in [*WORDS.finditer(text), *EMOJI.finditer(text)]:
                 yield line + offset, f"{found[0]!r} adds nothing.", "Leave it out, or say what is meant."
+
+
+@rule("private-words", tutorials_only=True)
+def words_of_our_own(source: LintedPage) -> Findings:
+    """The field's word stands where it has one: matmul, prefill, memory-bound, inter-token latency."""
+    for line, children in source.inlines:
+        for offset, text in _texts(children):
+            for found, instead in private_words.find_private_words(text):
+                yield line + offset, f"{found!r} is a word of our own.", f"Write it as the field does: {instead}."
 
 
 @rule("percent")

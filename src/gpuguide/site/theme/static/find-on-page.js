@@ -10,7 +10,7 @@ const sought = (() => {
 })();
 
 function showSought() {
-  const within = addressed()?.closest("section, figure, .gg-claim") ?? document.querySelector("article");
+  const within = addressed()?.closest("section, figure, .gg-symptom, .gg-claim") ?? document.querySelector("article");
   if (!sought.length || !within) return;
   const counts = new Map(), marks = [];
   const texts = document.createTreeWalker(within, NodeFilter.SHOW_TEXT);
