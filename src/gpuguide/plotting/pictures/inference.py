@@ -68,7 +68,7 @@ def prefill_and_decode() -> Figure:
         alt=f"Four passes from left to right, each a box of weights of the same height. {ways}. What comes out of a "
         "pass goes into the next. Below, a row of tiles for the keys and values grows by one tile a step.",
         caption=f"Prefill takes all tokens of the prompt at once; each decode step takes one, the token that was "
-        f"written last. Every pass reads all weights ({read} of the small model on this page, in 16 bits), and each "
+        f"generated last. Every pass reads all weights ({read} of the small model on this page, in 16 bits), and each "
         f"token leaves {format_bytes(CACHED)} of keys and values in the cache, which all later steps read.",
         size=(WIDE, 4.3),
         narrow=(4.6, 4.6),
