@@ -160,3 +160,44 @@ def _draw_steps(figure: Canvas, rows: list[tuple[str, float, float]]) -> None:
         drawings.time_line(ax, left, bottom, scale, spans, height=tall, size=10)
         took = format_quantity(host + gpu, "s")
         drawings.label(ax, left + (host + gpu) * scale + 8, bottom + tall / 2, took, across="left", bold=True)
+
+
+# --- the same utilisation ----------------------------------------------------------------------------------
+
+
+def same_utilisation() -> Figure:
+    """Draw the bytes a second that one thread and a copy move, to scale, under the utilisation that both have."""
+    record = store.load_published("gpu-metrics")
+    names = {"chase": "one thread reads memory", "copies": "a copy fills the GPU"}
+    metrics = {name: record.case("nvml", scenario=scenario).measured for scenario, name in names.items()}
+    moved = {name: found["bandwidth"].summary.median for name, found in metrics.items()}
+    reads = {
+        name: _share("gpu_utilisation", found["gpu_utilisation"].summary.median) for name, found in metrics.items()
+    }
+    words = "; ".join(f"{name}: {format_quantity(rate, 'B/s')} at {reads[name]}" for name, rate in moved.items())
+    return show(
+        lambda figure, theme: _draw_rates(figure, moved, reads),
+        alt=f"Two bars to scale: the bandwidth of a GPU, with the utilisation that its driver reports. {words}.",
+        caption="nvidia-smi shows the same GPU-Util for both.",
+        records=[record],
+        size=(5.2, 3.5),
+        narrow=(4.6, 3.3),
+        name="same-utilisation",
+        rows=[
+            {"work": name, "gpu_utilisation": metrics[name]["gpu_utilisation"].summary.median, "bandwidth": rate}
+            for name, rate in moved.items()
+        ],
+    )
+
+
+def _draw_rates(figure: Canvas, moved: dict[str, float], reads: dict[str, str]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    most, tall = max(moved.values()), 30.0
+    for place, (name, rate) in enumerate(moved.items()):
+        top = height - 6 - place * height / len(moved)
+        bottom = top - 18 - tall
+        drawings.label(ax, 1, top, name, across="left", up="top", size=12)
+        drawings.label(ax, width - 1, top, f"GPU-Util {reads[name]}", across="right", up="top", size=12)
+        drawings.box(ax, 1, bottom, width - 2, tall, strength=0.12)
+        drawings.box(ax, 1, bottom, max(rate / most * (width - 2), LEAST), tall, colour="blue", strength=0.9)
+        drawings.label(ax, 1, bottom - 6, format_quantity(rate, "B/s"), across="left", up="top", size=24, bold=True)
