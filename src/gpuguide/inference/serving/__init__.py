@@ -3,8 +3,10 @@
 :mod:`~gpuguide.inference.serving.scheduler` has the loop, :mod:`~gpuguide.inference.serving.prefill_budget` the token
 budget of chunked prefill, :mod:`~gpuguide.inference.serving.prefill_chunks` what each step prefills,
 :mod:`gpuguide.inference.host_copy` the asynchronous copies of tokens to the host,
-:mod:`~gpuguide.inference.serving.statistics` the statistics of a run, and
-:mod:`~gpuguide.inference.serving.workload` requests to measure with.
+:mod:`~gpuguide.inference.serving.statistics` the statistics of a run,
+:mod:`~gpuguide.inference.serving.workload` requests to measure with, :mod:`~gpuguide.inference.serving.load_test`
+requests that arrive over time, with goodput, and :mod:`~gpuguide.inference.serving.simulation` a server whose steps
+take a given time.
 
 >>> from gpuguide import models
 >>> from gpuguide.inference import Engine, prepare
