@@ -187,7 +187,7 @@ def test_records_verify_names_each_damaged_file_and_its_field(gpuguide: Run, tmp
     folder = tmp_path / "copy"
     shutil.copytree(fresh / OURS, folder / OURS)
     edited, cut = folder / OURS / "ceilings.json", folder / OURS / "copy-size.json"
-    edited.write_text(edited.read_text().replace('"seed": 0', '"seed": 1'))
+    edited.write_text(edited.read_text().replace('"seed":0', '"seed":1'))
     cut.write_text(cut.read_text()[:5000])
     status, out, err = gpuguide("records", "verify", folder)
     assert status == 1

@@ -73,7 +73,7 @@ def test_a_record_edited_by_hand_stops_the_build(project: Project) -> None:
     project.page("page", cell(reads), benchmarks="copy-size")
     assert project.build().status == 0
     good = path.read_text(encoding="utf-8")
-    path.write_text(good.replace('"seed": 0', '"seed": 1'), encoding="utf-8")
+    path.write_text(good.replace('"seed":0', '"seed":1'), encoding="utf-8")
     for _ in range(2):
         damaged = project.build()
         assert damaged.status != 0
