@@ -190,6 +190,15 @@ def test_a_takeaway_and_a_question_stand_apart(page: BeautifulSoup) -> None:
 
 
 @pytest.mark.slow
+def test_the_box_ends_with_links_to_the_checklists(page: BeautifulSoup) -> None:
+    links = page.select("#in-short > p.gg-checklists:last-child a")
+    assert [(link.get_text(), link["href"]) for link in links] == [
+        ("The third is 4, and “odd”", "#the-third-is-4-and-odd")
+    ]
+    assert links[0].select("code")
+
+
+@pytest.mark.slow
 def test_a_symptom_has_a_heading_an_address_and_remedies(page: BeautifulSoup) -> None:
     symptom = page.select_one(".gg-symptom")
     assert symptom is not None

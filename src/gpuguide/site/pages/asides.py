@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from docutils.nodes import Node
     from sphinx.application import Sphinx
 
+BOX = "in-short"
+"""The address of the section that holds a page's answer"""
 ARROW = "→"
 """What stands between what to look at and the remedy"""
 _ITEM = re.compile(r"\d+[.)]\s+(.*)")
@@ -33,6 +35,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("symptom", Symptom)
     app.add_node(symptom, html=(open_symptom, close_symptom))
     app.add_node(symptom_title, html=(open_title, close_title))
+    app.connect("doctree-read", link_symptoms)
 
 
 class _Aside(SphinxDirective):
@@ -109,6 +112,20 @@ class Symptom(SphinxDirective):
         self.state.document.set_id(found)
         found["names"] = []  # it is linked to by its address, and may be called as a section is
         return [found, *messages]
+
+
+def link_symptoms(app: Sphinx, doctree: nodes.document) -> None:
+    """End a page's box with links to its checklists, so that who has a problem need not read on to find them."""
+    box = next((section for section in doctree.findall(nodes.section) if BOX in section["ids"]), None)
+    symptoms = list(doctree.findall(symptom))
+    if box is None or not symptoms:
+        return
+    line = nodes.paragraph("", "", nodes.strong("", "Checklists:"), classes=["gg-checklists"])
+    for found in symptoms:
+        link = nodes.reference("", "", internal=True, refid=found["ids"][0])
+        link += [child.deepcopy() for child in found[0].children]
+        line += [nodes.Text(" "), nodes.inline("", "", link)]
+    box += line
 
 
 def set_remedy_apart(item: nodes.list_item) -> bool:
