@@ -34,7 +34,8 @@ def stream_and_queue() -> Figure:
         caption="The host puts kernels into a stream's queue, and the GPU works through them later. A timer that does "
         f"not synchronise stops when all are queued; their work ends after {spoken[2]}. The boxes are as long as the "
         f"measured times of a square matmul: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
-        "latter is one call right after the host had waited for the GPU; further calls in a row may take less.",
+        "host's time is that of one call made right after it had waited for the GPU; further calls in a row may take "
+        "less.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),

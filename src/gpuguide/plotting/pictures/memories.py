@@ -175,9 +175,9 @@ def wait_for_a_word() -> Figure:
         lambda figure, theme: _draw_waits(figure, theme, spans, host),
         alt=f"Bars as long as one thread waits for a word: {said}. A last bar, for a small copy from the host, leaves "
         f"the drawing; it is {times:.0f} times as long as that for GPU memory.",
-        caption="How long a thread waits for one word, to scale. The last bar is no wait of a thread: it is a small "
-        "copy from the host until the host knows that it is done, with the work of Python and the driver in it. At the "
-        f"same scale it would be about {times:.0f} times as long as the bar above it.",
+        caption="How long a thread waits for one word, to scale. The last bar is not a thread's wait: it is the "
+        "time of a small copy from the host until the host knows that it is done, including the work of Python and the "
+        f"driver. At the same scale it would be about {times:.0f} times as long as the bar above it.",
         records=[waits, transfers],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),

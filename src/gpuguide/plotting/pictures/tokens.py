@@ -189,8 +189,8 @@ def softmax_on_a_line(
         alt=f"A line of numbers. Above {LARGEST_FP16:.1f} it is shaded: there exp overflows in fp16, and the largest "
         f"logit stands in the shade. All logits move left by the same distance: {shifted}. Bars show exp of the moved "
         f"logits: {', '.join(f'{power:.2f}' for power in powers)}.",
-        caption="Softmax moves all logits left until the largest is zero. Their distances stay as they are, and no "
-        "power exceeds one.",
+        caption="Safe softmax shifts all logits until the largest is zero, so no exponential exceeds one. Their "
+        "distances stay as they are.",
         size=(WIDE, 2.7),
         narrow=(4.6, 2.9),
         name="softmax-on-a-line",
