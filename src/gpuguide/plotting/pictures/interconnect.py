@@ -47,11 +47,11 @@ def way_of_a_byte() -> Figure:
         alt="Boxes for memories, joined by pipes as wide as what they carry one way. In the host: pageable memory and "
         f"a pinned buffer. A core copies from one to the other, and the whole way to the GPU then carries {pageable}. "
         f"From the pinned buffer the copy engine of GPU 0 fetches over PCIe, {pcie}. From GPU 0 to GPU 1 over NVLink "
-        f"{nvlink}. Dashed, from GPU 0 to a network adapter and on to another machine, {wire} as printed.",
-        caption="The way of a byte, with pipes as wide as what they carry in one direction. Only the way from pageable "
-        "memory leads over a core of the host. Rates are those of large copies, measured on "
-        f"{reference_gpu.word('a short')} and on two of them; that of the network, {network.name}, is printed and was "
-        "not measured.",
+        f"{nvlink}. Dashed, from GPU 0 to a network adapter and on to another machine, {wire} by its data sheet.",
+        caption="The path of a byte, with pipes as wide as what they carry in one direction. Only the path from "
+        "pageable memory passes through a CPU core. Rates are those of large copies, measured on "
+        f"{reference_gpu.word('a short')} and on two of them; that of the network, {network.name}, is the "
+        "data-sheet rate and was not measured.",
         records=[host, peers],
         size=(WIDE, 4.2),
         narrow=(4.6, 4.2),
@@ -94,7 +94,7 @@ def _draw_way(figure: Canvas, ways: dict[str, float]) -> None:
     drawings.label(ax, between, gpus + tall / 2 - 24, said["nvlink"], size=10)
     drawings.label(ax, between, foot + tall / 2 + 11, "4 wire", size=10)
     drawings.label(ax, between, foot + tall / 2 - 11, format_quantity(ways["network"], "B/s", 2), size=10)
-    drawings.label(ax, middle - 10, (foot + tall + gpus) / 2, "4  printed,\nnot measured", across="right", size=10)
+    drawings.label(ax, middle - 10, (foot + tall + gpus) / 2, "4  data sheet,\nnot measured", across="right", size=10)
     for place, step in enumerate(() if narrow else STEPS, 1):
         at = height - 15 - 16 * (place - 1)
         drawings.label(ax, first + across + 22, at, f"{place}  {step}", across="left", size=10)
@@ -184,8 +184,8 @@ def links_to_scale() -> Figure:
         lambda figure, _: _draw_bars(figure, bars),
         alt=f"Five bars on one scale, each as long as a rate in one direction. {said}. The bar of the memory fills the "
         "width, that of NVLink about a tenth of it, the others are slivers.",
-        caption="Memory and links in one direction, to scale. The outline is what is printed and the filled part what "
-        f"was measured on {reference_gpu.word('a short')} or two of them. A memory's rate counts what is read and "
+        caption="Memory and links in one direction, to scale. The outline is the data-sheet rate and the filled part "
+        f"what was measured on {reference_gpu.word('a short')} or two of them. A memory's rate counts what is read and "
         "written together; ports of networks were not measured.",
         records=[host, peers, ceilings],
         size=(WIDE, 3.0),
@@ -199,8 +199,8 @@ def links_to_scale() -> Figure:
 
 
 def _both(bar: Bar) -> str:
-    printed = f"{format_quantity(bar.promise, 'B/s')} printed"
-    return f"{printed}, {format_quantity(bar.measured, 'B/s')} measured" if bar.measured else printed
+    stated = f"{format_quantity(bar.promise, 'B/s')} by data sheet"
+    return f"{stated}, {format_quantity(bar.measured, 'B/s')} measured" if bar.measured else stated
 
 
 def _draw_bars(figure: Canvas, bars: list[Bar]) -> None:
