@@ -193,7 +193,7 @@ def test_excerpts_are_sentences(page: Any) -> None:
         for shown in page.evaluate(
             "q => siteSearch.find(q).slice(0, 10).map((r) => siteSearch.excerpt(r).join(''))", query
         ):
-            assert "needs scripts" not in shown
+            assert "needs JavaScript" not in shown
             parts = shown.split()
             rows = [parts[at : at + 5] for at in range(len(parts) - 4)]
             assert all(sum(any(map(str.isalpha, word)) for word in row) >= 2 for row in rows), shown

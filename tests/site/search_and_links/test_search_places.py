@@ -53,7 +53,7 @@ def test_an_excerpt_can_show_sentences_and_nothing_else() -> None:
     others = '<details class="gg-code-fold"><summary>Code</summary></details><p class="gg-figure-links">Link</p>'
     (page,) = read(
         f'<article class="bd-article"><section id="p">{table}<p>Faster.</p>{others}'
-        '<div class="gg-worked"><p>An example, as the calculator needs scripts.</p></div></section></article>'
+        '<div class="gg-worked"><p>The calculator needs JavaScript.</p></div></section></article>'
     )
     assert page.text == "Faster."
     assert page.listed == "H200 eager"

@@ -61,8 +61,8 @@ def frame_to_the_gpu() -> Figure:
         f"two bars for each of four operations on a hundred million rows, as long as their times. {told}.",
         caption="A frame of a hundred million rows in the host's memory, worked on there or on the GPU. Grey is the "
         "copy over the link, there and back, by cuDF's own functions. Orange is the work on "
-        f"{reference_gpu.word('a short')}: the frame is away for long and worked on for a moment. The "
-        "way from a file was not timed.",
+        f"{reference_gpu.word('a short')}: the frame is away for long and worked on for a moment. We did "
+        "not time reading from a file.",
         records=[speed, copies],
         size=(WIDE, 4.75),
         narrow=(4.6, 4.75),

@@ -111,9 +111,9 @@ class WillItFit(_Calculator):
         words = {"fits": "fits", "tight": "is tight", "too large": "does not fit"}[memory.judge(total, gpu.capacity)]
         lead = nodes.paragraph(
             "",
-            f"An example, as the calculator needs scripts: to train all weights of {preset.name} in mixed precision, "
-            f"one sequence of {SETUP.seq_len} tokens at a time, takes {format_bytes(total)}. On {gpu.name}, whose "
-            f"driver reports {format_bytes(gpu.capacity)}, it {words}.",
+            f"The calculator needs JavaScript; here is an example: to train all weights of {preset.name} in mixed "
+            f"precision, one sequence of {SETUP.seq_len} tokens at a time, takes {format_bytes(total)}. "
+            f"On {gpu.name}, whose driver reports {format_bytes(gpu.capacity)}, it {words}.",
         )
         drawing = step_drawing.figure(prediction, gpu.capacity, short(gpu.name))
         highest = prediction.highest
@@ -183,7 +183,7 @@ class WhatIsTheLimit(_Calculator):
         size = values["rows"]
         lead = nodes.paragraph(
             "",
-            f"An example, as the calculator needs scripts: the product of two {size} × {size} matrices in "
+            f"The calculator needs JavaScript; here is an example: the product of two {size} × {size} matrices in "
             f"{values['format']} takes {format_quantity(found.time, 's')} at the ceilings of {machine.name}, bound by "
             f"{found.bound}.",
         )
@@ -222,7 +222,7 @@ class HowLongToMove(_Calculator):
         what = transfers.model_weights(preset.shape)
         lead = nodes.paragraph(
             "",
-            f"An example, as the calculator needs scripts: the weights of {preset.name} in 16 bits are "
+            f"The calculator needs JavaScript; here is an example: the weights of {preset.name} in 16 bits are "
             f"{format_bytes(what.moved)}. At the full rate of each link, in one direction, they take at least:",
         )
         rows = [
