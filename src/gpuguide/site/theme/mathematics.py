@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FONT = "stix-two-math.woff2"
 MATHML = "http://www.w3.org/1998/Math/MathML"
-ALWAYS = "".join(map(chr, range(0x20, 0x7F))) + "√"
+ALWAYS = " √"
 """Characters that the font has whatever the formulas are. A root's sign stands in no formula: the browser draws it."""
 RENDER = """
 const katex = require(process.argv[1]);
@@ -213,7 +213,8 @@ def font_subset(characters: str) -> bytes:
     source = _package_file("ziamath", "fonts/STIXTwoMath-Regular.ttf")
     if source is None:
         raise SphinxError("The font for formulas is not here. Install ziamath (site extra).")
-    return fonts.reduce_font(source, characters, layout_features=["ssty", "dtls", "flac", "kern"])
+    # Without the shapes for small sizes ("ssty"), which would be half of the file.
+    return fonts.reduce_font(source, characters, layout_features=["dtls", "flac", "kern"])
 
 
 def _package_file(package: str, name: str) -> Path | None:
