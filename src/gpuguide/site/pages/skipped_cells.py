@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 TAG = "skip-execution"
-REASON = "it times the machine that it runs on, and the times of the machine that builds this site would teach nobody"
+REASON = (
+    "it times the machine that it runs on, and the times of the machine that builds this site would tell you nothing "
+    "about yours"
+)
 _DATED = re.compile(r".+\((\d{4}-\d{2}-\d{2})\)")
 
 
