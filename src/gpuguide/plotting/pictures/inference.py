@@ -166,8 +166,8 @@ def kernels_of_a_step() -> Figure:
         alt="Three lines of time with the kernels of a decode step. Launched one by one, short kernels have wide gaps "
         "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused there "
         f"are few of them. A token takes: {'; '.join(words)}.",
-        caption="What the GPU does in a decode step of GPT-2 for one sequence. A sketch; the times of a token are "
-        "measured, prefill included, first those of transformers, then those of our loop. A launch took the host "
+        caption="What the GPU does in a decode step of GPT-2 for one sequence. A sketch with measured times "
+        "per token, prefill included: transformers in the first line, our loop in the others. A launch took the host "
         f"{format_quantity(launch, 's')}. A graph removes the gaps, fusion the kernels.",
         records=[record, ceilings],
         size=(WIDE, 2.8),

@@ -82,7 +82,7 @@ def slots_over_time() -> Figure:
     return show(
         lambda figure, theme: _draw_slots(figure, (static, continuous), steps, used),
         alt=f"{len(ANSWERS)} requests in {ROWS} rows, drawn over time twice. Above, in static batches, short answers "
-        f"leave their rows idle until the longest is done: {steps[0]} steps, of which {used[0]:.0%} of the rows write. "
+        f"leave their rows idle until the longest is done: {steps[0]} steps, in which {used[0]:.0%} of rows generate. "
         f"Below, with continuous batching, each row takes the next request at once: {steps[1]} steps, {used[1]:.0%}. "
         f"Request {name} waits {waits[0]} steps above and {waits[1]} below.",
         caption="The same requests in static batches and with continuous batching. A box is a request, as long as its "
@@ -123,7 +123,7 @@ def _draw_slots(
     for place, (given, title) in enumerate(zip(panels, ("static batches", "continuous batching"), strict=True)):
         top = height - 6 - place * step
         drawings.label(ax, left, top - 9, title, across="left", bold=True)
-        what = "used" if is_narrow(figure) else "of the rows write"
+        what = "used" if is_narrow(figure) else "of the rows generate"
         words = f"{steps[place]} steps, {used[place]:.0%} {what}"
         drawings.label(ax, width - left, top - 9, words, across="right")
         floor = top - 22 - ROWS * tall
