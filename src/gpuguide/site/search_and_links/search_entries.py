@@ -46,7 +46,7 @@ KINDS = (
     "Library",
 )
 """What stands beside a result. ``search.js`` knows them by name."""
-SHOWN = 800
+SHOWN = 400
 """Letters of a text that are kept as sentences"""
 WORDS = Path(__file__).with_name("search_words.toml")
 HARDWARE = "docs/hardware"
