@@ -15,6 +15,7 @@ from typing import Any
 import barriers
 import pytest
 
+from gpuguide.site.pages import page_source
 from gpuguide.site.search_and_links import search_entries
 from gpuguide.site.search_and_links.search_entries import plain_name
 from gpuguide.site.theme.assets import THEME
@@ -107,6 +108,20 @@ def test_practitioners_are_answered_first(page: Any) -> None:
     later = {query: place for query, place in places.items() if place != 1}
     assert sum(place == 1 for place in places.values()) >= 50, later
     assert sum(place <= 3 for place in places.values()) >= 58, later
+
+
+def test_pages_are_found_by_the_queries_that_they_want_to_answer(page: Any) -> None:
+    """Each tutorial names some: nine of ten lead to it among the first three, and four of five at once."""
+    open_box(page)
+    places = {
+        query: place_of(ask(page, query), [f"tutorials/{plain_name(path.stem)}.html"])
+        for path in sorted((SITE.parents[1] / "tutorials").glob("[0-9]*.md"))
+        for query in page_source.read(path.read_text(encoding="utf-8")).queries
+    }
+    assert len(places) > 60
+    later = {query: place for query, place in places.items() if place != 1}
+    assert sum(place == 1 for place in places.values()) >= 0.8 * len(places), later
+    assert sum(place <= 3 for place in places.values()) >= 0.9 * len(places), later
 
 
 def place_of(found: list[str], wanted: list[str]) -> int:

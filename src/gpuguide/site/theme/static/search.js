@@ -111,6 +111,7 @@ const siteSearch = {
 
   standsLast({ kind, name, address }) {
     const page = address.split("#")[0];
+    if (kind === "Figure") return false;
     return this.last.pages.some((each) => page === each) || (kind === "Section" && this.last.sections.has(name));
   },
 
@@ -234,7 +235,7 @@ const OPTIONS = {
 };
 const SYNONYM = { name: 3, also: 3, detail: 0.8, text: 0.5, listed: 0.2 };
 const MOST_OF_SOME = 20; // entries with only some of the words
-const LAST = 0.1; // of what stands last, unless its name is asked for
+const LAST = 0.05; // of what stands last, unless its name is asked for
 
 // What somebody most likely means comes first where names and texts fit equally well.
 const KINDS = {
