@@ -15,6 +15,7 @@ with those times. The host's own work takes no time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
@@ -25,7 +26,6 @@ from gpuguide.errors import GpuguideError
 from gpuguide.inference.cache import NOBODY, Cache, pages_for
 from gpuguide.inference.decoder import Decoder
 from gpuguide.inference.engine import Engine
-from gpuguide.inference.generate import check_limits
 from gpuguide.inference.host_copy import Clock, DeviceEvent
 from gpuguide.inference.serving.prefill_chunks import ChunkGroup
 from gpuguide.inference.serving.scheduler import CHUNK, Scheduler, TokenCopy, UnderWay
@@ -84,7 +84,8 @@ class SimulatedEngine(Engine):
         width = pages_for(capacity)
         keys = torch.empty(0, 1 + (rows * width if pages is None else pages), 0, 0, 0)
         self.cache = Cache(keys, keys, torch.full((rows, width), NOBODY, dtype=torch.int32))
-        self.decoder = cast(Decoder, SimpleNamespace(device=torch.device("cpu")))
+        shape = SimpleNamespace(vocab=sys.maxsize)  # any token may stand in a prompt
+        self.decoder = cast(Decoder, SimpleNamespace(device=torch.device("cpu"), shape=shape))
         self.rows, self.capacity = rows, capacity
         self.tokens, self.lengths, self.seeds = torch.zeros(3, rows, dtype=torch.int64).unbind()
         self.writing = torch.zeros(rows, dtype=torch.bool)
@@ -92,12 +93,6 @@ class SimulatedEngine(Engine):
         self.time = SimulatedTime()
         self.begun: list[float] = []
         """When the device has the first tokens of each group of prompts"""
-
-    def check_prompt(self, prompt: Sequence[int]) -> None:
-        """Raise a :class:`GpuguideError` if a prompt is empty or too long."""
-        if not prompt:
-            raise GpuguideError("The prompt has no tokens; give at least one.")
-        check_limits(len(prompt), 0, self.capacity)
 
     def read(self, pieces: Sequence[Sequence[int]], rows: torch.Tensor, start: int) -> torch.Tensor:
         """Let the time of a prefill pass."""

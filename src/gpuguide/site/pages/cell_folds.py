@@ -6,7 +6,7 @@ content". Three such bars above one figure hide from a reader that they belong t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
@@ -59,11 +59,24 @@ class CellFolds(SphinxPostTransform):
 
 
 def runs(document: nodes.document) -> Iterator[list[nodes.Element]]:
-    """Yield the folded cells that stand beside each other: a run ends where one shows something."""
+    """Yield the folded cells that follow each other: a run ends where one shows something."""
+    return group_neighbours(
+        document,
+        _is_folded,
+        lambda before, cell: follows(before, cell) and not shows_something(before) and cell["hide_mode"] != "output",
+    )
+
+
+def group_neighbours(
+    document: nodes.document,
+    is_meant: Callable[[nodes.Node], bool],
+    belong_together: Callable[[nodes.Element, nodes.Element], bool],
+) -> Iterator[list[nodes.Element]]:
+    """Yield the cells of a page that are meant, those together of which each belongs to the one before it."""
     run: list[nodes.Element] = []
-    for cell in document.findall(_is_folded):
+    for cell in document.findall(is_meant):
         assert isinstance(cell, nodes.Element)
-        if run and (shows_something(run[-1]) or cell["hide_mode"] == "output" or not follows(run[-1], cell)):
+        if run and not belong_together(run[-1], cell):
             yield run
             run = []
         run.append(cell)

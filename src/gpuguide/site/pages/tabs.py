@@ -6,14 +6,14 @@ hand, because sphinx-design makes its tabs of directives, in which MyST-NB execu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-from gpuguide.site.pages.cell_folds import follows
+from gpuguide.site.pages.cell_folds import follows, group_neighbours
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -84,26 +84,14 @@ class TabbedCells(SphinxPostTransform):
 
     def run(self, **kwargs: Any) -> None:
         """Group every run of neighbours."""
-        for number, cells in enumerate([cells for cells in runs(self.document) if len(cells) > 1], start=1):
+        groups = [cells for cells in group_neighbours(self.document, _has_tab, follows) if len(cells) > 1]
+        for number, cells in enumerate(groups, start=1):
             parent = cells[0].parent
             place = parent.index(cells[0])
             panels = [tab_panel("", cell, label=_label_of_node(cell)) for cell in cells]
             for cell in cells:
                 parent.remove(cell)
             parent.insert(place, tab_group("", *panels, name=f"tabs-{number}"))
-
-
-def runs(document: nodes.document) -> Iterator[list[nodes.Element]]:
-    """Yield the cells with a tab between which nothing stands that is seen."""
-    run: list[nodes.Element] = []
-    for cell in document.findall(_has_tab):
-        assert isinstance(cell, nodes.Element)
-        if run and not follows(run[-1], cell):
-            yield run
-            run = []
-        run.append(cell)
-    if run:
-        yield run
 
 
 def _has_tab(node: nodes.Node) -> bool:

@@ -20,6 +20,7 @@ _SILENT_CLASSES = {
     "collapsed",
     "expanded",
     "glossary",
+    "gg-checklists",
     "gg-code-fold",
     "gg-figure-links",
     "gg-how",
@@ -32,9 +33,9 @@ _SILENT_CLASSES = {
     "output",
     "py",
 }
-"""Terms and the library's names are listed elsewhere; how a cell is opened, the labels of tabs, the code that
-draws a figure, the links below it, how a claim was checked, numbers of sources, stamps, printed output and what stands
-in a calculator's place without scripts say nothing"""
+"""Terms, checklists and the library's names are listed elsewhere; how a cell is opened, the labels of tabs, the code
+that draws a figure, the links below it, how a claim was checked, numbers of sources, stamps, printed output and what
+stands in a calculator's place without scripts say nothing"""
 _NAMED_BY = {"caption-text", "gg-heard", "gg-symptom-title"}
 _NOT_ITS_NAME = {"gg-verdict"}
 _CODE_WORD = re.compile(r"\b(?=[a-z0-9]*[A-Z_.])[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
