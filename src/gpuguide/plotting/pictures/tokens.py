@@ -187,8 +187,8 @@ def softmax_on_a_line(
     return show(
         lambda figure, theme: _draw_line(figure, theme, logits, tokens),
         alt=f"A line of numbers. Above {LARGEST_FP16:.1f} it is shaded: there exp overflows in fp16, and the largest "
-        f"logit stands in the shade. All logits move left by the same distance: {shifted}. Bars show exp of the moved "
-        f"logits: {', '.join(f'{power:.2f}' for power in powers)}.",
+        f"logit stands in the shade. All logits are shifted by the same distance: {shifted}. Bars show exp of the "
+        f"shifted logits: {', '.join(f'{power:.2f}' for power in powers)}.",
         caption="Safe softmax shifts all logits until the largest is zero, so no exponential exceeds one. Their "
         "distances stay as they are.",
         size=(WIDE, 2.7),
