@@ -28,7 +28,7 @@ def test_text_belongs_to_the_innermost_place() -> None:
     assert [place.anchor for place in (page, first, figure, claim)] == ["", "first", "curve", "claim-a"]
     assert page.text == "What it is about. one two Last."
     assert first.text == "Text & more. Why Folded text. After it."
-    assert first.listed == "GradScaler", "a name, and no word that sentences have as well"
+    assert first.listed_words == "GradScaler", "a name, and no word that sentences have as well"
     assert (figure.name, figure.text) == ("Rates. Dashed: the ceiling.", "A curve rises. Rates. Dashed: the ceiling.")
     assert (claim.name, claim.text) == ("“It is so.”", "“It is so.” False It is not. unclosed bold")
 
@@ -56,7 +56,7 @@ def test_an_excerpt_can_show_sentences_and_nothing_else() -> None:
         '<div class="gg-worked"><p>The calculator needs JavaScript.</p></div></section></article>'
     )
     assert page.text == "Faster."
-    assert page.listed == "H200 eager"
+    assert page.listed_words == "H200 eager"
 
 
 def test_a_figure_that_stands_with_its_code_in_a_fold_has_its_name() -> None:
@@ -66,7 +66,7 @@ def test_a_figure_that_stands_with_its_code_in_a_fold_has_its_name() -> None:
         f"<pre>draw_curve()</pre>{figure}</details></section></article>"
     )
     assert (drawn.name, drawn.text) == ("Rates.", "Rates.")
-    assert (page.text, page.listed) == ("", "")
+    assert (page.text, page.listed_words) == ("", "")
 
 
 def test_a_checklist_is_a_place_that_its_symptom_names() -> None:
@@ -87,7 +87,7 @@ def test_labels_of_tabs_are_no_words_of_a_page() -> None:
     (page,) = read(
         f'<article class="bd-article"><section id="p"><p>Text.</p>{tabs}{panel}</fieldset></section></article>'
     )
-    assert (page.text, page.listed) == ("Text.", "GradScaler")
+    assert (page.text, page.listed_words) == ("Text.", "GradScaler")
 
 
 def test_a_page_without_an_article_has_no_places() -> None:
@@ -127,10 +127,10 @@ def test_names_of_the_library_share_a_row() -> None:
 
 def test_a_long_text_keeps_whole_sentences_and_all_words() -> None:
     entry = keep_what_is_shown(
-        Entry("Section", "A", "a.html#a", text=99 * "Some words. " + "Then an H100.", listed="some cells")
+        Entry("Section", "A", "a.html#a", text=99 * "Some words. " + "Then an H100.", listed_words="some cells")
     )
     assert len(entry.text) <= SHOWN
     assert entry.text.endswith("Some words.")
-    assert entry.listed == "Then an H100 cells"
+    assert entry.listed_words == "Then an H100 cells"
     short = Entry("Section", "A", "a.html#a", text="Short.")
     assert keep_what_is_shown(short) == short

@@ -33,13 +33,13 @@ class Journey:
     title: str
     host: str
     """The fastest contender there"""
-    on_host: float
+    host_seconds: float
     there: float
     work: float
     back: float
 
     @property
-    def on_gpu(self) -> float:
+    def gpu_seconds(self) -> float:
         """The copy there, the work and the copy back."""
         return self.there + self.work + self.back
 
@@ -50,7 +50,7 @@ def frame_to_the_gpu() -> Figure:
     journeys = [_journey(operation) for operation in OPERATIONS]
     plain, ring = (copies.median(name, "time", rows=ROWS) for name in ("from-pandas", "gpuguide-staged"))
     told = "; ".join(
-        f"{each.title}: {HOSTS[each.host]} {format_quantity(each.on_host, 's')}, GPU "
+        f"{each.title}: {HOSTS[each.host]} {format_quantity(each.host_seconds, 's')}, GPU "
         f"{format_quantity(each.there, 's')} there, {format_quantity(each.work, 's')} of work, "
         f"{format_quantity(each.back, 's')} back"
         for each in journeys
@@ -71,7 +71,7 @@ def frame_to_the_gpu() -> Figure:
             {
                 "operation": each.title,
                 "host": HOSTS[each.host],
-                "host_s": each.on_host,
+                "host_s": each.host_seconds,
                 "there_s": each.there,
                 "work_s": each.work,
                 "back_s": each.back,
@@ -96,18 +96,18 @@ def _draw_journeys(figure: Canvas, theme: Theme, journeys: Sequence[Journey], pl
     ax, width, height = drawings.sheet(figure)
     _draw_way(ax, width, height - 8, plain, ring)
     left, thick = 12.0, 11.0
-    scale = (width - left - 14) / max(max(each.on_host, each.on_gpu) for each in journeys)
+    scale = (width - left - 14) / max(max(each.host_seconds, each.gpu_seconds) for each in journeys)
     top = height - 132
     for each in journeys:
         host = palette.style(each.host)
         copying = format_quantity(each.there + each.back, "s")
         text = (
-            f"{HOSTS[each.host]} {format_quantity(each.on_host, 's')}, "
+            f"{HOSTS[each.host]} {format_quantity(each.host_seconds, 's')}, "
             f"GPU {format_quantity(each.work, 's')} + copies {copying}"
         )
         drawings.label(ax, left, top, each.title, across="left", bold=True)
         drawings.label(ax, left + 68, top, text, across="left", size=10)
-        bars = [[(each.on_host, host.colour, 0.75)]]
+        bars = [[(each.host_seconds, host.colour, 0.75)]]
         bars.append([(each.there, "grey", 0.3), (each.work, "orange", 0.95), (each.back, "grey", 0.3)])
         y = top - 20
         for parts in bars:

@@ -72,7 +72,7 @@ class Entry:
     """Other names, and questions that this answers, not shown"""
     text: str = ""
     """What stands there, in sentences"""
-    listed: str = ""
+    listed_words: str = ""
     """Words of tables and names in code, which are found and not shown"""
 
 
@@ -137,7 +137,7 @@ def page_rows(found: Iterable[Entry]) -> Iterator[list[Any]]:
     for entry in found:
         if entry.kind != "Library":
             row: list[Any] = [KINDS.index(entry.kind), entry.name, entry.address, entry.detail]
-            row += [" | ".join(entry.also), entry.text, entry.listed]
+            row += [" | ".join(entry.also), entry.text, entry.listed_words]
             while not row[-1]:
                 row.pop()
             yield row
@@ -185,14 +185,14 @@ def keep_what_is_shown(entry: Entry) -> Entry:
 
     So a long section is found by every word, and what all readers load stays small.
 
-    >>> keep_what_is_shown(Entry("Page", "A", "a.html", text=200 * "The same. " + "Another.")).listed
+    >>> keep_what_is_shown(Entry("Page", "A", "a.html", text=200 * "The same. " + "Another.")).listed_words
     'Another'
     """
     if len(entry.text) <= SHOWN:
         return entry
     end = max(entry.text.rfind(". ", 0, SHOWN) + 1, entry.text.rfind(" ", 0, SHOWN - 200))
     text, rest = entry.text[:end].strip(), entry.text[end:]
-    return replace(entry, text=text, listed=search_places.list_words(f"{rest} {entry.listed}", text))
+    return replace(entry, text=text, listed_words=search_places.list_words(f"{rest} {entry.listed_words}", text))
 
 
 # --- what stands on pages ---------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def list_pages(app: Sphinx) -> Iterator[Entry]:
             questions = ()
         first = found[0] if found else SearchPlace("", "")
         kind, text = kind_of(docname, first), first.text
-        listed = f"{first.listed} {choices()}" if kind == "Calculator" else first.listed
+        listed = f"{first.listed_words} {choices()}" if kind == "Calculator" else first.listed_words
         yield Entry(kind, page, uri, shorten(text), questions, text, listed)
         if docname != MEASUREMENTS:  # its sections are the benchmarks
             yield from sections(app, docname, page, {place.anchor: place for place in found})
@@ -217,7 +217,7 @@ def list_pages(app: Sphinx) -> Iterator[Entry]:
                 yield Entry("Figure", shorten(place.name), f"{uri}#{place.anchor}", page, (), place.text)
             elif place.kind == search_places.CHECKLIST:
                 said = place.text.removeprefix(place.name).strip()
-                yield Entry("Checklist", place.name, f"{uri}#{place.anchor}", page, (), said, place.listed)
+                yield Entry("Checklist", place.name, f"{uri}#{place.anchor}", page, (), said, place.listed_words)
             elif place.kind == search_places.CLAIM and place.anchor and docname == CLAIMS:
                 said = place.text.removeprefix(place.name).strip()
                 yield Entry("Claim", place.name, f"{uri}#{place.anchor}", "", (), said)
@@ -246,7 +246,7 @@ def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace
         if link["anchorname"] and link["refuri"] == docname and not _is_listed_elsewhere(docname, link):
             place = places.get(link["anchorname"].removeprefix("#"), SearchPlace("", ""))
             address = uri + link["anchorname"]
-            yield Entry("Section", link.astext(), address, page, (), place.text, place.listed)
+            yield Entry("Section", link.astext(), address, page, (), place.text, place.listed_words)
 
 
 def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:

@@ -69,7 +69,7 @@ class SearchPlace:
         return _join_lines(self.words)
 
     @property
-    def listed(self) -> str:
+    def listed_words(self) -> str:
         """The words of its tables and the names in its code, each once, unless its sentences have them."""
         return list_words(" ".join([*self.cells, *self.code]), self.text)
 

@@ -95,7 +95,7 @@ def magic(source: LintedPage) -> Findings:
 
 
 @rule("unseeded")
-def unseeded(source: LintedPage) -> Findings:
+def missing_seed(source: LintedPage) -> Findings:
     """Random numbers have a seed, so that every run of the page gives the same outputs."""
     seeded: set[str] = set()
     calls = sorted(source.calls(), key=lambda found: (found[1].lineno, found[1].col_offset))
