@@ -82,7 +82,7 @@ def test_a_checklist_is_a_place_that_its_symptom_names() -> None:
 
 
 def test_labels_of_tabs_are_no_words_of_a_page() -> None:
-    tabs = '<fieldset class="gg-tabs"><legend class="gg-tabs-legend">The same code with</legend><input type="radio">'
+    tabs = '<fieldset class="gg-tabs"><legend class="gg-tabs-legend">Code with</legend><input type="radio">'
     panel = '<label class="gg-tab-label">PyTorch</label><div class="gg-tab-panel"><pre>GradScaler()</pre></div>'
     (page,) = read(
         f'<article class="bd-article"><section id="p"><p>Text.</p>{tabs}{panel}</fieldset></section></article>'

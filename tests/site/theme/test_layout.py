@@ -73,6 +73,36 @@ def test_no_name_or_parameter_of_the_reference_is_wider_than_a_phone(browser: An
     assert {name: cut for name, cut in found.items() if cut} == {}
 
 
+# --- small screens, large letters, few colours ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [SMALL_PHONE, WIDE // 2])
+def test_no_page_scrolls_sideways(browser: Any, width: int) -> None:
+    """On the smallest phone, and on a screen at 200 %."""
+    opened = Opened(browser, width, 640)
+    pages = [
+        path.relative_to(SITE).as_posix()
+        for place in ("", "docs/", "tutorials/")
+        for path in SITE.glob(f"{place}*.html")
+    ]
+    wider = {name: opened.page(name).evaluate("document.scrollingElement.scrollWidth") - width for name in pages}
+    opened.context.close()
+    assert len(wider) > 30
+    assert {name: by for name, by in wider.items() if by > 0} == {}
+
+
+def test_buttons_have_an_edge_in_colours_of_the_system(browser: Any) -> None:
+    context = browser.new_context(viewport={"width": WIDE, "height": 900}, forced_colors="active")
+    page = context.new_page()
+    page.goto(f"{SITE.as_uri()}/index.html")
+    edges = page.locator(".gg-start a, .gg-fit-question button").evaluate_all(
+        "(all) => all.map((each) => getComputedStyle(each).borderTopWidth)"
+    )
+    context.close()
+    assert edges
+    assert "0px" not in edges
+
+
 # --- calculators -----------------------------------------------------------------------------------------
 
 
@@ -98,6 +128,26 @@ def test_nothing_ever_lies_over_the_verdict(browser: Any, name: str, width: int)
         page.evaluate("place => scrollTo({top: place, behavior: 'instant'})", place)
         page.wait_for_timeout(60)
         assert page.evaluate(COVERED) == [], place
+    opened.context.close()
+
+
+def test_in_a_low_window_the_verdict_does_not_lie_over_the_form(browser: Any) -> None:
+    """As on a phone on its side, or a screen at 200 %."""
+    opened = Opened(browser, WIDE // 2, 400)
+    page = opened.page(FIT)
+    page.locator(".gg-calculator select").first.scroll_into_view_if_needed()
+    assert (
+        page.evaluate(
+            """() => {
+            const line = document.querySelector(".gg-verdict-line").getBoundingClientRect();
+            return [...document.querySelectorAll(".gg-calculator :is(select, input)")]
+                .filter(field => field.checkVisibility())
+                .map(field => field.getBoundingClientRect())
+                .filter(field => field.top < line.bottom && field.bottom > line.top).length;
+        }"""
+        )
+        == 0
+    )
     opened.context.close()
 
 

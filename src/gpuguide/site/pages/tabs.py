@@ -24,7 +24,7 @@ OPTION = "tab"
 """The option of a cell that names its tab"""
 OWN = "gpuguide"
 """The label of the tab that may import the library"""
-LEGEND = "The same code with"
+LEGEND = "Code with"
 """What a screen reader says before the labels"""
 
 
