@@ -46,7 +46,8 @@ def train_mode(model: nn.Module) -> None:
     """Put a model into training mode, but for its frozen parts, which stay as they are in use.
 
     ``model.train()`` alone reaches frozen parts too: their batch norms normalise by each batch and let their running
-    statistics follow it, and their dropout drops. What has no parameters, such as dropout, does as the part around it.
+    statistics follow it, and their dropout drops. A module without parameters, such as dropout, follows the module
+    around it.
     """
     for name, module in model.named_modules():  # a part comes before what is in it
         around = model.get_submodule(name.rpartition(".")[0]).training if name else True
