@@ -14,6 +14,9 @@ So positions are taken a chunk at a time, and the forward pass does for each chu
 The backward pass only multiplies the two results by the gradient that arrives from above. Nothing is computed twice:
 the arithmetic is that of the ordinary way, and of the logits one chunk exists at a time.
 
+On a GPU, :mod:`gpuguide.cross_entropy.fused` does the lines between the matmuls in one kernel. For bf16 on Hopper or
+newer there is none: the first matmul stores exponentials, see :mod:`gpuguide.cross_entropy.exp_matmul`.
+
 A mean divides by the count of positions. The gradient of the logits takes this in, but for fp16: it would round most
 of it to zero before a loss scale from above can reach it. There the count waits for the backward pass.
 """

@@ -79,12 +79,15 @@ def compute_losses_and_gradients(
     """
     d_hidden = None if d_hidden is None else d_hidden.view(-1, hidden.shape[-1])
     hidden = hidden.reshape(-1, hidden.shape[-1])
+    # A loss with one gradient, as with the frozen head of LoRA, keeps the pass over the logits.
+    if d_hidden is not None and d_head is not None and _can_store_exponentials(hidden, head, settings):
+        return _compute_from_exponentials(hidden, head, targets, scale, settings, d_hidden, d_head)
     logits = hidden.new_empty(min(settings.chunk, len(hidden)), len(head))
     torch.mm(hidden[: len(logits)], head.t(), out=logits)  # the GPU computes this while the host prepares the rest
     mean_scale, raise_if_outside = start_target_check(targets, settings, hidden)
     scale = mean_scale if scale is None else scale.clone()
     early_scale = torch.full_like(scale, FP16_FACTOR) if hidden.dtype == torch.float16 else scale
-    targets = targets.reshape(-1)
+    targets = targets.reshape(-1).contiguous()
     losses = torch.zeros(len(hidden), dtype=accumulation_dtype(hidden.dtype), device=hidden.device)
     for start in range(0, len(hidden), settings.chunk):
         chunk = slice(start, start + settings.chunk)
@@ -102,6 +105,45 @@ def compute_losses_and_gradients(
     return losses.sum() * scale, scale
 
 
+def _can_store_exponentials(hidden: torch.Tensor, head: torch.Tensor, settings: LossSettings) -> bool:
+    """Return whether :mod:`gpuguide.cross_entropy.exp_matmul` can compute a loss."""
+    is_plain = not (settings.label_smoothing or settings.z_loss or settings.softcap)
+    if not (is_plain and triton_support.supports_triton(hidden)):
+        return False
+    from gpuguide.cross_entropy import exp_matmul
+
+    return exp_matmul.supports(hidden, head, settings.chunk)
+
+
+def _compute_from_exponentials(
+    hidden: torch.Tensor,
+    head: torch.Tensor,
+    targets: torch.Tensor,
+    scale: torch.Tensor | None,
+    settings: LossSettings,
+    d_hidden: torch.Tensor,
+    d_head: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do the same without a pass over the logits, for both gradients. Parameters as above."""
+    from gpuguide.cross_entropy.exp_matmul import ExpMatmul
+
+    sizes = {name: getattr(settings, name) for name in ("vocab_size", "ignore_index", "chunk")}
+    matmul = ExpMatmul(hidden, head, targets.reshape(-1).contiguous(), d_hidden, **sizes)
+    matmul.store_exponentials(0)
+    mean_scale, raise_if_outside = start_target_check(targets, settings, hidden)
+    scale = mean_scale if scale is None else scale.clone()
+    losses = torch.empty(len(hidden), device=hidden.device)
+    for start in range(0, len(hidden), settings.chunk):
+        if start:
+            matmul.store_exponentials(start)
+        exponentials, scaled = matmul.finish_rows(start, losses, scale)
+        (_add_matmul if start else _store_matmul)(d_head, exponentials.t(), scaled)
+        _store_matmul(d_hidden[start : start + settings.chunk], exponentials, head)
+        matmul.multiply_rows(start)
+    raise_if_outside()
+    return losses.sum() * scale, scale
+
+
 def start_target_check(
     targets: torch.Tensor, settings: LossSettings, hidden: torch.Tensor
 ) -> tuple[torch.Tensor, Callable[[], None]]:
@@ -115,7 +157,7 @@ def start_target_check(
         return inverse_count(targets, settings.ignore_index, hidden), lambda: None
     from gpuguide.cross_entropy import fused
 
-    flat = targets.reshape(-1)
+    flat = targets.reshape(-1).contiguous()
     scale, first_outside = fused.scan_targets(flat, settings.vocab_size, settings.ignore_index)
     if torch.cuda.is_current_stream_capturing():
         return scale, lambda: None

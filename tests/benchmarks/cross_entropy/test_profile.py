@@ -33,6 +33,14 @@ def test_products_are_told_apart_by_their_order() -> None:
     assert profile.classify_kernels(step(2)) == ["other", *["logits", "loss", "d_hidden", "d_head"] * 2]
 
 
+def test_exponentials_come_in_place_of_logits_and_the_gradient_of_the_head_before_the_other() -> None:
+    chunk = ["exp_matmul_kernel", "recenter_kernel", "finish_rows_kernel", "nvjet", "gemm", "multiply_rows_kernel"]
+    found = [ProfiledKernel(name, float(at), 1.0) for at, name in enumerate(["target_logit_kernel", *chunk, *chunk])]
+    kinds = ["logits", "loss", "loss", "d_head", "d_hidden", "loss"]
+    assert profile.classify_kernels(found) == ["loss", *kinds, *kinds]
+    assert profile.seconds_by_kind(found)["loss"] == 7
+
+
 @pytest.mark.parametrize(("chunks", "gap"), [(1, 0.0), (3, 0.5)])
 def test_the_times_of_all_kinds_and_of_waiting_are_the_whole_step(chunks: int, gap: float) -> None:
     found = profile.seconds_by_kind(step(chunks, gap))

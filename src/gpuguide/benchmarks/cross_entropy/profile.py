@@ -22,11 +22,16 @@ PROFILED = {
 }
 """Shapes, each with the chunk that Liger takes, the one that we take, and for the longer shape one between"""
 STEPS = 5
-LOSS_KERNELS = ("liger_cross_entropy_kernel", "loss_then_gradient_kernel")
+LOSS_KERNELS = ("liger_cross_entropy_kernel", "loss_then_gradient_kernel", "finish_rows_kernel")
+"""The kernel of a chunk that computes its losses"""
+ROW_KERNELS = ("target_logit_kernel", "recenter_kernel", "multiply_rows_kernel")
+"""Kernels of the loss that read a few numbers for each position, and no logits"""
 MATMULS = ("logits", "d_hidden", "d_head")
-"""Results of the three matmuls of a chunk, in the order in which both libraries launch them"""
-NAMES_OF_MATMULS = ("gemm", "nvjet", "cutlass", "xmma")
-"""Parts of the names of cuBLAS's kernels"""
+"""Results of the three matmuls of a chunk, in the order in which libraries launch them that store logits"""
+EXP_MATMUL = "exp_matmul_kernel"
+"""The matmul that stores exponentials in place of logits. The gradient of the head comes next, then the other."""
+NAMES_OF_MATMULS = ("gemm", "nvjet", "cutlass", "xmma", EXP_MATMUL)
+"""Parts of the names of cuBLAS's kernels, and ours"""
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,14 @@ def classify_kernels(kernels: Sequence[ProfiledKernel]) -> list[str]:
     after it.
     """
     kinds, matmuls = [], 0
+    logits, *gradients = MATMULS
+    order = (logits, *(reversed(gradients) if any(EXP_MATMUL in kernel.name for kernel in kernels) else gradients))
     for kernel in kernels:
         name = kernel.name.lower()
-        if any(part in name for part in LOSS_KERNELS):
+        if any(part in name for part in (*LOSS_KERNELS, *ROW_KERNELS)):
             kinds.append("loss")
         elif any(part in name for part in NAMES_OF_MATMULS):
-            kinds.append(MATMULS[matmuls % 3])
+            kinds.append(order[matmuls % 3])
             matmuls += 1
         else:
             kinds.append("other")
@@ -81,7 +88,8 @@ def seconds_by_kind(kernels: Sequence[ProfiledKernel]) -> dict[str, float]:
         If the matmuls are not three for each kernel of the loss, so that they cannot be told apart.
     """
     kinds = classify_kernels(kernels)
-    of_loss, of_matmuls = kinds.count("loss"), sum(kind in MATMULS for kind in kinds)
+    of_loss = sum(any(part in kernel.name for part in LOSS_KERNELS) for kernel in kernels)
+    of_matmuls = sum(kind in MATMULS for kind in kinds)
     if not of_loss or of_matmuls != 3 * of_loss:
         raise ValueError(f"{of_matmuls} matmuls and {of_loss} kernels of the loss ran; three to one were expected.")
     found = {kind: sum(k.seconds for k, of in zip(kernels, kinds, strict=True) if of == kind) for kind in set(kinds)}
