@@ -240,7 +240,7 @@ Span = tuple[float, float, str, str]
 
 
 def overlapped_schedule() -> Figure:
-    """Draw products and exponentials on one multiprocessor: a program that waits, and two groups that take turns."""
+    """Draw matmuls and exponentials on one multiprocessor: a program that waits, and two groups that take turns."""
     product = 2 * TILE * KEYS * HEAD_DIM / OPERATIONS_PER_CLOCK
     powers = TILE * KEYS / EXPONENTIALS_PER_CLOCK
     waiting, taking_turns = _waiting(product, powers), _taking_turns(product, powers)
@@ -250,9 +250,9 @@ def overlapped_schedule() -> Figure:
         alt="Two time lines of one multiprocessor. Above, one program makes scores, takes their exponentials and makes "
         f"the output, one after another, and the tensor cores are busy {busy:.0%} of the time. Below, one warp loads "
         "keys and values ahead of time and two groups of warps take turns: while one group takes its exponentials the "
-        "tensor cores compute products of the other, without a gap.",
-        caption="Products and exponentials on one multiprocessor, in clock cycles. For 64 queries, 128 keys and heads "
-        f"of 128, a product takes {product:.0f} of them at least and the exponentials {powers:.0f}. A program by "
+        "tensor cores compute matmuls of the other, without a gap.",
+        caption="Matmuls and exponentials on one multiprocessor, in clock cycles. For 64 queries, 128 keys and heads "
+        f"of 128, a matmul takes {product:.0f} of them at least and the exponentials {powers:.0f}. A program by "
         f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of loads it "
         "shows the order only.",
         size=(WIDE, 3.9),
