@@ -11,7 +11,7 @@ import pytest
 import synthetic_records as synthetic
 
 from gpuguide import claims
-from gpuguide.claims import LedgerError
+from gpuguide.claims import LedgerError, pages
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import folders, records, reference_gpu
 from gpuguide.measure.records import Case, Rate, Record
@@ -106,9 +106,10 @@ def ledger(tmp_path: Path) -> Ledger:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Record]:
-    """Publish a record made here instead of the real ones."""
+    """Publish a record made here instead of the real ones. No page speaks of another GPU."""
     folder = tmp_path / "records"
     monkeypatch.setattr(folders, "published_folder", lambda: folder)
+    monkeypatch.setattr(pages, "all_pages", list)
 
     def publish(benchmark: str, *cases: Case, stale: bool = False) -> Record:
         device = (reference_gpu.slug(), "NVIDIA H100 80GB HBM3")

@@ -214,9 +214,10 @@ def loss_in_chunks() -> Figure:
         f"hidden states, and down, where they are added to the gradient of the head. In bf16 all logits would take "
         f"{sizes['all logits']}, those of a chunk take {sizes['logits of a chunk']}.",
         caption="Head and loss, a chunk of positions at a time. Step 1 multiplies a chunk of hidden states by the "
-        "head. Step 2 reads the logits for the loss and puts their gradient in their place. Step 3 multiplies "
-        "that by the head, for the gradient of these hidden states, and step 4 by the hidden states, to add to the "
-        f"gradient of the head. The next chunk uses the same memory. Sizes: {tokens:,} tokens of GPT-2 in bf16.",
+        "head. Step 2 computes the loss and puts the gradient of the logits in their place. If step 1 stores "
+        "exponentials, step 2 changes one number for each position. Step 3 multiplies the gradient by the head, for "
+        "the gradient of these hidden states, and step 4 by the hidden states, to add to the gradient of the head. "
+        f"The next chunk uses the same memory. Sizes: {tokens:,} tokens of GPT-2 in bf16.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.3),
         name="loss-in-chunks",
