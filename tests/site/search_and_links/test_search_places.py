@@ -56,7 +56,7 @@ def test_an_excerpt_can_show_sentences_and_nothing_else() -> None:
         '<div class="gg-worked"><p>The calculator needs JavaScript.</p></div></section></article>'
     )
     assert page.text == "Faster."
-    assert page.listed_words == "H200 eager"
+    assert page.listed_words == "eager H200"
 
 
 def test_a_figure_that_stands_with_its_code_in_a_fold_has_its_name() -> None:
@@ -125,12 +125,12 @@ def test_names_of_the_library_share_a_row() -> None:
     ]
 
 
-def test_a_long_text_keeps_whole_sentences_and_all_words() -> None:
+def test_a_long_text_keeps_whole_sentences_and_the_words_that_one_seeks() -> None:
     entry = keep_what_is_shown(
         Entry("Section", "A", "a.html#a", text=99 * "Some words. " + "Then an H100.", listed_words="some cells")
     )
     assert len(entry.text) <= SHOWN
     assert entry.text.endswith("Some words.")
-    assert entry.listed_words == "Then an H100 cells"
+    assert entry.listed_words == "cells H100"
     short = Entry("Section", "A", "a.html#a", text="Short.")
     assert keep_what_is_shown(short) == short

@@ -1,4 +1,4 @@
-"""What search finds: pages, sections, checklists, figures, claims, terms, GPUs, measurements and the library's names.
+"""What search finds: pages, sections, checklists, answers, figures, claims, terms, GPUs, records, the library's names.
 
 Each has an address of its own, which a result leads to: the section and not only its page, the figure, the claim in
 its fold. The list is a script, because a page that is opened from a file may load scripts and no data. It is loaded
@@ -38,6 +38,7 @@ KINDS = (
     "Page",
     "Section",
     "Checklist",
+    "Answer",
     "Figure",
     "Glossary",
     "GPU",
@@ -46,12 +47,13 @@ KINDS = (
     "Library",
 )
 """What stands beside a result. ``search.js`` knows them by name."""
-SHOWN = 400
+SHOWN = 240
 """Letters of a text that are kept as sentences"""
 WORDS = Path(__file__).with_name("search_words.toml")
 HARDWARE = "docs/hardware"
 MEASUREMENTS = "docs/measurements"
 CLAIMS = "docs/claims"
+ANSWERS = "docs/questions"
 REFERENCE = "docs/api/"
 _METRICS = {"B/s": "bandwidth", "FLOP/s": "throughput", "s": "time"}
 _NUMBER = re.compile(r"^\d+-")
@@ -246,7 +248,8 @@ def sections(app: Sphinx, docname: str, page: str, places: dict[str, SearchPlace
         if link["anchorname"] and link["refuri"] == docname and not _is_listed_elsewhere(docname, link):
             place = places.get(link["anchorname"].removeprefix("#"), SearchPlace("", ""))
             address = uri + link["anchorname"]
-            yield Entry("Section", link.astext(), address, page, (), place.text, place.listed_words)
+            kind = "Answer" if docname == ANSWERS and link.astext().endswith("?") else "Section"
+            yield Entry(kind, link.astext(), address, page, (), place.text, place.listed_words)
 
 
 def _is_listed_elsewhere(docname: str, link: nodes.reference) -> bool:

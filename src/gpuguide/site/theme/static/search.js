@@ -209,7 +209,7 @@ const siteSearch = {
     const name = element("span", { class: "search-name" }, entry.name);
     const line = element("span", { class: "search-detail" });
     this.excerpt(result).forEach((piece, index) => line.append(index % 2 ? element("mark", {}, piece) : piece));
-    const inside = ["Section", "Checklist", "Figure"].includes(entry.kind) ? ` in ${entry.detail}` : "";
+    const inside = ["Section", "Checklist", "Answer", "Figure"].includes(entry.kind) ? ` in ${entry.detail}` : "";
     link.append(name, " ", element("span", { class: "search-kind" }, entry.kind + (line.textContent === entry.detail ? "" : inside)));
     if (line.textContent) link.append(" ", line);
     return link;
@@ -239,7 +239,7 @@ const LAST = 0.05; // of what stands last, unless its name is asked for
 
 // What somebody most likely means comes first where names and texts fit equally well.
 const KINDS = {
-  Tutorial: 1.6, Calculator: 1.7, Page: 1.2, Section: 1, Checklist: 1.3, Figure: 0.7, Glossary: 1.3, GPU: 1.5, Measurement: 0.55, Claim: 0.5, Library: 0.15,
+  Tutorial: 1.6, Calculator: 1.7, Page: 1.2, Section: 1, Checklist: 1.3, Answer: 0.7, Figure: 0.7, Glossary: 1.3, GPU: 1.5, Measurement: 0.55, Claim: 0.5, Library: 0.15,
 };
 
 // The kinds of things that a query names, synonyms included: a plot is a figure. "GPU" is not said to see the table.
@@ -322,7 +322,7 @@ function libraryRows([kind, around, page, inside]) {
   });
 }
 
-const AS_IT_BEGINS = new Set(["Section", "Checklist", "Figure", "Claim"]); // where an excerpt says more than on which page it is
+const AS_IT_BEGINS = new Set(["Section", "Checklist", "Answer", "Figure", "Claim"]); // where an excerpt says more than on which page it is
 
 // As much of a text as two lines hold.
 function beginning(text) {
