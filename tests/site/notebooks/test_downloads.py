@@ -21,7 +21,7 @@ from clean_environment import Environment
 from markdown_it import MarkdownIt
 from report import count
 
-from gpuguide.measure import reference_gpu
+from gpuguide.measure import page_gpu, reference_gpu
 from gpuguide.site.execution import page_digests, page_gpus
 from gpuguide.site.notebooks import opening_cells
 from gpuguide.site.pages import page_source, reading, tabs
@@ -162,7 +162,10 @@ def test_the_first_cells_say_what_it_costs_and_install_the_library(name: str) ->
     for fact in ("Time", "Hardware", "Measured numbers", "Outputs", "From"):
         assert f"- **{fact}:**" in first.source
     assert "no time" not in first.source
-    assert (reference_gpu.name() in first.source) == bool(page_source.read(source(name)).benchmarks)
+    page = page_source.read(source(name))
+    with page_gpu.use_current_gpu(page.gpu, name):
+        gpu = reference_gpu.name()
+    assert (gpu in first.source) == bool(page.benchmarks)
     assert 'if importlib.util.find_spec("gpuguide") is None:' in second.source
 
 

@@ -214,6 +214,18 @@ def test_excerpts_are_sentences(page: Any) -> None:
             assert all(sum(any(map(str.isalpha, word)) for word in row) >= 2 for row in rows), shown
 
 
+def test_every_entry_leads_to_a_place_that_there_is(page: Any) -> None:
+    open_box(page)
+    addresses = page.evaluate("siteSearch.entries.map(({ address }) => address)")
+    pages = {address.partition("#")[0] for address in addresses}
+    ids = {name: set(re.findall(r'\bid="([^"]+)"', (SITE / name).read_text(encoding="utf-8"))) for name in pages}
+    wrong = [
+        each for each in addresses if (anchor := each.partition("#")[2]) and anchor not in ids[each.partition("#")[0]]
+    ]
+    assert len(addresses) > 1000
+    assert wrong == []
+
+
 def test_its_list_stays_small() -> None:
     assert len(gzip.compress((SITE / "_static" / "search-entries.js").read_bytes())) < 250_000
 

@@ -100,7 +100,9 @@ def test_a_row_of_the_list_ends_with_its_last_text() -> None:
     assert '"same": [["a", "b"]]' in known
     assert "what is a" not in known, "the entries have the questions"
     assert first == f'[{KINDS.index("Page")}, "A “page”", "a.html"],'
-    assert second == f'[{KINDS.index("Section")}, "B", "a.html#b", "", "", "words"]'
+    assert second == f'[{KINDS.index("Section")}, "B", "a.html#", "", "", "words"]', (
+        "search.js makes the anchor of the name"
+    )
 
 
 def test_a_beginning_is_whole_sentences_or_whole_words() -> None:

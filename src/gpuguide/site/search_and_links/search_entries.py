@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
@@ -47,8 +48,9 @@ KINDS = (
     "Library",
 )
 """What stands beside a result. ``search.js`` knows them by name."""
-SHOWN = 240
-"""Letters of a text that are kept as sentences"""
+SHOWN, SHOWN_OF_MANY = 360, 160
+"""Letters of a text that are kept as sentences, the second number for the kinds of which there are hundreds"""
+MANY = ("Answer", "Claim")
 WORDS = Path(__file__).with_name("search_words.toml")
 HARDWARE = "docs/hardware"
 MEASUREMENTS = "docs/measurements"
@@ -135,14 +137,29 @@ def script(found: Iterable[Entry], said: dict[str, Any]) -> str:
 
 
 def page_rows(found: Iterable[Entry]) -> Iterator[list[Any]]:
-    """Yield a row for each entry that is not a name of the library, without the empty texts at its end."""
+    """Yield a row for each entry that is not a name of the library, without the empty texts at its end.
+
+    An address whose anchor is that of :func:`anchor_of` ends with ``#``, and ``search.js`` makes the rest.
+    """
     for entry in found:
         if entry.kind != "Library":
-            row: list[Any] = [KINDS.index(entry.kind), entry.name, entry.address, entry.detail]
+            page, _, anchor = entry.address.partition("#")
+            address = f"{page}#" if anchor and anchor == anchor_of(entry.name) else entry.address
+            row: list[Any] = [KINDS.index(entry.kind), entry.name, address, entry.detail]
             row += [" | ".join(entry.also), entry.text, entry.listed_words]
             while not row[-1]:
                 row.pop()
             yield row
+
+
+def anchor_of(name: str) -> str:
+    """Return the anchor that most places called so have.
+
+    >>> anchor_of("KV cache: what’s in it?")
+    'kv-cache-what-s-in-it'
+    """
+    plain = unicodedata.normalize("NFKD", name.replace("’", "'")).encode("ascii", "ignore").decode().lower()
+    return re.sub("[^a-z0-9]+", "-", plain).strip("-")
 
 
 def library_rows(found: Iterable[Entry]) -> Iterator[list[Any]]:
@@ -190,9 +207,10 @@ def keep_what_is_shown(entry: Entry) -> Entry:
     >>> keep_what_is_shown(Entry("Page", "A", "a.html", text=200 * "The same. " + "Another.")).listed_words
     'Another'
     """
-    if len(entry.text) <= SHOWN:
+    shown = SHOWN_OF_MANY if entry.kind in MANY else SHOWN
+    if len(entry.text) <= shown:
         return entry
-    end = max(entry.text.rfind(". ", 0, SHOWN) + 1, entry.text.rfind(" ", 0, SHOWN - 200))
+    end = max(entry.text.rfind(". ", 0, shown) + 1, entry.text.rfind(" ", 0, shown // 2))
     text, rest = entry.text[:end].strip(), entry.text[end:]
     return replace(entry, text=text, listed_words=search_places.list_words(f"{rest} {entry.listed_words}", text))
 

@@ -25,7 +25,7 @@ const siteSearch = {
   receive({ kinds, same, forms, last, elsewhere }, rows) {
     const all = rows.flatMap((row) => (kinds[row[0]] === "Library" ? libraryRows(row) : [row]));
     this.entries = all.map(([kind, name, address, detail = "", also = "", text = "", listed = ""], id) => (
-      { id, kind: kinds[kind], name, address, detail, also, text, listed }));
+      { id, kind: kinds[kind], name, address: address.endsWith("#") ? address + anchorOf(name) : address, detail, also, text, listed }));
     this.same = same.map((group) => group.map(stems));
     this.forms = Object.entries(forms).map(([form, meant]) => [new RegExp(`^(?:${form})$`), [joined(meant)]]);
     this.last = { pages: last.pages.map((page) => `${page}.html`), sections: new Set(last.sections) };
@@ -276,6 +276,11 @@ function questionBonus({ kind, asks }, asked) {
 }
 
 const QUESTIONED = new Set(["Tutorial", "Calculator", "Page"]);
+
+// As search_entries.anchor_of, which leaves these anchors out of the list.
+function anchorOf(name) {
+  return name.replaceAll("’", "'").normalize("NFKD").replace(/[^\x00-\x7f]/g, "").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+}
 
 // How many of a query's parts an entry has.
 function shareOf(parts, { queryTerms }) {
