@@ -204,7 +204,7 @@ def test_a_frame_on_the_gpu_is_not_sent_to_the_host_for_less_than_the_way_there_
     there = cost.where_to_run("filter", 10**4, resident=True, machine=machine)
     assert (there.place, there.engine, there.transfer_seconds) == ("gpu", "cudf", 0)
     assert there.host_seconds == pytest.approx(1e-4 + 6e-4 + 2e-5 * 15)
-    assert there.reason.startswith("The host would do it sooner, but not by as much as the copies")
+    assert there.reason.startswith("The host would be faster, but by less than the copies")
     wanted_here = cost.where_to_run("filter", 10**4, resident=True, returned=True, machine=machine)
     assert wanted_here.host_transfer_seconds == pytest.approx(3e-4 + 2e-5 * 10)
     assert cost.where_to_run("filter", 10**4, resident=None, machine=machine).place == "cpu"

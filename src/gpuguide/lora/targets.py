@@ -99,8 +99,8 @@ def check_not_tied(model: nn.Module, names: Iterable[str]) -> None:
         if weight in shared:
             others = [owner for owner, each in owners if each == weight and owner != f"{name}.weight"]
             raise GpuguideError(
-                f"The weight of {name} is tied to {', '.join(others)}, which an adapter would not change, and a merged "
-                "one would; leave the layer out, or untie it."
+                f"The weight of {name} is tied to {', '.join(others)}. An adapter would change {name} only, and "
+                "merging it would change both; leave the layer out, or untie it."
             )
 
 

@@ -88,7 +88,7 @@ def where_to_run(
     gpu_engine, on_gpu = _soonest({engine: work[engine] + moving[engine] for engine in moving})
     place: Place = "gpu" if on_gpu < host else "cpu"
     if place == "gpu" and on_gpu >= host_work:
-        reason = "The host would do it sooner, but not by as much as the copies to it and from it take."
+        reason = "The host would be faster, but by less than the copies to it and back would take."
     elif place == "gpu":
         reason = f"The GPU saves more time than {'the transfer' if moving[gpu_engine] else 'its overhead'} costs."
     elif work[gpu_engine] < host:

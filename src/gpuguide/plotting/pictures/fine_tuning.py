@@ -32,8 +32,8 @@ def adapter_beside_weights() -> Figure:
         f"its left side stands B, a strip {RANK} numbers wide, and along its upper side lies A, as thin. Both are "
         "trained, and their product fills the square: a row of B and a column of A meet in one of its cells. It is "
         "multiplied by alpha over rank.",
-        caption=f"Two strips of rank {RANK} fill a square with {thin / frozen:.0%} of its weights. To scale: W has "
-        f"{frozen:,} weights, A and B together {thin:,}.",
+        caption=f"Two strips of rank {RANK} have {thin / frozen:.0%} as many weights as the square that their product "
+        f"fills. To scale: W has {frozen:,} weights, A and B together {thin:,}.",
         size=(WIDE, 3.2),
         narrow=(4.6, 2.75),
         name="adapter-beside-weights",

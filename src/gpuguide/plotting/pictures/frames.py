@@ -62,7 +62,7 @@ def frame_to_the_gpu() -> Figure:
         caption="A frame of a hundred million rows in the host's memory, worked on there or on the GPU. Grey is the "
         "copy over the link, there and back, by cuDF's own functions: the time with the copy minus the time without "
         "it, which differs somewhat from a copy timed alone. Orange is the work on "
-        f"{reference_gpu.word('a short')}: the frame is away for long and worked on for a moment. We did "
+        f"{reference_gpu.word('a short')}: the copies take long, and the work itself only a moment. We did "
         "not time reading from a file.",
         records=[speed, copies],
         size=(WIDE, 4.75),
