@@ -85,8 +85,9 @@ def slots_over_time() -> Figure:
         f"leave their rows idle until the longest is done: {steps[0]} steps, in which {used[0]:.0%} of rows generate. "
         f"Below, with continuous batching, each row takes the next request at once: {steps[1]} steps, {used[1]:.0%}. "
         f"Request {name} waits {waits[0]} steps above and {waits[1]} below.",
-        caption="The same requests in static batches and with continuous batching. A box is a request, as long as its "
-        f"answer; dashed, a row is computed for nobody. Orange is request {name}: with {ROWS} rows it finds "
+        caption="The same requests in static batches and with continuous batching. A row is the place of one sequence "
+        "in the batch; a box is a request, as long as its answer; a dashed stretch is a row that is computed although "
+        f"no request uses it. Orange is request {name}: with {ROWS} rows it finds "
         "none free, and in static batches it waits for the longest answer of the first batch. Derived, not "
         "measured.",
         size=(WIDE, 4.5),
