@@ -50,8 +50,8 @@ def way_of_a_byte() -> Figure:
         f"{nvlink}. Dashed, from GPU 0 to a network adapter and on to another machine, {wire} by its data sheet.",
         caption="The path of a byte, with pipes as wide as what they carry in one direction. Only the path from "
         "pageable memory passes through a CPU core. Rates are those of large copies, measured on "
-        f"{reference_gpu.word('a short')} and on two of them; that of the network, {network.name}, is the "
-        "data-sheet rate and was not measured.",
+        f"{reference_gpu.word('a short')} or on two of them. The rate of the network ({network.name}) is from the "
+        "data sheet; we did not measure it.",
         records=[host, peers],
         size=(WIDE, 4.2),
         narrow=(4.6, 4.2),
@@ -297,9 +297,9 @@ def offloaded_layers_over_time() -> Figure:
         alt=f"Two pairs of time lines. In each the link brings layers one after another, {format_quantity(copy, 's')} "
         f"for each, and the GPU computes a layer once it is there. With {FEW} tokens a layer computes for "
         f"{spoken[FEW]}, a small part of the next layer's copy; with {MANY} tokens for {spoken[MANY]}.",
-        caption="Layers of the 7B shape that come over the link, to scale. The link is hardly idle, so a pass takes as "
-        f"long as its copies and the last layer: each layer comes in {format_quantity(copy, 's')} and computes for "
-        f"{spoken[FEW]} with {FEW} tokens, {spoken[MANY]} with {MANY}.",
+        caption="Layers of the 7B shape that come over the link, to scale. The link is almost never idle, so a pass "
+        f"takes as long as its copies plus the last layer. Each layer arrives in {format_quantity(copy, 's')}; it "
+        f"computes for {spoken[FEW]} with {FEW} tokens and for {spoken[MANY]} with {MANY}.",
         records=[record],
         size=(WIDE, 3.1),
         narrow=(4.6, 3.1),
@@ -362,8 +362,9 @@ def layer_on_two_gpus() -> Figure:
         alt="Bars of time for a feed-forward layer, on one GPU and divided among two, in two panels. Those of two GPUs "
         f"consist of the half that each computes and of what adding up takes beside it. {told}.",
         caption="A feed-forward layer as wide as those of Llama 3 70B on one GPU and on two, to scale within each "
-        "panel. Orange is the half that each of two GPUs computes, pink what adding up takes beside it. For one token "
-        "a sum in one step is shorter; in chunks, sums travel beside computing, and the products of chunks are slower.",
+        "panel. Orange is the half that each of two GPUs computes, pink is the additional time for adding up. For one "
+        "token, adding up in one step takes less time. In chunks, adding up overlaps with computing, but the smaller "
+        "matmuls are slower.",
         records=[record],
         size=(WIDE, 3.6),
         narrow=(4.6, 3.6),

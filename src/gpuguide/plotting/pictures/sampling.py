@@ -75,8 +75,8 @@ def cut_and_draw() -> Figure:
         f"{len(EXAMPLE)} tokens. What is left fills the last strip, where an arrow at {RANDOM_NUMBER} points to "
         f"{drawn!r}.",
         caption="One token is drawn. Each setting cuts from the right what it excludes (dashed), and what is left is "
-        "stretched to the whole strip. A random number then points to a token: the wider it is, the more often it is "
-        "hit. (Made-up logits.)",
+        "stretched to the whole strip. A random number then points to a token; the wider a token is, the more often "
+        "it is hit. (Made-up logits.)",
         size=(WIDE, 4.3),
         narrow=(4.6, 5.7),
         name="cut-and-draw",
