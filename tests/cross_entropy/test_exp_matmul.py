@@ -55,11 +55,12 @@ def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 def compare(shape: tuple[int, ...], gain: float, chunk: int) -> None:
     """Compare the kernels with float64, in small tiles. The interpreter multiplies no bf16, so in fp32."""
-    from gpuguide.cross_entropy.exp_matmul import ExpMatmul, LogitsTiling
+    from gpuguide.cross_entropy.exp_matmul import ExpMatmul
+    from gpuguide.triton_support.tiles import MatmulTiling
 
     hidden, head, targets = problem(shape, gain, torch.float32, "cpu")
     vocab, tokens = shape[3], shape[0]
-    tilings = (LogitsTiling(rows, 32, stages=2, warps=4, group=2) for rows in (32, 16))
+    tilings = (MatmulTiling(rows, 32, stages=2, warps=4, group=2, halves=True) for rows in (32, 16))
     d_hidden, d_head = torch.full_like(hidden, float("nan")), torch.zeros_like(head)
     names = ("tiling", "recenter_tiling")
     matmul = ExpMatmul(

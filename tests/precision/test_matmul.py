@@ -48,7 +48,8 @@ def agree(left: torch.Tensor, right: torch.Tensor, result: torch.Tensor, scale: 
 
 def compare(device: str, format: str, shape: tuple[int, int, int], transposed: bool) -> None:
     """Compare with float64, in small tiles, also in halves and one tile a program, with scales and without."""
-    from gpuguide.precision.matmul import MatmulTiling, matmul
+    from gpuguide.precision.matmul import matmul
+    from gpuguide.triton_support.tiles import MatmulTiling
 
     left, right = draw(format, shape, transposed, device)
     tiling = MatmulTiling(32, 64, 64, stages=2, warps=4, group=2)
@@ -75,7 +76,7 @@ def test_interpreted_with_the_second_matrix_as_it_is() -> None:
 def test_every_tile_has_its_place_and_groups_of_rows_are_finished_one_by_one(
     down: int, across: int, group: int
 ) -> None:
-    from gpuguide.precision.matmul import tile_position
+    from gpuguide.triton_support.tiles import tile_position
 
     taken = [tile_position.fn(tile, down, across, group) for tile in range(down * across)]
     assert sorted(taken) == [(row, column) for row in range(down) for column in range(across)]

@@ -22,13 +22,20 @@ two of each tile.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
+
+from gpuguide.triton_support.tiles import (
+    MatmulTiling,
+    count_multiprocessors,
+    describe_tiles,
+    is_misaligned,
+    row_stride,
+    tile_position,
+)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -36,29 +43,12 @@ LARGEST_SUM = tl.constexpr(2.0**64)
 """Largest sum of a row that is not computed again. Its inverse, times a small hidden state, is far from underflow."""
 FEWEST_ROWS = 1024
 """Fewest positions in a chunk: with fewer, launching more kernels takes longer than a pass over the logits"""
-ALIGNED = 16
-"""Bytes that a row has to be a multiple of, for the copy engine"""
-INNER_BYTES = 128
-"""Bytes of each row that are summed over at a time, which the copy engine places without bank conflicts"""
 SHARED_MEMORY = 227 * 1024
 """Bytes of shared memory that the tiles of the matmul need"""
 
 
-@dataclass(frozen=True)
-class LogitsTiling:
-    """Tile sizes of a matmul whose result is stored in two halves, which need half the shared memory."""
-
-    rows: int = 128
-    columns: int = 256
-    stages: int = 4
-    """Tiles of both matrices in shared memory at a time"""
-    warps: int = 8
-    group: int = 8
-    """Rows of tiles that are computed before the next column, so that what they read stays in the L2 cache"""
-
-
-TILING = LogitsTiling()
-RECENTER_TILING = LogitsTiling(rows=64, stages=3, warps=4)
+TILING = MatmulTiling(stages=4, halves=True)
+RECENTER_TILING = MatmulTiling(rows=64, stages=3, warps=4, halves=True)
 """Tile sizes with which rows are computed again: fewer rows, so that more multiprocessors have work"""
 
 
@@ -92,15 +82,6 @@ def target_logit_kernel(
     logit = tl.where(counts, logit * LOG2_E, float("inf"))  # exponentials relative to infinity are zero
     tl.store(target_logits + row, logit, mask=row < rows)
     tl.store(shifts + row, logit, mask=row < rows)
-
-
-@triton.jit
-def tile_position(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
-    """Return row and column of a tile; tiles are ordered in groups of rows, and within a group from left to right."""
-    in_group = GROUP * tiles_across
-    first = tile // in_group * GROUP
-    height = min(tiles_down - first, GROUP)
-    return first + tile % in_group % height, tile % in_group // height
 
 
 @triton.jit
@@ -266,7 +247,7 @@ class ExpMatmul:
         Output buffer for the gradient of the hidden states. Until a chunk's gradient is there, it holds other numbers.
     vocab_size, ignore_index, chunk
         As in :func:`gpuguide.cross_entropy.linear_cross_entropy`.
-    tiling, recenter_tiling : LogitsTiling
+    tiling, recenter_tiling : MatmulTiling
         Tile sizes of the matmul, and those with which rows are computed again. Both have the same columns.
     """
 
@@ -280,14 +261,13 @@ class ExpMatmul:
         vocab_size: int,
         ignore_index: int,
         chunk: int,
-        tiling: LogitsTiling = TILING,
-        recenter_tiling: LogitsTiling = RECENTER_TILING,
+        tiling: MatmulTiling = TILING,
+        recenter_tiling: MatmulTiling = RECENTER_TILING,
     ) -> None:
-        (tokens, hidden_size), columns, size = hidden.shape, len(head), hidden.element_size()
+        (tokens, hidden_size), columns = hidden.shape, len(head)
         self.hidden, self.head, self.targets, self.d_hidden = hidden, head, targets, d_hidden
         self.vocab_size, self.chunk, self.tiling, self.recenter_tiling = vocab_size, chunk, tiling, recenter_tiling
-        width = triton.cdiv(columns * size, ALIGNED) * ALIGNED // size
-        self.exponentials = hidden.new_empty(min(chunk, tokens), width)[:, :columns]
+        self.exponentials = hidden.new_empty(min(chunk, tokens), row_stride(columns, hidden.dtype))[:, :columns]
         self.tiles = triton.cdiv(columns, tiling.columns)
         own = () if 4 * self.tiles <= d_hidden[:1].nbytes else (len(self.exponentials), self.tiles)
         self.own_sums = torch.empty(own, device=hidden.device) if own else None
@@ -320,7 +300,7 @@ class ExpMatmul:
             "start": start,
             "rows": rows,
         }
-        programs = min(triton.cdiv(rows, self.tiling.rows) * self.tiles, _multiprocessors(self.hidden))
+        programs = min(triton.cdiv(rows, self.tiling.rows) * self.tiles, count_multiprocessors(self.hidden))
         exp_matmul_kernel[(programs,)](**chunk, **self.arguments, programs=programs, GROUP=self.tiling.group)
         recenter_kernel[(triton.cdiv(rows, self.recenter_tiling.rows),)](**chunk, **self.recenter_arguments, BLOCK=64)
 
@@ -361,13 +341,13 @@ class ExpMatmul:
         """Return the memory for the sums of a chunk: its rows of ``d_hidden``, where they are long enough."""
         return self.d_hidden[start:].view(torch.float32) if self.own_sums is None else self.own_sums
 
-    def _tile_arguments(self, tiling: LogitsTiling) -> dict[str, Any]:
+    def _tile_arguments(self, tiling: MatmulTiling) -> dict[str, Any]:
         """Return the kernel arguments that are the same for all chunks."""
-        columns, inner = len(self.head), INNER_BYTES // self.hidden.element_size()
+        columns, inner = len(self.head), tiling.inner // self.hidden.element_size()
         return {
-            "hidden": TensorDescriptor.from_tensor(self.hidden, [tiling.rows, inner]),
-            "head": TensorDescriptor.from_tensor(self.head, [tiling.columns, inner]),
-            "exponentials": TensorDescriptor.from_tensor(self.exponentials, [tiling.rows, tiling.columns // 2]),
+            "hidden": describe_tiles(self.hidden, tiling.rows, inner),
+            "head": describe_tiles(self.head, tiling.columns, inner),
+            "exponentials": describe_tiles(self.exponentials, tiling.rows, tiling.columns // 2),
             "columns": columns,
             "hidden_size": self.hidden.shape[1],
             "vocab_size": self.vocab_size,
@@ -382,10 +362,7 @@ class ExpMatmul:
 
 def supports(hidden: torch.Tensor, head: torch.Tensor, chunk: int) -> bool:
     """Return whether the kernels support hidden states and a head: bf16 on Hopper or newer, in enough rows."""
-    is_addressable = all(
-        matrix.stride(1) == 1 and matrix.stride(0) * matrix.element_size() % ALIGNED == matrix.data_ptr() % ALIGNED == 0
-        for matrix in (hidden, head)
-    )
+    is_addressable = not (is_misaligned(hidden) or is_misaligned(head))
     is_large = min(len(hidden), chunk) >= FEWEST_ROWS
     return hidden.dtype == torch.bfloat16 and is_addressable and is_large and _has_copy_engine(hidden.device)
 
@@ -396,9 +373,3 @@ def _has_copy_engine(device: torch.device) -> bool:
     properties = torch.cuda.get_device_properties(device)
     shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
     return properties.major >= 9 and shared_memory >= SHARED_MEMORY
-
-
-def _multiprocessors(tensor: torch.Tensor) -> int:
-    if not tensor.is_cuda:
-        return 2  # when interpreted, so that a program has several tiles
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count

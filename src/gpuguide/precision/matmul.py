@@ -16,41 +16,23 @@ Triton, "Persistent Matmul", https://triton-lang.org/main/getting-started/tutori
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gpuguide.triton_support.context import device_of
+from gpuguide.triton_support.tiles import (
+    ALIGNED,
+    MatmulTiling,
+    count_multiprocessors,
+    describe_tiles,
+    is_misaligned,
+    row_stride,
+    tile_position,
+)
 
 TYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 EIGHT_BITS = TYPES[2:]
-ALIGNED = 16
-"""Bytes that a row has to be a multiple of, for the copy engine"""
-
-
-@dataclass(frozen=True)
-class MatmulTiling:
-    """Tile sizes and schedule of the matmul kernel."""
-
-    rows: int = 128
-    columns: int = 256
-    """Columns of the result in a tile"""
-    inner: int = 128
-    """Bytes of each row that are summed over at a time; 128 is what the copy engine can place without bank conflicts"""
-    stages: int = 3
-    """Tiles of both matrices in shared memory at a time"""
-    warps: int = 8
-    group: int = 8
-    """Rows of tiles in a group, which are computed before the next column of tiles"""
-    halves: bool = False
-    """Whether a tile is written in two halves, which need half the shared memory"""
-    persistent: bool = True
-    """Whether a program computes several tiles, or one"""
-
-
 TILINGS = {
     "wide": MatmulTiling(),
     "wide, four stages": MatmulTiling(stages=4, halves=True),
@@ -85,15 +67,6 @@ def choose(rows: int, columns: int, multiprocessors: int, *, fast: bool = True) 
         return SLOWNESS[name] * triton.cdiv(tiles, multiprocessors) * tiling.rows * tiling.columns
 
     return TILINGS[min((name for name in SLOWNESS if fast or name != "wide"), key=time)]
-
-
-@triton.jit
-def tile_position(tile, tiles_down, tiles_across, GROUP: tl.constexpr):
-    """Return row and column of a tile; tiles are ordered in groups of rows, and within a group from left to right."""
-    in_group = GROUP * tiles_across
-    first = tile // in_group * GROUP
-    height = min(tiles_down - first, GROUP)
-    return first + tile % in_group % height, tile % in_group // height
 
 
 @triton.jit
@@ -185,20 +158,20 @@ def matmul(
     eight = left.dtype in EIGHT_BITS
     dtype = dtype or (torch.bfloat16 if eight else left.dtype)
     (rows, inner), columns = left.shape, right.shape[1]
-    tiling = tiling or choose(rows, columns, _multiprocessors(left), fast=fast or not eight)
+    tiling = tiling or choose(rows, columns, count_multiprocessors(left), fast=fast or not eight)
     inner_block = tiling.inner // left.element_size()
-    out = torch.empty(rows, _row_stride(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
+    out = torch.empty(rows, row_stride(columns, dtype), dtype=dtype, device=left.device)[:, :columns]
     tiles = triton.cdiv(rows, tiling.rows) * triton.cdiv(columns, tiling.columns)
-    programs = min(tiles, _multiprocessors(left)) if tiling.persistent else tiles
+    programs = min(tiles, count_multiprocessors(left)) if tiling.persistent else tiles
     left_scale, right_scale = scales or (left, right)
     width = tiling.columns // (2 if tiling.halves else 1)
     with device_of(left):
         matmul_kernel[(programs,)](
-            _tiles(left, tiling.rows, inner_block),
-            _tiles(right.t(), tiling.columns, inner_block)
+            describe_tiles(left, tiling.rows, inner_block),
+            describe_tiles(right.t(), tiling.columns, inner_block)
             if transposed
-            else _tiles(right, inner_block, tiling.columns),
-            _tiles(out, tiling.rows, width),
+            else describe_tiles(right, inner_block, tiling.columns),
+            describe_tiles(out, tiling.rows, width),
             left_scale,
             right_scale,
             rows,
@@ -231,30 +204,9 @@ def _check(left: torch.Tensor, right: torch.Tensor) -> bool:
         )
     transposed = right.stride(0) == 1 and (right.stride(1) != 1 or eight)
     rows_of_both = (left, right.t() if transposed else right)
-    if any(_is_misaligned(matrix) for matrix in rows_of_both) or (eight and not transposed):
+    if any(is_misaligned(matrix) for matrix in rows_of_both) or (eight and not transposed):
         raise ValueError(
             f"Rows must be contiguous and begin at multiples of {ALIGNED} bytes, and in fp8 the second matrix is the "
             f"transpose of such a one; given strides {left.stride()} and {right.stride()} in {left.dtype}."
         )
     return transposed
-
-
-def _is_misaligned(matrix: torch.Tensor) -> bool:
-    return bool(
-        matrix.stride(1) != 1 or matrix.stride(0) * matrix.element_size() % ALIGNED or matrix.data_ptr() % ALIGNED
-    )
-
-
-def _tiles(matrix: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
-
-
-def _row_stride(columns: int, dtype: torch.dtype) -> int:
-    """Return the length of padded rows, which begin at multiples of 16 bytes."""
-    return triton.cdiv(columns * dtype.itemsize, ALIGNED) * ALIGNED // dtype.itemsize
-
-
-def _multiprocessors(tensor: torch.Tensor) -> int:
-    if not tensor.is_cuda:
-        return 2  # when interpreted, so that a program has several tiles
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count

@@ -218,7 +218,7 @@ def test_a_symptom_has_a_heading_an_address_and_remedies(page: BeautifulSoup) ->
 def test_neighbouring_cells_with_labels_are_tabs_that_need_no_script(page: BeautifulSoup) -> None:
     (group,) = page.select("fieldset.gg-tabs")
     assert group.legend is not None
-    assert group.legend.get_text()
+    assert group.legend.get_text() == "Code with"
     buttons, labels, panels = (group.select(f":scope > {what}") for what in ("input", "label", ".gg-tab-panel"))
     assert [button["type"] for button in buttons] == ["radio", "radio"]
     assert len({button["name"] for button in buttons}) == 1
