@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # else files with few tests come last, and those are the slowest
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(report.Report())
+        config.pluginmanager.register(report.Report(config.getoption("thorough")))
         loops = busy.start(config.getoption("busy"))
         config.add_cleanup(lambda: busy.stop(loops))
 

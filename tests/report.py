@@ -1,11 +1,13 @@
-"""Where the time of the tests goes: what `make test` prints when it ends.
+"""Where the time of the tests goes, and how often they do what is dear: what `make test` prints when it ends.
 
-Seconds are those of the processes that run the tests, added up. Nothing fails for them: a machine may be slow.
+Seconds are those of the processes that run the tests, added up; nothing fails because a machine is slow. What is
+counted (views of a page, runs of a notebook) may not exceed what is declared here: it is the same on every machine.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,18 @@ import pytest
 
 CACHE = Path(__file__).parents[1] / "_build" / ".jupyter_cache"
 VIEWS, RUNS, BUILDS = "views of a page", "runs of a notebook", "builds of small sites"
+MOST = {VIEWS: 3, RUNS: 1, BUILDS: 90}
+"""How often each page may be opened, each notebook be run, and small sites be built in all, at three seconds a build"""
+MORE = {
+    (
+        VIEWS,
+        "tutorials/00-measure-a-gpu.html",
+    ): 4,  # a phone, weak colours, all of its texts measured
+    (VIEWS, "index.html"): 5,  # a phone, the keyboard and the search box
+    (VIEWS, "docs/claims.html"): 5,  # a phone, addresses of claims, with and without scripts
+    (RUNS, "00-measure-a-gpu"): 2,  # the canary: as a script, and with other parameters
+}
+"""What tests that take one page as their example add to that"""
 SLOWEST = 10
 
 _counted: list[tuple[str, str]] = []
@@ -21,6 +35,7 @@ _counted: list[tuple[str, str]] = []
 
 def count(what: str, of: str = "all tests") -> None:
     """Note that the test that runs now has opened a page, run a notebook, or built a small site."""
+    assert what in MOST
     _counted.append((what, of))
 
 
@@ -36,19 +51,36 @@ def pytest_runtest_makereport() -> Iterator[None]:
 class Report:
     """Adds up what all tests took."""
 
-    def __init__(self) -> None:
+    def __init__(self, thorough: bool) -> None:
+        self.thorough = thorough
         self.seconds_of_files: dict[str, float] = defaultdict(float)
         self.seconds_of_pages: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of a test: setting up, running, or taking down."""
         self.seconds_of_files[report.nodeid.split("::")[0]] += report.duration
-        counted = [(what, of) for what, of in report.user_properties if what in (VIEWS, RUNS, BUILDS)]
-        self.counts.update(what for what, _ in counted)
+        counted = [(what, of) for what, of in report.user_properties if what in MOST]
+        self.counts.update(counted)
         for what, page in {(what, Path(of).stem) for what, of in counted}:
             if page[:2].isdigit() and report.when == "call":
                 self.seconds_of_pages[page][what] += report.duration
+
+    def excess(self) -> list[str]:
+        """Return what was done more often than declared, which thorough tests may."""
+        if self.thorough:
+            return []
+        allowed = {(what, of): MOST[what] + MORE.get((what, of), 0) for what, of in self.counts}
+        return [
+            f"{of}: {times} {what}, of which {allowed[what, of]} are declared in tests/report.py"
+            for (what, of), times in sorted(self.counts.items())
+            if times > allowed[what, of]
+        ]
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail if something was done too often, unless tests have failed anyway."""
+        if self.excess() and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the slowest files and the seconds of each page."""
@@ -68,8 +100,12 @@ class Report:
         tests = statistics.median(sum(parts.values()) for parts in self.seconds_of_pages.values())
         build = statistics.median(built.get(page, 0.0) for page in self.seconds_of_pages)
         shared = whole - tests * pages
-        write(", ".join(f"{times} {what}" for what, times in sorted(self.counts.items())))
         write(f"All tests: {whole:.0f} s, {shared:.0f} of them shared. A page: {tests:.0f} s, and {build:.0f} to run.")
+
+    def pytest_unconfigure(self) -> None:
+        """Say last what was done too often, for this alone can fail a run in which every test passed."""
+        for line in self.excess():
+            print(f"Too often: {line}", file=sys.stderr)
 
 
 def seconds_built() -> dict[str, float]:
