@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -147,6 +148,8 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A shell that runs the tests in the background has them ignore Ctrl-C, which the build would inherit.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def command(self, *options: str) -> Build:
