@@ -51,15 +51,16 @@ def surprise_of_a_token(
     """
     bits = [-math.log2(chance) for chance in chances]
     at = list(tokens).index(came)
-    asked = f"After {before.strip()!r} the" if before else "The"
+    asked = f"After {before.strip()!r}, the" if before else "The"
     spoken = ", ".join(f"{token.strip()!r} {p:.2g}" for token, p in zip(tokens, chances, strict=True))
     return show(
         lambda figure, theme: _draw_surprise(figure, theme, tokens, chances, bits, at),
-        alt=f"Two columns of bars, one row a token. On the left the probability that the model gave: {spoken}. On the "
-        f"right the surprise at each token: the longer the left bar, the shorter the right one. {came!r} came and "
-        f"has {bits[at]:.1f} bits.",
-        caption=f"The surprise at a token. {asked} model spreads its probability over all tokens. The token that comes "
-        "adds one bit for each halving that leads from certainty to its probability: lines in the bars are halvings.",
+        alt=f"Two columns of bars, one row per token. Left: the probability that the model gave the token: {spoken}. "
+        f"Right: the surprise at the token; the longer the left bar, the shorter the right one. {came!r} is the token "
+        f"that came, with {bits[at]:.1f} bits.",
+        caption=f"The surprise at a token. {asked} model spreads its probability over all tokens. The surprise at a "
+        "token is the number of times that 1 must be halved to reach the token's probability: one bit for each "
+        "halving. Lines in the bars mark whole bits; orange is the token that came.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="surprise-of-a-token",
@@ -104,16 +105,16 @@ def gradient_of_the_loss(
     spoken = ", ".join(f"{token.strip()!r} {slope:+.2g}" for token, slope in zip(tokens, slopes, strict=True))
     return show(
         lambda figure, theme: _draw_gradient(figure, theme, tokens, chances, slopes, at),
-        alt="Three columns of bars, one row a token: the probability that was said, the one that came, and their "
-        f"difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and lowers the "
-        "others.",
+        alt="Three columns of bars, one row per token: the predicted probability, a one for the token that came, and "
+        f"their difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and "
+        "lowers the others.",
         caption="The gradient of the loss with respect to the logits is the prediction minus one at the target. A step "
-        f"against it raises the logit of {came!r} and lowers all others in proportion to their probability.",
+        f"against it (arrows) raises the logit of {came!r} and lowers all others in proportion to their probability.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="gradient-of-the-loss",
         rows=[
-            {"token": visible(token), "said": p, "came": int(row == at), "gradient": slope}
+            {"token": visible(token), "predicted": p, "came": int(row == at), "gradient": slope}
             for row, (token, p, slope) in enumerate(zip(tokens, chances, slopes, strict=True))
         ],
     )
@@ -127,7 +128,7 @@ def _draw_gradient(
     across = (width - left - 2 * gap - 40) / 4  # of what is one
     top, tall = height - 40, 24.0
     columns = left, left + across + gap, left + 2 * (across + gap)
-    for x, title in zip(columns, ("said", "− came", "= gradient"), strict=True):
+    for x, title in zip(columns, ("predicted", "− came", "= gradient"), strict=True):
         drawings.label(ax, x, height - 12, title, across="left", bold=True)
     drawings.label(ax, width - 4, height - 12, "step", across="right", bold=True)
     zero = columns[2] + across
@@ -158,8 +159,8 @@ def targets_shifted_by_one(tokens: Sequence[str] = SENTENCE) -> Figure:
         lambda figure, theme: _draw_shift(figure, theme, inputs, targets),
         alt=f"Two rows of {len(inputs)} tokens. Inputs: {' '.join(map(visible, inputs))}. Targets, below them: "
         f"{' '.join(map(visible, targets))}. Each target is the next input, one place to the left.",
-        caption="Inputs and targets are one text, shifted by one. At each place the model has read the inputs up to "
-        "there and is asked for the target below. Dotted: the same token.",
+        caption="Inputs and targets are one text, shifted by one token. At each position, the model has read the "
+        "inputs up to there and has to predict the target below. Dotted lines connect the same token.",
         size=(WIDE, 1.75),
         narrow=(4.6, 1.75),
         name="targets-shifted-by-one",
