@@ -51,15 +51,16 @@ def surprise_of_a_token(
     """
     bits = [-math.log2(chance) for chance in chances]
     at = list(tokens).index(came)
-    asked = f"After {before.strip()!r} the" if before else "The"
+    asked = f"After {before.strip()!r}, the" if before else "The"
     spoken = ", ".join(f"{token.strip()!r} {p:.2g}" for token, p in zip(tokens, chances, strict=True))
     return show(
         lambda figure, theme: _draw_surprise(figure, theme, tokens, chances, bits, at),
-        alt=f"Two columns of bars, one row a token. On the left the probability that the model gave: {spoken}. On the "
-        f"right the surprise at each token: the longer the left bar, the shorter the right one. {came!r} came and "
-        f"has {bits[at]:.1f} bits.",
-        caption=f"The surprise at a token. {asked} model spreads its probability over all tokens. The token that comes "
-        "adds one bit for each halving that leads from certainty to its probability: lines in the bars are halvings.",
+        alt=f"Two columns of bars, one row per token. Left: the probability that the model gave the token: {spoken}. "
+        f"Right: the surprise at the token; the longer the left bar, the shorter the right one. {came!r} is the token "
+        f"that came, with {bits[at]:.1f} bits.",
+        caption=f"The surprise at a token. {asked} model spreads its probability over all tokens. The surprise at a "
+        "token is the number of times that 1 must be halved to reach the token's probability: one bit for each "
+        "halving. Lines in the bars mark whole bits; orange is the token that came.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="surprise-of-a-token",
@@ -104,16 +105,16 @@ def gradient_of_the_loss(
     spoken = ", ".join(f"{token.strip()!r} {slope:+.2g}" for token, slope in zip(tokens, slopes, strict=True))
     return show(
         lambda figure, theme: _draw_gradient(figure, theme, tokens, chances, slopes, at),
-        alt="Three columns of bars, one row a token: the probability that was said, the one that came, and their "
-        f"difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and lowers the "
-        "others.",
+        alt="Three columns of bars, one row per token: the predicted probability, a one for the token that came, and "
+        f"their difference, the gradient: {spoken}. A step against the gradient raises the logit of {came!r} and "
+        "lowers the others.",
         caption="The gradient of the loss with respect to the logits is the prediction minus one at the target. A step "
-        f"against it raises the logit of {came!r} and lowers all others in proportion to their probability.",
+        f"against it (arrows) raises the logit of {came!r} and lowers all others in proportion to their probability.",
         size=(WIDE, 0.75 + 0.34 * len(tokens)),
         narrow=(4.6, 0.75 + 0.34 * len(tokens)),
         name="gradient-of-the-loss",
         rows=[
-            {"token": visible(token), "said": p, "came": int(row == at), "gradient": slope}
+            {"token": visible(token), "predicted": p, "came": int(row == at), "gradient": slope}
             for row, (token, p, slope) in enumerate(zip(tokens, chances, slopes, strict=True))
         ],
     )
@@ -127,7 +128,7 @@ def _draw_gradient(
     across = (width - left - 2 * gap - 40) / 4  # of what is one
     top, tall = height - 40, 24.0
     columns = left, left + across + gap, left + 2 * (across + gap)
-    for x, title in zip(columns, ("said", "− came", "= gradient"), strict=True):
+    for x, title in zip(columns, ("predicted", "− came", "= gradient"), strict=True):
         drawings.label(ax, x, height - 12, title, across="left", bold=True)
     drawings.label(ax, width - 4, height - 12, "step", across="right", bold=True)
     zero = columns[2] + across
@@ -158,8 +159,8 @@ def targets_shifted_by_one(tokens: Sequence[str] = SENTENCE) -> Figure:
         lambda figure, theme: _draw_shift(figure, theme, inputs, targets),
         alt=f"Two rows of {len(inputs)} tokens. Inputs: {' '.join(map(visible, inputs))}. Targets, below them: "
         f"{' '.join(map(visible, targets))}. Each target is the next input, one place to the left.",
-        caption="Inputs and targets are one text, shifted by one. At each place the model has read the inputs up to "
-        "there and is asked for the target below. Dotted: the same token.",
+        caption="Inputs and targets are one text, shifted by one token. At each position, the model has read the "
+        "inputs up to there and has to predict the target below. Dotted lines connect the same token.",
         size=(WIDE, 1.75),
         narrow=(4.6, 1.75),
         name="targets-shifted-by-one",
@@ -214,10 +215,10 @@ def loss_in_chunks() -> Figure:
         f"hidden states, and down, where they are added to the gradient of the head. In bf16 all logits would take "
         f"{sizes['all logits']}, those of a chunk take {sizes['logits of a chunk']}.",
         caption="Head and loss, a chunk of positions at a time. Step 1 multiplies a chunk of hidden states by the "
-        "head. Step 2 computes the loss and puts the gradient of the logits in their place. If step 1 stores "
-        "exponentials, step 2 changes one number for each position. Step 3 multiplies the gradient by the head, for "
-        "the gradient of these hidden states, and step 4 by the hidden states, to add to the gradient of the head. "
-        f"The next chunk uses the same memory. Sizes: {tokens:,} tokens of GPT-2 in bf16.",
+        "head. Step 2 computes the loss and overwrites the logits with their gradient. (If step 1 stores exponentials, "
+        "step 2 changes one number per position.) Step 3 multiplies this gradient by the head, which gives the "
+        "gradient of the hidden states. Step 4 multiplies it by the hidden states and adds the result to the gradient "
+        f"of the head. The next chunk uses the same memory. Sizes: {tokens:,} tokens of GPT-2 in bf16.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.3),
         name="loss-in-chunks",
@@ -236,7 +237,7 @@ def _draw_chunks(figure: Canvas, theme: Theme, sizes: dict[str, str]) -> None:
     part = (top - bottom) / 3.4
     chunk = top - 1.6 * part
     drawings.box(ax, middle, bottom, across, top - bottom, dashed=True, strength=0.04)
-    never = f"never there:\nall logits, {sizes['all logits']}"
+    never = f"never in memory:\nall logits, {sizes['all logits']}"
     drawings.label(ax, middle + across * 0.42, bottom + (chunk - bottom) / 2, never)
     words = f"logits of a chunk, then\ntheir gradient: {sizes['logits of a chunk']}"
     drawings.box(ax, middle, chunk, across, part, words, colour="green", strength=0.22)
@@ -263,7 +264,7 @@ def _draw_chunks(figure: Canvas, theme: Theme, sizes: dict[str, str]) -> None:
     drawings.label(ax, middle + across * 0.88 + 10, bottom - 22, "4", across="left", bold=True)
 
 
-PEERS = {"torch-eager": "usual way", "torch-compile": "compiled", "gpuguide": "in chunks"}
+PEERS = {"torch-eager": "eager PyTorch", "torch-compile": "compiled", "gpuguide": "in chunks"}
 STEPS = 8
 """Product, to fp32, log-softmax, loss; backward of the loss, of the log-softmax, to bf16, two products"""
 TENSORS = (  # of the usual way: its name, from which step to which, bytes a logit, and what lies below it
@@ -285,12 +286,12 @@ def memory_of_a_loss() -> Figure:
     spoken = "; ".join(f"{name} {format_quantity(peak, 'B')}" for name, peak in peaks.items())
     return show(
         lambda figure, theme: _draw_memory(figure, theme, peaks),
-        alt="Three lines of time, in which each tensor of the size of the logits is a box as high as its bytes, from "
-        "the step that makes it to the one that needs it last. The usual way holds up to three fp32 tensors at once, "
-        f"the compiled loss one in bf16, the loss in chunks a quarter of that. Measured at the highest: {spoken}.",
-        caption="What is held when. Boxes are as high as their bytes, and begin and end with the step that makes a "
-        "tensor and the one that needs it last; steps are not to scale. The numbers are the measured extra memory of "
-        f"{SHAPE['tokens']:,} tokens of GPT-2.",
+        alt="Three timelines, in which each tensor of the size of the logits is a box as high as its bytes, from the "
+        "step that makes it to the one that needs it last. Eager PyTorch holds up to three fp32 tensors at once, the "
+        f"compiled loss one in bf16, the loss in chunks a quarter of that. Measured peaks: {spoken}.",
+        caption="Which tensors are in memory at which step. A box begins with the step that makes a tensor and ends "
+        "with the last one that needs it; its height shows the bytes. Steps are not to scale. The numbers are the "
+        f"measured peaks of extra memory with {SHAPE['tokens']:,} tokens of GPT-2.",
         records=[record],
         size=(WIDE, 4.6),
         narrow=(4.6, 4.6),
@@ -303,7 +304,7 @@ def _draw_memory(figure: Canvas, theme: Theme, peaks: dict[str, float]) -> None:
     ax, width, height = drawings.sheet(figure)
     left, unit = 12.0, 13.0  # points a byte of each logit
     step = (width - left - 12) / STEPS
-    names = [f"{name}: {format_quantity(peak, 'B')} at its highest" for name, peak in peaks.items()]
+    names = [f"{name}: {format_quantity(peak, 'B')} at its peak" for name, peak in peaks.items()]
     base = height - 28 - 12 * unit
     drawings.label(ax, left, height - 12, names[0], across="left", bold=True)
     for text, first, last, high, below in TENSORS:
