@@ -248,14 +248,14 @@ def overlapped_schedule() -> Figure:
     busy = 2 * product / (2 * product + powers)
     return show(
         lambda figure, theme: _draw_schedule(figure, product, waiting, taking_turns),
-        alt="Two time lines of one multiprocessor. Above, one program makes scores, takes their exponentials and makes "
-        f"the output, one after another, and the tensor cores are busy {busy:.0%} of the time. Below, one warp loads "
-        "keys and values ahead of time and two groups of warps take turns: while one group takes its exponentials the "
+        alt="Two time lines of one multiprocessor. Top: one program computes scores, exponentials and output, "
+        f"one after another, and the tensor cores are busy {busy:.0%} of the time. Bottom: one warp loads keys and "
+        "values ahead of time, and two groups of warps take turns. While one group computes its exponentials, the "
         "tensor cores compute matmuls of the other, without a gap.",
         caption="Matmuls and exponentials on one multiprocessor, in clock cycles. For 64 queries, 128 keys and heads "
-        f"of 128, a matmul takes {product:.0f} of them at least and the exponentials {powers:.0f}. A program by "
-        f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of loads it "
-        "shows the order only.",
+        f"of 128, a matmul takes at least {product:.0f} cycles, and the exponentials {powers:.0f}. A program by "
+        f"itself keeps the tensor cores busy {busy:.0%} of the time. This is a model, not a measurement, and shows "
+        "only the order of the loads.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="overlapped-schedule",
