@@ -31,10 +31,10 @@ def tile_traffic() -> Figure:
         lambda figure, theme: _draw_traffic(figure, spoken),
         alt="On the left the memory of the GPU with queries, keys, values and output, each cut into tiles. On the "
         f"right a multiprocessor. It reads one tile of queries once, {spoken['queries']}, and then the tiles of keys "
-        f"and values one after another, {spoken['keys and values']} a step. It makes a tile of scores, "
-        f"{spoken['scores']}, which never leaves it, updates what it keeps of each query, and writes a tile of output.",
-        caption="Attention a tile at a time, as one multiprocessor sees it. Only rows of queries, keys, values and "
-        "output cross over to memory; a tile of scores is overwritten by the next one.",
+        f"and values one after another, {spoken['keys and values']} per step. It computes a tile of scores, "
+        f"{spoken['scores']}, which never leaves it, updates the state of each query, and writes a tile of output.",
+        caption="Attention one tile at a time, as one multiprocessor computes it. Only queries, keys, values and "
+        "output move between it and memory; each tile of scores is overwritten by the next.",
         size=(WIDE, 3.3),
         narrow=(4.6, 3.4),
         name="tile-traffic",
@@ -61,7 +61,7 @@ def _draw_traffic(figure: Canvas, sizes: dict[str, str]) -> None:
     high = (tall - 40) / 3
     boxes = (
         (f"tile of queries\n{sizes['queries']}, stays", "blue", False),
-        (f"tile of scores, {sizes['scores']}:\nmade, used, forgotten", "red", True),
+        (f"tile of scores, {sizes['scores']}:\ncomputed, then dropped", "red", True),
         ("maximum, sum, output\nof each query, so far", "orange", False),
     )
     middles = []
@@ -76,7 +76,8 @@ def _draw_traffic(figure: Canvas, sizes: dict[str, str]) -> None:
         for line, part in enumerate(reversed(text.split(" ", 1) if narrow else [text])):
             drawings.label(ax, (memory + chip) / 2, y + 8 + 13 * line, part, up="bottom", size=10)
     if not narrow:
-        drawings.label(ax, (memory + chip) / 2, middles[1] - 8, f"{sizes['keys and values']} a step", up="top", size=10)
+        loads = f"{sizes['keys and values']} per step"
+        drawings.label(ax, (memory + chip) / 2, middles[1] - 8, loads, up="top", size=10)
 
 
 # --- what is kept ------------------------------------------------------------------------------------------
@@ -117,8 +118,8 @@ def online_softmax() -> Figure:
         lambda figure, theme: _draw_states(figure, states),
         alt=f"Three blocks of two scores each, and the state after each: {spoken}. At the end the output sum divided "
         f"by the sum is {last.output / last.total:.3g}.",
-        caption="The running state of one query, with values 10 to 60 beside its six scores. A larger maximum shrinks "
-        "both sums by one factor; without a new maximum the factor is 1. The end is the exact softmax.",
+        caption="The running state of one query, whose six scores belong to the values 10 to 60. A larger maximum "
+        "shrinks both sums by the same factor; if the maximum stays, the factor is 1. The result is exact.",
         size=(WIDE, 3.0),
         narrow=(4.6, 4.9),
         name="online-softmax",
@@ -191,8 +192,8 @@ def causal_tiles(tiles: int = 8) -> Figure:
         lambda figure, theme: _draw_tiles(figure, tiles),
         alt=f"A matrix of {tiles} by {tiles} tiles, queries downwards and keys to the right. The {whole} tiles below "
         f"the diagonal are filled, the {half} on it are half filled, and the {skipped} above it are empty.",
-        caption=f"The scores of attention in tiles. Under a causal mask {whole} of {tiles * tiles} tiles are computed "
-        f"as they are, the {half} on the diagonal need the mask, and {skipped} are never touched.",
+        caption=f"The scores of attention in tiles. Under a causal mask, {whole} of {tiles * tiles} tiles are computed "
+        f"without a mask, the {half} on the diagonal need the mask, and {skipped} are skipped.",
         size=(WIDE, 3.6),
         narrow=(4.6, 4.9),
         name="causal-tiles",
@@ -219,7 +220,7 @@ def _draw_tiles(figure: Canvas, tiles: int) -> None:
     drawings.label(ax, (left + right) / 2, top + 20, "keys: earlier to later tokens")
     drawings.arrow(ax, (left - 9, top), (left - 9, bottom))
     ax.text(left - 21, (top + bottom) / 2, "queries", rotation=90, ha="center", va="center")
-    names = (("blue", 0.6, "computed as it is"), ("orange", 0.75, "on the diagonal:\ncomputed, then masked"), None)
+    names = (("blue", 0.6, "computed, not masked"), ("orange", 0.75, "on the diagonal:\ncomputed, then masked"), None)
     x, y = (34.0, bottom - 30) if narrow else (right + 28, top - 24)
     for entry in names:
         colour, strength, text = entry or ("", 0.0, "skipped: neither read\nnor computed")
@@ -247,14 +248,14 @@ def overlapped_schedule() -> Figure:
     busy = 2 * product / (2 * product + powers)
     return show(
         lambda figure, theme: _draw_schedule(figure, product, waiting, taking_turns),
-        alt="Two time lines of one multiprocessor. Above, one program makes scores, takes their exponentials and makes "
-        f"the output, one after another, and the tensor cores are busy {busy:.0%} of the time. Below, one warp loads "
-        "keys and values ahead of time and two groups of warps take turns: while one group takes its exponentials the "
+        alt="Two time lines of one multiprocessor. Top: one program computes scores, exponentials and output, "
+        f"one after another, and the tensor cores are busy {busy:.0%} of the time. Bottom: one warp loads keys and "
+        "values ahead of time, and two groups of warps take turns. While one group computes its exponentials, the "
         "tensor cores compute matmuls of the other, without a gap.",
         caption="Matmuls and exponentials on one multiprocessor, in clock cycles. For 64 queries, 128 keys and heads "
-        f"of 128, a matmul takes {product:.0f} of them at least and the exponentials {powers:.0f}. A program by "
-        f"itself keeps the tensor cores busy {busy:.0%} of the time. It is a model, not a measurement; of loads it "
-        "shows the order only.",
+        f"of 128, a matmul takes at least {product:.0f} cycles, and the exponentials {powers:.0f}. A program by "
+        f"itself keeps the tensor cores busy {busy:.0%} of the time. This is a model, not a measurement, and shows "
+        "only the order of the loads.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="overlapped-schedule",
