@@ -161,10 +161,10 @@ def parts_that_are_trained() -> Figure:
         _draw_parts,
         alt="A model six times, each a stack: the text and its embedding below, three layers, the head on top. Orange "
         "is trained, grey is frozen, and an arrow from the head shows how deep the gradient goes. With examples in the "
-        "prompt nothing is trained, and there is no arrow. With a new head only that is trained, and the arrow ends "
-        "there. With the last layers, here one of three, it ends below them. A soft prompt, vectors before the text, "
-        "is trained at the bottom, so the arrow passes all frozen layers. So it does with LoRA, low-rank matrices "
-        "alongside each layer, and where all weights are trained.",
+        "prompt, nothing is trained, and there is no arrow. With a new head, only the head is trained, and the arrow "
+        "ends there. With the last layers, here one of three, it ends below them. A soft prompt, vectors before the "
+        "text, is trained at the bottom, so the arrow passes all frozen layers. The same holds for LoRA, low-rank "
+        "matrices alongside each layer, and for training all weights.",
         caption="What is trained, in orange, and what is frozen, in grey. The arrow is the gradient: it has to reach "
         "the lowest part that is trained. A soft prompt is small, but the gradient passes all layers to reach it.",
         size=(WIDE, 3.6),

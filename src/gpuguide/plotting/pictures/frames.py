@@ -160,8 +160,8 @@ def group_by_in_a_table() -> Figure:
         f"{len(KEYS)} sums. Every row points to the slot of its key, and the slot to the sum of the row that it "
         f"names: {told}. The other slots and sums stay empty.",
         caption="A group-by in cuDF. The hash of a key leads to a slot, the slot holds the number of a row with that "
-        "key, and values are added up at that row's place. Table and sums are sized by the rows, because nobody knows "
-        "the groups beforehand.",
+        "key, and values are added up at that row's place. The number of rows sets the size of the table and of the "
+        "sums, because the number of groups is not known beforehand.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="group-by-in-a-table",
@@ -225,7 +225,7 @@ def join_in_two_steps() -> Figure:
         f"table: {', '.join(map(str, counts))}. Where its pairs begin: {', '.join(map(str, places))}. And "
         f"{len(pairs)} pairs of row numbers: {', '.join(map(str, pairs))}.",
         caption=f"A join on the GPU, against a second table with the keys {', '.join(RIGHT)}. No row knows where to "
-        "write before all have counted, so the rows are counted first and written second.",
+        "write before all have counted, so each row counts its pairs first and writes them second.",
         size=(WIDE, 3.1),
         narrow=(4.6, 3.1),
         name="join-in-two-steps",
@@ -276,8 +276,8 @@ def radix_sort_passes() -> Figure:
         lambda figure, _: _draw_passes(figure, steps),
         alt=f"Three columns of {len(NUMBERS)} numbers with two digits each, and lines from each number to its place in "
         f"the next column: {told}. The last is in order.",
-        caption="A radix sort compares nothing. A pass moves every number to the place of one of its digits and keeps "
-        "the order of equal ones, so after the last digit's pass and the first digit's all are in order.",
+        caption="A radix sort compares no numbers. Each pass orders them by one digit and keeps the order of numbers "
+        "with equal digits, so all are in order after a pass for the last digit and one for the first.",
         size=(WIDE, 3.7),
         narrow=(4.6, 3.7),
         name="radix-sort-passes",
@@ -332,9 +332,9 @@ def ring_of_buffers() -> Figure:
         f"second the GPU fetches each, one after another without a pause, in {spoken[0]}, while the cores fill the "
         f"next. On the third the driver copies one piece of the same size from pageable memory in {spoken[1]}.",
         caption=f"Pieces of 8 MiB on their way to the GPU, to scale. The link needs {spoken[0]} for a piece, and the "
-        "cores have the next one ready before it is done. A copy that leaves pinning to the driver takes "
-        f"{times} times as long for each. All pieces of a hundred million rows need {spoken[3]} on the link, and the "
-        f"whole copy took {spoken[2]}.",
+        "cores have the next piece ready before then. A copy that leaves pinning to the driver takes "
+        f"{times} times as long for each piece. All pieces of a hundred million rows need {spoken[3]} on the link, and "
+        f"the whole copy took {spoken[2]}.",
         records=[copies, ceilings],
         size=(WIDE, 2.2),
         narrow=(4.6, 2.2),

@@ -139,8 +139,9 @@ def race_of_the_tokens() -> Figure:
     return show(
         lambda figure, theme: _draw_race(figure, shares, times, first),
         alt=f"Three lanes, one for each token that was kept, as long as the token waits. {words}. {first!r} is first.",
-        caption="A race draws a token. Each waits for an exponential random number over its probability, and the first "
-        "one is taken. Likely tokens wait less on average, so they win more often: exactly as often as they should.",
+        caption="A race draws a token. Each token waits for an exponential random number divided by its probability, "
+        "and the first one is drawn. Likely tokens wait less on average, so they win more often: exactly as often as "
+        "they should.",
         size=(WIDE, 2.7),
         narrow=(4.6, 3.2),
         name="race-of-the-tokens",
@@ -203,11 +204,11 @@ def chain_and_one_read() -> Figure:
     words = ", ".join(f"{name} {reads:g}" for name, reads in CHAIN.items())
     return show(
         lambda figure, theme: _draw_chain(figure, theme, total, ours),
-        alt=f"Two bars to scale, in reads of one row of logits. A chain of functions moves at least {total:g}: "
-        f"{words}. One read with a second look at a few groups moves {ours:.2f}.",
-        caption=f"What is moved to draw one token, in reads of its row of logits. A chain of functions reads and "
-        f"writes at least {total:g} times as many bytes as the row has, and one read is enough to draw from the same "
-        "tokens. Derived, not measured.",
+        alt=f"Two bars to scale, in units of one read of a row of logits. A chain of functions moves at least "
+        f"{total:g}: {words}. One read with a second look at a few groups moves {ours:.2f}.",
+        caption=f"Bytes moved to draw one token, in units of one read of its row of logits. A chain of functions "
+        f"moves at least {total:g} times the bytes of the row, although little more than one read is enough. "
+        "Calculated, not measured.",
         size=(WIDE, 2.9),
         narrow=(4.6, 3.3),
         name="chain-and-one-read",
@@ -271,7 +272,7 @@ def two_kernels() -> Figure:
         "comes out.",
         caption=f"The two kernels that draw a token with a top-k of {K}. Only the first reads the row ({row:.0f} KiB). "
         "No logit that top-k keeps lies below the k-th largest of the group maxima, so the second reads only the few "
-        "groups that reach it.",
+        "groups whose maximum reaches it.",
         size=(WIDE, 4.6),
         narrow=(4.6, 4.6),
         name="two-kernels",
