@@ -28,14 +28,14 @@ def stream_and_queue() -> Figure:
     spoken = [format_quantity(seconds, "s") for seconds in (submit, run, late)]
     return show(
         lambda figure, theme: _draw_queue(figure, theme, submit, run),
-        alt=f"Two lines of time. On the first the host submits {KERNELS} kernels, drawn {spoken[0]} long. On the "
-        f"second the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has submitted "
-        f"them reads little; one that waits for the GPU reads {spoken[2]}.",
+        alt=f"Two time lines. On the first, the host submits {KERNELS} kernels, each drawn {spoken[0]} long. On the "
+        f"second, the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has "
+        f"submitted them reads too short a time; a timer that waits for the GPU reads {spoken[2]}.",
         caption="The host puts kernels into a stream's queue, and the GPU works through them later. A timer that does "
-        f"not synchronise stops when all are queued; their work ends after {spoken[2]}. The boxes are as long as the "
-        f"measured times of a square matmul: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
-        "host's time is that of one call made right after it had waited for the GPU; further calls in a row may take "
-        "less.",
+        f"not synchronise stops when all kernels are queued, but they are done only after {spoken[2]}. The boxes are "
+        f"as long as the measured times of a square matmul: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
+        "time on the host is that of one call, made right after the host had waited for the GPU; further calls in a "
+        "row may take less time.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),

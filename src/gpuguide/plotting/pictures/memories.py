@@ -67,10 +67,11 @@ def memories_of_a_gpu() -> Figure:
         alt="The memories of a GPU below each other, joined by pipes whose width is their bandwidth: registers under "
         "the arithmetic units, shared memory, L2 cache, GPU memory and, behind a hair-thin link, host memory. "
         f"Measured: {words}. Derived: from registers {_speed(memories[0]).splitlines()[0]}.",
-        caption=f"The memories of {reference_gpu.word('a short')}, with pipes as wide as their bandwidth. Only the "
-        "link to the host is drawn too wide, since nobody would see it. The rate of the registers is derived: what "
-        "the fp32 arithmetic of a large matrix product takes in. All others are measured. A copy from the host is a "
-        "small one, with the work of Python and the driver in it; a load is one that a thread waits for.",
+        caption=f"The memories of {reference_gpu.word('a short')}, joined by pipes whose width shows their bandwidth. "
+        "Only the link to the host is drawn too wide, because it would be invisible if drawn to scale. The rate of the "
+        "registers is derived: it is the rate at which the fp32 arithmetic of a large matmul takes in numbers. All "
+        "other rates are measured. The time of a load is how long one thread waits for it. The time of a copy from the "
+        "host is that of a small copy, including the work of Python and the driver.",
         records=[ceilings, rates, waits, transfers],
         size=(WIDE, 6.3),
         narrow=(4.6, 6.3),
@@ -174,10 +175,10 @@ def wait_for_a_word() -> Figure:
     return show(
         lambda figure, theme: _draw_waits(figure, theme, spans, host),
         alt=f"Bars as long as one thread waits for a word: {said}. A last bar, for a small copy from the host, leaves "
-        f"the drawing; it is {times:.0f} times as long as that for GPU memory.",
+        f"the drawing; to scale, it would be {times:.0f} times as long as the bar for GPU memory.",
         caption="How long a thread waits for one word, to scale. The last bar is not a thread's wait: it is the "
-        "time of a small copy from the host until the host knows that it is done, including the work of Python and the "
-        f"driver. At the same scale it would be about {times:.0f} times as long as the bar above it.",
+        "time of a small copy from the host until the host knows that the copy is done, including the work of Python "
+        f"and the driver. To scale, it would be about {times:.0f} times as long as the bar above it.",
         records=[waits, transfers],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),
@@ -223,11 +224,11 @@ def bytes_under_way() -> Figure:
     return show(
         lambda figure, theme: _draw_pipes(figure, theme, spoken),
         alt=f"Two pipes from GPU memory to the multiprocessors, {spoken['long']} long and {spoken['wide']} wide. In "
-        f"the first one dot is under way, the {CHUNK} bytes of one thread, which get {spoken['alone']}. The second is "
-        f"full of dots: {spoken['full']} are under way.",
+        f"the first, one dot is in flight: the {CHUNK} bytes of one thread, which gets {spoken['alone']}. The second "
+        f"is full of dots: {spoken['full']} are in flight.",
         caption=f"A memory is a pipe as long as its latency and as wide as its bandwidth. One thread that waits for "
-        f"each {CHUNK} bytes before it asks for the next gets {spoken['alone']}. The full rate needs at least "
-        f"{spoken['full']} under way at once. The dots of the full pipe are a sign, not a count.",
+        f"each {CHUNK} bytes before it requests the next gets {spoken['alone']}. The full rate needs at least "
+        f"{spoken['full']} in flight at once. The number of dots in the full pipe has no meaning.",
         records=[rates, waits],
         size=(WIDE, 3.3),
         narrow=(4.6, 3.3),
