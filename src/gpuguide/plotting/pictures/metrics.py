@@ -53,11 +53,11 @@ def what_utilisation_counts() -> Figure:
     )
     return show(
         lambda figure, theme: _draw(figure, theme, lanes),
-        alt="Three lines of time, cut into sample periods, with kernels drawn as high as the share of the "
-        f"multiprocessors that they keep busy. {words}.",
-        caption="GPU utilisation asks whether a kernel was there, and not how high it is. A kernel is as high as the "
-        f"share of the multiprocessors of {reference_gpu.word('a short')} that it keeps busy; the pauses are not to "
-        "scale, and there are many more of them in a period.",
+        alt="Three timelines, divided into sample periods. The height of each kernel is the share of the "
+        f"multiprocessors that it keeps busy. {words}.",
+        caption="GPU utilisation counts whether a kernel ran, not how much of the GPU it used. The height of a "
+        f"kernel is the share of the multiprocessors of {reference_gpu.word('a short')} that it keeps busy. The pauses "
+        "are not to scale: a period contains many more of them.",
         records=[store.load_published("gpu-metrics")],
         size=(WIDE, 4.1),
         narrow=(4.6, 4.1),
@@ -137,8 +137,8 @@ def step_and_its_data() -> Figure:
         lambda figure, theme: _draw_steps(figure, rows),
         alt="Four bars of time, each a training step: first the host builds the batch, then the GPU computes. "
         f"{words}. In the last two the host's part is gone.",
-        caption="A step as found, and what two changes do to it, to scale. While the host takes most of the step, a "
-        "faster GPU hardly helps.",
+        caption="The time of a step, as found and after two changes, to scale. While the host takes most of the step, "
+        "a change to the GPU's part helps less than a change to the host's.",
         records=[record],
         size=(WIDE, 3.0),
         narrow=(4.6, 3.0),

@@ -42,11 +42,11 @@ def from_text_to_token() -> Figure:
     return show(
         _draw_way,
         alt="A text, cut into five tokens, becomes five numbers, then five vectors, which pass through the blocks. "
-        "Only the vector of the last token goes on: the head turns it into a row of logits, some above and some below "
-        "zero; softmax makes them probabilities; one token is drawn and appended to the text, and all begins again. "
+        "Only the vector of the last token is used further: the head turns it into logits, some above and some below "
+        "zero; softmax makes them probabilities; one token is drawn and appended to the text, and the loop repeats. "
         f"What moves: {words}.",
-        caption=f"GPT-2's way from a text to its next token, in bf16. What changes from step to step is small. What is "
-        f"read at every step is not: the blocks' weights ({weights[0]}) and the head ({weights[1]}).",
+        caption="How GPT-2 small gets from a text to its next token, in bf16. The data that change are small, but each "
+        f"step also reads the weights of all blocks ({weights[0]}) and of the head ({weights[1]}).",
         size=(WIDE, 6.6),
         narrow=(4.6, 6.6),
         name="from-text-to-token",
@@ -187,10 +187,10 @@ def softmax_on_a_line(
     return show(
         lambda figure, theme: _draw_line(figure, theme, logits, tokens),
         alt=f"A line of numbers. Above {LARGEST_FP16:.1f} it is shaded: there exp overflows in fp16, and the largest "
-        f"logit stands in the shade. All logits are shifted by the same distance: {shifted}. Bars show exp of the "
+        f"logit lies in this range. All logits are shifted by the same distance: {shifted}. Bars show exp of the "
         f"shifted logits: {', '.join(f'{power:.2f}' for power in powers)}.",
-        caption="Safe softmax shifts all logits until the largest is zero, so no exponential exceeds one. Their "
-        "distances stay as they are.",
+        caption="Safe softmax shifts all logits by the same amount so that the largest is zero and no exponential "
+        "exceeds one. The differences between the logits do not change.",
         size=(WIDE, 2.7),
         narrow=(4.6, 2.9),
         name="softmax-on-a-line",
