@@ -66,7 +66,7 @@ def prefill_and_decode() -> Figure:
     return show(
         lambda figure, theme: _draw_passes(figure, theme, found),
         alt=f"Four passes from left to right, each a box of weights of the same height. {ways}. What comes out of a "
-        "pass goes into the next. Below, a row of tiles for the keys and values grows by one tile a step.",
+        "pass goes into the next. Below, a row of tiles for the keys and values grows by one tile per step.",
         caption=f"Prefill takes all tokens of the prompt at once; each decode step takes one, the token that was "
         f"generated last. Every pass reads all weights ({read} of the small model on this page, in 16 bits), and each "
         f"token leaves {format_bytes(CACHED)} of keys and values in the cache, which all later steps read.",
@@ -165,12 +165,12 @@ def kernels_of_a_step() -> Figure:
     return show(
         lambda figure, theme: _draw_rungs(figure, theme, times),
         alt="Three lines of time with the kernels of a decode step. Launched one by one, short kernels have wide gaps "
-        "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused there "
-        f"are few of them. A token takes: {'; '.join(words)}.",
-        caption="What the GPU does in a decode step of GPT-2 for one sequence. A sketch with measured times "
-        "per token, prefill included: transformers in the first line, our leaner loop in the others. Compiled, with a "
-        f"static cache, transformers takes {format_quantity(static, 's')}. A launch took the host "
-        f"{format_quantity(launch, 's')}. A graph removes the gaps, fusion removes kernels.",
+        "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused, they "
+        f"are only a few. A token takes: {'; '.join(words)}.",
+        caption="What the GPU does in a decode step of GPT-2 small for one sequence. A sketch with measured times "
+        "per token, prefill included: transformers in the first row, our leaner loop in the others. Compiled with a "
+        f"static cache, transformers takes {format_quantity(static, 's')}. A launch takes the host "
+        f"{format_quantity(launch, 's')}. A graph shortens the gaps; fusion reduces the number of kernels.",
         records=[record, ceilings],
         size=(WIDE, 2.8),
         narrow=(4.6, 2.8),

@@ -118,13 +118,13 @@ def formats_to_scale() -> Figure:
     )
     return show(
         lambda figure, theme: _draw_formats(figure, theme, every),
-        alt="Seven formats, one a row. On the left each bit is a tile: sign, exponent, mantissa. On the right a bar on "
-        f"a logarithmic line runs from the smallest number above zero to the largest. {words}. The bars of fp32, "
+        alt="Seven formats, one per row. On the left each bit is a tile: sign, exponent, mantissa. On the right a bar "
+        f"on a logarithmic line runs from the smallest number above zero to the largest. {words}. The bars of fp32, "
         "tf32 and bf16 are about equally long; those of fp16 and of the formats with fewer bits are short and lie "
         "around 1.",
-        caption="Exponent bits decide how far a format reaches, mantissa bits how fine. Bits and ranges are to scale, "
-        "with the largest number in or at each bar; the pale ends are subnormal numbers, which have fewer significant "
-        "bits.",
+        caption="Exponent bits decide how far a format reaches, mantissa bits how fine its spacing is. Bits and ranges "
+        "are to scale. Each bar names the largest number; the pale ends are subnormal numbers, which have fewer "
+        "significant bits.",
         size=(WIDE, 3.85),
         narrow=(4.6, 3.85),
         name="formats-to-scale",
@@ -206,13 +206,13 @@ def bits_by_magnitude() -> Figure:
     return show(
         lambda figure, theme: _draw_bits(figure, theme, bits),
         alt=f"Significant bits against the magnitude of a number, from {2.0**FROM:.0e} to {2.0**TO:.0e}. fp16 has "
-        f"{half.significant_bits} bits from {half.smallest_normal:.1e} to {half.largest:.0f}, below that a bit less "
-        f"with each halving, and none below {half.smallest_subnormal:.0e}. bf16 has {drawn['bf16'].significant_bits} "
-        f"throughout, e4m3 {drawn['e4m3'].significant_bits} and e5m2 {drawn['e5m2'].significant_bits} within narrow "
-        f"ranges. Marked are {small}, where fp16 has {kept} bits, and {tiny}, where it has none and which an "
-        f"arrow moves to {TINY * SCALE:.1e}.",
+        f"{half.significant_bits} bits from {half.smallest_normal:.1e} to {half.largest:.0f}, below that one bit "
+        f"fewer with each halving, and none below {half.smallest_subnormal:.0e}. bf16 has "
+        f"{drawn['bf16'].significant_bits} throughout, e4m3 {drawn['e4m3'].significant_bits} and e5m2 "
+        f"{drawn['e5m2'].significant_bits} within narrow ranges. Marked are {small}, where fp16 has {kept} "
+        f"bits, and {tiny}, where it has none and which an arrow moves to {TINY * SCALE:.1e}.",
         caption=f"Significant bits of a number, by its magnitude. In fp16, {small} has lost some of its bits and "
-        f"{tiny} all of them. Multiplied by {SCALE:,.0f}, as a loss scaler does, {tiny} has all bits again.",
+        f"{tiny} all of them. Multiplied by {SCALE:,.0f}, as by a loss scaler, {tiny} keeps all bits.",
         size=(WIDE, 3.4),
         narrow=(4.6, 3.4),
         name="bits-by-magnitude",
