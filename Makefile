@@ -65,11 +65,16 @@ test-site: ## Build the site and run its tests
 test-thoroughly: ## Run all tests with many random examples, and every script and notebook with other parameters
 	@$(MAKE) --no-print-directory test T="--thorough $(T)"
 
-lint: $(READY) ## Check style and types, and the pages' rules
+lint: $(READY) ## Check style and types, the pages' rules, workflows, scripts and the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m gpuguide.site.checks.page_lint
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline --quiet .github/workflows
+	$(BIN)/hadolint envs/Dockerfile
+	@# PyPI has no ShellCheck for Linux on ARM.
+	@test ! -x $(BIN)/shellcheck || $(BIN)/shellcheck .ci/run .ci/gpu
 
 release-check: ## List what stands in the way of a release: stale records, claims that fail, pages and cells not run
 	@GPUGUIDE_RECORDS= $(MAKE) --no-print-directory site

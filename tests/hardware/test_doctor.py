@@ -73,6 +73,45 @@ def test_a_driver_without_a_gpu_that_pytorch_sees(machine: Any) -> None:
     assert findings["CUDA GPU"][0] is False
 
 
+@pytest.mark.parametrize(
+    ("driver", "cuda", "said"),
+    [
+        ("550.90.07", "13.0", "too old for PyTorch's build for CUDA 13.0, which needs 580 or newer"),
+        ("450.80.02", "12.8", "which needs 525 or newer"),
+        ("580.65.06", "13.0", None),
+        ("550.90.07", "12.8", None),
+        ("550.90.07", None, None),
+        (None, "13.0", None),
+    ],
+)
+def test_a_driver_that_is_too_old_for_pytorchs_cuda_is_told(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, driver: str | None, cuda: str | None, said: str | None
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    present, detail = machine(None, DriverState(driver=driver))["NVIDIA driver"]
+    assert present is (driver is not None and said is None)
+    assert ("too old" in detail) is (said is not None)
+    assert (said or "") in detail
+
+
+def test_cuda_12_is_named_where_the_driver_can_run_it() -> None:
+    assert "the extra 'cuda12'" in (doctor.explain_old_driver("550.90.07", "13.0") or "")
+    assert "cuda12" not in (doctor.explain_old_driver("470.1", "13.0") or "")
+    assert "cuda12" not in (doctor.explain_old_driver("470.1", "12.8") or "")
+
+
+@pytest.mark.parametrize(("size", "present"), [(64 * 2**20, False), (2**34, True)])
+def test_little_shared_memory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, present: bool
+) -> None:
+    """A container of Docker's has 64 MiB unless it is told otherwise."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=size))
+    (finding,) = doctor.shared_memory(tmp_path)
+    assert finding.present is present
+    assert ("--shm-size" in finding.detail) is not present
+    assert not list(doctor.shared_memory(tmp_path / "none"))
+
+
 def test_a_gpu_is_described(machine: Any) -> None:
     findings = machine(H100, DriverState("580.1", 1.98e9, 2.6e9, 310.0, 700.0, 45.0, 4))
     assert findings == {

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from gpuguide.hardware.device import Device
 from gpuguide.hardware.monitor import BoardState, read_board, read_driver
 from gpuguide.hardware.monitor.connections import narrower
 from gpuguide.hardware.processor import cores_available, processor_name
+
+OLDEST_DRIVERS = {"12": 525, "13": 580}
+"""The oldest driver that runs programs built for a major version of CUDA"""
+DOCKER_SHARED_MEMORY = 64 * 2**20
+"""Bytes that Docker gives a container for ``/dev/shm`` unless it is told otherwise"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,16 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look for everything that some part of gpuguide uses."""
-    return [python(), processor(), torch_build(), *gpu(), *optional_libraries(), cudf(), compiler()]
+    return [
+        python(),
+        processor(),
+        *shared_memory(),
+        torch_build(),
+        *gpu(),
+        *optional_libraries(),
+        cudf(),
+        compiler(),
+    ]
 
 
 def records_folder(folder: Path | None) -> Finding:
@@ -58,6 +73,22 @@ def processor() -> Finding:
     return Finding("Processor", True, f"{processor_name()}, {usable}")
 
 
+def shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
+    """Look at the memory that processes share; nothing on a system that has no folder for it."""
+    if not folder.is_dir():
+        return
+    size = shutil.disk_usage(folder).total
+    if size > DOCKER_SHARED_MEMORY:
+        yield Finding("Shared memory", True, f"{size / 2**30:.1f} GiB in {folder}")
+        return
+    yield Finding(
+        "Shared memory",
+        False,
+        f"{size / 2**20:.0f} MiB in {folder}, as in a container by default: too little for NCCL and for the workers of "
+        "a DataLoader. Start the container with --shm-size=8g",
+    )
+
+
 def torch_build() -> Finding:
     """Look at PyTorch and what it was built for."""
     if importlib.util.find_spec("torch") is None:
@@ -78,8 +109,9 @@ def gpu() -> list[Finding]:
     except GpuguideError:
         version = read_driver().driver
         without = "not found; without it pages and tests run on the CPU and published records are shown"
+        old = explain_old_driver(version, built_for())
         return [
-            Finding("NVIDIA driver", version is not None, version or without),
+            Finding("NVIDIA driver", version is not None and old is None, old or version or without),
             Finding("CUDA GPU", False, "PyTorch sees none; 'gpuguide bench run' needs one, or --device cpu"),
         ]
     chip = properties(found)
@@ -99,6 +131,32 @@ def gpu() -> list[Finding]:
         Finding("Datasheet", sheet is not None, known),
         Finding("Clock and power readings", bool(readings), ", ".join(readings) or "none; records will lack them"),
     ]
+
+
+def built_for() -> str | None:
+    """Return the version of CUDA that PyTorch was built for; ``None`` without PyTorch or without CUDA."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch.version.cuda
+
+
+def explain_old_driver(driver: str | None, cuda: str | None) -> str | None:
+    """Return why a driver cannot run programs built for a version of CUDA, and what can be done; ``None`` if it can.
+
+    Source: CUDA Compatibility, minor version compatibility, the table of minimum drivers.
+    """
+    needed = OLDEST_DRIVERS.get((cuda or "").partition(".")[0])
+    version = re.match(r"\d+", driver or "")
+    if needed is None or version is None or int(version[0]) >= needed:
+        return None
+    told = f"{driver} is too old for PyTorch's build for CUDA {cuda}, which needs {needed} or newer"
+    if needed > OLDEST_DRIVERS["12"] <= int(version[0]):
+        return (
+            f"{told}. Update it, or install a build for CUDA 12 with the extra 'cuda12': envs/requirements-cuda12.txt"
+        )
+    return f"{told}. Update the driver"
 
 
 def properties(found: Device) -> Any | None:
