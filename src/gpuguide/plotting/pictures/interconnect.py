@@ -122,7 +122,7 @@ def ways_to_the_network() -> Figure:
     """Draw which copies a byte takes out of a machine through the operating system, and by RDMA."""
     return show(
         lambda figure, _: _draw_ways_out(figure),
-        alt="Two rows of boxes. Above, by TCP through the operating system: GPU memory, a buffer of the host, the "
+        alt="Two rows of boxes. Above, over TCP through the operating system: GPU memory, a buffer of the host, the "
         "kernel's buffer, the network adapter, with a copy by the engine, a copy by a core and a fetch between them. "
         "Below, by GPUDirect RDMA: one arrow from GPU memory to the network adapter. In both a core of the host says "
         "what to send.",
@@ -182,11 +182,11 @@ def links_to_scale() -> Figure:
     said = "; ".join(f"{each.name} {_both(each)}" for each in bars)
     return show(
         lambda figure, _: _draw_bars(figure, bars),
-        alt=f"Five bars on one scale, each as long as a rate in one direction. {said}. The bar of the memory fills the "
-        "width, that of NVLink about a tenth of it, the others are slivers.",
-        caption="Memory and links in one direction, to scale. The outline is the data-sheet rate and the filled part "
-        f"what was measured on {reference_gpu.word('a short')} or two of them. A memory's rate counts what is read and "
-        "written together; ports of networks were not measured.",
+        alt=f"Five bars on one scale: the rate of the GPU's memory, and those of four links in one direction. {said}. "
+        "The memory's bar fills the width, NVLink's fills about a tenth of it, and the others are slivers.",
+        caption="Rates of memory and of links in one direction, to scale. The outline is the data-sheet rate and the "
+        f"filled part what was measured on {reference_gpu.word('a short')} or two of them. The memory's rate counts "
+        "bytes read plus bytes written; network ports were not measured.",
         records=[host, peers, ceilings],
         size=(WIDE, 3.0),
         narrow=(4.6, 4.0),
@@ -242,9 +242,9 @@ def ring_over_time() -> Figure:
         alt="Three lines of time. On the first the cores fill the buffers A, B, C, D and then A again. On the second "
         f"the copy engine fetches each once it is full, {spoken[0]} a piece; a new piece begins every {spoken[1]}. On "
         f"the third the driver copies one piece of pageable memory, {spoken[2]}.",
-        caption=f"Pieces of 8 MiB on their way to the GPU, to scale. Through the ring one arrives every {spoken[1]}, "
+        caption=f"Pieces of 8 MiB on their way to the GPU, to scale. Through the ring, one arrives every {spoken[1]}, "
         f"of which the link needs {spoken[0]}; left to the driver, a piece of pageable memory takes {spoken[2]}. "
-        "Drawn as if the cores were busy all the time, which we have not measured.",
+        "These times are shares of copies of 256 MiB. That the cores are always busy is assumed, not measured.",
         records=[record],
         size=(WIDE, 2.3),
         narrow=(4.6, 2.3),
@@ -360,11 +360,11 @@ def layer_on_two_gpus() -> Figure:
     return show(
         lambda figure, _: _draw_layer(figure, panels),
         alt="Bars of time for a feed-forward layer, on one GPU and divided among two, in two panels. Those of two GPUs "
-        f"consist of the half that each computes and of what adding up takes beside it. {told}.",
+        f"consist of the half that each computes and of the time that adding up takes in addition. {told}.",
         caption="A feed-forward layer as wide as those of Llama 3 70B on one GPU and on two, to scale within each "
         "panel. Orange is the half that each of two GPUs computes, pink is the additional time for adding up. For one "
-        "token, adding up in one step takes less time. In chunks, adding up overlaps with computing, but the smaller "
-        "matmuls are slower.",
+        "token, adding up in one step takes less time than with NCCL. In chunks (green), adding up overlaps with "
+        "computing, but the smaller matmuls are slower.",
         records=[record],
         size=(WIDE, 3.6),
         narrow=(4.6, 3.6),

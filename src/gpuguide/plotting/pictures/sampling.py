@@ -74,9 +74,9 @@ def cut_and_draw() -> Figure:
         alt=f"Six strips below each other, cut into tokens as wide as their probabilities. {cuts.capitalize()} of "
         f"{len(EXAMPLE)} tokens. What is left fills the last strip, where an arrow at {RANDOM_NUMBER} points to "
         f"{drawn!r}.",
-        caption="One token is drawn. Each setting cuts from the right what it excludes (dashed), and what is left is "
-        "stretched to the whole strip. A random number then points to a token; the wider a token is, the more often "
-        "it is hit. (Made-up logits.)",
+        caption="One token is drawn. Temperature reshapes the strip. Each of the three cuts then removes tokens from "
+        "the right (dashed), and the rest is stretched to the whole strip. A random number points to a token; the "
+        "wider a token is, the more often it is hit. (Made-up logits.)",
         size=(WIDE, 4.3),
         narrow=(4.6, 5.7),
         name="cut-and-draw",
