@@ -71,11 +71,11 @@ def kernel_lanes() -> Figure:
     )
     return show(
         lambda figure, theme: _draw_lanes(figure, over),
-        alt=f"Six columns, one a kernel, headed by bars for the time of a training step: {spoken}. Below, a row for "
+        alt=f"Six columns, one per kernel, headed by bars for the time of a training step: {spoken}. Below, a row for "
         f"each thing that a call may need, with a cross where a kernel refuses it. Refused are: {refused}.",
-        caption="Find your rows, and take the first column from the left without a cross in any of them. A dashed box "
-        "has a limit, named below. Bars: time of a causal forward and backward pass on "
-        f"{reference_gpu.word('a short')}, as a multiple of the fastest.",
+        caption="Find the first column from the left without a cross in any of your rows. A dashed box has a limit, "
+        "named below; where the table names another kernel, follow the table. Bars and order: time of a causal "
+        f"forward and backward pass on {reference_gpu.word('a short')}, as a multiple of the fastest.",
         records=[record],
         size=(WIDE, 5.4),
         narrow=(4.6, 6.0),
@@ -195,7 +195,7 @@ def mask_tiles() -> Figure:
         alt=f"Four squares of {total} tiles each, queries downwards and keys to the right. Of the tiles that are "
         f"computed, the mask cuts through some. {spoken}. All other tiles are skipped.",
         caption=f"Masks of {TOKENS} tokens in tiles of {TILE}. A kernel that knows the rule skips the empty tiles and "
-        "looks at the mask in the cut ones only. One that is handed the mask as a tensor computes all of them.",
+        "applies the mask only in the cut ones. A kernel that receives the mask as a tensor computes all tiles.",
         size=(WIDE, 2.6),
         narrow=(4.6, 5.6),
         name="mask-tiles",

@@ -87,9 +87,8 @@ def slots_over_time() -> Figure:
         f"Request {name} waits {waits[0]} steps above and {waits[1]} below.",
         caption="The same requests in static batches and with continuous batching. A row is the place of one sequence "
         "in the batch; a box is a request, as long as its answer; a dashed stretch is a row that is computed although "
-        f"no request uses it. Orange is request {name}: with {ROWS} rows it finds "
-        "none free, and in static batches it waits for the longest answer of the first batch. Derived, not "
-        "measured.",
+        f"no request uses it. Orange is request {name}: it finds none of the {ROWS} rows "
+        "free, and in static batches it waits for the longest answer of the first batch. Derived, not measured.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.7),
         name="slots-over-time",
@@ -170,13 +169,13 @@ def cycle_of_guesses() -> Figure:
     gained = " ".join(WANTED[: count + 1])
     return show(
         lambda figure, theme: _draw_cycle(figure, count),
-        alt=f"A draft writes {len(GUESSED)} tokens one after another: {' '.join(GUESSED)}. The target reads them all "
-        f"in one pass and would have written: {' '.join(WANTED)}. The first {count} agree and are accepted. At the "
-        f"next place the target's own token is taken, and what it found behind that is of no use. The cycle gives "
+        alt=f"A draft model guesses {len(GUESSED)} tokens one after another: {' '.join(GUESSED)}. The target checks "
+        f"all in one pass and would have generated: {' '.join(WANTED)}. The first {count} agree and are accepted. At "
+        f"the next place the target's own token is taken, and its tokens after that are of no use. The cycle gives "
         f"{count + 1} tokens: {gained}.",
-        caption=f"A cycle of speculative decoding, after the text {'“for i”'}. The small model takes a step for each "
-        "guess; the large one reads all guesses in a single pass. Guesses hold up to the first that differs, and there "
-        "the pass already has the right token.",
+        caption=f"A cycle of speculative decoding, after the text {'“for i”'}. The draft model takes one step "
+        "per guess; the target model checks all guesses in a single pass. Guesses are accepted up to the first that "
+        "differs, and there the same pass already gives the right token.",
         size=(WIDE, 3.0),
         narrow=(4.6, 3.1),
         name="cycle-of-guesses",
@@ -245,15 +244,15 @@ def shared_pages() -> Figure:
     held = pages_held()
     alone = sum(len(pages) for pages in held.values())
     together = len({page for pages in held.values() for page in pages})
-    tables = "; ".join(f"request {name} has pages {', '.join(map(str, pages))}" for name, pages in held.items())
+    tables = ". ".join(f"Request {name} has pages {', '.join(map(str, pages))}" for name, pages in held.items())
     return show(
         lambda figure, theme: _draw_pages(figure, held),
         alt=f"A row of {DRAWN} pages of the cache, above and below it the tables of two requests. {tables}. The pages "
-        f"{' and '.join(map(str, PLACES['common']))} are in both tables. Together they take {together} pages in place "
+        f"{' and '.join(map(str, PLACES['common']))} are in both tables. Together they take {together} pages instead "
         f"of {alone}.",
         caption=f"Two requests whose prompts begin with the same {COMMON} tokens. A page holds {PAGE} tokens; a table "
-        f"says which pages a request has, in order, wherever they lie. The common beginning is read and stored once, "
-        f"so both requests take {together} pages and not {alone}. Dashed pages are free.",
+        f"says which pages a request has, in order, wherever they lie. The common beginning is prefilled and stored "
+        f"once, so the two requests together take {together} pages instead of {alone}. Dashed pages are free.",
         size=(WIDE, 3.1),
         narrow=(4.6, 3.3),
         name="shared-pages",
