@@ -97,8 +97,8 @@ def weights_in_two_orders() -> Figure:
     return show(
         _draw_orders,
         alt=f"Two blocks with the same numbers. nn.Linear: {OUTPUTS} rows of {INPUTS}, tall, with queries, keys and "
-        f"values below each other. Conv1D: {INPUTS} rows of {OUTPUTS}, wide, with the three beside each other.",
-        caption="One matrix in two orders. An adapter's product B A is (out, in), as nn.Linear has it; for Conv1D it "
+        f"values one below another. Conv1D: {INPUTS} rows of {OUTPUTS}, wide, with the three side by side.",
+        caption="One matrix in two layouts. An adapter's product B A is (out, in), as nn.Linear has it; for Conv1D it "
         "has to be transposed.",
         size=(WIDE, 2.6),
         narrow=(4.6, 2.6),

@@ -59,11 +59,11 @@ def frame_to_the_gpu() -> Figure:
         lambda figure, theme: _draw_journeys(figure, theme, journeys, plain, ring),
         alt="Above, three boxes: host memory, pinned buffers and GPU memory, with arrows from each to the next. Below, "
         f"two bars for each of four operations on a hundred million rows, as long as their times. {told}.",
-        caption="A frame of a hundred million rows in the host's memory, worked on there or on the GPU. Grey is the "
-        "copy over the link, there and back, by cuDF's own functions: the time with the copy minus the time without "
-        "it, which differs somewhat from a copy timed alone. Orange is the work on "
-        f"{reference_gpu.word('a short')}: the copies take long, and the work itself only a moment. We did "
-        "not time reading from a file.",
+        caption="A frame of a hundred million rows in the host's memory, processed there (upper bars, best library) or "
+        "on the GPU (lower bars). Grey: the copies there and back, by cuDF's own functions (the time with the copy "
+        "minus the time without it, which differs somewhat from a copy timed alone). Orange: the work on "
+        f"{reference_gpu.word('a short')}. The copies take long, and the work itself only a moment. The ring of "
+        "buffers is the faster copy described below. We did not time reading from a file.",
         records=[speed, copies],
         size=(WIDE, 4.75),
         narrow=(4.6, 4.75),
