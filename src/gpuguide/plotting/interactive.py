@@ -55,7 +55,7 @@ def roofline_to_try() -> Figure:
         alt=f"Rooflines of {ceilings.device_name} over arithmetic intensity: one slope, which is the bandwidth of "
         f"{format_quantity(bandwidth, 'B/s')}, and a flat part for each number format. {reach}. In bf16, {words}.",
         caption="Measured rooflines, one for each number format. Left of the bend memory is the limit, right of it "
-        "arithmetic: the lower the precision, the more operations each byte must bring to keep the GPU busy.",
+        "arithmetic: the lower the precision, the more operations per byte it takes to reach the peak rate.",
         records=[ceilings, timed],
         name="roofline-to-try",
         interactive={

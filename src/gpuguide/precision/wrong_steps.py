@@ -26,7 +26,7 @@ Step = Callable[[TrainingSetup, MicroBatches, LossSum], StepResult]
 def clip_before_unscale(
     training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum
 ) -> StepResult:
-    """Clip gradients that are still scaled: their norm is 65536 times too large, and so the step is tiny."""
+    """Clip gradients that are still scaled: their norm is multiplied by the scale, so the step is tiny."""
     total, scale = _accumulate(training, batches, loss_sum), training.scaler.current
     norm = _clip(training)  # wrong: before unscale_
     training.scaler.unscale_(training.optimizer)
@@ -34,7 +34,7 @@ def clip_before_unscale(
 
 
 def never_unscale(training: TrainingSetup, batches: MicroBatches, loss_sum: LossSum = cross_entropy_sum) -> StepResult:
-    """Step with the optimizer and not with the scaler: gradients are 65536 times too large, infinite ones too."""
+    """Step with the optimizer, not the scaler: gradients stay scaled, and infinite ones are not skipped."""
     total, scale = _accumulate(training, batches, loss_sum), training.scaler.current
     norm = _norm(training)
     training.optimizer.step()  # wrong: not scaler.step

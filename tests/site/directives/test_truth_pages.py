@@ -128,7 +128,7 @@ def test_the_claims_page_counts_verdicts_and_lets_one_choose(project: Project) -
     assert "1 claim with a source that is not verified: a-kibibyte ." in text
     assert [[words(entry) for entry in row.select("td")][:2] for row in claims.select("table tbody tr")] == [
         ["True", "1"],
-        ["True on a condition", "0"],
+        ["True under a condition", "0"],
         ["Misleading", "0"],
         ["False", "1"],
         ["Outdated", "0"],
@@ -141,7 +141,14 @@ def test_the_claims_page_counts_verdicts_and_lets_one_choose(project: Project) -
     assert link is not None
     assert link["href"] == "../tutorials/00-copies.html"
     choices = [words(label) for label in claims.select(".gg-filter label")]
-    assert choices == ["all (2)", "true (1)", "true on a condition (0)", "misleading (0)", "false (1)", "outdated (0)"]
+    assert choices == [
+        "all (2)",
+        "true (1)",
+        "true under a condition (0)",
+        "misleading (0)",
+        "false (1)",
+        "outdated (0)",
+    ]
 
 
 @pytest.mark.slow

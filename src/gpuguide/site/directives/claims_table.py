@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 VERDICTS = {
     "true": "True",
-    "conditional": "True on a condition",
+    "conditional": "True under a condition",
     "misleading": "Misleading",
     "false": "False",
     "outdated": "Outdated",
 }
 MEANINGS = {
-    "true": "It holds as it is said.",
-    "conditional": "It holds where the condition is met that stands with it.",
-    "misleading": "It is right in a part, and leads to a wrong conclusion.",
+    "true": "It holds as stated.",
+    "conditional": "It holds only if the stated condition is met.",
+    "misleading": "It is partly right, but leads to a wrong conclusion.",
     "false": "It does not hold.",
     "outdated": "It held for earlier hardware or software.",
 }
