@@ -327,6 +327,7 @@ def _options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
             name, equals, value = word[2:].partition("=")
             if not equals and name not in WITHOUT_VALUE and queue and not queue[0].startswith("-"):
                 value = queue.pop(0)
+            name = name.replace("_", "-")
             yield ALIASES.get(name, name), value
         elif word.startswith("-") and word[1:2] in SHORT:
             value = word[2:].removeprefix("=")

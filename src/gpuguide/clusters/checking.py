@@ -438,7 +438,7 @@ def check_signals(script: BatchScript, place: Place) -> Iterator[Fault]:
                 directive.line,
                 "signal-ends-shell",
                 f"the batch shell gets {signal}, does not trap it and ends, and Slurm kills the job's steps with it",
-                f"remove B: so that the steps get {signal}, trap it, or exec the program",
+                f"exec the program, or trap {signal}, start the program with & and wait for it",
                 f"{SBATCH}; {RUN}",
             )
     elif _waits_in_foreground(script, traps[0]):
