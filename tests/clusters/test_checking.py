@@ -262,6 +262,18 @@ PLANTED = [
         HEAD + "#SBATCH --signal=SIGUSR1@60\ntrap 'touch save' TERM\nsrun python train.py & wait\n",
     ),
     (
+        "signal-reaches-nobody",
+        2,
+        HEAD + "#SBATCH --signal=SIGUSR1@90\nsource venv/bin/activate\npython train.py\n",
+        HEAD + "#SBATCH --signal=SIGUSR1@90\nsource venv/bin/activate\nsrun python train.py\n",
+    ),
+    (
+        "signal-reaches-nobody",
+        2,
+        HEAD + "#SBATCH --signal=USR1\npython prepare.py\ntorchrun --standalone train.py\n",
+        HEAD + "#SBATCH --signal=USR1\npython prepare.py\nbash train.sh\n",
+    ),
+    (
         "trap-runs-too-late",
         3,
         HEAD + "#SBATCH --signal=B:USR1@60\ntrap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python train.py\n",

@@ -432,6 +432,14 @@ def check_signals(script: BatchScript, place: Place) -> Iterator[Fault]:
                 f"write --signal=B:{signal}@{lead}, or handle {signal} in the program that srun starts",
                 f"{SBATCH}; {RUN}",
             )
+        elif not traps and _has_no_steps(script):
+            yield Fault(
+                directive.line,
+                "signal-reaches-nobody",
+                f"no process gets {signal}: without B: Slurm signals the job's steps only, and the script starts none",
+                "start the program with srun",
+                f"{SBATCH}; {RUN}",
+            )
     elif not traps:
         if signal not in HARMLESS_SIGNALS and not _may_handle_signals(script):
             yield Fault(
@@ -602,6 +610,19 @@ def _may_handle_signals(script: BatchScript) -> bool:
         command.words[:1] == ("trap",) and not all(is_known(word) for word in command.words[2:])
         for command in script.commands
     )
+
+
+def _has_no_steps(script: BatchScript) -> bool:
+    """Return whether a script starts Python or a launcher, nothing by srun, and no other script that might do so."""
+    if not script.programs or re.search(r"srun|mpirun|mpiexec|prun|aprun|ibrun|scancel", _code(script)):
+        return False
+    for command in script.commands:
+        first = command.words[:1] or ("",)
+        is_script = first[0] in {"bash", "sh", "eval"} or first[0].endswith(".sh") or first[0].startswith(("./", "/"))
+        is_sourced = first[0] in {"source", "."} and not SOURCED_SETUP.search(" ".join(command.words[1:]))
+        if is_script or is_sourced or not is_known(first[0]):
+            return False
+    return True
 
 
 def _waits_in_foreground(script: BatchScript, trap: Command) -> bool:
