@@ -34,6 +34,7 @@ MAY_IMPORT = {
         "hardware",
     },
     "interconnect": {"hardware", "triton_support", "costs"},
+    "clusters": set[str](),
     "benchmarks": {
         "measure",
         "hardware",
@@ -59,6 +60,7 @@ MAY_IMPORT = {
         "finetuning",
         "training",
         "interconnect",
+        "clusters",
         "models",
         "costs",
         "hardware",

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gpuguide import __version__
-from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, new, records, watch
+from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, new, records, sbatch, watch
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
@@ -28,6 +28,7 @@ app.add_typer(records.app, name="records")
 app.add_typer(claims.app, name="claims")
 app.add_typer(models.app, name="models")
 app.add_typer(new.app, name="new")
+app.add_typer(sbatch.app, name="sbatch")
 
 TYPER_INTERRUPTED = 130
 """The status with which Typer ends on Ctrl-C, without a word"""

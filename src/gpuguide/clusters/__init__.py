@@ -1,0 +1,1 @@
+"""Clusters: batch scripts for Slurm, and what becomes of them."""
