@@ -1,1 +1,1 @@
-"""Clusters: batch scripts for Slurm, and what becomes of them."""
+"""Training on a cluster: batch scripts for Slurm, who is which rank, and a small Slurm on one machine to try them."""
