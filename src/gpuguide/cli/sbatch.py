@@ -8,17 +8,72 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpuguide.cli.screen import err
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
 
 app = typer.Typer(
-    help="Batch scripts for Slurm: check.\n\nExample: gpuguide sbatch check train.sh", no_args_is_help=True
+    help="Batch scripts for Slurm: write, check, and play on a Slurm of this machine.\n\n"
+    "Example: gpuguide sbatch write train.py --nodes 2 > job.sh",
+    no_args_is_help=True,
 )
+
+
+@app.command("write")
+def write(
+    command: Annotated[str, typer.Argument(help="The training program and its arguments, without a launcher.")],
+    nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of each node, with one process each.")] = 8,
+    cpus_per_gpu: Annotated[int, typer.Option(help="Cores for each process and the workers of its data loader.")] = 8,
+    hours: Annotated[float, typer.Option(help="Time limit in hours.")] = 24,
+    lead: Annotated[int, typer.Option(help="Seconds before the limit at which the program is asked to stop.")] = 300,
+    name: Annotated[str, typer.Option(help="Name of the job and of its log.")] = "train",
+    partition: Annotated[str | None, typer.Option(help="Partition of the cluster; by default its own default.")] = None,
+) -> None:
+    """Print a batch script that runs a program with torchrun on every GPU of all nodes, in several jobs if need be.
+
+    Before the time limit, the script creates the file that the variable STOP_FILE names. The program must look for it,
+    save its state and end without an error; the job is then queued again. When it starts, the program must load its
+    state, and end at once if it is done.
+
+    Example: gpuguide sbatch write "train.py --config base.toml" --nodes 2 > job.sh
+    """
+    from gpuguide.clusters import script
+
+    limit, before = timedelta(hours=hours), timedelta(seconds=lead)
+    job = script.Job(command, nodes, gpus_per_node, cpus_per_gpu, limit, before, name, partition)
+    typer.echo(script.write(job), nl=False)
+
+
+@app.command("record")
+def record(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Sessions; by default all.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the recordings into this folder.")] = None,
+) -> None:
+    """Play sessions on a real Slurm that is started for them on this machine, and print what happened.
+
+    It takes Linux, root, Slurm and munge, and up to five minutes for a session; nothing of it stays.
+
+    Example: gpuguide sbatch record hello backfill
+    """
+    from gpuguide.clusters import sessions
+
+    for name in names or sessions.SESSIONS:
+        if name not in sessions.SESSIONS:
+            raise unknown("session", name, sessions.SESSIONS)
+    if out is not None and not out.is_dir():
+        raise GpuguideError(f"There is no folder {out}. Make it first.")
+    for name in names or sessions.SESSIONS:
+        err.print(f"playing: {name}", markup=False)
+        recording = sessions.play(name)
+        typer.echo(f"{recording}\n")
+        if out is not None:
+            sessions.store(recording, out)
 
 
 def parse_version(text: str) -> tuple[int, int]:

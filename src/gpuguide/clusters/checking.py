@@ -191,7 +191,7 @@ def check_rendezvous(script: BatchScript, place: Place) -> Iterator[Fault]:
         if backend not in {None, "static"} or nodes in {None, "1", "1:1"} or launch.option("standalone") is not None:
             continue
         if rank is None:
-            what = "without a rendezvous backend each node takes itself for rank 0: one fails on the port, others wait"
+            what = "without a rendezvous backend each node takes itself for rank 0, and all wait for rank 1"
         elif is_known(rank) or script.shell.is_expanded_early(rank, NODE_RANKS):
             shown = script.shell.show(rank)
             what = f"every node gets the same rank: the shell replaces {shown} once, before srun starts the launcher"
@@ -240,7 +240,7 @@ def check_node_rank(script: BatchScript, place: Place) -> Iterator[Fault]:
 
 
 def check_ports(script: BatchScript, place: Place) -> Iterator[Fault]:
-    """Two jobs with the same port on one node meet: the second cannot listen, or joins the first."""
+    """Two jobs with the same port on one node meet: the second cannot listen, or uses the store of the first."""
     if script.fills_its_nodes:
         return
     ports = {port for launch in script.launches if (port := _port_of(launch)) is not None}
@@ -274,7 +274,7 @@ def _port_of(launch: Launch) -> str | None:
 
 
 def check_fallbacks(script: BatchScript, place: Place) -> Iterator[Fault]:
-    """A fallback to ``localhost`` turns a first host that was not found into one world for each node."""
+    """A fallback to ``localhost`` hides that the first host was not found: no node then meets another."""
     if not script.has_several_nodes:
         return
     fallback = re.compile(r"\|\|\s*(echo|printf)\s+(\S+\s+)?[\"']?(localhost|127\.0\.0\.1)")
@@ -288,7 +288,7 @@ def check_fallbacks(script: BatchScript, place: Place) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "hidden-fallback",
-                "the fallback to localhost hides that the first host was not found: each node trains by itself",
+                "the fallback to localhost hides that the first host was not found: the nodes never meet",
                 'stop instead: || { echo "no host found" >&2; exit 1; }',
                 "https://github.com/mlc-ai/pith-train/pull/91",
             )
@@ -365,7 +365,7 @@ def check_cores_of_steps(script: BatchScript, place: Place) -> Iterator[Fault]:
             yield Fault(
                 command.line,
                 "cores-not-inherited",
-                f"before Slurm 23.11 srun does not inherit --cpus-per-task={cores}, so that a task may run on one core",
+                f"from Slurm 22.05 to 23.02, srun does not inherit --cpus-per-task={cores}: a task may run on one core",
                 'write srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
                 f"{SBATCH}; {SLURM_23_11}; {RUN}",
             )
