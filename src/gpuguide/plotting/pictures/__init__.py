@@ -12,6 +12,7 @@ from __future__ import annotations
 from gpuguide.plotting.pictures import (
     attention,
     choosing,
+    clusters,
     fine_tuning,
     frames,
     inference,
@@ -29,6 +30,7 @@ from gpuguide.plotting.pictures import (
 __all__ = [
     "attention",
     "choosing",
+    "clusters",
     "fine_tuning",
     "frames",
     "inference",
