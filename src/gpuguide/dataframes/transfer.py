@@ -140,7 +140,7 @@ class Staging:
                 self.stream.synchronize()
 
     def _carry(self, part: torch.Tensor, destination: torch.Tensor) -> None:
-        """Fill the next buffer of the ring, once it has been fetched, and have it fetched."""
+        """Fill the next buffer as soon as its previous piece has been fetched, and queue the fetch of the new one."""
         if self.stream is not None:
             self.fetched[self.turn].synchronize()
         buffer = self.buffers[self.turn][: len(part)]

@@ -186,7 +186,7 @@ class Ring:
             back.finish()
 
     def filling(self, source: torch.Tensor, destination: torch.Tensor) -> Iterator[None]:
-        """Fill one buffer after another and have each fetched; hand back after every piece."""
+        """Fill one buffer after another, start the fetch of each, and yield after every piece."""
         piece = piece_of(len(source), self.piece)
         for turn, begin in zip(itertools.cycle(range(len(self.buffers))), range(0, len(source), piece), strict=False):
             part = source[begin : begin + piece]

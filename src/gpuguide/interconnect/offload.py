@@ -87,7 +87,7 @@ class OffloadedLayers(nn.Module):
         values
             The first layer's input, on the device.
         *further
-            Given to every layer beside the values.
+            Further arguments, passed to every layer after the values.
         """
         self._begin()
         self._fetch(0)

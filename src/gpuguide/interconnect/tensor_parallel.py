@@ -149,19 +149,19 @@ class TensorParallelMLP:
         return (reduce or self.communicate)(self.compute(hidden))
 
     def forward_overlapped(self, hidden: torch.Tensor, chunks: int = 4) -> torch.Tensor:
-        """Return the layer's output: while one chunk of the tokens is added up, the next is computed.
+        """Return the layer's output: while one chunk of the tokens is all-reduced, the next is computed.
 
         Parameters
         ----------
         hidden : torch.Tensor
             (tokens, hidden), the same on every rank.
         chunks : int
-            How many; some are a token longer where the tokens cannot be divided equally, and none is empty.
+            Number of chunks. Their sizes differ by at most one token, and none is empty.
 
         Raises
         ------
         ValueError
-            If there is not one chunk or more.
+            If ``chunks`` is below 1.
         """
         if chunks < 1:
             raise ValueError(f"expected one chunk or more, got {chunks}")
