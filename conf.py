@@ -14,6 +14,7 @@ author = "The gpuguide authors"
 copyright = "The gpuguide authors. Text and figures: CC BY 4.0. Code: MIT"
 version = release = gpuguide.__version__
 language = "en"
+smartquotes_action = "qe"  # quotes and ellipses, but no dashes: an option such as --nodes keeps its hyphens
 
 extensions = [
     "gpuguide.site.extension",  # figures, numbers from records, claims, hardware, formulas, execution digests

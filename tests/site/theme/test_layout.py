@@ -299,6 +299,17 @@ def test_every_drawer_has_a_button_that_closes_it(phone: Opened, toggle: str) ->
 # --- words -----------------------------------------------------------------------------------------------
 
 
+def test_an_option_keeps_its_hyphens() -> None:
+    """Whoever copies --nodes from a sentence must not get a dash."""
+    dash = re.compile(r"[\s“(]–[a-z]\S*")
+    found = {}
+    for path in [*SITE.glob("*.html"), *SITE.glob("[dt]*/*.html")]:
+        article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article, main")
+        if hits := dash.findall(article.get_text()):
+            found[path.name] = hits
+    assert found == {}
+
+
 def test_percent_is_written_in_one_way() -> None:
     apart = re.compile(r"\d[\s\u00a0]%(?![\w(])")
     found = {}
