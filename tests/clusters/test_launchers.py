@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,14 +41,14 @@ def test_half_an_environment_names_the_variable(value: str | None) -> None:
         find_process(broken)
 
 
-def test_torchrun_says_what_is_read() -> None:
+def test_torchrun_says_what_is_read(tmp_path: Path) -> None:
     code = (
-        "from gpuguide.clusters.launchers import find_process as f; p = f();"
-        "print(p.launcher, p.rank, p.local_rank, p.world_size)"
+        "import pathlib; from gpuguide.clusters.launchers import find_process as f; p = f();"
+        "pathlib.Path(str(p.rank)).write_text(f'{p.launcher} {p.local_rank} {p.world_size}')"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
-    said = subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert sorted(said.split("\n")[:-1]) == ["torchrun 0 0 2", "torchrun 1 1 2"]
+    subprocess.run([*command, sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"0": "torchrun 0 2", "1": "torchrun 1 2"}
 
 
 def test_all_meet_at_the_first_host_and_at_a_port_of_the_job() -> None:
