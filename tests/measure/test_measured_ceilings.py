@@ -104,7 +104,7 @@ def test_no_published_rate_lies_above_its_ceiling(
         assert unit == case.metrics[metric].unit
         assert rate <= ceiling.value, f"{measured_ceilings.rate_of(record, case, metric).reference} is above {name}"
         found[name] += 1
-    assert found["read"] > 100
+    assert found["read"] > 50
     assert found["copy"] > 20
     assert found["bf16"] > 200
     assert min(found[name] for name in ("fp16", "tf32", "fp32", "fp8")) >= 8

@@ -78,7 +78,7 @@ group_by(const KEY* __restrict__ keys, const VALUE* __restrict__ values, double*
     for (unsigned first = blockIdx.x * blockDim.x + threadIdx.x; first < end; first += ROWS_AT_ONCE * step) {
         KEY key[ROWS_AT_ONCE];
         double value[ROWS_AT_ONCE];
-        for (int i = 0; i < ROWS_AT_ONCE; ++i) {  // issue all loads before the first is used
+        for (int i = 0; i < ROWS_AT_ONCE; ++i) {  // all are asked for before the first is waited for
             const unsigned row = first + i * step;
             key[i] = row < end ? keys[row] : -1;
             value[i] = row < end ? (double)values[row] : 0.0;

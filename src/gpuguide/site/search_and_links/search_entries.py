@@ -230,7 +230,8 @@ def list_pages(app: Sphinx) -> Iterator[Entry]:
         kind, text = kind_of(docname, first), first.text
         listed = f"{first.listed_words} {choices()}" if kind == "Calculator" else first.listed_words
         yield Entry(kind, page, uri, shorten(text), questions, text, listed)
-        if docname != MEASUREMENTS:  # its sections are the benchmarks
+        # The sections of the one are the benchmarks; those of the landing page lead to pages that are found themselves.
+        if docname not in (MEASUREMENTS, app.config.root_doc):
             yield from sections(app, docname, page, {place.anchor: place for place in found})
         for place in found:
             if place.kind == search_places.FIGURE:
