@@ -19,6 +19,7 @@ CACHE = Path(__file__).parents[1] / "_build" / ".jupyter_cache"
 VIEWS, RUNS, BUILDS = "views of a page", "runs of a notebook", "builds of small sites"
 MOST = {VIEWS: 3, RUNS: 1}
 """How often each page may be opened and each notebook be run"""
+COUNTED = {*MOST, BUILDS}
 MORE = {
     (
         VIEWS,
@@ -36,7 +37,7 @@ _counted: list[tuple[str, str]] = []
 
 def count(what: str, of: str = "all tests") -> None:
     """Note that the test that runs now has opened a page, run a notebook, or built a small site."""
-    assert what in MOST or what == BUILDS
+    assert what in COUNTED
     _counted.append((what, of))
 
 
@@ -61,7 +62,7 @@ class Report:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of a test: setting up, running, or taking down."""
         self.seconds_of_files[report.nodeid.split("::")[0]] += report.duration
-        counted = [(what, of) for what, of in report.user_properties if what in MOST or what == BUILDS]
+        counted = [(what, of) for what, of in report.user_properties if what in COUNTED]
         self.counts.update(counted)
         for what, page in {(what, Path(of).stem) for what, of in counted}:
             if page[:2].isdigit() and report.when == "call":

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from gpuguide.cli.screen import err
-from gpuguide.errors import GpuguideError, unknown
+from gpuguide.errors import GpuguideError
 
 app = typer.Typer(
     help="Batch scripts for Slurm: write, check, and play on a Slurm of this machine.\n\n"
@@ -64,8 +64,7 @@ def record(
     from gpuguide.clusters import sessions
 
     for name in names or sessions.SESSIONS:
-        if name not in sessions.SESSIONS:
-            raise unknown("session", name, sessions.SESSIONS)
+        sessions.find(name)
     if out is not None and not out.is_dir():
         raise GpuguideError(f"There is no folder {out}. Make it first.")
     for name in names or sessions.SESSIONS:

@@ -73,7 +73,7 @@ WRAPPERS = {
 }
 WRAPPERS |= {"singularity", "stdbuf", "time", "timeout", "uv", "poetry", "pixi", "conda", "mamba", "nsys", "setsid"}
 OTHER_STARTERS = {"clush", "ibrun", "mpiexec", "mpirun", "parallel", "parallel-ssh", "pdsh", "ssh"}
-"""What starts a program on other nodes, beside srun"""
+"""What starts a program on other nodes, besides srun"""
 TORCHRUN_MODULES = {"torch.distributed.run", "torch.distributed.launch", "torchrun"}
 TORCHRUN_FLAGS = {"standalone", "no_python", "run_path", "use_env", "m", "module", "numa_binding"}
 ACCELERATE_MODULES = {"accelerate.commands.launch"}

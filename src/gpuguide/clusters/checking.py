@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gpuguide.clusters.batch_job import BatchScript, Launch, Step, seconds_of
+from gpuguide.clusters.launchers import PORT_IN_SHELL
 from gpuguide.clusters.shell_text import Command, is_known
 
 __all__ = ["Fault", "check"]
@@ -30,7 +31,6 @@ SIGNAL_NAMES = {1: "HUP", 2: "INT", 9: "KILL", 10: "USR1", 12: "USR2", 15: "TERM
 HARMLESS_SIGNALS = {"CHLD", "CONT", "INT", "URG", "WINCH"}
 """Signals that do not end a shell which does not trap them: by default they are ignored, or wait for the program"""
 NODE_RANKS = ("SLURM_NODEID", "SLURM_PROCID")
-PORT_FROM_JOB = "$((20000 + SLURM_JOB_ID % 10000))"
 NO_GPU_WORDS = re.compile(r"\bcpu\b|gloo|\bxla\b|\btpu\b|\bnpu\b|neuron|\bhpu\b", re.IGNORECASE)
 REASONS = re.compile(
     r"no infiniband|no ib\b|without|ethernet|roce|broken|work ?around|hang|stuck|bug|issue|crash|consumer|rtx|4090|fix"
@@ -192,10 +192,11 @@ def check_rendezvous(script: BatchScript, place: Place) -> Iterator[Fault]:
             continue
         if rank is None:
             what = "without a rendezvous backend each node takes itself for rank 0, and all wait for rank 1"
-        elif is_known(rank) or script.shell.is_expanded_early(rank, NODE_RANKS):
+        elif is_known(rank):
+            what = f"every node gets the rank {rank}"
+        elif script.shell.is_expanded_early(rank, NODE_RANKS):
             shown = script.shell.show(rank)
             what = f"every node gets the same rank: the shell replaces {shown} once, before srun starts the launcher"
-            what = f"every node gets the rank {rank}" if is_known(rank) else what
         else:
             continue
         yield Fault(
@@ -250,11 +251,11 @@ def check_ports(script: BatchScript, place: Place) -> Iterator[Fault]:
             is_read_by_torch = name == "MASTER_PORT" and command.exported and not script.launches
             if re.fullmatch(r"[1-9]\d*", value) and "PORT" in name.upper() and (value in ports or is_read_by_torch):
                 assigned.add(value)
-                yield _fixed_port(command.line, value, f"{name}={PORT_FROM_JOB}")
+                yield _fixed_port(command.line, value, f"{name}={PORT_IN_SHELL}")
     for launch in script.launches:
         port = _port_of(launch)
         if port is not None and port not in assigned:
-            yield _fixed_port(launch.command.line, port, f"write {PORT_FROM_JOB} in its place")
+            yield _fixed_port(launch.command.line, port, f"write {PORT_IN_SHELL} in its place")
 
 
 def _fixed_port(line: int, port: str, remedy: str) -> Fault:

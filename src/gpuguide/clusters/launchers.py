@@ -17,6 +17,8 @@ __all__ = ["LAUNCHERS", "Process", "Rendezvous", "find_process", "find_rendezvou
 
 FIRST_PORT, PORTS = 20000, 10000
 """Below the range from which Linux takes the ports of outgoing connections (32768 to 60999), and above the system's"""
+PORT_IN_SHELL = f"$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
+"""The same port in a job script"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from string import Template
 
-from gpuguide.clusters.launchers import FIRST_PORT, PORTS
+from gpuguide.clusters.launchers import PORT_IN_SHELL
 from gpuguide.errors import GpuguideError
 
 __all__ = ["Job", "write"]
@@ -32,7 +32,7 @@ rm -f "$$STOP_FILE"
 trap 'touch "$$STOP_FILE"; wait $$! || exit $$?; scontrol requeue "$$SLURM_JOB_ID"' USR1
 
 head=$$(scontrol show hostnames "$$SLURM_JOB_NODELIST" | head -n 1)
-port=$$(($first_port + SLURM_JOB_ID % $ports))
+port=$port
 srun --kill-on-bad-exit=1 torchrun \\
   --nnodes="$$SLURM_JOB_NUM_NODES" --nproc-per-node=$gpus_per_node \\
   --rdzv-backend=c10d --rdzv-endpoint="$$head:$$port" --rdzv-id="$$SLURM_JOB_ID" \\
@@ -97,8 +97,7 @@ def write(job: Job) -> str:
         cpus=job.gpus_per_node * job.cpus_per_gpu,
         time=_describe_limit(job.limit),
         lead=round(job.lead.total_seconds()),
-        first_port=FIRST_PORT,
-        ports=PORTS,
+        port=PORT_IN_SHELL,
         command=job.command,
     )
 

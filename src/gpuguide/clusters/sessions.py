@@ -15,6 +15,7 @@ from datetime import date, timedelta
 from importlib import metadata
 from pathlib import Path
 
+from gpuguide import files
 from gpuguide.clusters.hostlist import expand
 from gpuguide.clusters.local_slurm import Event, LocalSlurm
 from gpuguide.clusters.script import Job, write
@@ -95,7 +96,7 @@ class Terminal:
 
     def write(self, name: str, text: str) -> None:
         """Write a file into the folder."""
-        (self.folder / name).write_text(text)
+        (self.folder / name).write_text(text, encoding="utf-8")
         self.files[name] = text
 
     def type(self, command: str) -> str:
@@ -128,7 +129,7 @@ class Terminal:
 
         def is_there() -> bool:
             path = self.folder / file
-            return path.exists() and text in path.read_text()
+            return path.exists() and text in path.read_text(encoding="utf-8")
 
         self.slurm.wait_until(is_there, f"{file} does not say {text!r}", self.patience)
 
@@ -183,7 +184,7 @@ def write_into_missing_folder(terminal: Terminal) -> None:
 
 def miss_each_other(terminal: Terminal) -> None:
     """Show torchrun without --rdzv-backend: it takes every node for the first, and each waits in silence."""
-    terminal.write("train.py", TRAINING.read_text())
+    terminal.write("train.py", TRAINING.read_text(encoding="utf-8"))
     terminal.write("job.sh", WITHOUT_BACKEND)
     job = terminal.submit("sbatch job.sh")
     terminal.wait_for(job, "RUNNING")
@@ -195,7 +196,7 @@ def miss_each_other(terminal: Terminal) -> None:
 
 def train_and_resume(terminal: Terminal) -> None:
     """Ask a training job to stop: it saves its state, is queued again and goes on to the end."""
-    terminal.write("train.py", TRAINING.read_text())
+    terminal.write("train.py", TRAINING.read_text(encoding="utf-8"))
     job = Job("train.py", nodes=2, gpus_per_node=2, cpus_per_gpu=1, limit=timedelta(hours=1))
     terminal.write("job.sh", write(job))
     number = terminal.submit("sbatch job.sh")
@@ -262,6 +263,19 @@ SESSIONS: Mapping[str, Callable[[Terminal], None]] = {
 # --- playing and reading ---------------------------------------------------------------------------------
 
 
+def find(name: str) -> Callable[[Terminal], None]:
+    """Return what plays the session of a name.
+
+    Raises
+    ------
+    GpuguideError
+        If there is none; the message lists the near names.
+    """
+    if name not in SESSIONS:
+        raise unknown("session", name, SESSIONS)
+    return SESSIONS[name]
+
+
 def play(name: str, skips_delays: bool = False, patience: float = 240.0) -> Recording:
     """Play a session on a Slurm of its own, and return its recording.
 
@@ -279,13 +293,12 @@ def play(name: str, skips_delays: bool = False, patience: float = 240.0) -> Reco
     GpuguideError
         If there is no such session, if Slurm cannot run here, or if what should happen does not.
     """
-    if name not in SESSIONS:
-        raise unknown("session", name, SESSIONS)
+    session = find(name)
     state, folder = (Path(tempfile.mkdtemp(prefix="slurm-")) for _ in range(2))
     try:
         with LocalSlurm(state) as slurm:
             terminal = Terminal(slurm, folder, patience=patience, skips_delays=skips_delays)
-            SESSIONS[name](terminal)
+            session(terminal)
             transcript = "\n".join(terminal.lines).replace(str(folder), ".")
             return Recording(
                 name,
@@ -304,7 +317,7 @@ def play(name: str, skips_delays: bool = False, patience: float = 240.0) -> Reco
 def store(recording: Recording, folder: Path = RECORDINGS) -> Path:
     """Write a recording into a folder, and return its file."""
     file = folder / f"{recording.name}.json"
-    file.write_text(json.dumps(asdict(recording), indent=1, ensure_ascii=False) + "\n")
+    files.write_json(file, asdict(recording))
     return file
 
 
@@ -316,9 +329,8 @@ def read(name: str) -> Recording:
     GpuguideError
         If there is no session of that name.
     """
-    if name not in SESSIONS:
-        raise unknown("session", name, SESSIONS)
-    data = json.loads((RECORDINGS / f"{name}.json").read_text())
+    find(name)
+    data = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
     return Recording(**data | {"events": [Event(**event) for event in data["events"]]})
 
 

@@ -23,7 +23,7 @@ from gpuguide.hardware.processor import cores_available, processor_name
 OLDEST_DRIVERS = {"12": 525, "13": 580}
 """The oldest driver that runs programs built for a major version of CUDA"""
 DOCKER_SHARED_MEMORY = 64 * 2**20
-"""Bytes that Docker gives a container for ``/dev/shm`` unless it is told otherwise"""
+"""Size of ``/dev/shm`` that Docker gives a container by default, in bytes"""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def _draw_jobs(figure: Canvas, stays: Sequence[Stay], nodes: int, jobs: Sequence
     scale = (width - left - right) / last
     places = {f"n{number}": height - 8 - step * number for number in range(1, nodes + 1)}
     queue = {job: height - 14 - step * (nodes + 1 + index) for index, job in enumerate(waiting)}
-    for name, y in (places | {job: queue[job] for job in waiting}).items():
+    for name, y in (places | queue).items():
         drawings.label(ax, left - 8, y + tall / 2, name if name in places else "queue", across="right", size=10)
         ax.plot([left, width - right], [y - 3, y - 3], color=current().grid, linewidth=1)
     for job, used, start, end in stays:
