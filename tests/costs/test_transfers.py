@@ -60,6 +60,23 @@ def test_numbers_that_make_no_sense_are_refused(what: float, words: dict[str, fl
     assert says in str(error.value)
 
 
+class Doubled:
+    """A fit by which a byte takes two seconds."""
+
+    def time(self, size: float) -> float:
+        return 2 * size
+
+
+def test_a_fit_gives_the_time_of_each_message() -> None:
+    assert transfers.time_to_move(transfers.Transfer(30, 3), Doubled()) == 3 * 2 * 10
+    assert transfers.time_to_move(7, Doubled()) == 14
+    layer = transfers.offloaded_layers(LLAMA).size
+    assert transfers.offloaded_forward(LLAMA, Doubled(), 1.0).load == 2 * layer
+    for words in ({"latency": 1e-6}, {"efficiency": 0.9}):
+        with pytest.raises(GpuguideError, match="A fit has its own latency and bandwidth"):
+            transfers.time_to_move(1, Doubled(), **words)
+
+
 def test_an_unknown_link_is_refused() -> None:
     with pytest.raises(GpuguideError, match=r"There is no link named 'nvlink-9'. Did you mean nvlink-"):
         transfers.time_to_move(1, "nvlink-9")

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import gpuguide.interconnect as interconnect
 from gpuguide.errors import GpuguideError
-from gpuguide.interconnect import AlphaBeta, errors_left_out, fit_alpha_beta
+from gpuguide.interconnect import AlphaBeta, errors_left_out, fit_alpha_beta, fit_protocols, time_to_move
+from gpuguide.measure import store
 
 SIZES = [2**power for power in range(12, 33)]
 
@@ -87,9 +88,78 @@ def test_samples_that_say_nothing_are_refused(samples: list[tuple[float, float]]
         fit_alpha_beta(samples)
 
 
-def test_two_sizes_are_too_few_to_leave_one_out() -> None:
-    with pytest.raises(GpuguideError, match="fewer than three sizes, here 2, none can be left out"):
-        errors_left_out([(1, 1.0), (2, 2.0)])
+PROTOCOLS = (AlphaBeta(5e-6, 1 / 100e9), AlphaBeta(20e-6, 1 / 300e9), AlphaBeta(200e-6, 1 / 350e9))
+"""Roughly what NCCL's times on two GPUs show; they cross at 2.25 MB and at 378 MB"""
+
+
+def of_protocols(size: float) -> float:
+    """Return the time of the fastest protocol."""
+    return min(protocol.time(size) for protocol in PROTOCOLS)
+
+
+def test_each_protocol_has_its_line_and_the_breakpoints_are_found() -> None:
+    found = fit_protocols((size, of_protocols(size)) for size in SIZES)
+    assert [line.alpha for line in found.lines] == pytest.approx([each.alpha for each in PROTOCOLS], rel=1e-6)
+    assert [line.beta for line in found.lines] == pytest.approx([each.beta for each in PROTOCOLS], rel=1e-6)
+    assert found.breakpoints == pytest.approx([2.25e6, 378e6], rel=1e-6)
+    for size in (*SIZES, *found.breakpoints, 10**4, 10**10):
+        assert found.time(size) == pytest.approx(of_protocols(size), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_size_left_out_beside_a_breakpoint_is_predicted_by_lines_and_not_by_one(seed: int) -> None:
+    noise = np.random.default_rng(seed).uniform(0.98, 1.02, len(SIZES))
+    samples = [(size, of_protocols(size) * factor) for size, factor in zip(SIZES, noise, strict=True)]
+    inner = errors_left_out(samples, protocols=3)[1:-1]
+    assert max(abs(each.error) for each in inner) < 0.06
+    assert max(abs(each.error) for each in errors_left_out(samples)[1:-1]) > 0.2
+
+
+@pytest.mark.parametrize("contender", ["nccl", "nccl-unmixed"])
+def test_three_lines_predict_a_size_of_our_record_that_they_have_not_seen(contender: str) -> None:
+    times = store.load_published("all-reduce").series(contender, "size", "time")
+    samples = [(size, time.median) for size, time in times if size >= 2**16]
+    assert max(abs(each.error) for each in errors_left_out(samples, protocols=3)[1:-1]) < 0.12
+
+
+def test_more_lines_than_there_are_protocols_change_nothing() -> None:
+    samples = [(size, PROTOCOLS[0].time(size)) for size in SIZES]
+    found = fit_protocols(samples, protocols=3)
+    assert [found.time(size) for size in SIZES] == pytest.approx([time for _, time in samples], rel=1e-9)
+    assert fit_protocols(samples, protocols=1).lines == (fit_alpha_beta(samples),)
+    assert fit_protocols(samples, protocols=1).breakpoints == ()
+
+
+@given(st.lists(st.floats(1e-6, 1e-1), min_size=7, max_size=12))
+def test_any_times_give_lines_in_order_or_an_error(times: list[float]) -> None:
+    samples = [(2.0 ** (10 + place), time) for place, time in enumerate(sorted(times))]
+    try:
+        found = fit_protocols(samples, protocols=3)
+    except GpuguideError:
+        return
+    assert 1 <= len(found.lines) <= 3
+    assert list(found.breakpoints) == sorted(found.breakpoints)
+    assert [line.beta for line in found.lines] == sorted((line.beta for line in found.lines), reverse=True)
+
+
+def test_too_few_sizes_for_so_many_lines_are_refused() -> None:
+    growing = [(2.0**power, 1e-6 * 2.0**power) for power in range(5)]
+    with pytest.raises(GpuguideError, match="3 lines need 6 sizes, not 5"):
+        fit_protocols(growing)
+    with pytest.raises(GpuguideError, match="The number of protocols is 0"):
+        fit_protocols(growing, protocols=0)
+    with pytest.raises(GpuguideError, match="do not grow with the sizes in 2 runs"):
+        fit_protocols([(size, 1.0) for size, _ in growing], protocols=2)
+    with pytest.raises(GpuguideError, match="1 lines need more than 2 sizes, not 2"):
+        errors_left_out(growing[:2])
+    with pytest.raises(GpuguideError, match="2 lines need more than 4 sizes, not 4"):
+        errors_left_out(growing[:4], protocols=2)
+
+
+def test_a_fit_takes_the_place_of_a_link() -> None:
+    found = fit_protocols((size, of_protocols(size)) for size in SIZES)
+    assert time_to_move(2**20, found) == found.time(2**20)
+    assert time_to_move(2**20, found.lines[0]) == found.lines[0].time(2**20)
 
 
 def test_the_face_has_what_it_says() -> None:

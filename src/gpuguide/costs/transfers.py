@@ -2,9 +2,9 @@
 
 A transfer costs a latency and its bytes over the link's bandwidth (the α–β model); transfers that wait for one another
 cost a latency each. The bandwidth is the rate of the table of links, one way, and ``efficiency`` the share of it that
-is reached. Both the share and the latency are the caller's: measure them, and
-:func:`gpuguide.interconnect.fit_alpha_beta` finds them. With what they are if left out, an efficiency of 1 and no
-latency, the time is a floor.
+is reached. Both the share and the latency are the caller's: measure some sizes, and
+:func:`gpuguide.interconnect.fit_alpha_beta` finds both; what it finds can take the link's place. With what they are if
+left out, an efficiency of 1 and no latency, the time is a floor.
 
 What is assumed: nothing else uses the link; both ends are fast enough; sums over GPUs go round a ring. A ring is what
 moves the fewest bytes, and not what waits least: for small arrays trees and all-to-all exchanges are faster.
@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache as cached
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from gpuguide.costs.fields import Rule, faults_of, raise_first, read_fields, read_rules
 from gpuguide.costs.formulas import Formulas
@@ -68,6 +68,14 @@ class Transfer:
         return self.moved / self.messages if self.messages else 0.0
 
 
+class FittedTimes(Protocol):
+    """A fit of measured times, such as :class:`gpuguide.interconnect.AlphaBeta`."""
+
+    def time(self, size: float) -> float:
+        """Return the seconds that a transfer of ``size`` bytes takes."""
+        ...
+
+
 @dataclass(frozen=True)
 class OffloadedForward:
     """A forward pass whose layers come over a link, each while the one before computes. Times in seconds."""
@@ -94,15 +102,19 @@ class OffloadedForward:
         return self.layers * max(self.load, self.compute)
 
 
-def time_to_move(what: float | Transfer, link: str | Link, *, latency: float = 0.0, efficiency: float = 1.0) -> float:
+def time_to_move(
+    what: float | Transfer, link: str | Link | FittedTimes, *, latency: float = 0.0, efficiency: float = 1.0
+) -> float:
     """Return the seconds that a transfer takes: ``messages · latency + bytes / (bandwidth · efficiency)``.
+
+    With a fit in place of the link, it is the time of one message by the fit, times the number of messages.
 
     Parameters
     ----------
     what : float or Transfer
         Bytes that go in one message, or what one of the functions of this module returned.
-    link : str or Link
-        An id of the table of links such as ``"pcie-5-x16"``, or a link.
+    link : str, Link or FittedTimes
+        An id of the table of links such as ``"pcie-5-x16"``, a link, or what a fit to measured times found.
     latency : float
         Seconds that each message costs beside its bytes.
     efficiency : float
@@ -111,9 +123,15 @@ def time_to_move(what: float | Transfer, link: str | Link, *, latency: float = 0
     Raises
     ------
     GpuguideError
-        If the link is unknown, or a number makes no sense.
+        If the link is unknown, a number makes no sense, or a fit is given together with a latency or an efficiency.
     """
     given = what if isinstance(what, Transfer) else Transfer(_number(what, "the size", "bytes"), 1)
+    if not isinstance(link, str | Link):
+        if latency or efficiency != 1:
+            raise GpuguideError(
+                f"A fit has its own latency and bandwidth; leave out latency={latency!r} and efficiency={efficiency!r}."
+            )
+        return given.messages * link.time(given.size)
     found = links.get(link) if isinstance(link, str) else link
     if isinstance(efficiency, bool) or not 0 < efficiency <= 1:
         raise GpuguideError(f"The efficiency is {efficiency!r}; it must be above 0 and at most 1.")
@@ -142,7 +160,7 @@ def offloaded_layers(shape: Shape, weights: str = "bf16") -> Transfer:
 
 def offloaded_forward(
     shape: Shape,
-    link: str | Link,
+    link: str | Link | FittedTimes,
     compute: float,
     *,
     weights: str = "bf16",
@@ -157,7 +175,7 @@ def offloaded_forward(
     ----------
     shape : Shape
         The model.
-    link : str or Link
+    link : str, Link or FittedTimes
         As for :func:`time_to_move`.
     compute : float
         Seconds that a layer computes; :func:`gpuguide.costs.limits.limit` gives a floor.

@@ -3,12 +3,13 @@
 To plan: :func:`time_to_move` over a link of the table :mod:`gpuguide.hardware.links`, for a number of bytes or for what
 :func:`model_weights`, :func:`offloaded_layers`, :func:`kv_cache`, :func:`gradient_all_reduce` and
 :func:`tensor_parallel_step` return. :func:`offloaded_forward` says what a forward pass takes whose layers come over a
-link. To learn latency and bandwidth from times that were measured: :func:`fit_alpha_beta`.
+link. To learn latency and bandwidth from times that were measured: :func:`fit_alpha_beta`, or :func:`fit_protocols`
+where a library has several protocols. :func:`time_to_move` takes such a fit in place of a link.
 
 To find out what this machine has: :func:`discover`, and :func:`measure` for what each link of it carries.
 
-To move things fast: a :class:`Ring` copies pageable memory to and from a GPU, :class:`OffloadedLayers` runs a model
-whose layers come over a link, :class:`OneShotAllReduce` adds up small tensors of several GPUs, and
+To move things fast: a :class:`Ring` copies pageable memory to and from a GPU, :class:`OffloadedLayers` runs a
+model whose layers come over a link, :class:`OneShotAllReduce` adds up small tensors of several GPUs, and
 :class:`TensorParallelMLP` divides a layer among them. A :class:`Team` starts a process for each GPU. These import
 PyTorch, when they are first asked for.
 
@@ -32,7 +33,14 @@ from gpuguide.costs.transfers import (
     tensor_parallel_step,
     time_to_move,
 )
-from gpuguide.interconnect.alpha_beta import AlphaBeta, HeldOutTime, errors_left_out, fit_alpha_beta
+from gpuguide.interconnect.alpha_beta import (
+    AlphaBeta,
+    HeldOutTime,
+    ProtocolLines,
+    errors_left_out,
+    fit_alpha_beta,
+    fit_protocols,
+)
 from gpuguide.interconnect.discovery import GpuTopology, discover
 
 if TYPE_CHECKING:
@@ -50,6 +58,7 @@ __all__ = [
     "OffloadedForward",
     "OffloadedLayers",
     "OneShotAllReduce",
+    "ProtocolLines",
     "Ring",
     "Team",
     "TensorParallelMLP",
@@ -57,6 +66,7 @@ __all__ = [
     "discover",
     "errors_left_out",
     "fit_alpha_beta",
+    "fit_protocols",
     "gradient_all_reduce",
     "kv_cache",
     "measure",
