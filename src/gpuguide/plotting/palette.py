@@ -170,6 +170,8 @@ CONTENDERS = {
     "kernel": Style("orange", "s"),
     "nccl": Style("blue", "o", "NCCL"),
     "nccl-unmixed": Style("violet", "v", "NCCL, no graph mixing"),
+    "nccl-launched": Style("red", "*", "NCCL, in no graph"),
+    "nccl-without-peers": Style("grey", "X", "NCCL, through the host"),
     "symm-mem": Style("orange", "s", "one shot (PyTorch)"),
     "one-shot": Style("violet", "v"),
     "compute-only": Style("blue", "o"),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import link_ranks
 import pytest
 import torch
 
 from gpuguide.benchmarks.interconnect import all_reduce, ranks, tensor_parallel
+from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
-from gpuguide.interconnect.processes import Team
+from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 
@@ -38,7 +41,12 @@ def team() -> Team:
 def test_messages_go_from_8_bytes_to_4_gib() -> None:
     sizes = [int(keys["size"]) for keys in ALL_REDUCE.cases(H200)]
     assert (sizes[0], sizes[-1]) == (8, 4 * GIB)
-    assert {16 * KIB, 64 * KIB} < set(sizes)
+    assert {KIB, 16 * KIB, 64 * KIB, 256 * KIB} < set(sizes)
+    around = [size for size in sizes if 2**20 <= size <= 2**26]
+    assert around == [2**power for power in range(20, 27)]
+    for name, largest in (("nccl-launched", 2**20), ("nccl-without-peers", 2**28)):
+        skip_reason = ALL_REDUCE.contenders[name].skip_reason
+        assert max(size for size in sizes if not skip_reason(H200, {"size": size})) == largest
     assert ALL_REDUCE.cases(CPU) == LAYER.cases(CPU) == []
     for name in ("gpuguide", "symm-mem"):
         skip_reason = ALL_REDUCE.contenders[name].skip_reason
@@ -68,7 +76,7 @@ def test_numbers_are_exact_in_bf16_and_differ_between_ranks_and_places() -> None
         all_reduce.check_sums(total, 2, 5)
 
 
-@pytest.mark.parametrize("name", ["nccl", "nccl-unmixed", "gpuguide"])
+@pytest.mark.parametrize("name", ["nccl", "nccl-unmixed", "nccl-launched", "nccl-without-peers", "gpuguide"])
 @pytest.mark.parametrize("size", [8, 2 * KIB])
 def test_sums_are_checked_and_timed_on_processes(team: Team, name: str, size: int) -> None:
     work = ALL_REDUCE.contenders[name].build(CPU, {"size": size})
@@ -85,6 +93,14 @@ def test_settings_are_those_of_a_team_of_its_own(team: Team, monkeypatch: pytest
     assert unmixed.run(link_ranks.graph_mixing) == ["0", "0"]
     assert os.environ["NCCL_GRAPH_MIXING_SUPPORT"] == "1"
     assert ranks.team_with({}, CPU, 2) is team
+
+
+def test_calls_that_the_host_launches_are_captured_in_no_graph() -> None:
+    member = SimpleNamespace(device=torch.device("cuda"))
+    done: list[str] = []
+    task = Task(lambda: done.append("call"), lambda: None, lambda: None, calls=3, captured=False)
+    ranks.as_timed(cast(Member, member), task)()
+    assert done == ["call"] * 3
 
 
 def test_wrong_sums_are_told(team: Team) -> None:

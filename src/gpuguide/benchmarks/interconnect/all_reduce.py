@@ -5,18 +5,24 @@ calls in place, each of which doubles them, stay far from overflow. So the very 
 
 NCCL lets a communicator be used by a graph and outside of one at once, and for that it lets every call in a graph wait
 for the call before in a way that takes longer than a small sum. Whoever does not mix the two can tell it so; that is a
-contender of its own, ``nccl-unmixed``. Both run NCCL's default kernels: its symmetric kernels, which need registered
-windows, were not measured, nor were the one-shot sums of inference engines. The record does not name NCCL's version,
-nor the algorithm and protocol that it chose.
+contender of its own, ``nccl-unmixed``. ``nccl-launched`` is in no graph: the host launches each call, so the time of a
+small message is that of the launch, or of the sum if it is longer. ``nccl-without-peers`` lets no GPU access the
+other's memory, so all bytes go over PCIe and through the host's memory, as between GPUs that no NVLink joins; on a
+machine with NVLink that stands in for such a machine, and does not measure one.
+
+All run NCCL's default kernels: its symmetric kernels, which need registered windows, were not measured, nor were the
+one-shot sums of inference engines. The record does not name NCCL's version, nor the algorithm and protocol that it
+chose.
 
 Sources: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth); NCCL, "Environment variables"
-(``NCCL_GRAPH_MIXING_SUPPORT``).
+(``NCCL_GRAPH_MIXING_SUPPORT``, ``NCCL_P2P_DISABLE``).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -33,13 +39,19 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 WORLD = 2
 ELEMENT_SIZE = 2
 """Bytes of a bf16 number"""
-SIZES = (*powers_of_two(8, 4 * KIB, 3), *powers_of_two(16 * KIB, 4 * GIB, 2))
+DOUBLED = (2 * MIB, 8 * MIB, 32 * MIB)
+"""Sizes between the steps of four, where NCCL changes its protocol: a size that a fit leaves out then has neighbours"""
+SIZES = tuple(sorted({*powers_of_two(8, 4 * KIB, 3), KIB, *powers_of_two(16 * KIB, 4 * GIB, 2), *DOUBLED}))
 """Bytes of each rank's message"""
 ONE_SHOT = largest_message(WORLD)
 SMALLEST_POWER = -100
 """Power of two by which all numbers are scaled: bf16 goes from 2⁻¹²⁶ to 2¹²⁸"""
 UNMIXED = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 """A communicator is used in graphs or outside of them, never both at once"""
+WITHOUT_PEERS = {"NCCL_P2P_DISABLE": "1"}
+"""Bytes go through the host's memory"""
+LARGEST_LAUNCHED, LARGEST_WITHOUT_PEERS = MIB, 256 * MIB
+"""Bytes of the largest message that the host launches call by call, and that goes through the host's memory"""
 AT_ONCE = 2**24
 """Numbers that are drawn or compared together"""
 
@@ -120,6 +132,14 @@ def nccl(member: Member, size: int) -> Task:
     return reduce_in_place(member, size, dist.all_reduce)
 
 
+def launched(member: Member, size: int) -> Task:
+    """Call the all-reduce of a group of its own, which no graph uses, and capture nothing."""
+    if "launched" not in member.kept:
+        member.kept["launched"] = dist.new_group()
+    reduce = functools.partial(dist.all_reduce, group=member.kept["launched"])
+    return replace(reduce_in_place(member, size, reduce), captured=False)
+
+
 def gpuguide(member: Member, size: int) -> Task:
     """Call our kernel; its buffers are there once for all cases."""
     if "one-shot" not in member.kept:
@@ -167,6 +187,27 @@ def beyond_one_shot(device: Device, keys: Keys) -> str | None:
     return f"a message beyond {ONE_SHOT // MIB} MiB goes around a ring: our function calls NCCL then"
 
 
+def beyond_launched(device: Device, keys: Keys) -> str | None:
+    """Return why the host does not launch call by call, if it does not."""
+    if int(keys["size"]) <= LARGEST_LAUNCHED:
+        return None
+    return f"beyond {LARGEST_LAUNCHED // MIB} MiB the bytes take longer than a launch"
+
+
+def beyond_without_peers(device: Device, keys: Keys) -> str | None:
+    """Return why a message does not go through the host's memory, if it does not."""
+    if int(keys["size"]) <= LARGEST_WITHOUT_PEERS:
+        return None
+    return f"through the host's memory it is measured up to {LARGEST_WITHOUT_PEERS // MIB} MiB"
+
+
+def bytes_needed(keys: Keys) -> float:
+    """Return the memory of a case on a GPU: two copies of each contender's message, and the contexts of processes."""
+    size = int(keys["size"])
+    limited = sum(min(size, largest) for largest in (LARGEST_LAUNCHED, LARGEST_WITHOUT_PEERS))
+    return 3 * 2 * min(size, ONE_SHOT) + 4 * size + 2 * limited + 3 * GIB
+
+
 contender = functools.partial(ranks.contender, work)
 
 
@@ -177,11 +218,13 @@ ALL_REDUCE = Benchmark(
     contenders={
         "nccl": contender("nccl", nccl),
         "nccl-unmixed": contender("nccl-unmixed", nccl, settings=UNMIXED),
+        "nccl-launched": contender("nccl-launched", launched, beyond_launched),
+        "nccl-without-peers": contender("nccl-without-peers", nccl, beyond_without_peers, WITHOUT_PEERS),
         "gpuguide": contender("gpuguide", gpuguide, beyond_one_shot),
         "symm-mem": contender("symm-mem", symm_mem, beyond_one_shot),
     },
     cases=lambda device: [{"size": size} for size in SIZES] if device.is_gpu else [],
-    memory=lambda keys: 3 * 2 * min(int(keys["size"]), ONE_SHOT) + 4 * int(keys["size"]) + 2 * GIB,
+    memory=bytes_needed,
     budget=0.3,
     gpus=WORLD,
     end=ranks.end,

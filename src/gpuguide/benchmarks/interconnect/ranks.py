@@ -44,6 +44,8 @@ class Task:
     """Raises ``AssertionError`` if what ``calls`` calls left behind is wrong"""
     calls: int
     """Number of calls that are timed together"""
+    captured: bool = True
+    """Whether a GPU replays the calls from a CUDA graph; otherwise the host launches each of them"""
 
 
 Prepare = Callable[..., Task]
@@ -148,13 +150,13 @@ def forget_other_cases(member: Member, case: tuple[Any, ...]) -> None:
 
 
 def as_timed(member: Member, task: Task) -> Call:
-    """Return the calls in one go: on a GPU a graph that was captured, so that the host's launches do not count."""
+    """Return the calls in one go: on a GPU a captured graph, so that launches do not count unless the task says so."""
 
     def run() -> None:
         for _ in range(task.calls):
             task.call()
 
-    if member.device.type != "cuda":
+    if member.device.type != "cuda" or not task.captured:
         return run
     task.restore()
     timing.on_side_stream(task.call)
@@ -184,7 +186,8 @@ def sample(member: Member, name: str, replays: int) -> float:
             run()
         member.synchronize()
         member.kept["sampled"] = name
-    seconds = time_on_gpu(member, task, run) if member.device.type == "cuda" else time_on_host(task, run)
+    on_gpu = member.device.type == "cuda" and task.captured
+    seconds = time_on_gpu(member, task, run) if on_gpu else time_on_host(member, task, run)
     return float(seconds / task.calls)
 
 
@@ -213,12 +216,14 @@ def aligning(member: Member) -> Any:
     return member.kept["aligning"]
 
 
-def time_on_host(task: Task, run: Call) -> float:
-    """Time the calls by the host's clock, all ranks having begun together."""
+def time_on_host(member: Member, task: Task, run: Call) -> float:
+    """Time the calls by the host's clock until all are done, all ranks having begun together."""
     task.restore()
-    dist.barrier()
+    dist.barrier(group=aligning(member))
+    member.synchronize()
     begun = time.perf_counter_ns()
     run()
+    member.synchronize()
     return (time.perf_counter_ns() - begun) * 1e-9
 
 
