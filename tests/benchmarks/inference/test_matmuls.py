@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from gpuguide.benchmarks.inference.matmuls import MatmulProblem
 from gpuguide.hardware import device as devices
 from gpuguide.inference.decoder import Linear
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import runner
+from gpuguide.measure import libraries, runner
 from gpuguide.measure.benchmark import Keys, too_large
 from gpuguide.models import shapes
 from gpuguide.models.llama import LlamaConfig
-from gpuguide.quantization import Int4, Int8
+from gpuguide.quantization import Int4, Int8, pack
 
 LINEAR = declarations.get("decode-linear")
+PEERS = ("humming", "gemlite")
+"""Contenders that multiply by 4-bit weights alone"""
 SMALL: Keys = {"outputs": 48, "inputs": 256, "weights": "int8", "batch": 3}
 
 
@@ -35,7 +38,7 @@ def test_cases_are_the_matrices_of_the_7b_shape() -> None:
     }
     assert {(keys["outputs"], keys["inputs"]) for keys in cases if keys["batch"] == 1} == matrices
     assert {keys["weights"] for keys in cases} == {"bf16", "int8", "int4"}
-    assert {keys["batch"] for keys in cases} == {1, 32}
+    assert {keys["batch"] for keys in cases} == {1, 8, 16, 32}
     assert LINEAR.cases(devices.cpu()) == []
 
 
@@ -47,7 +50,11 @@ def test_everything_fits_every_card() -> None:
 def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     (record,) = runner.run([LINEAR], devices.fake("h100-sxm"), tmp_path, commit="c0ffee").records
-    assert {(case.status, case.reason) for case in record.cases} == {("ok", "")}
+    skipped = [case for case in record.cases if case.status == "skipped"]
+    assert {case.status for case in record.cases} == {"ok", "skipped"}
+    assert {(case.contender, case.keys["weights"]) for case in skipped} == {
+        (contender, weights) for contender in PEERS for weights in ("bf16", "int8")
+    }
 
 
 @pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4.125)])
@@ -63,6 +70,23 @@ def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
     assert all(isinstance(weight, Int8) for weight in kept)
     assert len({weight.weight.data_ptr() for weight in kept if isinstance(weight, Int8)}) == len(kept)
     assert isinstance(MatmulProblem.draw({**SMALL, "weights": "int4"}, device).matrices[0].weight, Int4)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_library_that_is_not_there_is_a_reason_to_skip(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    contender = LINEAR.contenders[name]
+    assert contender.libraries == (name,)
+    monkeypatch.setitem(sys.modules, libraries.get(name).module, None)
+    libraries.why_not_here.cache_clear()
+    gpu = replace(devices.cpu(), backend="cuda")
+    assert name in (declarations.find_missing_library(contender, gpu) or "")
+
+
+def test_words_in_order_hold_the_same_values() -> None:
+    values = torch.randint(16, (3, 64), dtype=torch.uint8)
+    words = matmuls.pack_in_order(pack(values))
+    shifts = 4 * torch.arange(8)
+    assert torch.equal((words.unsqueeze(-1) >> shifts & 15).flatten(1), values)
 
 
 @pytest.mark.parametrize("batch", [1, 5])
