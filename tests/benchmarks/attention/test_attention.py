@@ -76,7 +76,9 @@ def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
     assert found == {
         ("sdpa-efficient", "this backend has no grouped-query attention"): 4,
         ("sdpa-efficient", "is the backend for what the others do not take"): 28,
+        ("fa3", "this build of the library has the forward pass only"): 20,
         ("flex", compiled): 34,
+        ("flex-flash", compiled): 34,
         ("naive", "the naive formula is measured with the heads that all lengths are measured with"): 8,
         ("naive", "the naive formula does the same work without a mask as with one"): 8,
         ("naive", "needs 102"): 1,
@@ -86,7 +88,7 @@ def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
 
 def test_what_is_compiled_for_each_shape_is_measured_at_few() -> None:
     device, found = on(80), set()
-    for name in ("flex", "naive-compile"):
+    for name in ("flex", "flex-flash", "naive-compile"):
         skip_reason = ATTENTION.contenders[name].skip_reason
         measured = [keys for keys in ATTENTION.cases(device) if not skip_reason(device, keys)]
         assert {keys["head_dim"] for keys in measured} == {64, 128}
@@ -96,6 +98,9 @@ def test_what_is_compiled_for_each_shape_is_measured_at_few() -> None:
         ("flex", "forward", 2048),
         ("flex", "forward", 8192),
         ("flex", "forward-backward", 8192),
+        ("flex-flash", "forward", 2048),
+        ("flex-flash", "forward", 8192),
+        ("flex-flash", "forward-backward", 8192),
         ("naive-compile", "forward", 1024),
         ("naive-compile", "forward", 8192),
         ("naive-compile", "forward-backward", 1024),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
@@ -12,6 +13,9 @@ from gpuguide.attention import reference
 from gpuguide.benchmarks.attention.problem import WIDTH, Attend, shape
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Keys
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import FlexKernelOptions
 
 EFFICIENT_SEQ_LENS = (2048, 8192)
 FLEX_SEQ_LENS = {"forward": (2048, 8192), "forward-backward": (8192,)}
@@ -50,6 +54,22 @@ def library(backend: str) -> Callable[[Device, Keys], Attend]:
     return make
 
 
+def fa3(device: Device, keys: Keys) -> Attend:
+    """Return FlashAttention-3's forward pass, whose tensors are (batch, length, heads, head_dim), as those of the next.
+
+    Source: https://github.com/Dao-AILab/flash-attention, ``hopper``, in the package fa3-fwd.
+    """
+    from fa3_fwd_interface import flash_attn_func
+
+    causal = bool(keys["causal"])
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = flash_attn_func(*(part.transpose(1, 2) for part in (q, k, v)), causal=causal)
+        return out.transpose(1, 2)
+
+    return attend
+
+
 def fa4(device: Device, keys: Keys) -> Attend:
     """Return FlashAttention-4, whose tensors are (batch, length, heads, head_dim): the transposes here are views.
 
@@ -66,8 +86,11 @@ def fa4(device: Device, keys: Keys) -> Attend:
     return attend
 
 
-def flex(device: Device, keys: Keys) -> Attend:
-    """Return FlexAttention, to be compiled for one shape, with the blocks of a causal mask found beforehand."""
+def flex(device: Device, keys: Keys, options: FlexKernelOptions | None = None) -> Attend:
+    """Return FlexAttention, to be compiled for one shape, with the blocks of a causal mask found beforehand.
+
+    ``options`` are those of its kernel: ``BACKEND="FLASH"`` compiles the mask into the kernels of FlashAttention-4.
+    """
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     def is_visible(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -77,7 +100,7 @@ def flex(device: Device, keys: Keys) -> Attend:
     mask = create_block_mask(is_visible, None, None, seq_len, seq_len, device=device.torch_device)
     torch.compiler.reset()
     attend = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: attend(q, k, v, block_mask=mask)
+    return lambda q, k, v: attend(q, k, v, block_mask=mask, kernel_options=options)
 
 
 def naive(device: Device, keys: Keys) -> Attend:
@@ -117,6 +140,13 @@ def restrict_efficient(device: Device, keys: Keys) -> str | None:
     if is_grouped(keys):
         return "this backend has no grouped-query attention"
     return reason_unless_seq_len(EFFICIENT_SEQ_LENS, keys, "is the backend for what the others do not take")
+
+
+def restrict_fa3(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip gradients and fp16, or None."""
+    if keys["pass"] != "forward":
+        return "this build of the library has the forward pass only"
+    return None if keys["dtype"] == "bf16" else "this build of the library has no fp16"
 
 
 def restrict_fa4(device: Device, keys: Keys) -> str | None:

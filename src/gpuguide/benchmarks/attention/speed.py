@@ -7,11 +7,13 @@ two lengths; so is what PyTorch has a faster kernel for. ``sdpa-flash`` is Flash
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from gpuguide.benchmarks.attention.contenders import (
+    fa3,
     fa4,
     flex,
     is_of_a_model,
@@ -23,6 +25,7 @@ from gpuguide.benchmarks.attention.contenders import (
     require_hopper,
     restrict_compiled,
     restrict_efficient,
+    restrict_fa3,
     restrict_fa4,
     restrict_flex,
 )
@@ -100,13 +103,13 @@ def extra_memory(call: Callable[[], Tensors]) -> int:
 def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes without the naive formula.
 
-    Each contender holds its inputs, and a graph with its outputs, fp32 sums of dQ and as much again. One is not
-    counted: GPUs for FlashAttention-4 have memory to spare.
+    Each contender holds its inputs, and a graph with its outputs, fp32 sums of dQ and as much again. Three are not
+    counted: FlashAttention-3 has no gradients here, and GPUs for FlashAttention-4 have memory to spare.
     """
     batch, heads, seq_len, head_dim = shape(keys, "batch", "heads", "seq_len", "head_dim")
     one = ELEMENT_SIZE * batch * heads * seq_len * head_dim
     checking = 5 * 4 * CHECKED_ROWS_AT_ONCE * seq_len
-    return (len(ATTENTION.contenders) - 1) * (4 + 8) * one + checking
+    return (len(ATTENTION.contenders) - 3) * (4 + 8) * one + checking
 
 
 def restrict_naive(device: Device, keys: Keys, among: int = 1) -> str | None:
@@ -151,6 +154,8 @@ def cases(device: Device) -> Sequence[Keys]:
 ON_GPU = frozenset({"gpu"})
 TENSOR_CORES = frozenset({"gpu", "fp16"})
 AMPERE = frozenset({"gpu", "flash-attention"})
+FA4 = ("flash-attn-4", "nvidia-cutlass-dsl")
+"""Libraries that FlashAttention-4 is, and is compiled by"""
 
 
 def contender(
@@ -158,9 +163,13 @@ def contender(
     needs: frozenset[str],
     skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
     libraries: tuple[str, ...] = (),
+    *,
+    positions_first: bool = False,
 ) -> Contender:
     """Return a maker of attention as a contender."""
-    return Contender(lambda device, keys: work(make, device, keys), needs, skip_reason, libraries)
+    return Contender(
+        lambda device, keys: work(make, device, keys, positions_first=positions_first), needs, skip_reason, libraries
+    )
 
 
 ATTENTION = Benchmark(
@@ -173,13 +182,15 @@ ATTENTION = Benchmark(
         "sdpa-flash": contender(library("FLASH_ATTENTION"), AMPERE),
         "sdpa-cudnn": contender(library("CUDNN_ATTENTION"), AMPERE, libraries=("cudnn",)),
         "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), ON_GPU, restrict_efficient),
-        "fa4": Contender(
-            lambda device, keys: work(fa4, device, keys, positions_first=True),
-            TENSOR_CORES,
-            restrict_fa4,
-            ("flash-attn-4", "nvidia-cutlass-dsl"),
-        ),
+        "fa3": contender(fa3, AMPERE, restrict_fa3, ("fa3-fwd",), positions_first=True),
+        "fa4": contender(fa4, TENSOR_CORES, restrict_fa4, FA4, positions_first=True),
         "flex": contender(flex, TENSOR_CORES, restrict_flex),
+        "flex-flash": contender(
+            functools.partial(flex, options={"BACKEND": "FLASH"}),
+            TENSOR_CORES,
+            lambda device, keys: restrict_fa4(device, keys) or restrict_flex(device, keys),
+            FA4,
+        ),
         "naive": contender(naive, ON_GPU, restrict_naive, libraries=("cublas",)),
         "naive-compile": contender(
             naive_compiled,
