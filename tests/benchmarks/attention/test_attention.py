@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -239,6 +241,18 @@ def test_the_naive_formula_passes_and_its_error_is_recorded(name: str) -> None:
     assert work.timing == "graph"
     assert work.rates["throughput"].per_call == problems.attention_flops(keys)
     assert work.footprint == 4 * 2 * 2 * 4 * 50 * 16
+
+
+def test_flash_attention_3_is_given_its_order_of_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stand_in(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+        """Attend as the library does, with tensors (batch, length, heads, head_dim)."""
+        assert all(part.is_contiguous() for part in (q, k, v))
+        return exactly(causal)(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2)
+
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", SimpleNamespace(flash_attn_func=stand_in))
+    work = speed.work(contenders.fa3, devices.cpu(), {**SMALL, "pass": "forward"}, positions_first=True)
+    assert work.check is not None
+    work.check()
 
 
 def test_inference_keeps_nothing_for_gradients() -> None:

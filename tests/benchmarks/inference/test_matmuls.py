@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import interpreted
 import pytest
@@ -17,7 +18,7 @@ from gpuguide.measure import libraries, runner
 from gpuguide.measure.benchmark import Keys, too_large
 from gpuguide.models import shapes
 from gpuguide.models.llama import LlamaConfig
-from gpuguide.quantization import Int4, Int8, pack
+from gpuguide.quantization import Int4, Int8
 
 LINEAR = declarations.get("decode-linear")
 PEERS = ("humming", "gemlite")
@@ -82,11 +83,61 @@ def test_a_library_that_is_not_there_is_a_reason_to_skip(name: str, monkeypatch:
     assert name in (declarations.find_missing_library(contender, gpu) or "")
 
 
-def test_words_in_order_hold_the_same_values() -> None:
-    values = torch.randint(16, (3, 64), dtype=torch.uint8)
-    words = matmuls.pack_in_order(pack(values))
-    shifts = 4 * torch.arange(8)
-    assert torch.equal((words.unsqueeze(-1) >> shifts & 15).flatten(1), values)
+def multiply_by_words(tokens: torch.Tensor, values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return what a library computes from values of 4 bits that stand for those from -8 to 7."""
+    grouped = (values.float() - 8).unflatten(1, (scales.shape[1], -1)) * scales.float().unsqueeze(-1)
+    return (tokens.float() @ grouped.flatten(1).T).to(tokens.dtype)
+
+
+class HummingLayer:
+    """Stand-in for Humming's layer, which keeps the words in order."""
+
+    def __init__(self, outputs: int, inputs: int, config: dict[str, object], *, torch_dtype: torch.dtype) -> None:
+        assert config == {"dtype": "int4", "group_size": 128}
+        self.shape, self.ready = (outputs, inputs), False
+
+    def to(self, device: torch.device) -> HummingLayer:
+        return self
+
+    def load_from_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.values = (tensors["weight"].unsqueeze(-1) >> 4 * torch.arange(8) & 15).flatten(1)
+        self.scales = tensors["weight_scale"]
+        assert self.values.shape == self.shape
+
+    def transform(self) -> None:
+        self.ready = True
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        assert self.ready
+        return multiply_by_words(tokens, self.values, self.scales)
+
+
+class GemLiteLinear:
+    """Stand-in for GemLite's layer, which packs the values itself."""
+
+    def __init__(self, bits: int, group: int, inputs: int, outputs: int, **formats: str) -> None:
+        assert (bits, group, formats) == (4, 128, {"input_dtype": "bf16", "output_dtype": "bf16"})
+        self.shape = (outputs, inputs)
+
+    def pack(self, values: torch.Tensor, scales: torch.Tensor, zero: int) -> None:
+        assert (values.dtype, tuple(values.shape), zero) == (torch.uint8, self.shape, 8)
+        self.values, self.scales = values, scales
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        return multiply_by_words(tokens, self.values, self.scales)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_library_multiplies_by_the_very_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = SimpleNamespace(HummingLayer=HummingLayer)
+    monkeypatch.setitem(sys.modules, "humming", SimpleNamespace(layer=layers))
+    monkeypatch.setitem(sys.modules, "humming.layer", layers)
+    formats = SimpleNamespace(BF16="bf16")
+    monkeypatch.setitem(sys.modules, "gemlite", SimpleNamespace(GemLiteLinear=GemLiteLinear, DType=formats))
+    make = {"humming": matmuls.with_humming, "gemlite": matmuls.with_gemlite}[name]
+    work = matmuls.work(make, devices.cpu(), {**SMALL, "weights": "int4"})
+    assert work.check is not None
+    work.check()
 
 
 @pytest.mark.parametrize("batch", [1, 5])
