@@ -79,6 +79,7 @@ def test_where_the_formula_and_what_is_compiled_are_left_out() -> None:
         ("sdpa-efficient", "this backend has no grouped-query attention"): 4,
         ("sdpa-efficient", "is the backend for what the others do not take"): 28,
         ("fa3", "this build of the library has the forward pass only"): 20,
+        ("fa3", "is one more library with the same algorithm"): 16,
         ("flex", compiled): 34,
         ("flex-flash", compiled): 34,
         ("naive", "the naive formula is measured with the heads that all lengths are measured with"): 8,

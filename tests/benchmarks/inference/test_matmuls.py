@@ -39,7 +39,10 @@ def test_cases_are_the_matrices_of_the_7b_shape() -> None:
     }
     assert {(keys["outputs"], keys["inputs"]) for keys in cases if keys["batch"] == 1} == matrices
     assert {keys["weights"] for keys in cases} == {"bf16", "int8", "int4"}
-    assert {keys["batch"] for keys in cases} == {1, 8, 16, 32}
+    assert {(keys["batch"], keys["weights"]) for keys in cases} == {
+        *((batch, weights) for batch in (1, 32) for weights in ("bf16", "int8", "int4")),
+        *((batch, "int4") for batch in (8, 16)),
+    }
     assert LINEAR.cases(devices.cpu()) == []
 
 
@@ -51,11 +54,11 @@ def test_everything_fits_every_card() -> None:
 def test_everything_runs_on_a_fake_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
     (record,) = runner.run([LINEAR], devices.fake("h100-sxm"), tmp_path, commit="c0ffee").records
-    skipped = [case for case in record.cases if case.status == "skipped"]
+    measured = [case for case in record.cases if case.status == "ok"]
     assert {case.status for case in record.cases} == {"ok", "skipped"}
-    assert {(case.contender, case.keys["weights"]) for case in skipped} == {
-        (contender, weights) for contender in PEERS for weights in ("bf16", "int8")
-    }
+    assert {case.keys["weights"] for case in measured if case.contender in PEERS} == {"int4"}
+    tuned = [(case.keys["outputs"], case.keys["batch"]) for case in measured if case.contender == "gemlite"]
+    assert tuned == [(22016, 1), (22016, 16)]
 
 
 @pytest.mark.parametrize(("weights", "bits"), [("bf16", 16), ("int8", 8), ("int4", 4.125)])
@@ -94,7 +97,7 @@ class HummingLayer:
 
     def __init__(self, outputs: int, inputs: int, config: dict[str, object], *, torch_dtype: torch.dtype) -> None:
         assert config == {"dtype": "int4", "group_size": 128}
-        self.shape, self.ready = (outputs, inputs), False
+        self.shape = (outputs, inputs)
 
     def to(self, device: torch.device) -> HummingLayer:
         return self
@@ -105,18 +108,23 @@ class HummingLayer:
         assert self.values.shape == self.shape
 
     def transform(self) -> None:
-        self.ready = True
+        self.humming_config = "config"
 
-    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        assert self.ready
+    def __call__(self, tokens: torch.Tensor, tuning_config: dict[str, object]) -> torch.Tensor:
+        assert tuning_config == {"layer": self.humming_config, "tokens": len(tokens)}
         return multiply_by_words(tokens, self.values, self.scales)
+
+
+def get_heuristics_config(layer: str, shape_m: int) -> dict[str, object]:
+    """Stand-in for Humming's choice of a tiling."""
+    return {"layer": layer, "tokens": shape_m}
 
 
 class GemLiteLinear:
     """Stand-in for GemLite's layer, which packs the values itself."""
 
     def __init__(self, bits: int, group: int, inputs: int, outputs: int, **formats: str) -> None:
-        assert (bits, group, formats) == (4, 128, {"input_dtype": "bf16", "output_dtype": "bf16"})
+        assert (bits, group, formats) == (4, 128, {"input_dtype": "bf16", "output_dtype": "fp32"})
         self.shape = (outputs, inputs)
 
     def pack(self, values: torch.Tensor, scales: torch.Tensor, zero: int) -> None:
@@ -130,9 +138,11 @@ class GemLiteLinear:
 @pytest.mark.parametrize("name", PEERS)
 def test_a_library_multiplies_by_the_very_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = SimpleNamespace(HummingLayer=HummingLayer)
-    monkeypatch.setitem(sys.modules, "humming", SimpleNamespace(layer=layers))
+    tune = SimpleNamespace(get_heuristics_config=get_heuristics_config)
+    monkeypatch.setitem(sys.modules, "humming", SimpleNamespace(layer=layers, tune=tune))
     monkeypatch.setitem(sys.modules, "humming.layer", layers)
-    formats = SimpleNamespace(BF16="bf16")
+    monkeypatch.setitem(sys.modules, "humming.tune", tune)
+    formats = SimpleNamespace(BF16="bf16", FP32="fp32")
     monkeypatch.setitem(sys.modules, "gemlite", SimpleNamespace(GemLiteLinear=GemLiteLinear, DType=formats))
     make = {"humming": matmuls.with_humming, "gemlite": matmuls.with_gemlite}[name]
     work = matmuls.work(make, devices.cpu(), {**SMALL, "weights": "int4"})

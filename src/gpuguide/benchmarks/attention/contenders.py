@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import FlexKernelOptions
 
 EFFICIENT_SEQ_LENS = (2048, 8192)
+FA3_SEQ_LENS = (2048, 8192)
 FLEX_SEQ_LENS = {"forward": (2048, 8192), "forward-backward": (8192,)}
 COMPILED_SEQ_LENS = {"forward": (1024, 8192), "forward-backward": (1024,)}
 ANEW = "is compiled anew for each shape"
@@ -143,10 +144,12 @@ def restrict_efficient(device: Device, keys: Keys) -> str | None:
 
 
 def restrict_fa3(device: Device, keys: Keys) -> str | None:
-    """Return the reason to skip gradients and fp16, or None."""
+    """Return the reason to skip gradients, fp16 and most lengths, or None."""
     if keys["pass"] != "forward":
         return "this build of the library has the forward pass only"
-    return None if keys["dtype"] == "bf16" else "this build of the library has no fp16"
+    if keys["dtype"] != "bf16":
+        return "this build of the library has no fp16"
+    return reason_unless_seq_len(FA3_SEQ_LENS, keys, "is one more library with the same algorithm")
 
 
 def restrict_fa4(device: Device, keys: Keys) -> str | None:
