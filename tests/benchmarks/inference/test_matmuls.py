@@ -191,7 +191,7 @@ def test_our_kernels_pass(outputs: int, inputs: int, weights: str, batch: int) -
 @pytest.mark.gpu
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("batch", [1, 8])
-def test_both_are_right_and_can_be_captured(weights: str, batch: int) -> None:
+def test_every_contender_is_right_and_can_be_captured(weights: str, batch: int) -> None:
     keys: Keys = {"outputs": 4096, "inputs": 11008, "weights": weights, "batch": batch}
     for case in runner.measure_case(LINEAR, keys, devices.current(), quick=True):
-        assert case.status == "ok", case
+        assert case.status == "ok" or (case.status == "skipped" and case.contender in PEERS), case
