@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EFFICIENT_SEQ_LENS = (2048, 8192)
 FA3_SEQ_LENS = (2048, 8192)
 FLEX_SEQ_LENS = {"forward": (2048, 8192), "forward-backward": (8192,)}
+FLEX_FLASH_SEQ_LENS, FLEX_FLASH_HEAD_DIM = (8192,), 128
 COMPILED_SEQ_LENS = {"forward": (1024, 8192), "forward-backward": (1024,)}
 ANEW = "is compiled anew for each shape"
 
@@ -162,6 +163,15 @@ def restrict_fa4(device: Device, keys: Keys) -> str | None:
 def restrict_flex(device: Device, keys: Keys) -> str | None:
     """Return the reason to skip most shapes, or None: each is compiled anew."""
     return reason_unless_seq_len(FLEX_SEQ_LENS[str(keys["pass"])], keys, ANEW)
+
+
+def restrict_flex_flash(device: Device, keys: Keys) -> str | None:
+    """Return the reason to skip all but one shape, or None: each takes about ten seconds to compile."""
+    if why := restrict_fa4(device, keys):
+        return why
+    if keys["head_dim"] == FLEX_FLASH_HEAD_DIM:
+        return reason_unless_seq_len(FLEX_FLASH_SEQ_LENS, keys, ANEW)
+    return f"{ANEW}, and is measured with heads of {FLEX_FLASH_HEAD_DIM} only"
 
 
 def restrict_compiled(device: Device, keys: Keys) -> str | None:

@@ -28,6 +28,7 @@ from gpuguide.benchmarks.attention.contenders import (
     restrict_fa3,
     restrict_fa4,
     restrict_flex,
+    restrict_flex_flash,
 )
 from gpuguide.benchmarks.attention.problem import (
     CHECKED_ROWS_AT_ONCE,
@@ -188,7 +189,7 @@ ATTENTION = Benchmark(
         "flex-flash": contender(
             functools.partial(flex, options={"BACKEND": "FLASH"}),
             TENSOR_CORES,
-            lambda device, keys: restrict_fa4(device, keys) or restrict_flex(device, keys),
+            restrict_flex_flash,
             FA4,
         ),
         "naive": contender(naive, ON_GPU, restrict_naive, libraries=("cublas",)),
