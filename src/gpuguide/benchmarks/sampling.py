@@ -27,7 +27,7 @@ SETTINGS = {
     "plain": SamplingSettings(temperature=0.8),
     "min-p": SamplingSettings(temperature=0.8, min_p=0.05),
 }
-"""Settings: with top-k few tokens are read twice; without, the search for the cut reads all of them, if there is one"""
+"""Settings: with top-k few logits are read twice; without, top-p and min-p read all of them twice"""
 ELEMENT_SIZE = 4
 """Bytes of an fp32 logit"""
 CHECKED_DRAWS = 64

@@ -215,10 +215,10 @@ def race_kernel(
     masses,  # (rows, pieces), fp32, written: probability above the bracket, with that of the highest logit as one
     piece_bests,  # (rows, pieces), fp32, written: best perturbed logit above the bracket
     piece_winners,  # (rows, pieces), int32, written: its token
-    candidate_counts,  # (rows, pieces), int32, zero
+    candidate_counts,  # (rows, pieces), int32, written
     candidate_values,  # (rows, pieces, SEGMENT), fp32, written
     candidate_columns,  # (rows, pieces, SEGMENT), int32, written
-    certain_counts,  # (rows, pieces), int32, zero
+    certain_counts,  # (rows, pieces), int32, written
     certain_columns,  # (rows, pieces, FEW), int32, written
     row_stride,
     vocab_size,
@@ -244,6 +244,9 @@ def race_kernel(
     low = tl.load(brackets + row * 4 + 1).to(tl.float32)
     high = tl.load(brackets + row * 4 + 2).to(tl.float32)
     seed, step = tl.load(seeds + row), tl.load(steps)
+    tl.store(candidate_counts + place, 0)
+    tl.store(certain_counts + place, 0)
+    tl.debug_barrier()  # what one thread wrote is read by others
     is_certain = (x >= high) & (x > -INFINITY)
     if WITH_TOP_P:
         tl.store(masses + place, tl.sum(tl.where(is_certain, tl.exp2((x - highest) * scale), 0.0), 0))
@@ -261,7 +264,7 @@ def race_kernel(
     if is_listed:
         position = tl.atomic_add(certain_counts + place + columns * 0, 1, mask=is_certain, sem="relaxed")
         tl.store(certain_columns + position, columns, mask=is_certain)
-        tl.debug_barrier()  # what one thread wrote is read by others
+        tl.debug_barrier()
     else:
         number = length
     # -- perturb it, in chunks that leave registers for other programs
@@ -399,7 +402,7 @@ def sample_from_threshold(
 
     masses, piece_bests = new(split.pieces), new(split.pieces)
     piece_winners = new(split.pieces, dtype=torch.int32)
-    candidate_counts, certain_counts = torch.zeros(2, count, split.pieces, dtype=torch.int32, device=rows.device)
+    candidate_counts, certain_counts = new(split.pieces, dtype=torch.int32), new(split.pieces, dtype=torch.int32)
     candidate_values = new(split.pieces, constants["SEGMENT"])
     candidate_columns = torch.empty_like(candidate_values, dtype=torch.int32)
     race_kernel[(count * split.pieces,)](
