@@ -22,7 +22,15 @@ SHAPES = {
     "one key": (1, 2, 1, 65, 1),
 }
 """Batch, heads, kv_heads, queries, keys"""
-LONGER = {**SHAPES, "more tiles than have room": (1, 2, 1, 333, 1500)}
+LONGER = {
+    **SHAPES,
+    "more tiles than have room": (1, 2, 1, 333, 1500),
+    "one query and many keys": (1, 4, 2, 1, 4097),
+    "three queries": (2, 4, 1, 3, 799),
+    "a query tile and keys that end within theirs": (1, 4, 2, 113, 203),
+    "one query less than keys": (1, 2, 1, 1023, 1024),
+    "more tiles than multiprocessors": (3, 24, 8, 400, 400),
+}
 
 
 def draw(shape: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: str, spread: float = 1.0) -> Tensors:
