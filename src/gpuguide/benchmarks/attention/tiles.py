@@ -39,9 +39,11 @@ VARIANTS: Mapping[str, Mapping[str, Changes]] = {
         "weights-after-products": {"overlap_softmax": False},
         "without-turns": {"ping_pong": False},
         "neither": {"overlap_softmax": False, "ping_pong": False},
+        "weights-in-16-bits": {"carry_fp32": False},
+        "head-after-head": {"interleave_heads": False},
+        "program-per-tile": {"persistent": False},
         "columns-64": {"block_n": 64},
         "stages-1": {"num_stages": 1},
-        "stages-3": {"num_stages": 3},
     },
 }
 """Changes of each kernel that are measured, one at a time except for ``neither``"""
@@ -88,15 +90,16 @@ def with_shape(keys: Keys) -> Keys:
 
 
 def tiles_cases(device: Device) -> Sequence[Keys]:
-    """Return every change at each size of a head; on a CPU none. The Gluon kernel is measured without a mask."""
+    """Return every change at each size of a head; on a CPU none. The Gluon kernel is measured with both masks."""
     if not device.is_gpu:
         return []
     dtype = "bf16" if "bf16" in device.supports else "fp16"
     return [
-        {"kernel": kernel, "head_dim": head_dim, "seq_len": TILES_SEQ_LEN, "causal": kernel != "forward-by-hand"}
+        {"kernel": kernel, "head_dim": head_dim, "seq_len": TILES_SEQ_LEN, "causal": causal}
         | {"variant": variant, "dtype": dtype}
         for kernel, variants in VARIANTS.items()
         for head_dim in (64, 128)
+        for causal in ((False, True) if kernel == "forward-by-hand" else (True,))
         for variant in variants
         if kernel != "forward-by-hand" or require_hopper(device, {}) is None
     ]
