@@ -9,7 +9,7 @@ import torch
 from saved_bytes import measure_saved_bytes
 from torch.nn import functional
 
-from gpuguide import lora
+from gpuguide import lora, training
 from gpuguide.costs import memory, presets
 from gpuguide.models import gpt2
 
@@ -60,8 +60,8 @@ def test_a_step_takes_what_is_predicted(adapted: str) -> None:
     def loss(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
-    settings = lora.StepSettings(backend=None, graphed=False, masters=False)
-    step = lora.TrainingStep(loss, model.parameters(), 8, 512, settings)
+    settings = training.StepSettings(backend=None, graphed=False, masters=False)
+    step = training.TrainingStep(loss, model.parameters(), 8, 512, settings)
     step(tokens, tokens)
     torch.cuda.reset_peak_memory_stats()
     step(tokens, tokens)

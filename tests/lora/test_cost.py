@@ -6,7 +6,7 @@ import pytest
 import small_adapted as small
 import torch
 
-from gpuguide import lora
+from gpuguide import lora, training
 from gpuguide.errors import GpuguideError
 from gpuguide.lora import cost
 
@@ -62,8 +62,8 @@ def test_large_matrices_with_thin_adapters_take_two_thirds() -> None:
 def test_bytes_of_training_are_those_of_the_tensors(dtype: torch.dtype) -> None:
     model = small.model().bfloat16()
     lora.add_adapters(model, ["up", "down"], lora.Settings(rank=2), dtype=dtype)
-    loss = lora.WithoutHead(model).loss
-    step = lora.TrainingStep(loss, model.parameters(), 2, 8, lora.StepSettings(backend=None))
+    loss = training.WithoutHead(model).loss
+    step = training.TrainingStep(loss, model.parameters(), 2, 8, training.StepSettings(backend=None))
     step(small.TOKENS, small.TOKENS)
     held = {id(each): each.nbytes for each in (*model.parameters(), *step.masters.trained)}
     gradients = {

@@ -143,7 +143,7 @@ def test_the_loss_without_logits_trains_alike(tmp_path: Path, name: str) -> None
         lora.add_adapters(made, ["query_key_value"], lora.Settings(rank=2))
         return made
 
-    headless = lora.WithoutHead(adapted())
+    headless = training.WithoutHead(adapted())
     whole = training.finetune(adapted(), data(7, 1), data(3, 2), CONFIG, tmp_path / "whole")
     found = training.finetune(
         headless, data(7, 1), data(3, 2), CONFIG, tmp_path / "chunked", loss_sum=headless.loss_sum

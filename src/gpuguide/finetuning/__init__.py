@@ -8,7 +8,7 @@ From a text to an adapter the code reads in this order:
    some of the data out, and :mod:`~gpuguide.finetuning.settings` plans.
 3. Train: :mod:`gpuguide.models.checkpoint` reads the model, :mod:`gpuguide.lora.layer` adds adapters,
    :mod:`gpuguide.training.loop` runs over the batches of :mod:`gpuguide.training.batches` with the step of
-   :mod:`gpuguide.precision.training_step` and the loss of :mod:`gpuguide.lora.loss`.
+   :mod:`gpuguide.precision.training_step` and the loss of :mod:`gpuguide.training.loss`.
 4. Export: :mod:`gpuguide.lora.files` writes the adapter.
 
 The other modules are not on this path:

@@ -1,6 +1,6 @@
 """Methods of fine-tuning on one task, compared: adapters, all weights, the last layer alone.
 
-Every method runs the same loop (:class:`gpuguide.lora.TrainingStep`, uncompiled, captured on a GPU) on the same
+Every method runs the same loop (:class:`gpuguide.training.TrainingStep`, uncompiled, captured on a GPU) on the same
 functions in the same order, so that only the trained parameters differ.
 """
 
@@ -20,9 +20,9 @@ from gpuguide.cross_entropy.reference import IGNORE_INDEX
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import Encoded, Score
-from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.tokenizer import Tokenizer
+from gpuguide.training.step import StepSettings, TrainingStep
 
 TARGETS = ("blocks.*",)
 """Layers that get adapters: all matrices of all blocks"""

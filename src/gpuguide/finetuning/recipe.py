@@ -205,7 +205,7 @@ def _with_loss(model: GPT2 | Llama) -> tuple[nn.Module, LossSum]:
     """Return the trained module and its loss; most logits never exist, unless the head itself has an adapter."""
     if isinstance(model.head, lora.AdaptedLayer):
         return model, cross_entropy_sum
-    headless = lora.WithoutHead(model)
+    headless = training.WithoutHead(model)
     return headless, headless.loss_sum
 
 

@@ -7,7 +7,6 @@
 * :mod:`~gpuguide.lora.merging`: adapters in the weights and out again, and what rounding loses.
 * :mod:`~gpuguide.lora.files`, :mod:`~gpuguide.lora.places`, :mod:`~gpuguide.lora.checkpoint`: adapters in PEFT's own
   format, read and written, what ours are there, and checkpoints with one merged in.
-* :mod:`~gpuguide.lora.loss`, :mod:`~gpuguide.lora.step`: the loss without all logits, and a whole step as one call.
 * :mod:`~gpuguide.lora.update`: what a training of all weights changed, and in how few dimensions.
 * :mod:`~gpuguide.lora.cost`: parameters, operations and bytes, against training all weights.
 """
@@ -15,13 +14,11 @@
 from gpuguide.lora.checkpoint import merge_into_checkpoint
 from gpuguide.lora.files import load_adapter, save_adapter
 from gpuguide.lora.layer import AdaptedLayer, Adapter, Settings, find_adapted_layers
-from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.merging import measure_merging_loss, merge, unmerge
 from gpuguide.lora.model import Count, add_adapters, count_parameters, remove_adapter, use_adapter
 from gpuguide.lora.nf4 import Nf4, quantize_nf4
 from gpuguide.lora.places import TransformersMatrix
 from gpuguide.lora.product import plain_product, product
-from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.lora.targets import fitting_layers
 
 __all__ = [  # noqa: RUF022 - the order of the API reference
@@ -41,9 +38,6 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "merge_into_checkpoint",
     "quantize_nf4",
     "Nf4",
-    "WithoutHead",
-    "TrainingStep",
-    "StepSettings",
     "AdaptedLayer",
     "Adapter",
     "find_adapted_layers",

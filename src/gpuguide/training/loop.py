@@ -67,8 +67,8 @@ def finetune(
         Called after every step.
     loss_sum : callable
         Maps the model's output and targets, ``(batch, seq)``, to the sum of the losses of the targets that are not
-        -100. With the default the model returns logits; with :meth:`gpuguide.lora.WithoutHead.loss_sum` the model is a
-        :class:`gpuguide.lora.WithoutHead`, and most logits never exist.
+        -100. With the default the model returns logits; with :meth:`gpuguide.training.WithoutHead.loss_sum` the model
+        is a :class:`gpuguide.training.WithoutHead`, and most logits never exist.
     discard : bool
         Whether to start again where the state is damaged or belongs to another run; otherwise that is an error.
     keep_state : bool

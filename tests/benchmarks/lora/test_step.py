@@ -10,10 +10,10 @@ import torch
 from gpuguide.benchmarks.lora import contenders, problem, reference, step
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
-from gpuguide.lora.step import StepSettings, TrainingStep
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Keys, too_large
+from gpuguide.training.step import StepSettings, TrainingStep
 
 LORA_STEP = declarations.get("lora-step")
 SMALL: Keys = {"model": "tiny-gpt2", "targets": "all", "rank": 4, "batch": 3, "seq_len": 12}

@@ -22,10 +22,10 @@ from gpuguide.benchmarks.inference import with_transformers
 from gpuguide.benchmarks.lora import problem, reference
 from gpuguide.benchmarks.lora.problem import Thin
 from gpuguide.finetuning import peft_names
-from gpuguide.lora.loss import WithoutHead
 from gpuguide.lora.places import Places
-from gpuguide.lora.step import Loss, StepSettings
 from gpuguide.measure.benchmark import Keys
+from gpuguide.training.loss import WithoutHead
+from gpuguide.training.step import Loss, StepSettings
 
 Gradients = Mapping[str, tuple[torch.Tensor, ...]]
 

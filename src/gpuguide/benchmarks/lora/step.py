@@ -23,11 +23,11 @@ import torch
 from gpuguide.benchmarks.lora import contenders, problem, reference
 from gpuguide.benchmarks.lora.contenders import COMPILED, EAGER, LoraContender, Make
 from gpuguide.hardware.device import Device
-from gpuguide.lora.step import TrainingStep
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 from gpuguide.models import gpt2, shapes
+from gpuguide.training.step import TrainingStep
 
 BATCH, SEQ_LEN = 16, 512
 USUAL_RANK = 16

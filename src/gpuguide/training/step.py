@@ -79,7 +79,7 @@ class TrainingStep:
     Parameters
     ----------
     loss : callable
-        From tokens and targets to their mean loss, for example :meth:`gpuguide.lora.loss.WithoutHead.loss`.
+        From tokens and targets to their mean loss, for example :meth:`gpuguide.training.loss.WithoutHead.loss`.
     parameters : iterable of nn.Parameter
         What may be trained; those that ask for no gradient are left out.
     batch, seq_len : int

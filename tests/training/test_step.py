@@ -9,7 +9,7 @@ import small_adapted as small
 import torch
 from torch.nn import functional
 
-from gpuguide import lora
+from gpuguide import lora, training
 from gpuguide.errors import GpuguideError
 from gpuguide.lora.packed import Packing
 from gpuguide.precision import LossScaler, TrainingSetup, train_step
@@ -47,9 +47,9 @@ def plain_losses(model: Any, steps: int, clip: float | None = None, device: str 
     return losses
 
 
-def step_of(model: Any, **more: Any) -> lora.TrainingStep:
-    settings = lora.StepSettings(**{"learning_rate": 1e-2, "weight_decay": 0.1, "backend": "aot_eager", **more})
-    return lora.TrainingStep(lora.WithoutHead(model, chunk=3).loss, model.parameters(), 2, 8, settings)
+def step_of(model: Any, **more: Any) -> training.TrainingStep:
+    settings = training.StepSettings(**{"learning_rate": 1e-2, "weight_decay": 0.1, "backend": "aot_eager", **more})
+    return training.TrainingStep(training.WithoutHead(model, chunk=3).loss, model.parameters(), 2, 8, settings)
 
 
 @pytest.fixture(autouse=True)
@@ -119,16 +119,16 @@ def test_other_values_and_another_rate_are_taken() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_step_of_mixed_precision_takes_the_loss_without_a_head(name: str) -> None:
     model = adapted(name)
-    headless = lora.WithoutHead(model)
+    headless = training.WithoutHead(model)
     trained = [each for each in model.parameters() if each.requires_grad]
-    training = TrainingSetup(
+    setup = TrainingSetup(
         headless,
         torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1),
         LossScaler(1.0, enabled=False),
         format="fp32",
         clip=1e9,
     )
-    found = [train_step(training, [(small.TOKENS, TARGETS_OF_LOSS)], headless.loss_sum).loss for _ in range(5)]
+    found = [train_step(setup, [(small.TOKENS, TARGETS_OF_LOSS)], headless.loss_sum).loss for _ in range(5)]
     assert found == pytest.approx(plain_losses(adapted(name), 5), abs=1e-4)
 
 
@@ -139,7 +139,7 @@ def test_the_loss_of_a_model_of_transformers_is_its_own(name: str) -> None:
 
     theirs = convert_model(small.model(name), "cpu").requires_grad_(False)
     labels = torch.cat([small.TOKENS[:, 1:], torch.full((2, 1), -100)], 1)
-    found = lora.WithoutHead(theirs).loss(small.TOKENS, labels)
+    found = training.WithoutHead(theirs).loss(small.TOKENS, labels)
     torch.testing.assert_close(found, theirs(small.TOKENS, labels=small.TOKENS).loss)
 
 
@@ -159,7 +159,7 @@ def test_heads_that_do_more_are_refused() -> None:
         (Model(torch.nn.Linear(2, 3, bias=False), logit_scale=0.1), "logit_scale"),
     ):
         with pytest.raises(GpuguideError, match=says):
-            lora.WithoutHead(model)
+            training.WithoutHead(model)
 
 
 def test_what_makes_no_step_is_said() -> None:
@@ -178,7 +178,7 @@ def test_what_makes_no_step_is_said() -> None:
         {"mode": "max-autotune", "backend": "eager"},
     ):
         with pytest.raises(GpuguideError, match=f"{next(iter(wrong))} is"):
-            lora.StepSettings(**wrong)
+            training.StepSettings(**wrong)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------
