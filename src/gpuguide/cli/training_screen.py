@@ -1,4 +1,4 @@
-"""The screen of ``gpuguide finetune``: stages, a preview of the data, losses, speed and time left.
+"""The screen of ``gpuguide finetune`` and ``train``: stages, a preview of the data, losses, speed and time left.
 
 In a terminal a chart is redrawn in place; elsewhere each evaluation prints a line. The report is rewritten each time.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,12 +22,16 @@ from gpuguide.finetuning import (
     Callback,
     DatasetSplits,
     FinetuneOptions,
+    RunProgress,
     RunRecord,
     RunStage,
     TokenizedExample,
     write_report,
 )
 from gpuguide.hardware.device import Device
+from gpuguide.pretraining import Callback as PretrainingCallback
+from gpuguide.pretraining import PretrainOptions, PretrainRecord, PretrainStage
+from gpuguide.pretraining import write_report as write_pretraining_report
 from gpuguide.units import format_bytes
 
 if TYPE_CHECKING:
@@ -47,9 +52,16 @@ TITLES = {
     RunStage.TRAIN: "Training",
     RunStage.EXPORT: "Saving to {out}",
 }
+PRETRAINING_TITLES = {
+    PretrainStage.TOKENIZE: "Tokenising {texts}",
+    PretrainStage.PLAN: "Planning for {device}",
+    PretrainStage.MAKE_MODEL: "Making {shape}",
+    PretrainStage.TRAIN: "Training",
+    PretrainStage.EXPORT: "Saving to {out}",
+}
 
 
-class TrainingScreen(Callback):
+class ProgressScreen:
     """Shows a run to a person.
 
     Parameters
@@ -76,39 +88,34 @@ class TrainingScreen(Callback):
     ) -> None:
         self._stop_live()
 
-    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
+    def write_report(self, record: Any) -> Path:
+        """Write the report of a run so far, and return its path."""
+        raise NotImplementedError
+
+    def describe_parameters(self, record: Any) -> str:
+        """Return in words what is trained."""
+        raise NotImplementedError
+
+    def show_stage(self, number: int, count: int, title: str) -> None:
         """Print the number and the title of a stage."""
         self._stop_live()
-        title = TITLES[stage].format(device=device.name, data=options.data, model=options.model, out=options.out)
-        self.console.print(f"[{stage.number}/{len(RunStage)}] {title}", markup=False, soft_wrap=True)
+        self.console.print(f"[{number}/{count}] {title}", markup=False, soft_wrap=True)
 
     def on_note(self, text: str) -> None:
         """Print a note below the stage."""
         self.console.print(f"      {text}", markup=False, soft_wrap=True)
 
-    def confirm_data(self, splits: DatasetSplits) -> bool:
-        """Show the data, and ask whether to train on them, if somebody can answer."""
-        training, held_out = len(splits.training), len(splits.held_out)
-        self.on_note(f"{training} to train on, {held_out} held out; the longest has {splits.longest} tokens.")
-        if not self.asks:
-            return True
-        held_out_rows = [(True, example) for example in splits.held_out[: SHOWN // 4]]
-        training_rows = [(False, example) for example in splits.training[: SHOWN - len(held_out_rows)]]
-        return _browse([*training_rows, *held_out_rows], training + held_out)
-
-    def on_train_begin(self, record: RunRecord) -> None:
+    def on_train_begin(self, record: RunProgress) -> None:
         """Say what is trained, write the first report, and start the chart."""
-        share = f"{100 * record.parameters.share:.2f}% of all"
-        layers = len(record.setup.layers)
-        self.on_note(f"{record.parameters.trained:,} parameters in adapters of {layers} layers, {share}")
+        self.on_note(self.describe_parameters(record))
         if record.setup.device.is_gpu and record.ceiling is None:
             self.on_note(f"No MFU: no measured matmul ceiling of {record.setup.device.name} is on record.")
-        self.on_note(f"{write_report(record, self.command)} shows it too")
+        self.on_note(f"{self.write_report(record)} shows it too")
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self.live = Live(console=self.console, refresh_per_second=4, transient=False)
             self.live.start()
 
-    def on_step(self, record: RunRecord) -> None:
+    def on_step(self, record: RunProgress) -> None:
         """Show a step."""
         if not self.has_stepped:
             self.has_stepped = True
@@ -119,30 +126,30 @@ class TrainingScreen(Callback):
         if self.live is not None:
             self.live.update(self._view(record))
 
-    def on_evaluation(self, record: RunRecord) -> None:
+    def on_evaluation(self, record: RunProgress) -> None:
         """Show a held-out loss, and rewrite the report."""
-        write_report(record, self.command)
+        self.write_report(record)
         if self.live is None:
             step, loss = record.eval_losses[-1]
             losses = f"step {step}: loss {record.losses[-1]:.3f}, held out {loss:.3f}"
             self.on_note(f"{losses}; {', '.join(describe_step(record))}; {_time_left(record)}")
 
-    def on_end(self, record: RunRecord) -> None:
+    def on_end(self, record: RunProgress) -> None:
         """Write the final report."""
-        write_report(record, self.command)
+        self.write_report(record)
 
-    def on_interrupt(self, record: RunRecord) -> None:
+    def on_interrupt(self, record: RunProgress) -> None:
         """Write a report that says that the run was interrupted."""
         self._stop_live()
         with suppress(GpuguideError):  # for example of a full disk, which the run has reported already
-            write_report(record, self.command)
+            self.write_report(record)
 
     def _stop_live(self) -> None:
         if self.live is not None:
             self.live.stop()
             self.live = None
 
-    def _view(self, record: RunRecord) -> RenderableType:
+    def _view(self, record: RunProgress) -> RenderableType:
         """Return the chart, the metrics of the last step and the progress bar."""
         steps = record.setup.training.steps
         columns = max(30, min(self.console.width, 110))
@@ -155,7 +162,53 @@ class TrainingScreen(Callback):
         return Group(*lines, Text("   ".join(now)), metrics, bar, Text(_time_left(record), style="dim"))
 
 
-def describe_step(record: RunRecord) -> list[str]:
+class TrainingScreen(ProgressScreen, Callback):
+    """Shows a fine-tuning to a person; parameters as of :class:`ProgressScreen`."""
+
+    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
+        """Print the number and the title of a stage."""
+        title = TITLES[stage].format(device=device.name, data=options.data, model=options.model, out=options.out)
+        self.show_stage(stage.number, len(RunStage), title)
+
+    def confirm_data(self, splits: DatasetSplits) -> bool:
+        """Show the data, and ask whether to train on them, if somebody can answer."""
+        training, held_out = len(splits.training), len(splits.held_out)
+        self.on_note(f"{training} to train on, {held_out} held out; the longest has {splits.longest} tokens.")
+        if not self.asks:
+            return True
+        held_out_rows = [(True, example) for example in splits.held_out[: SHOWN // 4]]
+        training_rows = [(False, example) for example in splits.training[: SHOWN - len(held_out_rows)]]
+        return _browse([*training_rows, *held_out_rows], training + held_out)
+
+    def write_report(self, record: RunRecord) -> Path:
+        """Write the report of a run so far, and return its path."""
+        return write_report(record, self.command)
+
+    def describe_parameters(self, record: RunRecord) -> str:
+        """Return in words what is trained."""
+        share = f"{100 * record.parameters.share:.2f}% of all"
+        return f"{record.parameters.trained:,} parameters in adapters of {len(record.setup.layers)} layers, {share}"
+
+
+class PretrainingScreen(ProgressScreen, PretrainingCallback):
+    """Shows a training of all weights to a person; parameters as of :class:`ProgressScreen`."""
+
+    def on_stage(self, stage: PretrainStage, options: PretrainOptions, device: Device) -> None:
+        """Print the number and the title of a stage."""
+        texts = ", ".join(map(str, options.texts))
+        title = PRETRAINING_TITLES[stage].format(device=device.name, texts=texts, shape=options.shape, out=options.out)
+        self.show_stage(stage.number, len(PretrainStage), title)
+
+    def write_report(self, record: PretrainRecord) -> Path:
+        """Write the report of a run so far, and return its path."""
+        return write_pretraining_report(record, self.command)
+
+    def describe_parameters(self, record: PretrainRecord) -> str:
+        """Return in words what is trained."""
+        return f"{record.parameters.trained:,} parameters"
+
+
+def describe_step(record: RunProgress) -> list[str]:
     """Return the metrics of the last step as short texts: speed, MFU, learning rate, gradient norm, peak memory."""
     row = record.log[-1]
     return [
@@ -168,7 +221,7 @@ def describe_step(record: RunRecord) -> list[str]:
     ]
 
 
-def _time_left(record: RunRecord) -> str:
+def _time_left(record: RunProgress) -> str:
     return "measuring the speed" if record.seconds_left is None else f"at most {duration(record.seconds_left)} left"
 
 

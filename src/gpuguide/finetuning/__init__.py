@@ -27,7 +27,7 @@ from gpuguide.finetuning.data.files import DataFile, Message, Sample, load_data
 from gpuguide.finetuning.data.splits import DataConfig, DatasetSplits, TokenizedExample, tokenize
 from gpuguide.finetuning.recipe import Declined, TrainedModel, export, prepare, run, train
 from gpuguide.finetuning.report import html, write_report
-from gpuguide.finetuning.run_record import Callback, RunRecord, RunStage
+from gpuguide.finetuning.run_record import Callback, ProgressCallback, RunProgress, RunRecord, RunStage
 from gpuguide.finetuning.settings import FinetuneOptions, RunSetup
 from gpuguide.finetuning.training_log import LogRow, read_log
 
@@ -39,9 +39,11 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "train",
     "TrainedModel",
     "export",
+    "RunProgress",
     "RunRecord",
     "LogRow",
     "read_log",
+    "ProgressCallback",
     "Callback",
     "RunStage",
     "Declined",

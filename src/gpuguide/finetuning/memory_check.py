@@ -56,23 +56,7 @@ class MemoryEstimate:
     @property
     def shape(self) -> memory.Shape:
         """Shape of the model in the cost model."""
-        ours = self.config
-        gated = isinstance(ours, llama.LlamaConfig)
-        return memory.Shape(
-            layers=ours.layers,
-            hidden=ours.hidden,
-            heads=ours.heads,
-            kv_heads=ours.kv_heads if isinstance(ours, llama.LlamaConfig) else ours.heads,
-            head_dim=ours.head_dim,
-            intermediate=ours.inner if isinstance(ours, llama.LlamaConfig) else 4 * ours.hidden,
-            vocab=ours.vocab_size,
-            context=ours.context,
-            gated=gated,
-            tied=ours.tied if isinstance(ours, llama.LlamaConfig) else True,
-            learned_positions=not gated,
-            bias="none" if gated else "all",
-            layer_norm=not gated,
-        )
+        return shape_of(self.config)
 
     @property
     def setup(self) -> memory.Setup:
@@ -103,17 +87,42 @@ class MemoryEstimate:
         return (self.weights - 2) * plain
 
     def bytes(self) -> float:
-        """Return the peak memory of a step in bytes.
-
-        A chunk of logits is added to the highest of all other moments, which is at most one chunk too much.
-        """
-        predicted = memory.predict(self.shape, self.setup)
+        """Return the peak memory of a step in bytes."""
         if self.all_logits:
-            return predicted.total + self.extra_weight_bytes
-        tokens = min(default_chunk(self.shape.vocab, self.weights), self.micro_batch * self.length)
-        chunk = chunked_extra_memory(tokens, self.shape.vocab, self.weights)
-        others = (moment.total for moment in predicted.moments if moment.name not in ALL_LOGITS_MOMENTS)
-        return max(others) + chunk + self.extra_weight_bytes
+            return memory.predict(self.shape, self.setup).total + self.extra_weight_bytes
+        return peak_with_chunked_loss(self.shape, self.setup, self.weights) + self.extra_weight_bytes
+
+
+def shape_of(config: gpt2.GPT2Config | llama.LlamaConfig) -> memory.Shape:
+    """Return the shape of a model in the cost model."""
+    gated = isinstance(config, llama.LlamaConfig)
+    return memory.Shape(
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads if isinstance(config, llama.LlamaConfig) else config.heads,
+        head_dim=config.head_dim,
+        intermediate=config.inner if isinstance(config, llama.LlamaConfig) else 4 * config.hidden,
+        vocab=config.vocab_size,
+        context=config.context,
+        gated=gated,
+        tied=config.tied if isinstance(config, llama.LlamaConfig) else True,
+        learned_positions=not gated,
+        bias="none" if gated else "all",
+        layer_norm=not gated,
+    )
+
+
+def peak_with_chunked_loss(shape: memory.Shape, setup: memory.Setup, element_size: int) -> float:
+    """Return the peak memory of a step whose loss computes one chunk of logits at a time.
+
+    A chunk of logits, in ``element_size`` bytes each, is added to the highest of all other moments, which is at most
+    one chunk too much.
+    """
+    tokens = min(default_chunk(shape.vocab, element_size), setup.batch * setup.seq_len)
+    chunk = chunked_extra_memory(tokens, shape.vocab, element_size)
+    moments = memory.predict(shape, setup).moments
+    return max(moment.total for moment in moments if moment.name not in ALL_LOGITS_MOMENTS) + chunk
 
 
 def check_memory(estimate: MemoryEstimate, available: int, device: str) -> float:

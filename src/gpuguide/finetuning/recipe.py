@@ -23,7 +23,7 @@ from gpuguide.finetuning.data.conversation import Conversations
 from gpuguide.finetuning.data.files import load_data
 from gpuguide.finetuning.data.splits import DataConfig, tokenize
 from gpuguide.finetuning.examples import SampleGeneration
-from gpuguide.finetuning.run_record import Callback, RunRecord, RunRecorder, RunStage, summarize
+from gpuguide.finetuning.run_record import Callback, RunRecord, RunStage, start_recorder, summarize
 from gpuguide.finetuning.settings import FinetuneOptions, RunSetup
 from gpuguide.hardware.device import Device
 from gpuguide.models.checkpoint import open_checkpoint
@@ -122,7 +122,7 @@ def train(setup: RunSetup, callback: Callback) -> TrainedModel:
         callback.on_stage(RunStage.TRAIN, options, device)
         if device.backend == "cuda":
             torch.cuda.reset_peak_memory_stats(device.torch_device)
-        recorder = RunRecorder(setup, model, generations)
+        recorder = start_recorder(setup, model, generations)
         callback.on_train_begin(recorder.record)
 
         def record_step(progress: TrainingProgress) -> None:

@@ -12,9 +12,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from gpuguide import files
-from gpuguide.finetuning import curve, recipe, settings
+from gpuguide.finetuning import curve, recipe
+from gpuguide.finetuning import settings as planning
 from gpuguide.finetuning.data.splits import TokenizedExample
-from gpuguide.finetuning.run_record import RunRecord
+from gpuguide.finetuning.examples import SampleGeneration
+from gpuguide.finetuning.run_record import RunProgress, RunRecord
 from gpuguide.finetuning.training_log import LOG, LogRow, summarize_speed
 from gpuguide.units import format_bytes
 
@@ -59,7 +61,7 @@ def write_report(record: RunRecord, command: str) -> Path:
 
 
 def html(record: RunRecord, command: str) -> str:
-    """Return the report of a run, finished or not.
+    """Return the report of a fine-tuning, finished or not.
 
     Parameters
     ----------
@@ -68,35 +70,83 @@ def html(record: RunRecord, command: str) -> str:
     command : str
         Command line that started it.
     """
+    splits, count = record.setup.splits, record.parameters
+    return render(
+        record,
+        command,
+        title=f"{record.setup.options.model} fine-tuned on {record.setup.options.data.name}",
+        trained=(f"{count.trained:,} parameters", f"{100 * count.share:.2f} % of all"),
+        settings=list(_settings(record)),
+        data=_data(record),
+        files=list(_files(record)),
+        notes=splits.notes,
+        generations=record.generations,
+        prompt_source=_prompt_source(record),
+        previews=[("Trained on", _pages(splits.training)), ("Held out", _pages(splits.held_out))],
+    )
+
+
+def render(
+    record: RunProgress,
+    command: str,
+    *,
+    title: str,
+    trained: tuple[str, str],
+    settings: Sequence[tuple[str, str]],
+    data: str,
+    files: Sequence[tuple[str, str]],
+    notes: Sequence[str] = (),
+    generations: Sequence[SampleGeneration] = (),
+    prompt_source: str = "",
+    previews: Sequence[tuple[str, Sequence[PreviewPage]]] = (),
+) -> str:
+    """Return the report of any run: what all have in common from its record, all else as it is given.
+
+    Parameters
+    ----------
+    record, command
+        Record of the run so far, and the command line that started it.
+    title : str
+        Title of the page.
+    trained : (str, str)
+        Number of trained parameters, and a remark.
+    settings, files : sequence of (str, str)
+        Names and their descriptions.
+    data : str
+        Sentences on the data; ``notes`` come after it.
+    generations, prompt_source, previews
+        Texts before and after, where their prompts come from, and pages of examples, if there are any.
+    """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-    splits, config = record.setup.splits, record.setup.training
-    best = record.best[0] if record.eval_losses else None
+    config = record.setup.training
+    best = record.best[0] if record.eval_losses and config.keep_best else None
     wide = curve.svg(record.losses, record.eval_losses, config.steps, best)
     narrow = curve.svg(record.losses, record.eval_losses, config.steps, best, 360, 280, "narrow")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        title=f"{record.setup.options.model} fine-tuned on {record.setup.options.data.name}",
+        title=title,
         running=record.end_time is None,
         refresh=REFRESH,
         status=_status(record),
-        tiles=list(_tiles(record)),
+        tiles=list(_tiles(record, trained)),
+        keeps_best=config.keep_best,
         wide=Markup(wide),
         narrow=Markup(narrow),
         charts=list(_charts(record.log)),
         eval_losses=record.eval_losses,
-        generations=record.generations,
-        prompt_source=_prompt_source(record),
-        settings=list(_settings(record)),
-        data=_data(record),
-        notes=splits.notes,
-        previews=[("Trained on", _pages(splits.training)), ("Held out", _pages(splits.held_out))],
-        files=list(_files(record)),
+        generations=generations,
+        prompt_source=prompt_source,
+        settings=settings,
+        data=data,
+        notes=notes,
+        previews=previews,
+        files=files,
         command=command,
         light=LIGHT,
         dark=DARK,
     )
 
 
-def _status(record: RunRecord) -> str:
+def _status(record: RunProgress) -> str:
     setup = record.setup
     done = f"{len(record.losses)} of {setup.training.steps} steps"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.end_time or time.time()))
@@ -109,13 +159,13 @@ def _status(record: RunRecord) -> str:
     return f"Finished {when} on {setup.device.name} after {done}{early}."
 
 
-def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
+def _tiles(record: RunProgress, trained: tuple[str, str]) -> Iterator[tuple[str, str, str]]:
     setup, speed = record.setup, summarize_speed(record.log)
     if record.eval_losses:
         before, (step, best) = record.eval_losses[0][1], record.best
         more = f"{before:.3f} before; perplexity {_perplexity(before)} to {_perplexity(best)}"
         yield "held-out loss", f"{best:.3f}", f"{more}, after step {step}" if step else f"{more}: no step lowered it"
-    yield "trained", f"{record.parameters.trained:,} parameters", f"{100 * record.parameters.share:.2f} % of all"
+    yield ("trained", *trained)
     if speed is not None:
         last = record.log[-1]
         yield (
@@ -131,7 +181,7 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     yield "time", _duration((record.end_time or time.time()) - setup.began), "with loading and saving"
 
 
-def _ceiling(record: RunRecord) -> str:
+def _ceiling(record: RunProgress) -> str:
     precision = record.setup.training.precision
     if record.ceiling is None:
         return f"no measured {precision} matmul ceiling of {record.setup.device.name} is on record"
@@ -158,7 +208,7 @@ def _settings(record: RunRecord) -> Iterator[tuple[str, str]]:
     options, config = record.setup.options, record.setup.training
     packed = "" if options.weights == "plain" else f"; matrices with adapters in {options.weights}"
     yield "model", f"{options.model}, its weights frozen, in {config.precision}{packed}"
-    scale = f"alpha {settings.adapter_alpha(options):g}{' over √rank' if options.rslora else ''}"
+    scale = f"alpha {planning.adapter_alpha(options):g}{' over √rank' if options.rslora else ''}"
     yield "adapters", f"LoRA of rank {options.rank}, {scale}, dropout {options.dropout:g}, in fp32"
     kinds = dict.fromkeys(name.rpartition(".")[2] for name in record.setup.layers)
     yield "layers", f"{len(record.setup.layers)} with adapters: {', '.join(kinds)}"

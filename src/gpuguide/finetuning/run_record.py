@@ -6,6 +6,7 @@ import enum
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -18,7 +19,7 @@ from gpuguide.hardware.datasheet_ceilings import Ceiling
 from gpuguide.hardware.device import Device
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
-from gpuguide.training import TrainingProgress, TrainingResult, rank
+from gpuguide.training import TrainingConfig, TrainingProgress, TrainingResult, rank
 
 
 class RunStage(enum.Enum):
@@ -38,15 +39,38 @@ class RunStage(enum.Enum):
         return list(RunStage).index(self) + 1
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """Results of a run so far. Every event carries a new record; the last one is complete."""
+class Setup(Protocol):
+    """What is settled before any run begins: of a fine-tuning, :class:`RunSetup`."""
 
-    setup: RunSetup
+    @property
+    def out(self) -> Path:
+        """Output folder."""
+
+    @property
+    def device(self) -> Device:
+        """Device of this process."""
+
+    @property
+    def began(self) -> float:
+        """Time at which the run began, in seconds since the epoch."""
+
+    @property
+    def training(self) -> TrainingConfig:
+        """Settings of the training."""
+
+    @property
+    def predicted_memory(self) -> float | None:
+        """Predicted peak memory of a step in bytes; ``None`` on a CPU."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Results of any run so far: losses, the log, and when it will be over."""
+
+    setup: Setup
     parameters: lora.Count
     ceiling: Ceiling | None
     """Measured matmul ceiling of the GPU, the base of the MFU; ``None`` if none is on record"""
-    generations: tuple[SampleGeneration, ...]
     log: tuple[LogRow, ...] = ()
     losses: tuple[float, ...] = ()
     """Losses of the steps"""
@@ -59,8 +83,6 @@ class RunRecord:
     """Time at which the run was interrupted, if it was"""
     finished_at: float | None = None
     """Time at which the results were complete"""
-    merged_loss: float | None = None
-    """Held-out loss of the merged checkpoint as it was written"""
 
     @property
     def end_time(self) -> float | None:
@@ -78,23 +100,33 @@ class RunRecord:
         return max((row.peak_memory_bytes for row in self.log if row.peak_memory_bytes), default=None)
 
 
-class RunRecorder:
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunProgress):
+    """Results of a fine-tuning so far. Every event carries a new record; the last one is complete."""
+
+    setup: RunSetup
+    generations: tuple[SampleGeneration, ...]
+    merged_loss: float | None = None
+    """Held-out loss of the merged checkpoint as it was written"""
+
+
+Record = TypeVar("Record", bound=RunProgress)
+
+
+class RunRecorder(Generic[Record]):
     """Turns the progress of the training loop into records, and writes the log on rank 0.
 
     Parameters
     ----------
-    setup : RunSetup
-        Setup of the run.
-    model : GPT2 or Llama
-        Model with its adapters, before training.
-    generations : tuple of SampleGeneration
-        Texts generated before training.
+    record : RunProgress
+        Record of the run before its first step.
+    speedometer : Speedometer
+        Measures the steps.
     """
 
-    def __init__(self, setup: RunSetup, model: GPT2 | Llama, generations: tuple[SampleGeneration, ...]) -> None:
-        self.speedometer = Speedometer(model, setup.device, setup.training.precision)
-        self.record = RunRecord(setup, lora.count_parameters(model), self.speedometer.ceiling, generations)
-        self.log = TrainingLog(setup.options.out / LOG)
+    def __init__(self, record: Record, speedometer: Speedometer) -> None:
+        self.record, self.speedometer = record, speedometer
+        self.log = TrainingLog(record.setup.out / LOG)
         self._first: tuple[int, float] | None = None
 
     def add_step(self, progress: TrainingProgress) -> None:
@@ -119,7 +151,7 @@ class RunRecorder:
             seconds_left=None if per_step is None else per_step * (setup.training.steps - metrics.step),
         )
 
-    def add_result(self, result: TrainingResult) -> RunRecord:
+    def add_result(self, result: TrainingResult) -> Record:
         """Return the record after the last step."""
         return replace(
             self.record,
@@ -130,9 +162,20 @@ class RunRecorder:
             seconds_left=None,
         )
 
-    def interrupt(self) -> RunRecord:
+    def interrupt(self) -> Record:
         """Return the record of a run that is interrupted now."""
         return replace(self.record, interrupted_at=time.time())
+
+
+def start_recorder(
+    setup: RunSetup, model: GPT2 | Llama, generations: tuple[SampleGeneration, ...]
+) -> RunRecorder[RunRecord]:
+    """Return the recorder of a fine-tuning, with the texts that its model generated before."""
+    speedometer = Speedometer(model, setup.device, setup.training.precision)
+    record = RunRecord(
+        setup=setup, parameters=lora.count_parameters(model), ceiling=speedometer.ceiling, generations=generations
+    )
+    return RunRecorder(record, speedometer)
 
 
 def _peak_memory(device: Device) -> int | None:
@@ -158,30 +201,34 @@ def summarize(record: RunRecord) -> dict[str, object]:
     }
 
 
-class Callback:
-    """Receives progress events of a run. The base class ignores them."""
-
-    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
-        """Handle the beginning of a stage."""
+class ProgressCallback(Generic[Record]):
+    """Receives progress events of any run. The base class ignores them."""
 
     def on_note(self, text: str) -> None:
         """Handle a note for the user."""
 
+    def on_train_begin(self, record: Record) -> None:
+        """Handle the beginning of the training loop."""
+
+    def on_step(self, record: Record) -> None:
+        """Handle a training step; its metrics are the last row of the log."""
+
+    def on_evaluation(self, record: Record) -> None:
+        """Handle a held-out loss."""
+
+    def on_interrupt(self, record: Record) -> None:
+        """Handle an interruption or a failure after training has begun."""
+
+    def on_end(self, record: Record) -> None:
+        """Handle the end of a finished run."""
+
+
+class Callback(ProgressCallback[RunRecord]):
+    """Receives progress events of a fine-tuning. The base class ignores them."""
+
+    def on_stage(self, stage: RunStage, options: FinetuneOptions, device: Device) -> None:
+        """Handle the beginning of a stage."""
+
     def confirm_data(self, splits: DatasetSplits) -> bool:
         """Return whether to train on these data."""
         return True
-
-    def on_train_begin(self, record: RunRecord) -> None:
-        """Handle the beginning of the training loop."""
-
-    def on_step(self, record: RunRecord) -> None:
-        """Handle a training step; its metrics are the last row of the log."""
-
-    def on_evaluation(self, record: RunRecord) -> None:
-        """Handle a held-out loss."""
-
-    def on_interrupt(self, record: RunRecord) -> None:
-        """Handle an interruption or a failure after training has begun."""
-
-    def on_end(self, record: RunRecord) -> None:
-        """Handle the end of a finished run."""

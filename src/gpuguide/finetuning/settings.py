@@ -123,6 +123,11 @@ class RunSetup:
     predicted_memory: float | None
     """Predicted peak memory of a step in bytes; ``None`` on a CPU"""
 
+    @property
+    def out(self) -> Path:
+        """Output folder."""
+        return self.options.out
+
 
 def sequence_length(options: FinetuneOptions, config: gpt2.GPT2Config | llama.LlamaConfig) -> int:
     """Return the maximum number of tokens in a sequence."""

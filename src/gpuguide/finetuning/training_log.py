@@ -189,12 +189,15 @@ def linear_flops_per_token(model: nn.Module) -> int:
     Frozen weights get no gradient, so a frozen layer takes two matmuls a step instead of three.
     """
     adapted = {name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLayer)}
-    frozen = [
-        (layer.in_features, layer.out_features)
+    plain = [
+        layer
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear) and name.rpartition(".")[0] not in adapted
     ]
-    operations = sum(cost.base_operations(*sizes) for sizes in frozen)
+    operations = 0
+    for linear in plain:
+        count = cost.full_operations if linear.weight.requires_grad else cost.base_operations
+        operations += count(linear.in_features, linear.out_features)
     for layer in adapted.values():
         rank = layer.adapter(layer.active).settings.rank if layer.active else 1
         operations += cost.lora_operations(layer.in_features, layer.out_features, rank)

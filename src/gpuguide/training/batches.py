@@ -54,17 +54,25 @@ def global_batch(sequences: Sequence[torch.Tensor], config: TrainingConfig, step
     step : int
         Number of steps done before.
     """
-    batch = []
-    for index in range(step * config.batch, (step + 1) * config.batch):
-        epoch, position = divmod(index, len(sequences))
-        batch.append(sequences[_shuffle(len(sequences), step_seed(config.seed, epoch))[position]])
-    return batch
+    return [sequences[place] for place in places_of_step(len(sequences), config.batch, config.seed, step)[1]]
+
+
+def places_of_step(count: int, batch: int, seed: int, step: int) -> tuple[list[int], list[int]]:
+    """Return the epochs and the places of what a step reads out of ``count`` things, each ``batch`` long.
+
+    Each epoch visits every place once, in an order of its own; a step may begin in one and end in the next.
+    """
+    epochs, places = list[int](), list[int]()
+    for index in range(step * batch, (step + 1) * batch):
+        epoch, position = divmod(index, count)
+        epochs.append(epoch)
+        places.append(int(_shuffle(count, step_seed(seed, epoch))[position]))
+    return epochs, places
 
 
 @functools.lru_cache(maxsize=2)
-def _shuffle(count: int, seed: int) -> list[int]:
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    return order
+def _shuffle(count: int, seed: int) -> torch.Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def collate(sequences: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

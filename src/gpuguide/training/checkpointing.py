@@ -28,35 +28,42 @@ WITHOUT_EFFECT = ("micro_batch", "backend")
 """Settings that change nothing except rounding, so a run may resume with others"""
 
 
-class TrainingState:
-    """State of a run. Only trained parameters are saved; the frozen base belongs to the caller."""
+class RunState:
+    """Progress of a run, and what it goes on from.
 
-    def __init__(self, path: Path, model: nn.Module, config: TrainingConfig, data: str) -> None:
-        self.path, self.config = path, config
-        self.parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        if not self.parameters:
+    Parameters
+    ----------
+    path : Path
+        File of the state.
+    parameters : dict of nn.Parameter
+        Trained parameters, by name.
+    config : TrainingConfig
+        Settings of the run.
+    identity : dict
+        What must be equal for a run to resume from the file, in values that JSON has.
+
+    Raises
+    ------
+    GpuguideError
+        If no parameter is trained.
+    """
+
+    def __init__(
+        self, path: Path, parameters: dict[str, nn.Parameter], config: TrainingConfig, identity: dict[str, Any]
+    ) -> None:
+        if not parameters:
             raise GpuguideError("No parameter of the model requires a gradient; add adapters, or unfreeze a layer.")
-        optimizer = torch.optim.AdamW(
-            self.parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, config.lr_multiplier)
-        scaler = AllReduceScaler(1.0, enabled=False)
-        running = model if config.backend is None else cast(nn.Module, torch.compile(model, backend=config.backend))
-        self.run = TrainingSetup(running, optimizer, scaler, schedule, config.precision, config.clip)
-        shapes = {name: list(each.shape) for name, each in self.parameters.items()}
-        settings = {
-            f"{name}.{each}": asdict(layer.adapter(each).settings)
-            for name, layer in find_adapted_layers(model).items()
-            for each in layer.adapters
-        }
-        self.identity = {
-            "config": {name: value for name, value in asdict(config).items() if name not in WITHOUT_EFFECT},
-            "data": data,
-            "base": _base_digest(model),
-            "adapters": {"settings": settings, "shapes": shapes},
-        }
+        self.path, self.parameters, self.config, self.identity = path, parameters, config, identity
         self.step, self.losses, self.eval_losses = 0, list[float](), list[tuple[int, float]]()
         self.best, self.saved = dict[str, torch.Tensor](), time.monotonic()
+
+    def content(self) -> dict[str, Any]:
+        """Return parameters and the optimizer's state, to be saved."""
+        raise NotImplementedError
+
+    def take(self, content: dict[str, Any]) -> None:
+        """Go on from what :meth:`content` gave."""
+        raise NotImplementedError
 
     def should_stop_early(self) -> bool:
         """Return whether the held-out loss has not fallen during the last ``patience`` evaluations."""
@@ -74,16 +81,13 @@ class TrainingState:
         self.saved = time.monotonic()
         if rank() != 0:
             return
-        content: dict[str, Any] = {
-            "parameters": {name: parameter.detach() for name, parameter in self.parameters.items()},
+        progress: dict[str, Any] = {
             "best": self.best,
-            "optimizer": self.run.optimizer.state_dict(),
-            "schedule": self.run.schedule.state_dict() if self.run.schedule else None,
             "step": self.step,
             "losses": self.losses,
             "eval_losses": [list(row) for row in self.eval_losses],
         }
-        save_state(self.path, self.identity, content)
+        save_state(self.path, self.identity, {**self.content(), **progress})
 
     def resume(self, discard: bool) -> None:
         """Load the saved state, if there is one; ``discard`` as in :func:`~gpuguide.training.finetune`."""
@@ -98,13 +102,55 @@ class TrainingState:
 
     def _read(self) -> None:
         content = load_state(self.path, self.identity)
-        copy_parameters(content["parameters"], self.parameters)
+        self.take(content)
         self.best = {name: each.to(self.parameters[name].device) for name, each in content["best"].items()}
+        self.step, self.losses = content["step"], content["losses"]
+        self.eval_losses = [tuple(row) for row in content["eval_losses"]]
+
+
+class TrainingState(RunState):
+    """State of a fine-tuning. Only trained parameters are saved; the frozen base belongs to the caller."""
+
+    def __init__(self, path: Path, model: nn.Module, config: TrainingConfig, data: str) -> None:
+        parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        shapes = {name: list(each.shape) for name, each in parameters.items()}
+        settings = {
+            f"{name}.{each}": asdict(layer.adapter(each).settings)
+            for name, layer in find_adapted_layers(model).items()
+            for each in layer.adapters
+        }
+        identity = {
+            "config": describe_config(config),
+            "data": data,
+            "base": _base_digest(model),
+            "adapters": {"settings": settings, "shapes": shapes},
+        }
+        super().__init__(path, parameters, config, identity)
+        optimizer = torch.optim.AdamW(parameters.values(), lr=config.learning_rate, weight_decay=config.weight_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, config.lr_multiplier)
+        scaler = AllReduceScaler(1.0, enabled=False)
+        running = model if config.backend is None else cast(nn.Module, torch.compile(model, backend=config.backend))
+        self.run = TrainingSetup(running, optimizer, scaler, schedule, config.precision, config.clip)
+
+    def content(self) -> dict[str, Any]:
+        """Return parameters, optimizer and schedule."""
+        return {
+            "parameters": {name: parameter.detach() for name, parameter in self.parameters.items()},
+            "optimizer": self.run.optimizer.state_dict(),
+            "schedule": self.run.schedule.state_dict() if self.run.schedule else None,
+        }
+
+    def take(self, content: dict[str, Any]) -> None:
+        """Go on from parameters, optimizer and schedule that were saved."""
+        copy_parameters(content["parameters"], self.parameters)
         self.run.optimizer.load_state_dict(content["optimizer"])
         if self.run.schedule:
             self.run.schedule.load_state_dict(content["schedule"])
-        self.step, self.losses = content["step"], content["losses"]
-        self.eval_losses = [tuple(row) for row in content["eval_losses"]]
+
+
+def describe_config(config: TrainingConfig) -> dict[str, Any]:
+    """Return the settings that change a run, apart from rounding."""
+    return {name: value for name, value in asdict(config).items() if name not in WITHOUT_EFFECT}
 
 
 def save_state(path: Path, identity: dict[str, Any], content: dict[str, Any]) -> None:

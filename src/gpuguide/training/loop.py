@@ -30,7 +30,7 @@ from gpuguide.training.batches import (
     step_seed,
     token_ids,
 )
-from gpuguide.training.checkpointing import STATE, TrainingState, copy_parameters, remove_state
+from gpuguide.training.checkpointing import STATE, RunState, TrainingState, copy_parameters, remove_state
 from gpuguide.training.config import StepMetrics, TrainingConfig, TrainingProgress, TrainingResult
 from gpuguide.training.distributed import all_reduce_sum, rank, world_size
 
@@ -94,23 +94,77 @@ def finetune(
         )
     state = TrainingState(folder / STATE, model, config, data_digest(training, held_out))
     state.resume(discard)
-    while state.step < config.steps and not state.should_stop_early():
-        if not state.eval_losses:
-            state.add_eval_loss(evaluate_loss(state.run.model, held_out, config, loss_sum))
-        metrics = _step(state, training, loss_sum)
-        eval_loss = None
-        if state.step % config.eval_every == 0 or state.step == config.steps:
-            eval_loss = evaluate_loss(state.run.model, held_out, config, loss_sum)
-            state.add_eval_loss(eval_loss)
-            state.save()
-        elif time.monotonic() > state.saved + SAVE_SECONDS:
-            state.save()
-        on_step(TrainingProgress(metrics, eval_loss, state.losses, state.eval_losses))
+    result = run_steps(
+        state,
+        lambda limit: [_step(state, training, loss_sum)],
+        lambda: evaluate_loss(state.run.model, held_out, config, loss_sum),
+        on_step,
+    )
     if config.keep_best:
         copy_parameters(state.best, state.parameters)
     if rank() == 0 and not keep_state:
         remove_state(folder)
+    return result
+
+
+def run_steps(
+    state: RunState,
+    advance: Callable[[int], Sequence[StepMetrics]],
+    evaluate: Callable[[], float],
+    on_step: Callable[[TrainingProgress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> TrainingResult:
+    """Train until all steps of a run are done, evaluate and save its state on the way.
+
+    Parameters
+    ----------
+    state : RunState
+        Where the run is, and its settings.
+    advance : callable
+        Takes at least one step and at most as many as it is given, and returns their metrics.
+    evaluate : callable
+        Returns the held-out loss.
+    on_step : callable
+        Called after every step.
+    should_stop : callable
+        Asked between steps whether to stop; the state is saved then.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If ``should_stop`` said so.
+    GpuguideError
+        If the loss is no longer finite, or the state cannot be written.
+    """
+    config = state.config
+    while state.step < config.steps and not state.should_stop_early():
+        if not state.eval_losses:
+            state.add_eval_loss(evaluate())
+        until_evaluation = config.eval_every - state.step % config.eval_every
+        *earlier, last = advance(min(until_evaluation, config.steps - state.step))
+        stopping = should_stop()
+        for metrics in (*earlier, last):
+            _check_finite(metrics)
+            state.step, eval_loss = metrics.step, None
+            state.losses.append(metrics.loss)
+            if metrics is last and (state.step % config.eval_every == 0 or state.step == config.steps):
+                eval_loss = evaluate()
+                state.add_eval_loss(eval_loss)
+                state.save()
+            elif metrics is last and (stopping or time.monotonic() > state.saved + SAVE_SECONDS):
+                state.save()
+            on_step(TrainingProgress(metrics, eval_loss, state.losses, state.eval_losses))
+        if stopping:
+            raise KeyboardInterrupt
     return TrainingResult(tuple(state.losses), tuple(state.eval_losses), state.step < config.steps)
+
+
+def _check_finite(metrics: StepMetrics) -> None:
+    if not math.isfinite(metrics.loss) or not math.isfinite(metrics.grad_norm):
+        raise GpuguideError(
+            f"The loss is {metrics.loss} and the gradient norm {metrics.grad_norm} at step {metrics.step}: the run has "
+            "diverged. Lower the learning rate."
+        )
 
 
 def _step(state: TrainingState, sequences: Sequence[torch.Tensor], loss_sum: LossSum) -> StepMetrics:
@@ -131,15 +185,8 @@ def _step(state: TrainingState, sequences: Sequence[torch.Tensor], loss_sum: Los
     learning_rate = float(state.run.optimizer.param_groups[0]["lr"])
     outcome = train_step(state.run, micro_batches, weigh_loss_sum)
     (loss,) = all_reduce_sum(outcome.loss)
-    if not math.isfinite(loss) or not math.isfinite(outcome.norm):
-        raise GpuguideError(
-            f"The loss is {loss} and the gradient norm {outcome.norm} at step {state.step + 1}: the run has "
-            "diverged. Lower the learning rate."
-        )
-    state.step += 1
-    state.losses.append(loss)
     lengths = tuple(len(token_ids(sequence)) - 1 for sequence in everyone)
-    return StepMetrics(state.step, loss, learning_rate, outcome.norm, lengths, time.perf_counter() - began)
+    return StepMetrics(state.step + 1, loss, learning_rate, outcome.norm, lengths, time.perf_counter() - began)
 
 
 @torch.no_grad()

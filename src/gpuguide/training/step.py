@@ -1,31 +1,50 @@
 """A whole training step as one call: forward, backward and AdamW, compiled, and on a GPU captured in a CUDA graph.
 
-Adapters turn each matmul into five or six small ones, and a small model has many layers: launched one after another by
-the host they take longer to launch than to run. A compiler joins what lies between the matmuls, and a CUDA graph
-launches the whole step at once. Everything must then have its place: shapes are fixed, and batches are copied to where
-the graph reads. A process that makes steps of many models calls ``torch.compiler.reset()`` between them: the compiler
-counts them as one function that changes too often.
+:meth:`TrainingStep._step` is the step, from top to bottom. The rest of the class gives everything its place, since a
+graph fixes shapes and addresses: batches are copied to where it reads, and the learning rate is a tensor.
+
+A small model, or one with adapters, has many small operations: launched one after another by the host they take longer
+to launch than to run. A compiler joins what lies between the matmuls, and a CUDA graph launches the whole step at once.
+A process that makes steps of many models calls ``torch.compiler.reset()`` between them: the compiler counts them as one
+function that changes too often.
 
 Parameters in bf16 keep a copy in fp32, which the optimizer changes: near 0.02 the numbers of bf16 lie 0.0001 apart, and
-most updates are smaller. The copies of all parameters are read and written together.
+most updates are smaller. The copies of all parameters are read and written together, and gradients of micro-batches
+are added up in fp32.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
+from gpuguide.precision.support import autocast
 from gpuguide.triton_support.graphs import workspace_of_its_own
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From tokens and targets, ``(batch, seq)`` both, to their mean loss"""
+Synchronised = Callable[[bool], AbstractContextManager[object]]
+"""From whether a micro-batch is the last of its step to the context of its forward and backward pass, in which
+gradients are added up over processes, or not"""
 WARM_UP = 3
 """Steps before the graph is captured, in which libraries choose their kernels; they change nothing that lasts"""
+ATTENTION = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+"""Kernels of ``scaled_dot_product_attention``; ``math`` writes all scores to memory"""
+GRAPHS_OF_THEIR_OWN = ("reduce-overhead", "max-autotune")
+"""Modes of ``inductor`` that capture the forward and the backward pass in graphs"""
 
 
 @dataclass(frozen=True)
@@ -34,33 +53,49 @@ class StepSettings:
 
     Parameters
     ----------
-    learning_rate, weight_decay, betas
+    learning_rate, betas
         Of AdamW.
+    weight_decay : float
+        Of AdamW, for matrices and embeddings; norms and biases are left alone.
     clip : float, optional
         Largest norm of all gradients together.
+    micro_batch : int, optional
+        Sequences per forward and backward pass, if not all of the step (gradient accumulation), for less memory. All
+        micro-batches weigh the same, which is right where all targets count.
+    autocast : str
+        Format of matmuls where parameters are in fp32: ``bf16``, ``fp16``, which takes a loss scaler, or ``fp32``.
+    attention : str, optional
+        Kernels that ``scaled_dot_product_attention`` takes where it can, one of :data:`ATTENTION`; PyTorch's choice,
+        if it is left out.
     backend : str, optional
         What ``torch.compile`` calls: ``inductor`` makes kernels, ``eager`` only traces. ``None`` compiles nothing.
     mode : str, optional
         Of ``inductor``: ``max-autotune-no-cudagraphs`` tries more kernels, and compiles longer.
     graphed : bool, optional
-        Whether the step is captured in a CUDA graph: on a GPU, if it is left out.
+        Whether the step is captured in a CUDA graph: on a GPU, if it is left out, but for fp16.
     masters : bool
         Whether parameters that are not in fp32 keep a copy that is.
+    fused : bool
+        Whether AdamW on a GPU is one kernel for many parameters; else it is a few for all (``foreach``).
 
     Raises
     ------
     GpuguideError
-        If a number is out of its range.
+        If a number is out of its range, or two settings exclude each other.
     """
 
     learning_rate: float = 3e-4
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = None
+    micro_batch: int | None = None
+    autocast: str = "fp32"
+    attention: str | None = None
     backend: str | None = "inductor"
     mode: str | None = None
     graphed: bool | None = None
     masters: bool = True
+    fused: bool = True
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -71,6 +106,18 @@ class StepSettings:
             raise GpuguideError(f"weight_decay is {self.weight_decay}; it must be 0 or more.")
         if self.clip is not None and not self.clip > 0:
             raise GpuguideError(f"clip is {self.clip}; it must be a positive number, or None.")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise GpuguideError(f"micro_batch is {self.micro_batch}; it must be 1 or more, or None.")
+        if self.attention is not None and self.attention not in ATTENTION:
+            raise unknown("attention", self.attention, ATTENTION)
+        if self.mode in GRAPHS_OF_THEIR_OWN and (self.micro_batch is not None or self.graphed is not False):
+            raise GpuguideError(
+                f"mode is {self.mode!r}, whose graphs write each gradient to the place of the last one: micro-batches "
+                "would overwrite what they should add up, and no graph holds another. Leave the mode out: the step is "
+                "captured as a whole, with all of its micro-batches. For one batch, graphed=False goes with it."
+            )
+        if self.autocast == "fp16" and self.graphed:
+            raise GpuguideError("A step in fp16 asks each time whether its gradients are finite; leave graphed out.")
 
 
 class TrainingStep:
@@ -79,13 +126,15 @@ class TrainingStep:
     Parameters
     ----------
     loss : callable
-        From tokens and targets to their mean loss, for example :meth:`gpuguide.training.loss.WithoutHead.loss`.
+        From tokens and targets to their mean loss, for example :meth:`gpuguide.training.WithoutHead.loss`.
     parameters : iterable of nn.Parameter
         What may be trained; those that ask for no gradient are left out.
     batch, seq_len : int
         Shape of the batches.
     settings : StepSettings, optional
         How the step is taken.
+    synchronised : callable, optional
+        Context of each micro-batch, given whether it is the last one: :func:`gpuguide.training.synchronise_last`.
     pool : optional
         Memory that its graph shares with others which never run at the same time, as
         ``torch.cuda.graph_pool_handle()`` gives it.
@@ -93,7 +142,8 @@ class TrainingStep:
     Raises
     ------
     GpuguideError
-        If no parameter asks for a gradient, or a graph is asked for without a GPU.
+        If no parameter asks for a gradient, a graph is asked for without a GPU, or micro-batches do not divide the
+        batch.
     """
 
     def __init__(
@@ -104,6 +154,7 @@ class TrainingStep:
         seq_len: int,
         settings: StepSettings | None = None,
         *,
+        synchronised: Synchronised | None = None,
         pool: Any = None,
     ) -> None:
         self.settings = settings or StepSettings()
@@ -111,18 +162,33 @@ class TrainingStep:
         if not self.parameters:
             raise GpuguideError("No parameter asks for a gradient; add adapters, or unfreeze a layer.")
         self.device = self.parameters[0].device
+        self.micro_batch = self.settings.micro_batch or batch
+        if batch % self.micro_batch:
+            raise GpuguideError(f"Micro-batches of {self.micro_batch} sequences do not divide a batch of {batch}.")
         self.tokens = torch.zeros(batch, seq_len, dtype=torch.int64, device=self.device)
         self.targets = torch.zeros_like(self.tokens)
         self.masters = _Masters(self.parameters, self.settings.masters)
+        if synchronised and self.masters.narrow and self.micro_batch < batch:
+            raise GpuguideError(
+                f"Gradients of parameters in {self.masters.narrow[0].dtype} are added up outside of them, where other "
+                "processes do not see them. Keep the parameters in fp32, with autocast to bf16, or leave micro_batch "
+                "out."
+            )
         self.optimizer = _optimizer(self.masters.trained, self.settings, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.autocast == "fp16")
         self.loss = _compile(loss, self.settings)
+        self.grad_norm: torch.Tensor | None = None
+        """Norm of all gradients together in the last step, before clipping; ``None`` if nothing is clipped"""
+        self._synchronised = synchronised or (lambda last: nullcontext())
+        self._share = torch.tensor(self.micro_batch / batch, device=self.device)
         self._pool = pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.zeros((), device=self.device)
         wanted = self.settings.graphed
         if wanted and self.device.type != "cuda":
             raise GpuguideError(f"A CUDA graph needs a GPU, and the parameters are on {self.device}.")
-        self._graphed = self.device.type == "cuda" if wanted is None else wanted
+        can_be = self.device.type == "cuda" and not self.scaler.is_enabled() and synchronised is None
+        self._graphed = can_be if wanted is None else wanted
 
     def __call__(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Take one step.
@@ -146,7 +212,7 @@ class TrainingStep:
             if given.shape != self.tokens.shape or given.dtype != torch.int64:
                 raise GpuguideError(
                     f"This step takes {name} of the shape {tuple(self.tokens.shape)} in int64; given "
-                    f"{tuple(given.shape)} in {given.dtype}."
+                    f"{tuple(given.shape)} in {given.dtype}. A step is made for one shape: pad, or make another one."
                 )
         self.tokens.copy_(tokens, non_blocking=True)
         self.targets.copy_(targets, non_blocking=True)
@@ -157,6 +223,38 @@ class TrainingStep:
         assert self.graph is not None
         self.graph.replay()
         return self._result.clone()
+
+    def _step(self) -> torch.Tensor:
+        """Take one step with the batch that is in place."""
+        losses = []
+        micro_batches = list(
+            zip(self.tokens.split(self.micro_batch), self.targets.split(self.micro_batch), strict=True)
+        )
+        for number, (tokens, targets) in enumerate(micro_batches):
+            is_first, is_last = number == 0, number == len(micro_batches) - 1
+            # -- forget the gradients of the last step; those in fp32 add up over micro-batches by themselves
+            for parameter in self.parameters if is_first else self.masters.narrow:
+                parameter.grad = None
+            # -- only the last micro-batch adds up over processes
+            with self._synchronised(is_last):
+                # -- forward
+                with _attention(self.settings.attention), autocast(self.settings.autocast, self.device):
+                    loss = self.loss(tokens, targets)
+                # -- backward; each micro-batch has its share of the mean
+                loss.backward(self.scaler.scale(self._share.to(loss.dtype)))
+            # -- add gradients in 16 bits to those of the copies, in fp32
+            self.masters.fetch_gradients(add=not is_first)
+            losses.append(loss.detach().float())
+        # -- clip
+        self.scaler.unscale_(self.optimizer)
+        if self.settings.clip is not None:
+            self.grad_norm = nn.utils.clip_grad_norm_(self.masters.trained, self.settings.clip)
+        # -- AdamW; a scaler leaves out a step whose gradients are not finite
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        # -- round the copies to the parameters
+        self.masters.store_values()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the learning rate, also of a step that is captured already."""
@@ -173,18 +271,30 @@ class TrainingStep:
             parameter.copy_(value)
         self.masters.fetch_values()
 
-    def _step(self) -> torch.Tensor:
-        """Take one step with the batch that is in place."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss = self.loss(self.tokens, self.targets)
-        loss.backward()
-        self.masters.fetch_gradients()
-        if self.settings.clip is not None:
-            nn.utils.clip_grad_norm_(self.masters.trained, self.settings.clip)
-        self.optimizer.step()
+    def state(self) -> dict[str, Any]:
+        """Return all that later steps depend on: the values of the parameters in fp32, and the optimizer's state."""
+        return {
+            "values": [each.detach() for each in self.masters.trained],
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state that :meth:`state` gave, of a step of the same parameters."""
+        if self._graphed and self.graph is None:
+            self._capture()  # first, since it sets to zero what the optimizer has seen
+        for own, value in zip(self.masters.trained, state["values"], strict=True):
+            own.copy_(value)
         self.masters.store_values()
-        return loss.detach().float()
+        self.scaler.load_state_dict(state["scaler"])
+        if not self.optimizer.state:
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would keep the tensors themselves
+            return
+        ordered = [each for group in self.optimizer.param_groups for each in group["params"]]
+        for number, parameter in enumerate(ordered):
+            for name, own in self.optimizer.state[parameter].items():
+                own.copy_(state["optimizer"]["state"][number][name])  # in its place, where a graph reads it
 
     def _capture(self) -> None:
         """Capture a step, and leave parameters and optimizer as they were before.
@@ -230,10 +340,12 @@ class _Masters:
         for each, gradient in zip(self.wide, self.gradients, strict=True):
             each.grad = gradient
 
-    def fetch_gradients(self) -> None:
-        """Copy the gradients to those of the copies, all in one call."""
+    def fetch_gradients(self, add: bool) -> None:
+        """Copy the gradients to those of the copies, or add them, all in one call."""
         found = [each.grad for each in self.narrow if each.grad is not None]
-        if found:
+        if found and add:
+            torch._foreach_add_(self.gradients, found)
+        elif found:
             torch._foreach_copy_(self.gradients, found)
 
     @torch.no_grad()
@@ -253,8 +365,20 @@ def _optimizer(parameters: Sequence[nn.Parameter], settings: StepSettings, devic
     """Return AdamW; on a GPU as few kernels, which a graph can hold, with a learning rate that can be changed."""
     more: dict[str, Any] = {"lr": settings.learning_rate}
     if device.type == "cuda":
-        more = {"lr": torch.tensor(settings.learning_rate, device=device), "fused": True, "capturable": True}
-    return torch.optim.AdamW(parameters, betas=settings.betas, weight_decay=settings.weight_decay, **more)
+        rate = torch.tensor(settings.learning_rate, device=device)
+        more = {"lr": rate, "fused": settings.fused, "capturable": True}
+    matrices = [each for each in parameters if each.ndim >= 2 or not settings.weight_decay]
+    vectors = [each for each in parameters if each.ndim < 2 and settings.weight_decay]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, **more)
+
+
+def _attention(name: str | None) -> AbstractContextManager[object]:
+    """Return the context in which attention takes kernels by name, and others only where these cannot."""
+    if name is None:
+        return nullcontext()
+    return sdpa_kernel([ATTENTION[name], *(each for each in ATTENTION.values() if each != ATTENTION[name])], True)
 
 
 def _compile(loss: Loss, settings: StepSettings) -> Loss:
