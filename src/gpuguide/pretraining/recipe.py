@@ -91,9 +91,9 @@ def prepare(options: PretrainOptions, device: Device, callback: Callback) -> Pre
     """
     began = time.time()
     _check_output_folder(options)
-    rungs = settings.rungs_here(options, device)
+    rungs, name = settings.rungs_here(options, device), settings.tokenizer_name(options)
     callback.on_stage(PretrainStage.TOKENIZE, options, device)
-    tokenizer = texts.read_tokenizer(settings.tokenizer_name(options))
+    tokenizer = texts.read_tokenizer(name)
     config = settings.model_config(options, tokenizer)
     if rank() == 0:
         corpus = texts.prepare_corpus(options.texts, tokenizer, config.vocab_size, options.out)

@@ -110,8 +110,6 @@ class PretrainSetup:
 
 def model_config(options: PretrainOptions, tokenizer: Tokenizer) -> GPT2Config:
     """Return the shape of the model, for the tokens of a tokenizer and sequences of the wanted length."""
-    if options.shape not in SHAPES:
-        raise unknown("shape", options.shape, SHAPES)
     config = replace(SHAPES[options.shape], vocab_size=tokenizer.vocab_size)
     if options.seq_len is not None and not 1 <= options.seq_len <= config.context:
         raise GpuguideError(f"seq_len is {options.seq_len}; {options.shape} reads 1 to {config.context} tokens.")
@@ -119,7 +117,15 @@ def model_config(options: PretrainOptions, tokenizer: Tokenizer) -> GPT2Config:
 
 
 def tokenizer_name(options: PretrainOptions) -> str:
-    """Return the tokenizer: that of GPT-2 for its shapes, of the packaged models for theirs."""
+    """Return the tokenizer: that of GPT-2 for its shapes, of the packaged models for theirs.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such shape.
+    """
+    if options.shape not in SHAPES:
+        raise unknown("shape", options.shape, SHAPES)
     return options.tokenizer or ("main" if options.shape in RECIPES else "gpt2")
 
 

@@ -6,8 +6,9 @@ or by leaving it out. They take any model that :class:`gpuguide.training.Without
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -64,7 +65,7 @@ def autocast_format(device: torch.device, rungs: Collection[str]) -> str:
     return "bf16" if can_bf16 else "fp16"
 
 
-def whole_loss(model: nn.Module) -> Loss:
+def whole_loss(model: Callable[[torch.Tensor], torch.Tensor]) -> Loss:
     """Return the mean cross-entropy of a model from all of its logits at once, in fp32."""
 
     def loss(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -96,6 +97,8 @@ def make_step(
     seq_len: int,
     rungs: Collection[str] = ALL,
     settings: StepSettings | None = None,
+    *,
+    pool: Any = None,
 ) -> TrainingStep:
     """Return the training step of a model; with the rung ``weights`` the model's own are rounded to bf16.
 
@@ -109,6 +112,8 @@ def make_step(
         Which of :data:`RUNGS` it has, as far as the device can.
     settings : StepSettings, optional
         Learning rate, clipping, micro-batches and all else that is no rung.
+    pool : optional
+        Memory that the step's graph shares, as of :class:`TrainingStep`.
 
     Raises
     ------
@@ -121,7 +126,7 @@ def make_step(
     values = [each.detach().clone() for each in model.parameters()] if "weights" in rungs else []
     if "weights" in rungs:
         model.to(torch.bfloat16)
-    step = TrainingStep(loss_of(model, rungs), model.parameters(), batch, seq_len, chosen)
+    step = TrainingStep(loss_of(model, rungs), model.parameters(), batch, seq_len, chosen, pool=pool)
     with torch.no_grad():  # the copies keep what rounding took from the weights
         for master, value in zip(step.masters.trained, values, strict="weights" in rungs):
             master.copy_(value)
