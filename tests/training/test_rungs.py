@@ -27,7 +27,7 @@ def step_of(names: Any = (), model: str = "gpt2", **more: Any) -> training.Train
 
 
 def gradient(step: training.TrainingStep) -> torch.Tensor:
-    return torch.cat([each.grad.float().flatten() for each in step.masters.trained if each.grad is not None])
+    return torch.cat([each.float().flatten() for each in step.gradients()])
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
@@ -40,7 +40,7 @@ def test_gradients_of_every_rung_are_those_of_fp32(model: str, name: str) -> Non
     assert error < (1e-5 if wide else 2e-2)
 
 
-@pytest.mark.parametrize("names", [(), ("loss",), ("bf16", "weights", "loss")])
+@pytest.mark.parametrize("names", [(), ("loss",), ("bf16", "weights", "loss"), ("bf16", "weights", "optimizer")])
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_micro_batches_add_up_to_the_batch(names: tuple[str, ...], micro_batch: int) -> None:
     whole, parts = step_of(names), step_of(names, micro_batch=micro_batch)
@@ -53,7 +53,7 @@ def test_micro_batches_add_up_to_the_batch(names: tuple[str, ...], micro_batch: 
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("names", [(), ("bf16", "weights", "loss")])
+@pytest.mark.parametrize("names", [(), ("bf16", "weights", "loss"), ("bf16", "weights", "optimizer")])
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_restored_step_goes_on_to_the_bit(names: tuple[str, ...], begun: bool) -> None:
     first = step_of(names)
@@ -81,6 +81,12 @@ def test_fp16_takes_a_scaler_and_leaves_out_steps_that_overflow() -> None:
     step(TOKENS, TARGETS)
     assert all(torch.equal(old, new) for old, new in zip(before, step.parameters, strict=True))
     assert step.scaler.get_scale() < 2.0**40
+
+
+def test_one_pass_is_for_parameters_with_copies() -> None:
+    settings = training.StepSettings(one_pass=True)
+    with pytest.raises(GpuguideError, match="16 bits"):
+        training.TrainingStep(torch.add, small.model().parameters(), 4, 8, settings)
 
 
 def test_norms_and_biases_do_not_decay() -> None:

@@ -22,7 +22,7 @@ RUNGS = {
     "bf16": "matmuls in bf16, by autocast; in fp16 with a loss scaler where there is no bf16",
     "attention": "attention in one kernel, without its scores in memory",
     "compile": "the model compiled",
-    "optimizer": "AdamW in one kernel",
+    "optimizer": "AdamW in one kernel; with the rung weights, clipping and rounding in the same pass",
     "loss": "the loss in chunks, without all logits",
     "weights": "weights and hidden states in bf16, with copies of the weights in fp32",
     "graph": "the whole step captured in a CUDA graph",
@@ -88,6 +88,7 @@ def settings_of(device: torch.device, rungs: Collection[str], settings: StepSett
         backend="inductor" if "compile" in rungs else None,
         graphed="graph" in rungs,
         fused="optimizer" in rungs,
+        one_pass={"optimizer", "weights"} <= set(rungs),
     )
 
 

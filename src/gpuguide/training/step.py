@@ -19,7 +19,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.precision.support import autocast
+from gpuguide.training.adamw import OnePassAdamW
 from gpuguide.triton_support.graphs import workspace_of_its_own
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -77,6 +78,9 @@ class StepSettings:
         Whether parameters that are not in fp32 keep a copy that is.
     fused : bool
         Whether AdamW on a GPU is one kernel for many parameters; else it is a few for all (``foreach``).
+    one_pass : bool
+        Whether parameters in 16 bits, their copies, clipping and AdamW take one pass over memory
+        (:mod:`gpuguide.training.adamw`), where all parameters are in 16 bits.
 
     Raises
     ------
@@ -96,6 +100,7 @@ class StepSettings:
     graphed: bool | None = None
     masters: bool = True
     fused: bool = True
+    one_pass: bool = False
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -142,8 +147,8 @@ class TrainingStep:
     Raises
     ------
     GpuguideError
-        If no parameter asks for a gradient, a graph is asked for without a GPU, or micro-batches do not divide the
-        batch.
+        If no parameter asks for a gradient, a graph is asked for without a GPU, micro-batches do not divide the batch,
+        or one pass is asked for where parameters have no copies.
     """
 
     def __init__(
@@ -167,14 +172,17 @@ class TrainingStep:
             raise GpuguideError(f"Micro-batches of {self.micro_batch} sequences do not divide a batch of {batch}.")
         self.tokens = torch.zeros(batch, seq_len, dtype=torch.int64, device=self.device)
         self.targets = torch.zeros_like(self.tokens)
-        self.masters = _Masters(self.parameters, self.settings.masters)
+        adds_up = self.micro_batch < batch or not self.settings.one_pass
+        self.masters = _Masters(self.parameters, self.settings.masters, adds_up)
+        if self.settings.one_pass and len(self.masters.narrow) < len(self.parameters):
+            raise GpuguideError("one_pass is for parameters that are all in 16 bits and have copies; leave it out.")
         if synchronised and self.masters.narrow and self.micro_batch < batch:
             raise GpuguideError(
                 f"Gradients of parameters in {self.masters.narrow[0].dtype} are added up outside of them, where other "
                 "processes do not see them. Keep the parameters in fp32, with autocast to bf16, or leave micro_batch "
                 "out."
             )
-        self.optimizer = _optimizer(self.masters.trained, self.settings, self.device)
+        self.optimizer = _optimizer(self.masters, self.settings, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.autocast == "fp16")
         self.loss = _compile(loss, self.settings)
         self.grad_norm: torch.Tensor | None = None
@@ -248,13 +256,30 @@ class TrainingStep:
         # -- clip
         self.scaler.unscale_(self.optimizer)
         if self.settings.clip is not None:
-            self.grad_norm = nn.utils.clip_grad_norm_(self.masters.trained, self.settings.clip)
+            self.grad_norm = self._clip(self.settings.clip)
         # -- AdamW; a scaler leaves out a step whose gradients are not finite
         self.scaler.step(self.optimizer)
         self.scaler.update()
         # -- round the copies to the parameters
-        self.masters.store_values()
+        if not isinstance(self.optimizer, OnePassAdamW):
+            self.masters.store_values()
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the gradients of the last step as they were used, clipped, in the order of ``parameters``."""
+        if isinstance(self.optimizer, OnePassAdamW):
+            return [self.optimizer.gradient_of(each) * self.optimizer.factor for each in self.masters.trained]
+        return [each.grad for each in self.masters.trained if each.grad is not None]
+
+    @torch.no_grad()
+    def _clip(self, limit: float) -> torch.Tensor:
+        """Scale gradients down to a norm, or have the optimizer do it on its way, and return what the norm was."""
+        if not isinstance(self.optimizer, OnePassAdamW):
+            return nn.utils.clip_grad_norm_(self.masters.trained, limit)
+        found = [self.optimizer.gradient_of(each) for each in self.masters.trained]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found, 2, torch.float32)))
+        torch.clamp(limit / (norm + 1e-6), max=1.0, out=self.optimizer.factor)
+        return norm
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Change the learning rate, also of a step that is captured already."""
@@ -328,21 +353,24 @@ class TrainingStep:
 
 
 class _Masters:
-    """Master weights of the optimizer: the parameters, or copies in fp32 of those in fewer bits."""
+    """Master weights of the optimizer: the parameters, or copies in fp32 of those in fewer bits.
 
-    def __init__(self, parameters: Sequence[nn.Parameter], wanted: bool) -> None:
+    Copies have gradients in fp32, unless the optimizer reads those of the parameters.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], wanted: bool, have_gradients: bool) -> None:
         narrow = [each for each in parameters if wanted and each.dtype in (torch.bfloat16, torch.float16)]
         copies = {id(each): nn.Parameter(each.detach().float()) for each in narrow}
         self.trained = [copies.get(id(each), each) for each in parameters]
         self.narrow: list[torch.Tensor] = [*narrow]
         self.wide: list[torch.Tensor] = [copies[id(each)] for each in narrow]
-        self.gradients = [torch.zeros_like(each) for each in self.wide]
-        for each, gradient in zip(self.wide, self.gradients, strict=True):
+        self.gradients = [torch.zeros_like(each) for each in self.wide if have_gradients]
+        for each, gradient in zip(self.wide, self.gradients, strict=have_gradients):
             each.grad = gradient
 
     def fetch_gradients(self, add: bool) -> None:
         """Copy the gradients to those of the copies, or add them, all in one call."""
-        found = [each.grad for each in self.narrow if each.grad is not None]
+        found = [each.grad for each in self.narrow if each.grad is not None and self.gradients]
         if found and add:
             torch._foreach_add_(self.gradients, found)
         elif found:
@@ -361,16 +389,20 @@ class _Masters:
             torch._foreach_copy_(self.narrow, self.wide)
 
 
-def _optimizer(parameters: Sequence[nn.Parameter], settings: StepSettings, device: torch.device) -> torch.optim.AdamW:
+def _optimizer(masters: _Masters, settings: StepSettings, device: torch.device) -> torch.optim.Optimizer:
     """Return AdamW; on a GPU as few kernels, which a graph can hold, with a learning rate that can be changed."""
     more: dict[str, Any] = {"lr": settings.learning_rate}
     if device.type == "cuda":
         rate = torch.tensor(settings.learning_rate, device=device)
         more = {"lr": rate, "fused": settings.fused, "capturable": True}
-    matrices = [each for each in parameters if each.ndim >= 2 or not settings.weight_decay]
-    vectors = [each for each in parameters if each.ndim < 2 and settings.weight_decay]
+    matrices = [each for each in masters.trained if each.ndim >= 2 or not settings.weight_decay]
+    vectors = [each for each in masters.trained if each.ndim < 2 and settings.weight_decay]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
+    if settings.one_pass:
+        narrow = {id(wide): cast(nn.Parameter, each) for wide, each in zip(masters.wide, masters.narrow, strict=True)}
+        rate = torch.tensor(settings.learning_rate, device=device)
+        return OnePassAdamW(groups, narrow, rate, settings.betas, settings.weight_decay)
     return torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, **more)
 
 

@@ -108,7 +108,7 @@ def reference_gradients(case: tuple[tuple[str, Any], ...], device: str, config: 
     micro_batch = min(batch, REFERENCE_BATCH)
     step = make_step(model(config, device), batch, seq_len, {"attention"}, settings(micro_batch=micro_batch))
     step(*split_windows(windows(keys).draw(0)))
-    return [each.grad.cpu() for each in step.masters.trained if each.grad is not None]
+    return [each.cpu() for each in step.gradients()]
 
 
 def gradient_error(trained: TrainedBy, expected: Sequence[torch.Tensor]) -> float:
@@ -116,13 +116,12 @@ def gradient_error(trained: TrainedBy, expected: Sequence[torch.Tensor]) -> floa
 
     Peers do not clip, so all are scaled to the norm of the reference. Further rows of a padded vocabulary do not count.
     """
-    found = [each.grad for each in trained.step.masters.trained]
+    found = trained.step.gradients()
+    assert len(found) == len(expected), f"{len(found)} of {len(expected)} parameters have a gradient"
     matched = [
         _as_ours(got, right, number in trained.transposed)
         for number, (got, right) in enumerate(zip(found, expected, strict=True))
-        if got is not None
     ]
-    assert len(matched) == len(expected), "a parameter has no gradient"
     scale = _norm(expected) / _norm(matched)
     wrong = [got * scale - right for got, right in zip(matched, expected, strict=True)]
     return _norm(wrong) / _norm(expected)
