@@ -23,9 +23,9 @@ __all__ = ["Expectation", "choose_micro_batch", "expect", "rates_of", "shape_of"
 
 MOST_ON_CPU = 8
 """Sequences of a pass on a CPU: more are no faster"""
-MASTER_BYTES = 12
-"""Bytes of a parameter in bf16 that the cost model does not count: its copy and the copy's gradient in fp32, and what
-two averages in fp32 take beyond two in bf16"""
+MASTER_BYTES, MASTER_GRADIENT_BYTES = 8, 4
+"""Bytes of a parameter in bf16 that the cost model does not count: its copy in fp32, and what two averages in fp32 take
+beyond two in bf16; and the copy's gradient, where micro-batches are added up or AdamW takes several passes"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ def step_bytes(
         peak = peak_with_chunked_loss(shape, setup, 4 if precision == "fp32" else 2)
     else:
         peak = memory.predict(shape, setup).total
-    return peak + (MASTER_BYTES * shape.parameters() if precision == "bf16" else 0)
+    if precision != "bf16":
+        return peak
+    has_gradients = accumulates or "optimizer" not in rungs
+    return peak + (MASTER_BYTES + has_gradients * MASTER_GRADIENT_BYTES) * shape.parameters()
 
 
 def choose_micro_batch(

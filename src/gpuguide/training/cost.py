@@ -40,8 +40,9 @@ SCORE_BYTES = {"bf16": 36.0, "mixed": 50.0, "fp32": 56.0}
 CHUNKED_LOGIT = 2.0
 COMPILED_LOGIT = {"bf16": 6.0, "mixed": 6.0, "fp32": 12.0}
 EAGER_LOGIT = {"bf16": 36.0, "mixed": 36.0, "fp32": 24.0}
-# Per parameter: AdamW reads the weight, the gradient and two averages, and writes three of them back.
-FUSED, FOREACH, MASTERS, CLIPPING = 28.0, 80.0, 12.0, 12.0
+# Per parameter: AdamW reads the weight, the gradient and two averages, and writes three of them back. In one pass over
+# parameters in 16 bits and their copies it is as much; clipping then reads the gradients once more, in 16 bits.
+FUSED, FOREACH, MASTERS, CLIPPING, ONE_PASS_CLIPPING = 28.0, 80.0, 12.0, 12.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,11 @@ def step_cost(shape: Shape, batch: int, seq_len: int, rungs: Collection[str] = A
         attending = Part("attention", 2.0 * attention, SCORE_BYTES[precision] * scores)
     whole = (COMPILED_LOGIT if compiled else EAGER_LOGIT)[precision]
     logit = CHUNKED_LOGIT if "loss" in rungs else whole
-    optimizer = FUSED if "optimizer" in rungs else FOREACH
-    optimizer += (MASTERS if precision == "bf16" else 0) + (CLIPPING if clip else 0)
+    if precision == "bf16" and "optimizer" in rungs:
+        optimizer = FUSED + (ONE_PASS_CLIPPING if clip else 0)
+    else:
+        optimizer = FUSED if "optimizer" in rungs else FOREACH
+        optimizer += (MASTERS if precision == "bf16" else 0) + (CLIPPING if clip else 0)
     parts = (
         Part("matmuls of the layers", 6.0 * tokens * shape.layers * counted.matrices),
         attending,
