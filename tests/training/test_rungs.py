@@ -132,3 +132,32 @@ def test_micro_batches_divide_the_batch_and_shapes_stay() -> None:
         step_of(micro_batch=3)
     with pytest.raises(GpuguideError, match=r"\(4, 7\)"):
         step_of()(TOKENS[:, 1:], TARGETS[:, 1:])
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("micro_batch", [None, 2])
+@pytest.mark.parametrize("left_out", [(), ("compile",), ("weights",), ("optimizer",), ("loss",)])
+def test_a_captured_step_has_the_gradients_of_fp32(left_out: tuple[str, ...], micro_batch: int | None) -> None:
+    torch.compiler.reset()
+    settings = training.StepSettings(learning_rate=1e-3, clip=1.0, micro_batch=micro_batch)
+    step = rungs.make_step(small.model().cuda(), 4, 8, rungs.without(left_out), settings)
+    exact = step_of(learning_rate=1e-3, weight_decay=0.0)
+    losses = [(float(step(TOKENS, TARGETS)), float(exact(TOKENS, TARGETS))) for _ in range(4)]
+    assert step.graph is not None
+    for found, wanted in losses:
+        assert found == pytest.approx(wanted, abs=2e-2)
+    assert torch.linalg.vector_norm(gradient(step).cpu() - gradient(exact)) < 0.1  # of a norm of 1, after 4 steps
+
+
+@pytest.mark.gpu
+def test_a_captured_step_goes_on_from_a_state() -> None:
+    torch.compiler.reset()
+    settings = training.StepSettings(learning_rate=1e-3, clip=1.0)
+    first, other = (rungs.make_step(small.model().cuda(), 4, 8, rungs.without(["compile"]), settings) for _ in range(2))
+    first(TOKENS, TARGETS)
+    other.restore(copy.deepcopy(first.state()))
+    for _ in range(3):
+        assert float(other(TOKENS, TARGETS)) == pytest.approx(float(first(TOKENS, TARGETS)), abs=1e-3)
