@@ -94,8 +94,9 @@ def work(
         assert last < loss, f"the loss went from {loss:.3f} to {last:.3f} in {steps} steps"
 
     def further() -> Mapping[str, Metric]:
+        counted = count_kernels(call, device)
         trained.close()
-        return {**found, **count_kernels(call, device)}
+        return {**found, **counted}
 
     return Work([call], check, rates, timing="wall", further=further)
 
