@@ -182,8 +182,13 @@ class TrainingStep:
                 "processes do not see them. Keep the parameters in fp32, with autocast to bf16, or leave micro_batch "
                 "out."
             )
-        self.optimizer = _optimizer(self.masters, self.settings, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.autocast == "fp16")
+        wanted = self.settings.graphed
+        if wanted and self.device.type != "cuda":
+            raise GpuguideError(f"A CUDA graph needs a GPU, and the parameters are on {self.device}.")
+        can_be = self.device.type == "cuda" and not self.scaler.is_enabled() and synchronised is None
+        self._graphed = can_be if wanted is None else wanted
+        self.optimizer = _optimizer(self.masters, self.settings, self.device, self._graphed)
         self.loss = _compile(loss, self.settings)
         self.grad_norm: torch.Tensor | None = None
         """Norm of all gradients together in the last step, before clipping; ``None`` if nothing is clipped"""
@@ -192,11 +197,6 @@ class TrainingStep:
         self._pool = pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self._result = torch.zeros((), device=self.device)
-        wanted = self.settings.graphed
-        if wanted and self.device.type != "cuda":
-            raise GpuguideError(f"A CUDA graph needs a GPU, and the parameters are on {self.device}.")
-        can_be = self.device.type == "cuda" and not self.scaler.is_enabled() and synchronised is None
-        self._graphed = can_be if wanted is None else wanted
 
     def __call__(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Take one step.
@@ -389,10 +389,13 @@ class _Masters:
             torch._foreach_copy_(self.narrow, self.wide)
 
 
-def _optimizer(masters: _Masters, settings: StepSettings, device: torch.device) -> torch.optim.Optimizer:
-    """Return AdamW; on a GPU as few kernels, which a graph can hold, with a learning rate that can be changed."""
+def _optimizer(masters: _Masters, settings: StepSettings, device: torch.device, graphed: bool) -> torch.optim.Optimizer:
+    """Return AdamW; on a GPU as few kernels, which a graph can hold, with a learning rate that can be changed.
+
+    Without a graph, and not fused, it is PyTorch's default, since what a graph can hold takes many small kernels then.
+    """
     more: dict[str, Any] = {"lr": settings.learning_rate}
-    if device.type == "cuda":
+    if device.type == "cuda" and (settings.fused or graphed):
         rate = torch.tensor(settings.learning_rate, device=device)
         more = {"lr": rate, "fused": settings.fused, "capturable": True}
     matrices = [each for each in masters.trained if each.ndim >= 2 or not settings.weight_decay]
