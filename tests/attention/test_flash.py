@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ from gpuguide.attention import flash, reference
 from gpuguide.attention.flash import flash_attention, flash_attention_with_log_sum_exp
 
 Tensors = tuple[torch.Tensor, ...]
+BACKENDS = ("triton", "gluon")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 on_both = pytest.mark.parametrize("device", DEVICES)
 
@@ -43,20 +45,20 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize(("queries", "keys", "scale"), [(5, 7, None), (7, 5, -0.4), (1, 4, None), (3, 2, 0.0)])
 def test_gradients_agree_with_differences(is_causal: bool, queries: int, keys: int, scale: float | None) -> None:
     tensors = draw("cpu", queries=queries, keys=keys)
-    close(
-        flash_attention(*tensors, causal=is_causal, scale=scale),
-        reference.attention(*tensors, causal=is_causal, scale=scale),
-    )
-    assert torch.autograd.gradcheck(lambda *given: flash_attention(*given, causal=is_causal, scale=scale), tensors)
+    for backend in BACKENDS:
+        attend = functools.partial(flash_attention, causal=is_causal, scale=scale, backend=backend)
+        close(attend(*tensors), reference.attention(*tensors, causal=is_causal, scale=scale))
+        assert torch.autograd.gradcheck(attend, tensors)
 
 
-def test_the_log_sum_exp_has_gradients_too() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_log_sum_exp_has_gradients_too(backend: str) -> None:
     tensors = draw("cpu")
-    found = flash_attention_with_log_sum_exp(*tensors, causal=True)
-    for one, other in zip(found, reference.attention_with_log_sum_exp(*tensors, causal=True), strict=True):
+    attend = functools.partial(flash_attention_with_log_sum_exp, causal=True, backend=backend)
+    for one, other in zip(attend(*tensors), reference.attention_with_log_sum_exp(*tensors, causal=True), strict=True):
         close(one, other)
-    assert torch.autograd.gradcheck(lambda *given: flash_attention_with_log_sum_exp(*given, causal=True), tensors)
-    assert torch.autograd.gradcheck(lambda *given: flash_attention_with_log_sum_exp(*given, causal=True)[1], tensors)
+    assert torch.autograd.gradcheck(attend, tensors)
+    assert torch.autograd.gradcheck(lambda *given: attend(*given)[1], tensors)
 
 
 @on_both
@@ -95,6 +97,24 @@ def noting(function: Callable[..., Any], name: str, notes: list[str]) -> Callabl
     return noted
 
 
+@pytest.mark.parametrize("wanting", [(0,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("order", ["any", "fixed", "fixed in PyTorch"])
+def test_one_kernel_computes_all_gradients_unless_their_order_of_additions_is_fixed(
+    wanting: tuple[int, ...], order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+    name = "compute_all_gradients"
+    monkeypatch.setattr(flash, name, noting(getattr(flash, name), name, launched))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: order == "fixed in PyTorch")
+    tensors = [tensor.detach().requires_grad_(at in wanting) for at, tensor in enumerate(draw("cpu"))]
+    out = flash_attention(*tensors, causal=True, backend="gluon", deterministic=order == "fixed")
+    found = torch.autograd.grad(out.sum(), [tensors[at] for at in wanting])
+    assert launched == [name] * (order == "any" and wanting == (0, 1, 2))
+    exact = reference.gradients(*(tensor.detach() for tensor in tensors), torch.ones_like(out), causal=True)
+    for at, gradient in zip(wanting, found, strict=True):
+        close(gradient, exact[at])
+
+
 @on_both
 def test_a_second_derivative_is_refused_when_it_is_taken(device: str) -> None:
     tensors = draw(device)
@@ -115,14 +135,16 @@ def test_opcheck(device: str, transposed: bool) -> None:
     if transposed:
         q, k, v = (tensor.detach().mT.contiguous().mT.requires_grad_() for tensor in (q, k, v))
     given = (q.detach(), k.detach(), v.detach())
-    out, lse = torch.ops.gpuguide.flash_attention(*given, True, 0.3, "triton")
+    out, lse = torch.ops.gpuguide.flash_attention(*given, True, 0.3, "triton", False)
     delta = torch.ops.gpuguide.flash_delta(out, out)
-    of_forward, backward = (True, 0.3, "triton"), (*given, out, lse, delta, True, 0.3)
+    of_forward, backward = (True, 0.3, "triton", False), (*given, out, lse, delta, True, 0.3)
     for operator, inputs in (
         (torch.ops.gpuguide.flash_attention, (q, k, v, *of_forward)),
         (torch.ops.gpuguide.flash_delta, (out, out)),
         (torch.ops.gpuguide.flash_dq, backward),
         (torch.ops.gpuguide.flash_dkdv, backward),
+        (torch.ops.gpuguide.flash_backward, (*given, out, lse, out, None, True, 0.3)),
+        (torch.ops.gpuguide.flash_backward, (*given, out, lse, out, delta, True, 0.3)),
     ):
         torch.library.opcheck(operator, inputs, rtol=2e-2, atol=2e-2)
 
@@ -230,25 +252,29 @@ def test_what_was_expanded_is_not_copied_whole() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["flash_attention", "gluon", "flash_delta", "flash_dq", "flash_dkdv"])
+@pytest.mark.parametrize(
+    "name", ["flash_attention", "gluon", "flash_delta", "flash_dq", "flash_dkdv", "flash_backward"]
+)
 def test_an_operator_may_be_the_first_that_a_thread_does_on_a_gpu(name: str) -> None:
     """Compiled and with memory at hand, it makes no call that would give the thread a context in passing."""
-    if name == "gluon" and torch.cuda.get_device_capability()[0] != 9:
+    if name in ("gluon", "flash_backward") and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("the Gluon kernel is for compute capability 9")
     q, k, v = (tensor.detach() for tensor in draw("cuda"))
-    out, lse = flash.forward(q, k, v, True, 0.3, "triton")
+    out, lse = flash.forward(q, k, v, True, 0.3, "triton", False)
     delta = flash.compute_delta(out, out)
     backward = (q, k, v, out, lse, delta, True, 0.3)
     calls: dict[str, Callable[[], Any]] = {
-        "flash_attention": lambda: flash.forward(q, k, v, True, 0.3, "triton"),
-        "gluon": lambda: flash.forward(q, k, v, True, 0.3, "gluon"),
+        "flash_attention": lambda: flash.forward(q, k, v, True, 0.3, "triton", False),
+        "gluon": lambda: flash.forward(q, k, v, True, 0.3, "gluon", False),
         "flash_delta": lambda: flash.compute_delta(out, out),
         "flash_dq": lambda: flash.compute_dq(*backward),
         "flash_dkdv": lambda: flash.compute_dkdv(*backward),
+        "flash_backward": lambda: flash.compute_all_gradients(q, k, v, out, lse, out, None, True, 0.3),
     }
     call = calls[name]
     wanted = call()
     call()  # leaves memory to the allocator
     with ThreadPoolExecutor(1) as new_thread:
         found = new_thread.submit(call).result()
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    most = 2e-2 if name == "flash_backward" else 0.0
+    torch.testing.assert_close(found, wanted, rtol=most, atol=most)

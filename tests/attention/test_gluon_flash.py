@@ -6,7 +6,6 @@ Whether it computes the right thing is tested in test_triton_flash.py, on a GPU:
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import interpreted
 import pytest
 import torch
+from disassembly import machine_code
 from interpreted import needs_triton
 
 
@@ -44,15 +44,6 @@ def compiled(head_dim: int, causal: bool, schedule: object) -> Any:
     return triton.compile(
         GluonASTSource(function, signature, constants), target=GPUTarget("cuda", 90, 32), options=options
     )
-
-
-def machine_code(kernel: Any, folder: Path) -> str:
-    import triton
-
-    path = folder / "kernel.cubin"
-    path.write_bytes(kernel.asm["cubin"])
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return subprocess.run([tool, "-c", path], capture_output=True, text=True, check=True).stdout
 
 
 def powers_beside_products(code: str) -> list[tuple[int, int]]:

@@ -58,10 +58,16 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor
 
 
 def ours(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, causal: bool, backend: str = "triton"
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+    backend: str = "triton",
+    deterministic: bool = False,
 ) -> Tensors:
     inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
-    out = flash_attention(*inputs, causal=causal, backend=backend)
+    out = flash_attention(*inputs, causal=causal, backend=backend, deterministic=deterministic)
     return out.detach(), *torch.autograd.grad(out, inputs, d_out)
 
 
@@ -245,24 +251,30 @@ def test_errors_on_a_gpu(shape: tuple[int, ...], causal: bool, head_dim: int, dt
 def test_layouts_on_a_gpu(backend: str) -> None:
     """Heads beside positions, as a projection leaves them, and strides that the copy engine cannot hold."""
     q, k, v, d_out = draw((2, 4, 2, 130, 130), 64, torch.bfloat16, "cuda")
+
+    def compare(*given: torch.Tensor, wanted: Tensors) -> None:
+        """The output, dK and dV are the same bit by bit, and so is dQ if its order of additions is fixed."""
+        for at, (found, right) in enumerate(zip(ours(*given, True, backend), wanted, strict=True)):
+            most = 2e-2 if at == 1 and backend == "gluon" else 0.0
+            torch.testing.assert_close(found, right, rtol=most, atol=most)
+
     wanted = ours(q, k, v, d_out, True, backend)
     swapped = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v, d_out)]
     columns = [tensor.transpose(2, 3).contiguous().transpose(2, 3) for tensor in (q, k, v, d_out)]
     for given in (swapped, columns):
-        for found, right in zip(ours(*given, True, backend), wanted, strict=True):
-            assert torch.equal(found, right)
+        compare(*given, wanted=wanted)
     ones = torch.ones((), dtype=torch.bfloat16, device="cuda").expand_as(q)
     for given in (d_out[:1].expand_as(q), d_out[:, :1].expand_as(q), d_out[:, :, :1].expand_as(q), ones):
-        right = ours(q, k, v, given.contiguous(), True, backend)
-        assert all(torch.equal(x, y) for x, y in zip(ours(q, k, v, given, True, backend), right, strict=True))
+        compare(q, k, v, given, wanted=ours(q, k, v, given.contiguous(), True, backend))
 
 
 @pytest.mark.gpu
 def test_the_same_every_time(backend: str) -> None:
     inputs = draw((2, 4, 2, 1000, 1000), 64, torch.bfloat16, "cuda")
-    first = ours(*inputs, True, backend)
+    first = ours(*inputs, True, backend, deterministic=True)
     for _ in range(5):
-        assert all(torch.equal(x, y) for x, y in zip(ours(*inputs, True, backend), first, strict=True))
+        again = ours(*inputs, True, backend, deterministic=True)
+        assert all(torch.equal(x, y) for x, y in zip(again, first, strict=True))
 
 
 @pytest.mark.gpu

@@ -38,6 +38,10 @@ def attention(
     :func:`torch.nn.attention.varlen.varlen_attn`, and for the log-sum-exp
     :func:`gpuguide.attention.flash.flash_attention_with_log_sum_exp`.
 
+    Gradients can differ by rounding from run to run, because the fastest kernels add parts of the gradient of the
+    queries in any order. After :func:`torch.use_deterministic_algorithms`, our kernels add in a fixed order, which is
+    slower.
+
     Launching takes the host of the order of 0.2 ms with our kernels, most of it for the descriptors of the tensors, and
     several times that with gradients. Where the GPU is done sooner, as with short sequences of small batches, the host
     decides: capture such calls in a CUDA graph, or compile them with ``mode="reduce-overhead"``, which does.

@@ -17,7 +17,7 @@ from gpuguide.attention.known_bugs import find_cudnn_bug, requires_gradients
 from gpuguide.attention.layout import HEAD_SIZES, is_addressable
 
 BACKENDS = ("gluon", "triton", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa")
-"""Backends: this library's kernels, with the forward pass in Gluon (for Hopper) or in Triton;
+"""Backends: this library's kernels in Gluon (for Hopper) or in Triton;
 :func:`torch.nn.functional.scaled_dot_product_attention` with one of its kernels (``sdpa-flash`` is FlashAttention-2),
 or with the kernel that PyTorch chooses"""
 OURS = ("gluon", "triton")

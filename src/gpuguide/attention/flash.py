@@ -6,10 +6,12 @@ for its gradients. There is one operator for each launch:
 
 - ``gpuguide::flash_attention`` returns the output and the log-sum-exp of every query's scores;
 - ``gpuguide::flash_delta`` returns what softmax subtracts from the gradient of its weights, one number for each query;
-- ``gpuguide::flash_dq`` returns the gradient of the queries, ``gpuguide::flash_dkdv`` those of keys and values.
+- ``gpuguide::flash_dq`` returns the gradient of the queries, ``gpuguide::flash_dkdv`` those of keys and values;
+- ``gpuguide::flash_backward`` returns all three with fewer matmuls, and computes delta itself.
 
-The last two are separate, so that an unneeded gradient is not computed. On a CPU, which only tests use, the operators
-compute the same with all scores in memory, unless Triton interprets its kernels (``TRITON_INTERPRET=1``).
+``flash_dq`` and ``flash_dkdv`` are separate, so that an unneeded gradient is not computed. On a CPU, which only tests
+use, the operators compute the same with all scores in memory, unless Triton interprets its kernels
+(``TRITON_INTERPRET=1``).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ def flash_attention(
     causal: bool = False,
     scale: float | None = None,
     backend: str = "triton",
+    deterministic: bool = False,
 ) -> torch.Tensor:
     """Return attention by the library's own kernels, without the checks of :func:`gpuguide.attention.attention`.
 
@@ -54,15 +57,22 @@ def flash_attention(
     scale : float, optional
         Factor of the scores; ``1 / sqrt(head_dim)`` by default.
     backend : {"triton", "gluon"}
-        Kernel of the forward pass: :mod:`gpuguide.attention.triton_flash` for all GPUs, or the warp-specialised
-        :mod:`gpuguide.attention.gluon_flash` for Hopper.
+        Kernels: those of :mod:`gpuguide.attention.triton_flash` for all GPUs, or the warp-specialised ones of
+        :mod:`gpuguide.attention.gluon_flash` and :mod:`gpuguide.attention.gluon_backward` for Hopper.
+    deterministic : bool
+        Whether gradients must be the same bit by bit in every run. By default, the Gluon backward kernel adds the parts
+        of dQ in the order in which its programs finish them, so dQ differs from run to run by rounding; dK and dV do
+        not. With ``True``, or after :func:`torch.use_deterministic_algorithms`, the slower Triton kernels compute the
+        gradients, whose order of additions is fixed. The output is always the same.
 
     Returns
     -------
     torch.Tensor
         Shape and dtype of ``q``. Zeros for a query that sees no key. It can be differentiated once.
     """
-    return flash_attention_with_log_sum_exp(q, k, v, causal=causal, scale=scale, backend=backend)[0]
+    return flash_attention_with_log_sum_exp(
+        q, k, v, causal=causal, scale=scale, backend=backend, deterministic=deterministic
+    )[0]
 
 
 def flash_attention_with_log_sum_exp(
@@ -73,6 +83,7 @@ def flash_attention_with_log_sum_exp(
     causal: bool = False,
     scale: float | None = None,
     backend: str = "triton",
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention and the log-sum-exp of each query's scores. Parameters as :func:`flash_attention`.
 
@@ -88,7 +99,8 @@ def flash_attention_with_log_sum_exp(
         q, factor = (-q, -factor) if factor else (q * 0, 1.0)
     forward_mode.refuse_compiled()
     function = FlashAttention.apply if is_transformed(q, k, v) else forward
-    result: tuple[torch.Tensor, torch.Tensor] = function(q, k, v, causal, factor, backend)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    result: tuple[torch.Tensor, torch.Tensor] = function(q, k, v, causal, factor, backend, deterministic)
     return result
 
 
@@ -129,7 +141,13 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @operator("flash_attention")
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, backend: str
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float,
+    backend: str,
+    deterministic: bool,  # only the backward pass depends on it
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output and the log-sum-exp."""
     if not runs_kernels(q):
@@ -200,6 +218,29 @@ def compute_dkdv(
         return triton_flash.compute_dkdv(q, k, v, d_out, lse, delta, causal, scale)
 
 
+@operator("flash_backward")
+def compute_all_gradients(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    d_lse: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return dQ, dK and dV."""
+    if q.is_cuda:
+        from gpuguide.attention import gluon_backward
+
+        if gluon_backward.is_supported(q):
+            with device_of(q):
+                return gluon_backward.backward(q, k, v, out, lse, d_out, d_lse, causal, scale)
+    inputs = (q, k, v, d_out, lse, subtract_from_delta(compute_delta(out, d_out), d_lse), causal, scale)
+    return compute_dq(*inputs), *compute_dkdv(*inputs)
+
+
 def runs_kernels(tensor: torch.Tensor) -> bool:
     """Return whether the kernels can run on a tensor's device: on a GPU, or interpreted."""
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
@@ -225,9 +266,7 @@ def recompute_weights(
 
 
 @torch.library.register_fake("gpuguide::flash_attention")
-def _forward_shapes(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, backend: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _forward_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return empty_addressable_like(q), empty_row_sums(q)
 
 
@@ -251,6 +290,13 @@ def _keys_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) 
     return empty_addressable_like(k), empty_addressable_like(v)
 
 
+@torch.library.register_fake("gpuguide::flash_backward")
+def _gradient_shapes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return empty_addressable_like(q), empty_addressable_like(k), empty_addressable_like(v)
+
+
 # --- gradients -------------------------------------------------------------------------------------------
 
 
@@ -261,23 +307,31 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, backend: str
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        causal: bool,
+        scale: float,
+        backend: str,
+        deterministic: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return forward(q, k, v, causal, scale, backend)
+        return forward(q, k, v, causal, scale, backend, deterministic)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Save the inputs, the output and the log-sum-exp."""
-        q, k, v, ctx.causal, ctx.scale, _ = inputs
+        q, k, v, ctx.causal, ctx.scale, backend, deterministic = inputs
+        ctx.at_once = backend == "gluon" and not deterministic
         ctx.save_for_backward(q, k, v, *output)
         ctx.set_materialize_grads(False)  # one of the two gradients may be missing
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         needs_dq, needs_dk, needs_dv = ctx.needs_input_grad[:3]
-        inputs = (*ctx.saved_tensors, *upstream, ctx.causal, ctx.scale, needs_dq, needs_dk or needs_dv)
+        needs = (needs_dq, needs_dk or needs_dv)
+        inputs = (*ctx.saved_tensors, *upstream, ctx.causal, ctx.scale, *needs, ctx.at_once)
         grads = FlashAttentionBackward.apply(*inputs) if torch.is_grad_enabled() else compute_gradients(*inputs)
-        return (*grads, None, None, None)
+        return (*grads, None, None, None, None)
 
 
 # PyTorch binds the arguments of every call to the signature. A stored signature is several times as fast to look up.
@@ -317,17 +371,22 @@ def compute_gradients(
     scale: float,
     needs_dq: bool,
     needs_dkdv: bool,
+    at_once: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Return the needed gradients of q, k and v, and None for the others.
-
-    The derivatives of the log-sum-exp are the weights, so its gradient is subtracted from the delta of its row.
-    """
+    """Return the needed gradients of q, k and v, and None for the others; ``at_once`` if all are needed and it may."""
     d_out = torch.zeros_like(out) if d_out is None else d_out
-    delta = compute_delta(out, d_out)
-    delta = delta if d_lse is None else delta - d_lse
+    if at_once and needs_dq and needs_dkdv:
+        dq, dk, dv = compute_all_gradients(q, k, v, out, lse, d_out, d_lse, causal, scale)
+        return dq, dk, dv
+    delta = subtract_from_delta(compute_delta(out, d_out), d_lse)
     dq = compute_dq(q, k, v, d_out, lse, delta, causal, scale) if needs_dq else None
     dk, dv = compute_dkdv(q, k, v, d_out, lse, delta, causal, scale) if needs_dkdv else (None, None)
     return dq, dk, dv
+
+
+def subtract_from_delta(delta: torch.Tensor, d_lse: torch.Tensor | None) -> torch.Tensor:
+    """Return delta, less the gradient of the log-sum-exp if there is one: its derivatives are the weights."""
+    return delta if d_lse is None else delta - d_lse
 
 
 torch.library.register_autograd(
@@ -372,3 +431,4 @@ torch.library.register_vmap("gpuguide::flash_attention", batching_rule(forward))
 torch.library.register_vmap("gpuguide::flash_delta", batching_rule(compute_delta))
 torch.library.register_vmap("gpuguide::flash_dq", batching_rule(compute_dq))
 torch.library.register_vmap("gpuguide::flash_dkdv", batching_rule(compute_dkdv))
+torch.library.register_vmap("gpuguide::flash_backward", batching_rule(compute_all_gradients))

@@ -283,3 +283,63 @@ def attn_bwd_dq_kernel(
         HEAD_DIM=HEAD_DIM,
     )
     store_tile(desc_dq, batch, head, start_m, dq * scale, BLOCK_M, HEAD_DIM)
+
+
+# --- before and after the kernel in gpuguide.attention.gluon_backward_kernels --------------------------------
+
+
+@triton.jit(do_not_specialize=["heads", "seqlen_q", "padded"])
+def attn_bwd_prepare_kernel(
+    desc_o,  # descriptor of (batch, heads, seqlen_q, head_dim)
+    desc_do,  # the same for the gradient of the output
+    lse_ptr,  # (batch, heads, seqlen_q), fp32
+    d_lse_ptr,  # the same for the gradient of lse
+    lse_base_2_ptr,  # (batch, heads, padded), fp32, written
+    delta_ptr,  # (batch, heads, padded), fp32, written
+    dq_ptr,  # (batch, heads, tiles, BLOCK_M * HEAD_DIM), fp32, written
+    heads,
+    seqlen_q,
+    padded,
+    HAS_D_LSE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Write delta less the gradient of lse, lse to base 2, and zeros for dq."""
+    batch, head, start_m = locate_tile(seqlen_q, heads, BLOCK_M, False)
+    offs_m, row = start_m + tl.arange(0, BLOCK_M), (batch * heads + head).to(tl.int64)
+    inside = offs_m < seqlen_q
+    # -- compute delta
+    o = load_tile(desc_o, batch, head, start_m, BLOCK_M, HEAD_DIM).to(tl.float32)
+    do = load_tile(desc_do, batch, head, start_m, BLOCK_M, HEAD_DIM).to(tl.float32)
+    delta = tl.sum(o * do, 1)
+    if HAS_D_LSE:
+        delta -= tl.load(d_lse_ptr + row * seqlen_q + offs_m, mask=inside, other=0.0)
+    # -- store delta and lse; the padding gets zeros
+    lse = tl.load(lse_ptr + row * seqlen_q + offs_m, mask=inside, other=0.0)
+    tl.store(delta_ptr + row * padded + offs_m, delta, mask=offs_m < padded)
+    tl.store(lse_base_2_ptr + row * padded + offs_m, lse * LOG2_E, mask=offs_m < padded)
+    # -- store zeros for dq
+    offs = tl.arange(0, BLOCK_M * HEAD_DIM)
+    tl.store(dq_ptr + tl.program_id(0).to(tl.int64) * BLOCK_M * HEAD_DIM + offs, tl.zeros_like(offs).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["heads", "seqlen_q"])
+def attn_bwd_convert_kernel(
+    dq_ptr,  # (batch, heads, tiles, BLOCK_M * HEAD_DIM), fp32
+    desc_dq,  # descriptor of (batch, heads, seqlen_q, head_dim), written
+    heads,
+    seqlen_q,
+    scale,
+    BLOCK_M: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Scale a tile of dq and restore its order: of two halves, each in the order of registers."""
+    batch, head, start_m = locate_tile(seqlen_q, heads, BLOCK_M, False)
+    offs = tl.arange(0, BLOCK_M * HEAD_DIM)
+    dq = tl.load(dq_ptr + tl.program_id(0).to(tl.int64) * BLOCK_M * HEAD_DIM + offs)
+    dq = dq.reshape(2, 4, BLOCK_M * HEAD_DIM // 1024, 8, 4, 2, 2)  # halves, warps, columns / 8, 8 rows, 4 columns, 2, 2
+    if BLOCK_M > 64:  # halves of 64 rows
+        dq = dq.permute(0, 1, 5, 3, 2, 4, 6)
+    else:  # halves of the columns
+        dq = dq.permute(1, 5, 3, 0, 2, 4, 6)
+    store_tile(desc_dq, batch, head, start_m, dq.reshape(BLOCK_M, HEAD_DIM) * scale, BLOCK_M, HEAD_DIM)
