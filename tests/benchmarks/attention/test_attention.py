@@ -288,7 +288,9 @@ def test_every_change_is_tried_for_every_kernel_and_size_of_a_head() -> None:
     assert {keys["seq_len"] for keys in cases} == {8192}
 
 
-@pytest.mark.parametrize(("kernel", "name"), [("forward", "forward"), ("keys", "backward"), ("queries", "backward")])
+@pytest.mark.parametrize(
+    ("kernel", "name"), [("forward", "forward"), ("keys", "backward"), ("backward-by-hand", "backward")]
+)
 def test_the_pass_and_the_shape_of_a_case_follow_from_its_keys(kernel: str, name: str) -> None:
     shape = tiles.with_shape({"kernel": kernel, "head_dim": 64, "seq_len": 8192})
     assert (shape["pass"], shape["batch"], shape["heads"], shape["kv_heads"]) == (name, 2, 32, 32)
@@ -305,13 +307,16 @@ def test_the_schedule_by_hand_is_for_one_generation() -> None:
 
 @needs_triton
 def test_every_change_is_one_of_the_launch_or_the_schedule() -> None:
-    from gpuguide.attention import gluon_flash, triton_flash
+    from gpuguide.attention import gluon_backward, gluon_flash, triton_flash
 
-    for name, variants in tiles.VARIANTS.items():
-        for changes in variants.values():
-            for head_dim in (64, 128):
-                by_hand = name == "forward-by-hand"
-                replace(gluon_flash.DEFAULT_SCHEDULE if by_hand else triton_flash.HOPPER[name, head_dim], **changes)
+    for head_dim in (64, 128):
+        by_hand = {
+            "forward-by-hand": gluon_flash.DEFAULT_SCHEDULE,
+            "backward-by-hand": gluon_backward.SCHEDULES[head_dim],
+        }
+        for name, variants in tiles.VARIANTS.items():
+            for changes in variants.values():
+                replace(by_hand.get(name) or triton_flash.HOPPER[name, head_dim], **changes)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

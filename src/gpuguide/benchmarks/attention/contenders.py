@@ -26,14 +26,14 @@ ANEW = "is compiled anew for each shape"
 
 
 def ours_triton(device: Device, keys: Keys) -> Attend:
-    """Return the library's Triton kernels."""
+    """Return the library's Triton kernels, whose gradients are the same bit by bit in every run."""
     from gpuguide.attention import flash
 
     return functools.partial(flash.flash_attention, causal=bool(keys["causal"]))
 
 
 def ours_gluon(device: Device, keys: Keys) -> Attend:
-    """Return the same with the warp-specialised forward pass, in Gluon."""
+    """Return the library's warp-specialised kernels in Gluon, whose dQ is rounded differently from run to run."""
     from gpuguide.attention import flash
 
     return functools.partial(flash.flash_attention, causal=bool(keys["causal"]), backend="gluon")

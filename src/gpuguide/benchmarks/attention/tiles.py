@@ -45,8 +45,19 @@ VARIANTS: Mapping[str, Mapping[str, Changes]] = {
         "columns-64": {"block_n": 64},
         "stages-1": {"num_stages": 1},
     },
+    "backward-by-hand": {
+        "as-shipped": {},
+        "stored-not-added": {"accumulate": False},
+        "head-by-head": {"section": 1},
+        "dq-at-once": {"delay_dq": False},
+        "dq-a-tile-later": {"delay_dq": True},
+        "rows-64": {"block_m": 64},
+        "rows-64-dq-a-tile-later": {"block_m": 64, "delay_dq": True},
+    },
 }
-"""Changes of each kernel that are measured, one at a time except for ``neither``"""
+"""Changes of each kernel that are measured, one at a time but for ``neither`` and ``rows-64-dq-a-tile-later``"""
+WITHOUT_DQ = {"stored-not-added"}
+"""Variants whose dQ is wrong, and is not checked"""
 TILES_SEQ_LEN = 8192
 
 
@@ -62,15 +73,22 @@ def tiles_work(device: Device, keys: Keys) -> Work:
 
         schedule = replace(gluon_flash.DEFAULT_SCHEDULE, **changes)
         return measure_checked(keys, problem, lambda: gluon_flash.forward(*inputs, causal, scale, schedule)[:1])
+    out, lse = triton_flash.forward(*inputs, causal, scale)
+    forward_pass = (*inputs, out, lse, problem.d_out)
+    if kernel == "backward-by-hand":
+        from gpuguide.attention import gluon_backward
+
+        own = replace(gluon_backward.SCHEDULES[problem.q.shape[-1]], **changes)
+        return measure_checked(
+            keys, problem, lambda: (out, *gluon_backward.backward(*forward_pass, None, causal, scale, own))
+        )
     config = replace(triton_flash.default_config(kernel, problem.q), **changes)
     if kernel == "forward":
         return measure_checked(keys, problem, lambda: triton_flash.forward(*inputs, causal, scale, config)[:1])
-    out, lse = triton_flash.forward(*inputs, causal, scale)
 
     def call() -> Tensors:
         dkdv_config, dq_config = (config if kernel == name else None for name in ("keys", "queries"))
-        forward_pass = (*inputs, out, lse, problem.d_out, causal, scale)
-        return (out, *triton_flash.backward(*forward_pass, dkdv_config, dq_config))
+        return (out, *triton_flash.backward(*forward_pass, causal, scale, dkdv_config, dq_config))
 
     return measure_checked(keys, problem, call)
 
@@ -78,6 +96,8 @@ def tiles_work(device: Device, keys: Keys) -> Work:
 def measure_checked(keys: Keys, problem: AttentionTensors, call: Callable[[], Tensors]) -> Work:
     """Return a call with its rate, and with the check of what it returns."""
     errors = relative_errors(problem, call())
+    if keys["variant"] in WITHOUT_DQ:
+        del errors[1]
     rates = {"throughput": Rate("FLOP/s", attention_flops(with_shape(keys)))}
     return Work([call], lambda: check_errors(errors, with_shape(keys)), rates, timing="graph")
 
@@ -101,7 +121,7 @@ def tiles_cases(device: Device) -> Sequence[Keys]:
         for head_dim in (64, 128)
         for causal in ((False, True) if kernel == "forward-by-hand" else (True,))
         for variant in variants
-        if kernel != "forward-by-hand" or require_hopper(device, {}) is None
+        if not kernel.endswith("by-hand") or require_hopper(device, {}) is None
     ]
 
 
