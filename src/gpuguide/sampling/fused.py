@@ -270,7 +270,7 @@ def _sample_all(
         SLOTS=split.slots,
         CHUNK=CHUNK,
         BLOCK=split.block,
-        num_warps=8,
+        num_warps=4,
         **register_limit(RACE_REGISTERS),
     )
     return tokens, torch.full((count,), torch.finfo(torch.float32).min, device=rows.device)

@@ -55,12 +55,12 @@ BRACKET = 2048
 """Logits that are expected in the bracket"""
 CAPACITY = 8192
 """Most candidates of a row, which one program holds in registers"""
-RACED = 4096
+RACED = 2048
 """Logits that a program perturbs"""
-CHUNK = 1024
+CHUNK = 512
 """Logits that a program perturbs at once"""
 RACE_REGISTERS = 64
-"""Registers of a thread of the second read. With so many, four programs of 256 threads share a multiprocessor."""
+"""Registers of a thread of the second read. With so many, eight programs of 128 threads share a multiprocessor."""
 RARE_BLOCK = 2048
 """Logits per block where a row is read again and again"""
 NOTHING = tl.constexpr(NO_TOKEN)
@@ -427,7 +427,7 @@ def sample_from_threshold(
         FEW=few,
         CHUNK=CHUNK,
         BLOCK=split.block,
-        num_warps=8,
+        num_warps=4,
         **register_limit(RACE_REGISTERS),
     )
     tokens, lowest = new(dtype=torch.int64), new()
