@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.nn import functional
 
 from gpuguide.clusters.checkpoint import PinnedCheckpoint
@@ -138,13 +138,13 @@ class Dcp:
 
     def save(self, state: State, folder: Path, step: int) -> Save:
         """Write a folder."""
-        dcp.save(state, checkpoint_id=folder / str(step), no_dist=True)
+        state_dict_saver.save(state, checkpoint_id=folder / str(step), no_dist=True)
         return Save(complete())
 
     def load(self, state: State, folder: Path, step: int) -> State:
         """Return what is in the folder."""
         found = {part: {name: torch.zeros_like(each) for name, each in group.items()} for part, group in state.items()}
-        dcp.load(found, checkpoint_id=folder / str(step), no_dist=True)
+        state_dict_loader.load(found, checkpoint_id=folder / str(step), no_dist=True)
         return found
 
 
@@ -153,7 +153,7 @@ class DcpAsync(Dcp):
 
     def save(self, state: State, folder: Path, step: int) -> Save:
         """Copy the state, and have another thread write it."""
-        future: Any = dcp.async_save(state, checkpoint_id=folder / str(step), no_dist=True)
+        future: Any = state_dict_saver.async_save(state, checkpoint_id=folder / str(step), no_dist=True)
         return Save(future)
 
 
@@ -168,7 +168,9 @@ class DcpAsyncPinned(Dcp):
 
     def save(self, state: State, folder: Path, step: int) -> Save:
         """Have one thread copy the state, and another one write it."""
-        response: Any = dcp.async_save(state, checkpoint_id=folder / str(step), no_dist=True, async_stager=self.stager)
+        response: Any = state_dict_saver.async_save(
+            state, checkpoint_id=folder / str(step), no_dist=True, async_stager=self.stager
+        )
         return Save(response.upload_completion, response.staging_completion.result)
 
 
