@@ -285,7 +285,7 @@ class HowOftenToSave(_Calculator):
         return [
             lead,
             table(["training waits", "save every", "lost to saves", "lost to failures", "lost in all"], rows),
-            python_call(f"from gpuguide.costs.failures import plan_saves\n\nplan_saves({words}).interval"),
+            python_call(f"from gpuguide.costs import failures\n\nfailures.plan_saves({words}).interval"),
         ]
 
     def data(self) -> dict[str, Any]:

@@ -9,9 +9,8 @@ gpuguide.costs.failures = (model) => {
   // The plan with the best interval, or with another one: `tau`, in seconds.
   function plan(input, tau) {
     const { named } = values(model.formulas, tau === undefined ? input : { ...input, tau });
-    const { M: mean_time_between_failures, tau: interval, ...rest } = Object.fromEntries(
-      ["M", "write", "tau", "kept", "saves", "repeated", "lost"].map((name) => [name, named(name)]));
-    return { mean_time_between_failures, interval, ...rest };
+    return { mean_time_between_failures: named("M"), write: named("write"), interval: named("tau"), kept: named("kept"),
+      saves: named("saves"), repeated: named("repeated"), lost: named("lost") };
   }
 
   return { faults, plan };

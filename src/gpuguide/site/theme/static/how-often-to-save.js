@@ -81,7 +81,7 @@
     ["saves per day", significant(86400 / plan.interval)]]);
   function call(state) {
     const words = Object.entries(state).map(([name, value]) => `${name}=${python(value)}`).join(", ");
-    const text = `from gpuguide.costs.failures import plan_saves\n\nplan_saves(${words}).interval`;
+    const text = `from gpuguide.costs import failures\n\nfailures.plan_saves(${words}).interval`;
     return element("details", { class: "gg-fold" }, element("summary", {}, "The same in Python"), code(text));
   }
 
