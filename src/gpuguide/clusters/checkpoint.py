@@ -80,7 +80,7 @@ class PinnedCheckpoint:
 
     Raises
     ------
-    ValueError
+    GpuguideError
         If rank, world size or the number of checkpoints to keep makes no sense.
 
     Examples
@@ -92,9 +92,9 @@ class PinnedCheckpoint:
 
     def __init__(self, folder: Path, *, rank: int = 0, world_size: int = 1, keep: int = 2) -> None:
         if not 0 <= rank < world_size or keep < 1:
-            raise ValueError(
-                f"expected a rank below the world size and 1 or more checkpoints to keep, "
-                f"got rank {rank} of {world_size} and keep={keep}"
+            raise GpuguideError(
+                f"There is no checkpoint for rank {rank} of {world_size} with keep={keep}: a rank is below the world "
+                "size, and 1 or more checkpoints stay."
             )
         self.folder, self.rank, self.world_size, self.keep = folder, rank, world_size, keep
         self._staging = _Staging()
@@ -123,9 +123,8 @@ class PinnedCheckpoint:
         Raises
         ------
         GpuguideError
-            If the previous checkpoint could not be written, or the disk has too little space for this one.
-        TypeError
-            If a tensor has no strides (a sparse one).
+            If the previous checkpoint could not be written, the disk has too little space for this one, or a tensor
+            cannot be saved: it is sparse, has gaps in memory, or is on another GPU than the others.
 
         Warns
         -----
@@ -249,8 +248,8 @@ class PinnedCheckpoint:
         if others:
             raise GpuguideError(
                 f"The checkpoints in {self.folder} are those of {others[-1]} processes, and this run has "
-                f"{self.world_size}. Start {others[-1]} processes, or convert them: torch.distributed.checkpoint "
-                "can load a sharded state with another number."
+                f"{self.world_size}. Start {others[-1]} processes. For runs whose number changes, save with "
+                "torch.distributed.checkpoint, which reshards."
             )
 
     def _files(self) -> Iterator[tuple[int, int, int]]:
@@ -324,7 +323,8 @@ class _Staging:
         tensors = {_key(tensor): tensor.detach() for tensor in _tensors(state)}
         devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
         if len(devices) > 1:
-            raise ValueError(f"expected the tensors of one GPU, got tensors of {', '.join(sorted(map(str, devices)))}")
+            named = ", ".join(sorted(map(str, devices)))
+            raise GpuguideError(f"The state has tensors on {named}; save those of each GPU in a process of its own.")
         self._allocate(next(iter(devices), None))
         self._skeletons = {key: torch.empty_like(tensor, device="meta") for key, tensor in tensors.items()}
         self._copies = [copy for key, begin in places.items() for copy in self._cut(_bytes(tensors[key]), begin)]
@@ -364,7 +364,7 @@ _Key = tuple[object, ...]
 def _key(tensor: torch.Tensor) -> _Key:
     """Return what tells a tensor from others. Two that share their memory, as tied weights do, are the same."""
     if tensor.layout != torch.strided:
-        raise TypeError(f"expected tensors with strides, got one of layout {tensor.layout}")
+        raise GpuguideError(f"A tensor has the layout {tensor.layout}, which has no strides; call .to_dense() first.")
     where = id(tensor) if tensor.is_meta else tensor.data_ptr()
     return where, tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
@@ -404,9 +404,9 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor in the order in which they lie in memory, without a copy."""
     ordered = tensor.permute(_memory_order(tensor))
     if not ordered.is_contiguous():
-        raise TypeError(
-            f"expected tensors without gaps, got one of shape {tuple(tensor.shape)} with strides {tensor.stride()}; "
-            "call .contiguous() first"
+        raise GpuguideError(
+            f"A tensor of shape {tuple(tensor.shape)} with strides {tensor.stride()} has gaps in memory; call "
+            ".contiguous() first."
         )
     return ordered.reshape(-1).view(torch.uint8)
 
