@@ -203,7 +203,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path, settings: dict[
 
 @pytest.mark.parametrize("tensor", [torch.eye(3).to_sparse(), torch.ones(4, 4)[:, :2], torch.ones(1).expand(5)])
 def test_tensors_with_gaps_are_refused(tmp_path: Path, tensor: torch.Tensor) -> None:
-    with pytest.raises(GpuguideError, match="^A tensor"):
+    with pytest.raises(GpuguideError, match=r"^A tensor"):
         PinnedCheckpoint(tmp_path).save([tensor], 0)
 
 

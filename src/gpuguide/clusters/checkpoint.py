@@ -85,9 +85,11 @@ class PinnedCheckpoint:
 
     Examples
     --------
-    >>> checkpoint = PinnedCheckpoint(Path("checkpoints"))  # doctest: +SKIP
-    >>> checkpoint.guard(optimizer)  # doctest: +SKIP
-    >>> checkpoint.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)  # doctest: +SKIP
+    >>> import tempfile
+    >>> checkpoint = PinnedCheckpoint(Path(tempfile.mkdtemp()))
+    >>> future = checkpoint.save({"weight": torch.ones(3)}, step=100)
+    >>> checkpoint.load()
+    LoadedState(step=100, state={'weight': tensor([1., 1., 1.])})
     """
 
     def __init__(self, folder: Path, *, rank: int = 0, world_size: int = 1, keep: int = 2) -> None:

@@ -9,7 +9,7 @@ The formulas stand in ``failures.toml`` next to this module; the calculator on t
 
 >>> plan = plan_saves(gpus=512, failures=173, state=980, rate=10)
 >>> round(plan.interval / 60), round(plan.lost, 3)
-(84, 0.04)
+(138, 0.024)
 
 References
 ----------

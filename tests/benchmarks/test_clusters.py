@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpuguide.benchmarks import checkpoint as benchmarks
-from gpuguide.benchmarks.checkpoint import SAVERS, SHAPES, Save, Saver, Saving, State, Training
+from gpuguide.benchmarks import clusters as benchmarks
+from gpuguide.benchmarks.clusters import SAVERS, SHAPES, Save, Saver, Saving, State, Training
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
