@@ -30,9 +30,10 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -141,7 +142,7 @@ class PinnedCheckpoint:
         return self._save.written
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let each step of an optimizer wait on the GPU until its weights and averages are copied."""
+        """Let each step of an optimizer wait, on the GPU, until the state is copied."""
         optimizer.register_step_pre_hook(lambda *_: self.wait_for_copy())
 
     def wait_for_copy(self, *parts: str) -> None:
@@ -297,11 +298,12 @@ class _Staging:
         return _replace(state, lambda tensor: self._skeletons[_key(tensor)])
 
     def start_copies(self) -> None:
-        """Copy everything: on a CPU at once, on a GPU when the current stream has come to here."""
+        """Fill all buffers: on a CPU at once, on a GPU behind what is under way."""
         if self._stream is not None:
+            # -- the state is final once the current stream has come to here
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
-            for buffer, copies in itertools.groupby(self._copies, lambda copy: copy.buffer):
+            for buffer, copies in itertools.groupby(self._copies, attrgetter("buffer")):
                 for copy in copies:
                     copy.target.copy_(copy.source, non_blocking=True)
                 if self._stream is not None:
@@ -312,6 +314,11 @@ class _Staging:
         if self._stream is not None:
             last = max((self._last_buffer[name] for name in parts), default=len(self._filled) - 1)
             torch.cuda.current_stream(self._stream.device).wait_event(self._filled[last])
+
+    @property
+    def count(self) -> int:
+        """Buffers that the state fills."""
+        return -(-self.bytes // PIECE)
 
     def read(self, buffer: int) -> memoryview:
         """Return the bytes of a buffer once they are there."""
@@ -338,12 +345,11 @@ class _Staging:
 
     def _allocate(self, device: torch.device | None) -> None:
         """Allocate what is missing. Pinning takes longer than a copy, so buffers stay for all saves of a run."""
-        count = -(-self.bytes // PIECE)
-        while len(self.buffers) < count:
+        while len(self.buffers) < self.count:
             self.buffers.append(torch.empty(PIECE, dtype=torch.uint8, pin_memory=device is not None))
         if device is not None:
             self._stream = self._stream or torch.cuda.Stream(device)
-            self._filled = [torch.cuda.Event(blocking=True) for _ in range(count)]
+            self._filled = [torch.cuda.Event(blocking=True) for _ in range(self.count)]
 
     def _cut(self, source: torch.Tensor, begin: int) -> Iterator[_Copy]:
         """Yield the copies of a tensor's bytes: several where it goes over the end of a buffer."""
@@ -432,19 +438,27 @@ class _DamagedFileError(Exception):
     """What is wrong with a file, as the end of a sentence."""
 
 
-def _write_file(file: int, staging: _Staging, skeleton: Any, pool: ThreadPoolExecutor) -> None:
+def _write_file(file: int, staging: _Staging, skeleton: Any, pool: Executor) -> None:
     """Write a state to an open file, several buffers at a time."""
 
     def write_buffer(buffer: int) -> int:
-        content = staging.read(buffer)
+        content = staging.read(buffer)  # waits until it is full
         _write_at(file, content, buffer * PIECE)
         return zlib.crc32(content)
 
-    checksums = list(pool.map(write_buffer, range(-(-staging.bytes // PIECE))))
-    description = io.BytesIO()
-    torch.save({"state": skeleton, "bytes": staging.bytes, "checksums": checksums}, description)
-    text = description.getvalue()
-    _write_at(file, memoryview(text + END.pack(len(text), zlib.crc32(text), MARK)), staging.bytes)
+    checksums = list(pool.map(write_buffer, range(staging.count)))
+    # -- what is in the buffers, and the mark that says that the file is complete
+    description = {"state": skeleton, "bytes": staging.bytes, "checksums": checksums}
+    text = _pickled(description)
+    end = END.pack(len(text), zlib.crc32(text), MARK)
+    _write_at(file, memoryview(text + end), staging.bytes)
+
+
+def _pickled(description: dict[str, Any]) -> bytes:
+    """Return what ``torch.save`` writes."""
+    target = io.BytesIO()
+    torch.save(description, target)
+    return target.getvalue()
 
 
 def _write_at(file: int, content: memoryview, offset: int) -> None:
@@ -453,7 +467,7 @@ def _write_at(file: int, content: memoryview, offset: int) -> None:
         content, offset = content[written:], offset + written
 
 
-def _read_file(path: Path, pool: ThreadPoolExecutor) -> Any:
+def _read_file(path: Path, pool: Executor) -> Any:
     """Return the state in a file, once all of its checksums are right."""
     with path.open("rb") as file:
         description = _read_description(file)

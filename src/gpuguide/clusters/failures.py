@@ -69,7 +69,7 @@ def young_interval(delta: float, M: float) -> float:
 
 
 def daly_interval(delta: float, M: float) -> float:
-    """Return the work between two saves that loses least time, in seconds: Daly's equation 37.
+    """Return the work between two saves that loses least time, in seconds: Daly's.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def daly_interval(delta: float, M: float) -> float:
 
 
 def lost_share(tau: float, delta: float, R: float, M: float) -> float:
-    """Return the share of its time that a job loses to saves, restarts and repeated work: Daly's equation 20.
+    """Return the share of its time that a job loses to saves, restarts and repeated work, by Daly's model.
 
     Parameters
     ----------
@@ -133,7 +133,14 @@ class SimulatedRun:
 
 
 def simulate(
-    duration: float, tau: float, delta: float, R: float, M: float, *, write: float = 0.0, seed: int = 0
+    duration: float,
+    tau: float,
+    delta: float,
+    R: float,
+    M: float,
+    *,
+    write: float = 0.0,
+    seed: int = 0,
 ) -> SimulatedRun:
     """Return what a job does with its time when it fails at random.
 
@@ -163,7 +170,7 @@ def simulate(
         # -- the job restarts, if it is left the time
         restart = min(R, until_failure)
         restarting += restart
-        # -- then it works and saves, and what came after the last complete save is lost
+        # -- then it works and saves; what came after the last complete save is lost
         running = until_failure - restart
         complete = int(max(0.0, running - write) // (tau + delta))
         saves += complete

@@ -14,7 +14,7 @@ The formulas stand in ``failures.toml`` next to this module; the calculator on t
 References
 ----------
 J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
-Systems 22, 2006, equations 20 and 37.
+Systems 22, 2006.
 """
 
 from __future__ import annotations
