@@ -19,6 +19,7 @@ from gpuguide.models.gpt2 import GPT2, GPT2Config
 CHECKPOINT = declarations.get("checkpoint")
 TINY = GPT2Config(vocab_size=100, context=16, layers=1, heads=2, hidden=16)
 ON_A_CPU = {name: saver for name, saver in SAVERS.items() if name != "dcp-async-pinned"}
+"""No memory can be pinned without a GPU"""
 each_saver = pytest.mark.parametrize("saver", ON_A_CPU.values(), ids=ON_A_CPU)
 quiet = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -69,7 +70,7 @@ def test_the_bytes_are_those_of_the_model() -> None:
         assert benchmarks.state_bytes({"model": name}) == pytest.approx(12 * parameters, rel=0.01)
 
 
-@pytest.mark.parametrize(("gigabytes", "fitting"), [(8, 0), (16, 2), (24, 2), (48, 3), (80, 3)])
+@pytest.mark.parametrize(("gigabytes", "fitting"), [(8, 0), (16, 1), (24, 1), (48, 2), (80, 2)])
 def test_what_does_not_fit_is_left_out(gigabytes: int, fitting: int) -> None:
     device = replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
     assert sum(not too_large(CHECKPOINT, keys, device) for keys in CHECKPOINT.cases(device)) == fitting
@@ -88,4 +89,4 @@ def test_everything_runs_on_a_fake_device(tmp_path: Path) -> None:
     outcome = runner.run([CHECKPOINT], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
     (record,) = outcome.records
     assert not records.read(record.path or Path()).stale
-    assert all(case.status == "ok" or "GB" in case.reason for case in record.cases)
+    assert all(case.status == "ok" or "GB" in case.reason or "save time" in case.reason for case in record.cases)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import operator
 import os
 import re
 import shutil
@@ -33,7 +34,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -284,7 +284,9 @@ class _Staging:
         self.buffers: list[torch.Tensor] = []
         self.bytes = 0
         self._copies: list[_Copy] = []
-        self._skeletons: dict[_Key, torch.Tensor] = {}
+        self._keys: list[_Key] = []
+        self._skeletons: list[torch.Tensor] = []
+        """For each tensor of the state, in order, one with its shape and strides and no data"""
         self._last_buffer: dict[str, int] = {}
         """For each part of the state, the buffer in which it ends"""
         self._stream: torch.cuda.Stream | None = None
@@ -293,9 +295,12 @@ class _Staging:
 
     def arrange(self, state: Any) -> Any:
         """Find a place for every tensor, and return the state with tensors that have a shape but no data."""
-        if {_key(tensor) for tensor in _tensors(state)} != set(self._skeletons):
-            self._place(state)
-        return _replace(state, lambda tensor: self._skeletons[_key(tensor)])
+        tensors = list(_tensors(state))
+        # Compared one by one: to keep hundreds of keys could set off Python's garbage collector in every save.
+        if len(tensors) != len(self._keys) or any(map(operator.ne, map(_key, tensors), self._keys)):
+            self._place(state, tensors)
+        skeletons = iter(self._skeletons)
+        return _replace(state, lambda _: next(skeletons))
 
     def start_copies(self) -> None:
         """Fill all buffers: on a CPU at once, on a GPU behind what is under way."""
@@ -303,7 +308,7 @@ class _Staging:
             # -- the state is final once the current stream has come to here
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
-            for buffer, copies in itertools.groupby(self._copies, attrgetter("buffer")):
+            for buffer, copies in itertools.groupby(self._copies, operator.attrgetter("buffer")):
                 for copy in copies:
                     copy.target.copy_(copy.source, non_blocking=True)
                 if self._stream is not None:
@@ -326,22 +331,26 @@ class _Staging:
             self._filled[buffer].synchronize()
         return _memory(self.buffers[buffer])[: self.bytes - buffer * PIECE]
 
-    def _place(self, state: Any) -> None:
+    def _place(self, state: Any, tensors: list[torch.Tensor]) -> None:
         """Give every tensor its place in the buffers, and allocate those that are missing."""
-        places, self.bytes = _place_tensors(_tensors(state))
-        tensors = {_key(tensor): tensor.detach() for tensor in _tensors(state)}
-        devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
+        keys = [_key(tensor) for tensor in tensors]
+        places, self.bytes = _place_tensors(tensors)
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         if len(devices) > 1:
             named = ", ".join(sorted(map(str, devices)))
             raise GpuguideError(f"The state has tensors on {named}; save those of each GPU in a process of its own.")
         self._allocate(next(iter(devices), None))
-        self._skeletons = {key: torch.empty_like(tensor, device="meta") for key, tensor in tensors.items()}
-        self._copies = [copy for key, begin in places.items() for copy in self._cut(_bytes(tensors[key]), begin)]
+        known = dict(zip(keys, tensors, strict=True))
+        empty = {key: torch.empty_like(tensor.detach(), device="meta") for key, tensor in known.items()}
+        self._skeletons = [empty[key] for key in keys]
+        self._copies = [copy for key, begin in places.items() for copy in self._cut(_bytes(known[key]), begin)]
+        ends = {key: begin + known[key].nbytes for key, begin in places.items()}
+        parts = state.items() if isinstance(state, Mapping) else ()
         self._last_buffer = {
-            str(name): max((places[_key(t)] + t.nbytes - 1) // PIECE for t in _tensors(part))
-            for name, part in (state.items() if isinstance(state, Mapping) else ())
-            if any(True for _ in _tensors(part))
+            str(name): (max((ends[_key(tensor)] for tensor in _tensors(part)), default=1) - 1) // PIECE
+            for name, part in parts
         }
+        self._keys = keys  # only now, so that a state that was refused is refused again
 
     def _allocate(self, device: torch.device | None) -> None:
         """Allocate what is missing. Pinning takes longer than a copy, so buffers stay for all saves of a run."""
@@ -410,7 +419,7 @@ def _place_tensors(tensors: Iterable[torch.Tensor]) -> tuple[dict[_Key, int], in
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor in the order in which they lie in memory, without a copy."""
-    ordered = tensor.permute(_memory_order(tensor))
+    ordered = tensor.detach().permute(_memory_order(tensor))
     if not ordered.is_contiguous():
         raise GpuguideError(
             f"A tensor of shape {tuple(tensor.shape)} with strides {tensor.stride()} has gaps in memory; call "
