@@ -161,6 +161,15 @@ def test_the_guard_waits_before_each_step_of_the_optimizer(tmp_path: Path, monke
     assert waits == [(), ()]
 
 
+def test_a_part_that_was_not_saved_is_named(tmp_path: Path) -> None:
+    checkpoint = PinnedCheckpoint(tmp_path)
+    checkpoint.wait_for_copy("buffers")  # nothing was saved yet
+    checkpoint.save({"buffers": [torch.ones(3)], "model": torch.ones(3)}, 0)
+    checkpoint.wait_for_copy("buffers", "model")
+    with pytest.raises(GpuguideError, match=r"'bufers'.*buffers"):
+        checkpoint.wait_for_copy("bufers")
+
+
 # --- which stay ------------------------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
 from gpuguide.files import replace_atomically
 
 __all__ = ["LoadedState", "PinnedCheckpoint"]
@@ -149,6 +149,11 @@ class PinnedCheckpoint:
         """Let the current stream wait until parts of the state are copied, by default all; the host does not wait.
 
         Call it before something changes the state, such as the running averages of a batch norm in a forward pass.
+
+        Raises
+        ------
+        GpuguideError
+            If the state that was saved has no such part.
         """
         self._staging.wait_for_copy(parts)
 
@@ -183,6 +188,8 @@ class PinnedCheckpoint:
             earlier = [each for each in steps if each < chosen]
             remedy = f"Load step {earlier[-1]}, the one before." if earlier else "There is no earlier one."
             raise GpuguideError(f"{self._path(chosen)} {error}. {remedy}") from error
+        except OSError as error:
+            raise GpuguideError(f"{self._path(chosen)} cannot be read ({error.strerror}).") from error
 
     def steps(self) -> list[int]:
         """Return the steps whose files are there for all ranks of this world size, in order."""
@@ -316,6 +323,9 @@ class _Staging:
 
     def wait_for_copy(self, parts: Sequence[str]) -> None:
         """Let the current stream wait for parts of the state, all of them if none is named."""
+        for name in parts:
+            if self._keys and name not in self._last_buffer:
+                raise unknown("part of the state", name, self._last_buffer)
         if self._stream is not None:
             last = max((self._last_buffer[name] for name in parts), default=len(self._filled) - 1)
             torch.cuda.current_stream(self._stream.device).wait_event(self._filled[last])
@@ -356,9 +366,8 @@ class _Staging:
         """Allocate what is missing. Pinning takes longer than a copy, so buffers stay for all saves of a run."""
         while len(self.buffers) < self.count:
             self.buffers.append(torch.empty(PIECE, dtype=torch.uint8, pin_memory=device is not None))
-        if device is not None:
-            self._stream = self._stream or torch.cuda.Stream(device)
-            self._filled = [torch.cuda.Event(blocking=True) for _ in range(self.count)]
+        self._stream = None if device is None else torch.cuda.Stream(device)
+        self._filled = [] if device is None else [torch.cuda.Event(blocking=True) for _ in range(self.count)]
 
     def _cut(self, source: torch.Tensor, begin: int) -> Iterator[_Copy]:
         """Yield the copies of a tensor's bytes: several where it goes over the end of a buffer."""
