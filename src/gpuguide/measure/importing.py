@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from gpuguide.measure import records
 from gpuguide.measure.records import Record
 
 FULL_COMMIT = re.compile("[0-9a-f]{40}")
+BEGINNING = re.compile("[0-9a-f]{7,39}")
 
 
 def import_records(
@@ -34,7 +36,8 @@ def import_records(
     folder : Path
         The published or the overlay folder.
     publish : bool
-        Refuse what must not be published: simulated and stale records, and such without a commit.
+        Refuse what must not be published: simulated and stale records, and such without a commit. A commit that is
+        named by its first digits is named in full, if git knows it here.
     replacing : bool
         Take a record in also where it would write over measured cases that it lacks, or over another processor's.
     say : callable
@@ -49,7 +52,7 @@ def import_records(
     files = [file for path in paths for file in (sorted(path.glob("**/*.json")) if path.is_dir() else [path])]
     if not files:
         raise GpuguideError(f"There are no records in {', '.join(map(str, paths))}.")
-    checked = [records.read(file) for file in files]
+    checked = [with_full_commits(records.read(file)) for file in files]
     places: dict[tuple[str, str], Path] = {}
     for file, record in zip(files, checked, strict=True):
         if (other := places.setdefault((record.device, record.benchmark), file)) != file:
@@ -68,6 +71,24 @@ def import_records(
             say(f"{record.device}/{record.benchmark}: the record that was there is kept as {kept}.")
         taken.append(records.write(replace(record, path=None), target))
     return taken
+
+
+def with_full_commits(record: Record) -> Record:
+    """Return a record whose runs name their commits in full, where they name the beginning of one that git knows."""
+    runs = (replace(run, commit=full_commit(run.commit)) if run.commit else run for run in record.runs)
+    return replace(record, runs=tuple(runs))
+
+
+def full_commit(commit: str) -> str:
+    """Return the commit that begins with these digits, or the digits themselves if git knows none or several here."""
+    if not BEGINNING.fullmatch(commit):
+        return commit
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
+        return commit
+    return found or commit
 
 
 def unpublishable(record: Record) -> str | None:
