@@ -82,8 +82,6 @@ KNOWN = {
     "flashinfer": Library("FlashInfer", "flashinfer.decode", ("flashinfer-python",)),
     "flash-attn-4": Library("FlashAttention-4", "flash_attn.cute", ("flash-attn-4",)),
     "fa3-fwd": Library("FlashAttention-3", "fa3_fwd_interface", ("fa3-fwd",)),
-    "humming": Library("Humming", "humming.layer", ("humming-kernels",)),
-    "gemlite": Library("GemLite", "gemlite", ("gemlite",)),
     "quack-kernels": Library("QuACK", "quack.softmax", ("quack-kernels",)),
     "nvidia-cutlass-dsl": Library("CuTe DSL", "cutlass", ("nvidia-cutlass-dsl",)),
     "cut-cross-entropy": Library("Cut Cross-Entropy", "cut_cross_entropy", ("cut-cross-entropy",)),
