@@ -31,9 +31,9 @@ def options(folder: Path, **more: Any) -> PretrainOptions:
     return PretrainOptions(texts=(text,), out=folder / "out", **given)
 
 
-def run(chosen: PretrainOptions, callback: pretraining.Callback | None = None) -> PretrainRecord:
+def run(chosen: PretrainOptions, callback: pretraining.PretrainCallback | None = None) -> PretrainRecord:
     """Train on the processor, from the text to the checkpoint."""
-    callback = callback or pretraining.Callback()
+    callback = callback or pretraining.PretrainCallback()
     trained = pretraining.train(pretraining.prepare(chosen, device.cpu(), callback), callback)
     return pretraining.export(trained, callback)
 
@@ -41,7 +41,7 @@ def run(chosen: PretrainOptions, callback: pretraining.Callback | None = None) -
 def run_on_rank(member: Member, folder: str) -> tuple[tuple[float, ...], tuple[tuple[int, float], ...], list[float]]:
     """Train in one of several processes: losses, held-out losses, and the weights."""
     torch.set_num_threads(1)
-    callback = pretraining.Callback()
+    callback = pretraining.PretrainCallback()
     setup = pretraining.prepare(options(Path(folder), micro_batch=1), device.cpu(), callback)
     trained = pretraining.train(setup, callback)
     record = trained.record

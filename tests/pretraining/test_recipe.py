@@ -27,7 +27,7 @@ GPT2_SMALL = shape_of(settings.SHAPES["gpt2-small"])
 H100 = device.fake("h100-sxm")
 
 
-class StopsAt(pretraining.Callback):
+class StopsAt(pretraining.PretrainCallback):
     """A user who presses Ctrl-C after a step."""
 
     def __init__(self, step: int) -> None:
@@ -83,9 +83,9 @@ def test_two_processes_train_as_one_does(folder: Path, tmp_path: Path) -> None:
 def test_a_text_is_tokenised_once(folder: Path) -> None:
     chosen, tokenizer = options(folder), texts.read_tokenizer("main")
     first = texts.prepare_corpus(chosen.texts, tokenizer, 2048, chosen.out)
-    written = first.path.stat().st_mtime_ns
+    written = first.token_file.stat().st_mtime_ns
     again = texts.prepare_corpus(chosen.texts, tokenizer, 2048, chosen.out)
-    assert (again.path.stat().st_mtime_ns, again.digest) == (written, first.digest)
+    assert (again.token_file.stat().st_mtime_ns, again.digest) == (written, first.digest)
     chosen.texts[0].write_text("another text, which is shorter " * 9)
     other = texts.prepare_corpus(chosen.texts, tokenizer, 2048, chosen.out)
     assert other.digest != first.digest
@@ -97,7 +97,7 @@ def test_a_token_file_is_used_as_it_is(folder: Path) -> None:
     path = folder / "train.bin"
     path.write_bytes(np.arange(2000, dtype=np.uint16).tobytes())
     record = run(replace(options(folder), texts=(path,)))
-    assert record.setup.corpus.path == path
+    assert record.setup.corpus.token_file == path
     assert len(record.setup.corpus.training) == 1900
 
 

@@ -87,7 +87,7 @@ def train(
     )  # fmt: skip
     is_first = os.environ.get(RANK, "0") == "0"
     with PretrainingScreen(command_line(), asks=False) as screen:
-        callback = screen if is_first else pretraining.Callback()
+        callback = screen if is_first else pretraining.PretrainCallback()
         with process_group(device) as local_device:
             setup = pretraining.prepare(options, local_device, callback)
             if dry_run:

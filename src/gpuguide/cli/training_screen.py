@@ -29,8 +29,7 @@ from gpuguide.finetuning import (
     write_report,
 )
 from gpuguide.hardware.device import Device
-from gpuguide.pretraining import Callback as PretrainingCallback
-from gpuguide.pretraining import PretrainOptions, PretrainRecord, PretrainStage
+from gpuguide.pretraining import PretrainCallback, PretrainOptions, PretrainRecord, PretrainStage
 from gpuguide.pretraining import write_report as write_pretraining_report
 from gpuguide.units import format_bytes
 
@@ -190,7 +189,7 @@ class TrainingScreen(ProgressScreen, Callback):
         return f"{record.parameters.trained:,} parameters in adapters of {len(record.setup.layers)} layers, {share}"
 
 
-class PretrainingScreen(ProgressScreen, PretrainingCallback):
+class PretrainingScreen(ProgressScreen, PretrainCallback):
     """Shows a training of all weights to a person; parameters as of :class:`ProgressScreen`."""
 
     def on_stage(self, stage: PretrainStage, options: PretrainOptions, device: Device) -> None:

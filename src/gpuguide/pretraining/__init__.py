@@ -13,7 +13,7 @@ From a text to a checkpoint the code reads in this order:
    :mod:`gpuguide.finetuning`.
 """
 
-from gpuguide.pretraining.recipe import Callback, PretrainRecord, PretrainStage, export, prepare, train
+from gpuguide.pretraining.recipe import PretrainCallback, PretrainRecord, PretrainStage, export, prepare, train
 from gpuguide.pretraining.report import write_report
 from gpuguide.pretraining.settings import PretrainOptions, PretrainSetup
 
@@ -24,7 +24,7 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "train",
     "PretrainRecord",
     "export",
-    "Callback",
+    "PretrainCallback",
     "PretrainStage",
     "write_report",
 ]

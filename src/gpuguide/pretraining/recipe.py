@@ -1,7 +1,7 @@
 """The recipe: tokenise the texts, plan, make the model, train it, write its checkpoint.
 
 :func:`prepare` gives a :class:`~gpuguide.pretraining.PretrainSetup`, :func:`train` a :class:`TrainedModel`, and
-:func:`export` the finished :class:`PretrainRecord`. A :class:`Callback` receives progress events.
+:func:`export` the finished :class:`PretrainRecord`. A :class:`PretrainCallback` receives progress events.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PretrainRecord(RunProgress):
     setup: PretrainSetup
 
 
-class Callback(ProgressCallback[PretrainRecord]):
+class PretrainCallback(ProgressCallback[PretrainRecord]):
     """Receives progress events of a run. The base class ignores them."""
 
     def on_stage(self, stage: PretrainStage, options: PretrainOptions, device: Device) -> None:
@@ -72,7 +72,7 @@ class TrainedModel:
     record: PretrainRecord
 
 
-def prepare(options: PretrainOptions, device: Device, callback: Callback) -> PretrainSetup:
+def prepare(options: PretrainOptions, device: Device, callback: PretrainCallback) -> PretrainSetup:
     """Tokenise the texts, and plan the training; every process of a data-parallel run calls this function.
 
     Parameters
@@ -81,7 +81,7 @@ def prepare(options: PretrainOptions, device: Device, callback: Callback) -> Pre
         Options of the run.
     device : Device
         Device to train on.
-    callback : Callback
+    callback : PretrainCallback
         Receiver of progress events.
 
     Raises
@@ -102,7 +102,8 @@ def prepare(options: PretrainOptions, device: Device, callback: Callback) -> Pre
     if rank() != 0:
         corpus = texts.prepare_corpus(options.texts, tokenizer, config.vocab_size, options.out, writes=False)
     callback.on_note(
-        f"{len(corpus.training):,} tokens to train on, {len(corpus.held_out):,} held out at the end; {corpus.path}"
+        f"{len(corpus.training):,} tokens to train on, {len(corpus.held_out):,} held out at the end;"
+        f" {corpus.token_file}"
     )
     callback.on_stage(PretrainStage.PLAN, options, device)
     plan, expected = settings.training_config(options, corpus, config, device, rungs)
@@ -135,7 +136,7 @@ def describe_plan(setup: PretrainSetup) -> Iterator[str]:
         yield f"Expected: {expected.tokens_per_second:,.0f} tokens/s, {hours:.2f} hours, and a minute to compile"
 
 
-def train(setup: PretrainSetup, callback: Callback) -> TrainedModel:
+def train(setup: PretrainSetup, callback: PretrainCallback) -> TrainedModel:
     """Make the model and train it, resuming an interrupted run; every process of a data-parallel run calls this.
 
     The saved state stays, so that the training is not lost if :func:`export` fails.
@@ -186,7 +187,7 @@ def train(setup: PretrainSetup, callback: Callback) -> TrainedModel:
     return TrainedModel(model, recorder.add_result(result))
 
 
-def export(trained: TrainedModel, callback: Callback) -> PretrainRecord:
+def export(trained: TrainedModel, callback: PretrainCallback) -> PretrainRecord:
     """Write the checkpoint and the summary, and remove the saved state; one process calls this.
 
     Raises

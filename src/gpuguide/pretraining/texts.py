@@ -33,8 +33,7 @@ class Corpus:
 
     training: np.ndarray
     held_out: np.ndarray
-    path: Path
-    """The token file"""
+    token_file: Path
     digest: str
     """Of the tokens, by which a resumed run recognises its text"""
 
