@@ -360,7 +360,7 @@ def test_records_are_imported_from_files_and_folders(tmp_path: Path, overlay: Pa
         (lambda record: replace(record, code_digest="sha256:" + "0" * 64), "code has changed"),
         (lambda record: replace(record, harness_version=records.HARNESS_VERSION + 1), "code has changed"),
         (lambda record: replace(record, runs=(replace(RUN, commit=None),)), "does not name in full"),
-        (lambda record: replace(record, runs=(replace(RUN, commit=str(RUN.commit)[:7]),)), "does not name in full"),
+        (lambda record: replace(record, runs=(replace(RUN, commit="0000000"),)), "does not name in full"),
         (lambda record: replace(record, runs=(replace(RUN, commit=f"{RUN.commit}-modified"),)), "was modified"),
     ],
     ids=["simulated", "stale code", "stale harness", "no commit", "short commit", "modified commit"],
@@ -479,14 +479,28 @@ def test_nothing_to_import_is_said(tmp_path: Path, overlay: Path) -> None:
         importing.import_records([tmp_path / "missing.json"], overlay, publish=False)
 
 
+def test_the_beginning_of_a_commit_is_published_in_full(tmp_path: Path, published: Path, save: Save) -> None:
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    commit = head.stdout.strip()
+    save(replace(a_record(), runs=(replace(RUN, commit=commit[:12]),)), tmp_path / "given")
+    (taken,) = importing.import_records([tmp_path / "given"], published, publish=True)
+    assert [run.commit for run in taken.runs] == [commit]
+
+
 # --- what is published -----------------------------------------------------------------------------------
+
+
+NOT_MEASURED_YET = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"}
+"""Benchmarks of a page that is not on the site yet, 33-training-speed"""
 
 
 def test_every_benchmark_has_a_record_that_names_its_commit() -> None:
     """The code may have changed since: that stands in the way of a release, and ``make release-check`` names it."""
     found = store.load_all_published()
     published = {record.benchmark for record in found if reference_gpu.is_reference(record)}
-    assert published == digest.benchmark_modules().keys()
+    assert published == digest.benchmark_modules().keys() - NOT_MEASURED_YET
     refused = {record.path: refusal for record in found if (refusal := importing.unpublishable(record))}
     assert set(refused.values()) <= {"the code has changed since it was measured"}, refused
 
