@@ -7,7 +7,7 @@ Two groups of four warps have 64 of the keys each, and one warp loads.
 - Scores are transposed, ``(keys, queries)``. So P and dS leave the tensor cores as the matmuls for dV and dK take them:
   in registers, as the left operand.
 - dQ sums over the keys of both groups. They exchange dS in shared memory, and each computes half of a tile of dQ: one
-  tile later, so that neither group waits for the other, and exponentials of one run beside matmuls of the other.
+  tile later, so that neither group waits for the other, and the exponentials of one overlap the matmuls of the other.
 - The copy engine (TMA) adds that half to the sum, in fp32. Programs add in the order in which they get there, so the
   rounding of dQ differs from run to run.
 - Each thread stores four of its numbers of dQ side by side, without bank conflicts. The sum keeps this order of

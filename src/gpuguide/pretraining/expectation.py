@@ -16,7 +16,7 @@ from gpuguide.hardware import datasheet
 from gpuguide.hardware.device import Device
 from gpuguide.measure import measured_ceilings
 from gpuguide.training import TrainingConfig, world_size
-from gpuguide.training.cost import SUSTAINED_SHARE, Rates, step_cost
+from gpuguide.training.cost import SUSTAINED_SHARE, Rates, precision_of, step_cost
 from gpuguide.units import format_bytes
 
 __all__ = ["Expectation", "choose_micro_batch", "expect", "rates_of", "shape_of", "step_bytes"]
@@ -56,7 +56,7 @@ def step_bytes(
     accumulates : bool
         Whether gradients of several micro-batches are added up.
     """
-    precision = "fp32" if "bf16" not in rungs else "bf16" if "weights" in rungs else "mixed"
+    precision = precision_of(rungs)
     setup = memory.Setup(
         precision=precision,
         batch=micro_batch,

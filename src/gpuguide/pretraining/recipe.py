@@ -20,7 +20,7 @@ from gpuguide import files, lora, training
 from gpuguide.costs import memory
 from gpuguide.errors import GpuguideError
 from gpuguide.finetuning.run_record import ProgressCallback, RunProgress, RunRecorder
-from gpuguide.finetuning.training_log import Speedometer
+from gpuguide.finetuning.training_log import LOG, Speedometer
 from gpuguide.hardware.device import Device
 from gpuguide.models import gpt2_checkpoint
 from gpuguide.models.gpt2 import GPT2
@@ -272,6 +272,4 @@ def _available(device: Device) -> int:
 
 def output_names(folder: Path) -> list[tuple[str, Path]]:
     """Return what a finished run leaves behind: names, and where they are."""
-    from gpuguide.finetuning.training_log import LOG
-
     return [(name, folder / name) for name in (MODEL, LOG, REPORT)]

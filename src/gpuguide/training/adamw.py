@@ -19,7 +19,7 @@ EPSILON = 1e-8
 
 
 class OnePassAdamW(torch.optim.Optimizer):
-    """AdamW that reads gradients in 16 bits, and writes parameters in 16 bits beside their copies.
+    """AdamW that reads 16-bit gradients, and writes fp32 master weights and their 16-bit parameters.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ class Part:
     flops: float = 0.0
     """Operations in matmuls"""
     bytes: float = 0.0
-    """Bytes of memory that are read or written beside the matmuls"""
+    """Bytes of memory that all kernels but the matmuls read and write"""
     share: float = 1.0
     """Share of the rate of matmuls that its operations reach"""
 
@@ -100,6 +100,11 @@ class StepCost:
         return max(sum(self.part_seconds(rates).values()), LAUNCH_SECONDS * self.launches)
 
 
+def precision_of(rungs: Collection[str]) -> str:
+    """Return the precision that the memory model calls a step with these rungs."""
+    return "fp32" if "bf16" not in rungs else "bf16" if "weights" in rungs else "mixed"
+
+
 def step_cost(shape: Shape, batch: int, seq_len: int, rungs: Collection[str] = ALL, *, clip: bool = True) -> StepCost:
     """Return what a step costs.
 
@@ -115,7 +120,7 @@ def step_cost(shape: Shape, batch: int, seq_len: int, rungs: Collection[str] = A
         Whether gradients are clipped.
     """
     counted, tokens, parameters = local(shape, 1), batch * seq_len, shape.parameters()
-    precision = "fp32" if "bf16" not in rungs else "bf16" if "weights" in rungs else "mixed"
+    precision = precision_of(rungs)
     compiled = "compile" in rungs
     width = tokens * shape.layers * shape.hidden
     between = (BETWEEN if compiled else EAGER)[precision] * width

@@ -119,7 +119,7 @@ def synchronise_last_shard(module: Any) -> Synchronised:
 
 
 def sum_after_backward(parameters: Iterable[nn.Parameter]) -> None:
-    """Average gradients over processes as one tensor, after the backward pass: what DDP does beside it, by hand."""
+    """Average gradients over processes as one tensor, after the backward pass: what DDP overlaps with it, by hand."""
     gradients = [each.grad for each in parameters if each.grad is not None]
     flat = torch.cat([each.flatten() for each in gradients])
     torch.distributed.all_reduce(flat)

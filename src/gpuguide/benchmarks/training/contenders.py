@@ -49,7 +49,7 @@ class TrainedBy:
     next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]] | None = None
     """Where the batches of a contender come from that is given another one in each step"""
     transposed: frozenset[int] = frozenset()
-    """Numbers of the parameters whose axes are the other way round than ours"""
+    """Indices of the parameters that the step stores transposed from ours"""
 
 
 Make = Callable[[Keys, str, Any], TrainedBy]

@@ -5,7 +5,7 @@ compiled but the loss in chunks, and AdamW in one kernel; a step has as many tok
 A step's time is the slower rank's. Contenders:
 
 * ``one-gpu``: no replica, each rank trains by itself.
-* ``ddp``, ``ddp-static``: a replica, and one that is told that each step uses the same parameters.
+* ``ddp``, ``ddp-static``: DDP, and DDP with ``static_graph=True``: each step uses the same parameters.
 * ``after-backward``: gradients averaged as one tensor after the backward pass.
 * ``ddp-micro``, ``ddp-micro-no-sync``: four micro-batches of as many tokens each, added up over ranks after each, or
   after the last.
@@ -83,7 +83,7 @@ def make(
     made = model(config, str(member.device))
     if compiled and name != "fsdp2":
         for block in made.blocks:
-            block.compile(dynamic=False)  # one block is compiled and serves for all; DDP adds up beside the others
+            block.compile(dynamic=False)  # one block is compiled for all, and DDP can all-reduce between blocks
     count = MICRO_BATCHES if "micro" in name else 1
     size = (batch * count, seq_len)
     chosen = settings(micro_batch=batch if count > 1 else None, autocast="bf16", backend=None, graphed=False)
