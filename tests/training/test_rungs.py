@@ -105,11 +105,11 @@ def test_copies_keep_what_rounding_takes_from_the_weights() -> None:
 
 
 def test_rungs_are_left_out_by_name() -> None:
-    assert rungs.without(["compile", "graph"]) == rungs.ALL - {"compile", "graph"}
+    assert rungs.all_rungs_but(["compile", "graph"]) == rungs.ALL - {"compile", "graph"}
     with pytest.raises(UnknownName, match="graph"):
-        rungs.without(["graphs"])
+        rungs.all_rungs_but(["graphs"])
     assert "graph" not in rungs.rungs_of(CPU)
-    assert "weights" not in rungs.rungs_of(CPU, rungs.without(["bf16"]))
+    assert "weights" not in rungs.rungs_of(CPU, rungs.all_rungs_but(["bf16"]))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_micro_batches_divide_the_batch_and_shapes_stay() -> None:
 def test_a_captured_step_has_the_gradients_of_fp32(left_out: tuple[str, ...], micro_batch: int | None) -> None:
     torch.compiler.reset()
     settings = training.StepSettings(learning_rate=1e-3, clip=1.0, micro_batch=micro_batch)
-    step = rungs.make_step(small.model().cuda(), 4, 8, rungs.without(left_out), settings)
+    step = rungs.make_step(small.model().cuda(), 4, 8, rungs.all_rungs_but(left_out), settings)
     exact = step_of(learning_rate=1e-3, weight_decay=0.0)
     losses = [(float(step(TOKENS, TARGETS)), float(exact(TOKENS, TARGETS))) for _ in range(4)]
     assert step.graph is not None
@@ -156,7 +156,9 @@ def test_a_captured_step_has_the_gradients_of_fp32(left_out: tuple[str, ...], mi
 def test_a_captured_step_goes_on_from_a_state() -> None:
     torch.compiler.reset()
     settings = training.StepSettings(learning_rate=1e-3, clip=1.0)
-    first, other = (rungs.make_step(small.model().cuda(), 4, 8, rungs.without(["compile"]), settings) for _ in range(2))
+    first, other = (
+        rungs.make_step(small.model().cuda(), 4, 8, rungs.all_rungs_but(["compile"]), settings) for _ in range(2)
+    )
     first(TOKENS, TARGETS)
     other.restore(copy.deepcopy(first.state()))
     for _ in range(3):

@@ -140,8 +140,8 @@ def test_a_text_shorter_than_a_window_is_refused() -> None:
 
 def test_held_out_windows_cover_the_text() -> None:
     windows = Windows(np.arange(41, dtype=np.uint16), 4, 1)
-    assert windows.held_out(100).shape == (10, 5)
-    assert windows.held_out(3)[:, 0].tolist() == [0, 18, 36]
+    assert windows.spread_windows(100).shape == (10, 5)
+    assert windows.spread_windows(3)[:, 0].tolist() == [0, 18, 36]
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])

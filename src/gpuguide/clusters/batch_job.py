@@ -378,7 +378,7 @@ def _starts(command: Command, shell: Shell, step: Step | None) -> Iterator[tuple
             yield _python(command, words[1:], now)
             return
         if name in SHELLS and (script := _inline_script(words[1:])) is not None:
-            inner = shell.nested()
+            inner = shell.make_inner()
             is_remote = now.starter != ""
             inner.is_remote = is_remote
             for nested in inner.read(undo_quoting(script), command.line):

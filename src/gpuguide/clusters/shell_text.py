@@ -116,7 +116,7 @@ class Shell:
     broken_lines: list[int] = field(default_factory=list)
     awaits_body: bool = False
 
-    def nested(self) -> Shell:
+    def make_inner(self) -> Shell:
         """Return a shell for text that this one hands to another program, such as what follows ``bash -c``."""
         return Shell(dict(self.variables), is_remote=True, placeholders=self.placeholders)
 

@@ -24,10 +24,10 @@ def library(name: str) -> ModuleType:
     except Exception as error:  # cuDF's is a RuntimeError where it finds no CUDA library
         extra = EXTRAS.get(name, "dataframes")
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise GpuguideError(f"{name} cannot be imported ({reason}); {comes_with(extra)}.") from error
+        raise GpuguideError(f"{name} cannot be imported ({reason}); {explain_extra(extra)}.") from error
 
 
-def comes_with(extra: str) -> str:
+def explain_extra(extra: str) -> str:
     """Return the words that name an extra, and the command that installs it where gpuguide is."""
     command = f"pip install 'gpuguide[{extra.split()[-1]}]'"
     return f"it comes with the extra {extra}: {command}"

@@ -109,7 +109,7 @@ def gpu() -> list[Finding]:
     except GpuguideError:
         version = read_driver().driver
         without = "not found; without it pages and tests run on the CPU and published records are shown"
-        old = explain_old_driver(version, built_for())
+        old = explain_old_driver(version, find_torch_cuda())
         return [
             Finding("NVIDIA driver", version is not None and old is None, old or version or without),
             Finding("CUDA GPU", False, "PyTorch sees none; 'gpuguide bench run' needs one, or --device cpu"),
@@ -133,7 +133,7 @@ def gpu() -> list[Finding]:
     ]
 
 
-def built_for() -> str | None:
+def find_torch_cuda() -> str | None:
     """Return the version of CUDA that PyTorch was built for; ``None`` without PyTorch or without CUDA."""
     if importlib.util.find_spec("torch") is None:
         return None

@@ -51,7 +51,7 @@ class PretrainingRun(RunState):
         }
         super().__init__(setup.out / STATE, trained, setup.training, identity)
         self.windows = Windows(setup.corpus.training, setup.seq_len, setup.training.batch, setup.training.seed)
-        held_out = Windows(setup.corpus.held_out, setup.seq_len, 1).held_out(HELD_OUT_WINDOWS)
+        held_out = Windows(setup.corpus.held_out, setup.seq_len, 1).spread_windows(HELD_OUT_WINDOWS)
         self.held_out = held_out[rank() :: world_size()].to(self.training_step.device)
         self._loss = loss_of(model, setup.rungs)
         self._at_once = 1

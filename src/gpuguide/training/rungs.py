@@ -31,7 +31,7 @@ RUNGS = {
 ALL = frozenset(RUNGS)
 
 
-def without(names: Iterable[str]) -> frozenset[str]:
+def all_rungs_but(names: Iterable[str]) -> frozenset[str]:
     """Return all rungs but these.
 
     Raises

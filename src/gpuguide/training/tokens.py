@@ -196,7 +196,7 @@ class Windows:
         starts = self.starts(step)[rank::world_size].numpy()[:, None]
         return torch.from_numpy(self.tokens[starts + np.arange(self.seq_len + 1)].astype(np.int64))
 
-    def held_out(self, most: int) -> torch.Tensor:
+    def spread_windows(self, most: int) -> torch.Tensor:
         """Return at most so many windows that do not overlap, spread over the text, ``(windows, seq_len + 1)``."""
         count = min(most, self.per_epoch)
         starts = np.linspace(0, len(self.tokens) - self.seq_len - 1, count).astype(np.int64)[:, None]

@@ -140,12 +140,12 @@ def ladder() -> dict[str, frozenset[str]]:
     found = {"fp32": frozenset[str]()}
     found |= {f"to-{name}": frozenset(LADDER[: number + 1]) for number, name in enumerate(LADDER[:-1])}
     found["best"] = ALL
-    found |= {f"without-{name}": _without(name) for name in LADDER[:-1]}
+    found |= {f"without-{name}": _all_but(name) for name in LADDER[:-1]}
     found |= {f"only-{name}": frozenset({name}) for name in LADDER[1:5]}
     return found
 
 
-def _without(name: str) -> frozenset[str]:
+def _all_but(name: str) -> frozenset[str]:
     """Return all rungs but one; without bf16 there are no weights in bf16 either."""
     return ALL - ({"bf16", "weights"} if name == "bf16" else {name})
 

@@ -62,7 +62,7 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def mapped(path: Path) -> np.ndarray:
+def open_mapped(path: Path) -> np.ndarray:
     """Return a file of ids, mapped into memory."""
     return np.memmap(path, np.uint16, "r")
 
@@ -73,8 +73,8 @@ def opener(storage: str, path: Path) -> Callable[[], np.ndarray]:
         loaded = np.fromfile(path, np.uint16)
         return lambda: loaded
     if storage == "anew":
-        return lambda: mapped(path)
-    held = mapped(path)
+        return lambda: open_mapped(path)
+    held = open_mapped(path)
 
     def forgotten() -> np.ndarray:
         forget(path)
@@ -130,7 +130,7 @@ class RandomWindows(Dataset[torch.Tensor]):
 
     def __getitem__(self, place: int) -> torch.Tensor:
         if self.tokens is None:  # in each worker
-            self.tokens = mapped(self.path)
+            self.tokens = open_mapped(self.path)
         start = place * SEQ_LEN
         return torch.from_numpy(self.tokens[start : start + SEQ_LEN + 1].astype(np.int64))
 

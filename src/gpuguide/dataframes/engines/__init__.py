@@ -16,7 +16,7 @@ from gpuguide.dataframes.engines.duckdb_sql import DuckDB
 from gpuguide.dataframes.engines.interface import DataframeEngine, call, call_with_transfer, check
 from gpuguide.dataframes.engines.pandas_like import Accelerated, PandasLike
 from gpuguide.dataframes.engines.polars_like import GpuPolars, LazyPolars, Polars
-from gpuguide.dataframes.libraries import comes_with
+from gpuguide.dataframes.libraries import explain_extra
 from gpuguide.errors import GpuguideError, unknown
 
 __all__ = ["ENGINES", "DataframeEngine", "call", "call_with_transfer", "check", "engine", "engines"]
@@ -63,7 +63,7 @@ def why_not_here(name: str) -> str | None:
     for package in (needed, "pyarrow", *(["cudf_polars"] if name == "polars-gpu" else [])):
         if importlib.util.find_spec(package) is None:
             extra = "cuda12 or cuda13" if package.startswith("cudf") else "dataframes"
-            return f"{package} is not installed; {comes_with(extra)}"
+            return f"{package} is not installed; {explain_extra(extra)}"
     if name == "pandas" and is_accelerated():
         return "pandas runs under cudf.pandas in this process, where its times would not be its own"
     return None

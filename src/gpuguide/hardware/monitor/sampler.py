@@ -52,7 +52,7 @@ class Sampler:
         self, nvml: Any, gpu: Any, interval: float, also: Further | None = None, *, counters: bool = True
     ) -> None:
         self._refusals: tuple[type[BaseException], ...] = (nvml.NVMLError, AttributeError)
-        self._readers = [(names, _bound(read, nvml, gpu)) for names, read in READERS.items()]
+        self._readers = [(names, _bind_reader(read, nvml, gpu)) for names, read in READERS.items()]
         self._counters = ChipCounters(nvml, gpu) if counters else None
         if self._counters is not None:
             self._readers.append((tuple(CHIP_COUNTERS), self._counters.read))
@@ -153,7 +153,7 @@ class Sampler:
         return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _bound(read: Callable[[Any, Any], tuple[float, ...]], nvml: Any, gpu: Any) -> Callable[[], tuple[float, ...]]:
+def _bind_reader(read: Callable[[Any, Any], tuple[float, ...]], nvml: Any, gpu: Any) -> Callable[[], tuple[float, ...]]:
     return lambda: read(nvml, gpu)
 
 

@@ -196,7 +196,7 @@ class _NamesResolved(SyntaxWriter):
 
     # --- names ---
 
-    def bound(self, name: str, scope: Scope) -> str:
+    def binding(self, name: str, scope: Scope) -> str:
         """Return what is written for a name that is bound: a number for a local, nothing for a definition itself."""
         return scope.number(name) if name in scope else "_"
 

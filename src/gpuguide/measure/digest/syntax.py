@@ -90,7 +90,7 @@ class SyntaxWriter:
                 if name not in _SKIPPED and value is not None and value != []:
                     yield f" {name}="
                     if name in _BINDING and isinstance(value, str):
-                        yield self.bound(value, scope)
+                        yield self.binding(value, scope)
                     else:
                         yield from self.value(value, inside if name in _INSIDE else scope)
             yield ")"
@@ -125,7 +125,7 @@ class SyntaxWriter:
         """Return what is written for a dotted name."""
         return ".".join(parts)
 
-    def bound(self, name: str, scope: Scope) -> str:
+    def binding(self, name: str, scope: Scope) -> str:
         """Return what is written for a name that a definition, an ``except`` or a pattern binds."""
         return literal(name)
 

@@ -61,7 +61,7 @@ def memories_of_a_gpu() -> Figure:
     ceilings, rates, waits, transfers = map(store.load_published, names)
     memories = _memories(ceilings, rates, waits, transfers)
     measured = memories[1:]
-    words = "; ".join(f"from {_spoken(each)} {_speed(each).replace(chr(10), ', ')}" for each in measured)
+    words = "; ".join(f"from {_name_in_sentence(each)} {_speed(each).replace(chr(10), ', ')}" for each in measured)
     return show(
         lambda figure, theme: _draw_memories(figure, theme, memories),
         alt="The memories of a GPU below each other, joined by pipes whose width is their bandwidth: registers under "
@@ -126,7 +126,7 @@ def _speed(memory: Memory) -> str:
     return rate + (f"\n{format_quantity(memory.latency, 's')} {memory.word}" if memory.latency else "\nderived")
 
 
-def _spoken(memory: Memory) -> str:
+def _name_in_sentence(memory: Memory) -> str:
     return memory.name if memory.name.startswith(("GPU", "L2")) else memory.name.lower()
 
 

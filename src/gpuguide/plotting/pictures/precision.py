@@ -86,7 +86,7 @@ def significant_bits(format: Layout, exponent: int) -> int:
     return max(0, format.significant_bits - max(0, format.smallest_exponent - exponent))
 
 
-def spoken(value: float) -> str:
+def scientific_notation(value: float) -> str:
     """Return a number as one writes it: 1e-8."""
     return f"{value:g}".replace("e-0", "e-")
 
@@ -97,7 +97,7 @@ def power_of_ten(value: float) -> str:
     return f"10{str(power).translate(RAISED)}" if power else "1"
 
 
-def spoken_largest(layout: Layout) -> str:
+def largest_value_text(layout: Layout) -> str:
     """Return the largest number of a format: 65,504, or 3.4 × 10³⁸."""
     if layout.largest < 1e6:
         return f"{layout.largest:,.0f}"
@@ -167,7 +167,7 @@ def _draw_formats(figure: Canvas, theme: Theme, every: list[Layout]) -> None:
         counts = "·".join(str(count) for count in sizes.values())
         drawings.label(ax, x + 5, y + high / 2 - 1, counts, across="left", size=10)
         inside = largest > width - 60
-        end, words = largest + (-5 if inside else 5), spoken_largest(each)
+        end, words = largest + (-5 if inside else 5), largest_value_text(each)
         drawings.label(ax, end, y + high / 2 - 1, words, across="right" if inside else "left", size=10)
     _names_of_fields(ax, left, bottom - 34)
 
@@ -201,7 +201,7 @@ def bits_by_magnitude() -> Figure:
     drawn = {name: LAYOUTS[name] for name in SKYLINE}
     half = drawn["fp16"]
     bits = {name: [significant_bits(each, exponent) for exponent in range(FROM, TO)] for name, each in drawn.items()}
-    small, tiny = spoken(SMALL), spoken(TINY)
+    small, tiny = scientific_notation(SMALL), scientific_notation(TINY)
     kept = significant_bits(half, math.floor(math.log2(SMALL)))
     return show(
         lambda figure, theme: _draw_bits(figure, theme, bits),
@@ -245,7 +245,7 @@ def _draw_bits(figure: Canvas, theme: Theme, bits: dict[str, list[int]]) -> None
     for name, exponent, count in (("fp16", 6, 11), ("bf16", -34, 8), ("e4m3", 1, 4), ("e5m2", -10, 3)):
         drawings.label(ax, left + (exponent - FROM) * across, bottom + count * up + 9, name, size=10, bold=True)
     level = bottom + 12 * up + 14
-    for value, words in ((TINY, spoken(TINY)), (SMALL, spoken(SMALL))):
+    for value, words in ((TINY, scientific_notation(TINY)), (SMALL, scientific_notation(SMALL))):
         x = left + (math.log2(value) - FROM) * across
         drawings.moment(ax, x, bottom, level)
         drawings.label(ax, x, level + 8, words, size=10)

@@ -93,13 +93,13 @@ class _Ledger(SphinxDirective):
 
     def block(self, claim: ledger.Claim) -> nodes.Element:
         """Return what one hears, the verdict, what is right, and in a fold how we know."""
-        heard = nodes.paragraph("", "", *self.heard(claim), classes=["gg-heard"])
+        heard = nodes.paragraph("", "", *self.quote_with_verdict(claim), classes=["gg-heard"])
         known = self.evidence(claim)
         fold = folds.fold("", *known, summary="How we know", classes=["gg-how"])
         right = self.parse_text_to_nodes(render_claim(ledger.right, claim))
         return nodes.container("", heard, *right, fold, classes=["gg-claim"], ids=[f"claim-{claim.id}"])
 
-    def heard(self, claim: ledger.Claim) -> list[Node]:
+    def quote_with_verdict(self, claim: ledger.Claim) -> list[Node]:
         """Return what one hears with its verdict; the page is read again when what that rests on changes."""
         for function in claim.functions:
             for path in digest.files_reached(function):
@@ -230,7 +230,7 @@ class AllClaims(_Ledger):
         domain.note_hyperlink_target(identifier, self.env.docname, identifier, claim.claim)
         address = nodes.reference("", "#", refid=identifier, reftitle="Link to this claim", classes=["headerlink"])
         content = nodes.container("", classes=["gg-evidence"], ids=[identifier])
-        title = folds.fold_title("", "", *self.heard(claim))
+        title = folds.fold_title("", "", *self.quote_with_verdict(claim))
         content += self.parse_text_to_nodes(render_claim(ledger.right, claim))
         content += nodes.container("", *self.evidence(claim), classes=["gg-how"])
         if claim.taught and claim.taught != self.usual:
