@@ -54,8 +54,8 @@ def roofline_to_try() -> Figure:
         _draw_rooflines,
         alt=f"Rooflines of {ceilings.device_name} over arithmetic intensity: one slope, which is the bandwidth of "
         f"{format_quantity(bandwidth, 'B/s')}, and a flat part for each number format. {reach}. In bf16, {words}.",
-        caption="Measured rooflines, one for each number format. Left of the bend memory is the limit, right of it "
-        "arithmetic: the lower the precision, the more operations per byte it takes to reach the peak rate.",
+        caption="Measured rooflines, one for each number format. Left of the bend, memory is the limit; right of it, "
+        "arithmetic is. The faster a format's arithmetic, the more operations per byte it takes to reach its peak.",
         records=[ceilings, timed],
         name="roofline-to-try",
         interactive={

@@ -28,7 +28,7 @@ def stream_and_queue() -> Figure:
     spoken = [format_quantity(seconds, "s") for seconds in (submit, run, late)]
     return show(
         lambda figure, theme: _draw_queue(figure, theme, submit, run),
-        alt=f"Two time lines. On the first, the host submits {KERNELS} kernels, each drawn {spoken[0]} long. On the "
+        alt=f"Two timelines. On the first, the host submits {KERNELS} kernels, each drawn {spoken[0]} long. On the "
         f"second, the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has "
         f"submitted them reads too short a time; a timer that waits for the GPU reads {spoken[2]}.",
         caption="The host puts kernels into a stream's queue, and the GPU works through them later. A timer that does "

@@ -69,7 +69,7 @@ def memories_of_a_gpu() -> Figure:
         f"Measured: {words}. Derived: from registers {_speed(memories[0]).splitlines()[0]}.",
         caption=f"The memories of {reference_gpu.word('a short')}, joined by pipes whose width shows their bandwidth. "
         "Only the link to the host is drawn too wide, because it would be invisible if drawn to scale. The rate of the "
-        "registers is derived: it is the rate at which the fp32 arithmetic of a large matmul takes in numbers. All "
+        "registers is derived: it is the rate at which the fp32 arithmetic of a large matmul reads its operands. All "
         "other rates are measured. The time of a load is how long one thread waits for it. The time of a copy from the "
         "host is that of a small copy, including the work of Python and the driver.",
         records=[ceilings, rates, waits, transfers],
@@ -174,7 +174,7 @@ def wait_for_a_word() -> Figure:
     times = host / spans[-1][1]
     return show(
         lambda figure, theme: _draw_waits(figure, theme, spans, host),
-        alt=f"Bars as long as one thread waits for a word: {said}. A last bar, for a small copy from the host, leaves "
+        alt=f"Bars for the time that one thread waits: {said}. A last bar, for a small copy from the host, leaves "
         f"the drawing; to scale, it would be {times:.0f} times as long as the bar for GPU memory.",
         caption="How long a thread waits for one word, to scale. The last bar is not a thread's wait: it is the "
         "time of a small copy from the host until the host knows that the copy is done, including the work of Python "
