@@ -201,7 +201,7 @@ CONTENDERS = {
     "top-quarter": Style("sky", "v", "last quarter"),
     "top-half": Style("violet", "p", "last half"),
     "full-layer-rates": Style("orange", "h", "all weights, rates by layer"),
-    "from-scratch": Style("red", "*", "from new weights"),
+    "from-scratch": Style("red", "*", "from scratch"),
     "fp32": Style("grey", "X", "none of the rungs"),
     "to-bf16": Style("blue", "o", "and bf16"),
     "to-attention": Style("sky", "s", "and fused attention"),

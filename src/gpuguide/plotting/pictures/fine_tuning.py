@@ -159,12 +159,12 @@ def parts_that_are_trained() -> Figure:
     """Draw a model six times: orange is trained, grey is frozen, and an arrow shows how far down the gradient goes."""
     return show(
         _draw_parts,
-        alt="A model six times, each a stack: the text and its embedding below, three layers, the head on top. Orange "
-        "is trained, grey is frozen, and an arrow from the head shows how deep the gradient goes. With examples in the "
-        "prompt, nothing is trained, and there is no arrow. With a new head, only the head is trained, and the arrow "
-        "ends there. With the last layers, here one of three, it ends below them. A soft prompt, vectors before the "
-        "text, is trained at the bottom, so the arrow passes all frozen layers. The same holds for LoRA, low-rank "
-        "matrices alongside each layer, and for training all weights.",
+        alt="Six copies of a model, each a stack of the text and its embedding, three layers and the head on top. "
+        "Orange is trained, grey is frozen, and an arrow from the head shows how deep the gradient goes. With "
+        "examples in the prompt, nothing is trained, and there is no arrow. With a new head, only the head is "
+        "trained, and the arrow ends there. With the last layers, here one of three, it ends below them. A soft "
+        "prompt, vectors before the text, is trained at the bottom, so the arrow passes all frozen layers. The same "
+        "holds for LoRA, low-rank matrices alongside each layer, and for training all weights.",
         caption="What is trained, in orange, and what is frozen, in grey. The arrow is the gradient: it has to reach "
         "the lowest part that is trained. A soft prompt is small, but the gradient passes all layers to reach it.",
         size=(WIDE, 3.6),

@@ -139,9 +139,9 @@ def race_of_the_tokens() -> Figure:
     return show(
         lambda figure, theme: _draw_race(figure, shares, times, first),
         alt=f"Three lanes, one for each token that was kept, as long as the token waits. {words}. {first!r} is first.",
-        caption="A race draws a token. Each token waits for an exponential random number divided by its probability, "
-        "and the first one is drawn. Likely tokens wait less on average, so they win more often: exactly as often as "
-        "they should.",
+        caption="A race draws a token. The waiting time of each token is an exponential random number divided by its "
+        "probability, and the token with the shortest time is drawn. So each token is drawn exactly as often as its "
+        "probability says.",
         size=(WIDE, 2.7),
         narrow=(4.6, 3.2),
         name="race-of-the-tokens",
@@ -206,8 +206,8 @@ def chain_and_one_read() -> Figure:
         lambda figure, theme: _draw_chain(figure, theme, total, ours),
         alt=f"Two bars to scale, in units of one read of a row of logits. A chain of functions moves at least "
         f"{total:g}: {words}. One read with a second look at a few groups moves {ours:.2f}.",
-        caption=f"Bytes moved to draw one token, in units of one read of its row of logits. A chain of functions "
-        f"moves at least {total:g} times the bytes of the row, although little more than one read is enough. "
+        caption=f"Bytes moved to draw one token, in units of one read of its row of logits. A chain of separate "
+        f"functions moves at least {total:g} times the bytes of the row, although little more than one read is enough. "
         "Calculated, not measured.",
         size=(WIDE, 2.9),
         narrow=(4.6, 3.3),
