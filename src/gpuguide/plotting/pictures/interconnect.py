@@ -47,7 +47,7 @@ def way_of_a_byte() -> Figure:
         alt="Boxes for memories, joined by pipes whose width is their rate in one direction. In the host: pageable "
         f"memory and a pinned buffer. A core copies from one to the other, and the whole path to the GPU then carries "
         f"{pageable}. From the pinned buffer the copy engine of GPU 0 fetches over PCIe, {pcie}. From GPU 0 to GPU 1 "
-        f"over NVLink {nvlink}. Dashed, from GPU 0 to a network adapter and on to another machine, {wire} by data sheet.",
+        f"over NVLink {nvlink}. Dashed, from GPU 0 to a network adapter and to another machine, {wire} by data sheet.",
         caption="The path of a byte. The width of a pipe is its rate in one direction. Only the path from "
         "pageable memory passes through a CPU core. Rates are those of large copies, measured on "
         f"{reference_gpu.word('a short')} or on two of them. The rate of the network ({network.name}) is from the "
