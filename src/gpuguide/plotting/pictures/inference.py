@@ -164,11 +164,11 @@ def kernels_of_a_step() -> Figure:
     static = 1 / record.median("hf-static", "throughput", **SHOWN)
     return show(
         lambda figure, theme: _draw_rungs(figure, theme, times),
-        alt="Three lines of time with the kernels of a decode step. Launched one by one, short kernels have wide gaps "
+        alt="Three timelines with the kernels of a decode step. Launched one by one, short kernels have wide gaps "
         "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused, they "
         f"are only a few. A token takes: {'; '.join(words)}.",
         caption="What the GPU does in a decode step of GPT-2 small for one sequence. A sketch with measured times "
-        "per token, prefill included: transformers in the first row, our leaner loop in the others. Compiled with a "
+        "per token, prefill included: transformers in the first row, our own loop in the others. Compiled with a "
         f"static cache, transformers takes {format_quantity(static, 's')}. A launch takes the host "
         f"{format_quantity(launch, 's')}. A graph shortens the gaps; fusion reduces the number of kernels.",
         records=[record, ceilings],

@@ -44,11 +44,11 @@ def way_of_a_byte() -> Figure:
     pageable, pcie, nvlink, wire = (format_quantity(rate, "B/s") for rate in ways.values())
     return show(
         lambda figure, _: _draw_way(figure, ways),
-        alt="Boxes for memories, joined by pipes as wide as what they carry one way. In the host: pageable memory and "
-        f"a pinned buffer. A core copies from one to the other, and the whole way to the GPU then carries {pageable}. "
-        f"From the pinned buffer the copy engine of GPU 0 fetches over PCIe, {pcie}. From GPU 0 to GPU 1 over NVLink "
-        f"{nvlink}. Dashed, from GPU 0 to a network adapter and on to another machine, {wire} by its data sheet.",
-        caption="The path of a byte, with pipes as wide as what they carry in one direction. Only the path from "
+        alt="Boxes for memories, joined by pipes whose width is their rate in one direction. In the host: pageable "
+        f"memory and a pinned buffer. A core copies from one to the other, and the whole path to the GPU then carries "
+        f"{pageable}. From the pinned buffer the copy engine of GPU 0 fetches over PCIe, {pcie}. From GPU 0 to GPU 1 "
+        f"over NVLink {nvlink}. Dashed, from GPU 0 to a network adapter and to another machine, {wire} by data sheet.",
+        caption="The path of a byte. The width of a pipe is its rate in one direction. Only the path from "
         "pageable memory passes through a CPU core. Rates are those of large copies, measured on "
         f"{reference_gpu.word('a short')} or on two of them. The rate of the network ({network.name}) is from the "
         "data sheet; we did not measure it.",
@@ -123,9 +123,9 @@ def ways_to_the_network() -> Figure:
     return show(
         lambda figure, _: _draw_ways_out(figure),
         alt="Two rows of boxes. Above, over TCP through the operating system: GPU memory, a buffer of the host, the "
-        "kernel's buffer, the network adapter, with a copy by the engine, a copy by a core and a fetch between them. "
-        "Below, by GPUDirect RDMA: one arrow from GPU memory to the network adapter. In both a core of the host says "
-        "what to send.",
+        "kernel's buffer, the network adapter, with a copy by the copy engine, a copy by a core and a fetch between "
+        "them. Below, by GPUDirect RDMA: one arrow from GPU memory to the network adapter. In both a core of the host "
+        "says what to send.",
         caption="Two ways out of a machine: through the operating system, and straight from GPU memory. The second "
         "leaves out the host's memory and a core's copies, though in most libraries a core still says what to send. "
         "Both exist over InfiniBand and over Ethernet. Drawn from documentation, not measured.",
@@ -239,11 +239,11 @@ def ring_over_time() -> Figure:
     spoken = [format_quantity(seconds, "s") for seconds in (fetch, turn, alone)]
     return show(
         lambda figure, _: _draw_ring(figure, fetch, turn, alone),
-        alt="Three lines of time. On the first the cores fill the buffers A, B, C, D and then A again. On the second "
+        alt="Three timelines. On the first the cores fill the buffers A, B, C, D and then A again. On the second "
         f"the copy engine fetches each once it is full, {spoken[0]} a piece; a new piece begins every {spoken[1]}. On "
         f"the third the driver copies one piece of pageable memory, {spoken[2]}.",
         caption=f"Pieces of 8 MiB on their way to the GPU, to scale. Through the ring, one arrives every {spoken[1]}, "
-        f"of which the link needs {spoken[0]}; left to the driver, a piece of pageable memory takes {spoken[2]}. "
+        f"of which the link needs {spoken[0]}; copied by the driver, a piece of pageable memory takes {spoken[2]}. "
         "These times are shares of copies of 256 MiB. That the cores are always busy is assumed, not measured.",
         records=[record],
         size=(WIDE, 2.3),
@@ -294,12 +294,12 @@ def offloaded_layers_over_time() -> Figure:
     spoken = {tokens: format_quantity(seconds, "s") for tokens, seconds in panels.items()}
     return show(
         lambda figure, _: _draw_offload(figure, copy, panels),
-        alt=f"Two pairs of time lines. In each the link brings layers one after another, {format_quantity(copy, 's')} "
+        alt=f"Two pairs of timelines. In each the link brings layers one after another, {format_quantity(copy, 's')} "
         f"for each, and the GPU computes a layer once it is there. With {FEW} tokens a layer computes for "
         f"{spoken[FEW]}, a small part of the next layer's copy; with {MANY} tokens for {spoken[MANY]}.",
-        caption="Layers of the 7B shape that come over the link, to scale. The link is almost never idle, so a pass "
-        f"takes as long as its copies plus the last layer. Each layer arrives in {format_quantity(copy, 's')}; it "
-        f"computes for {spoken[FEW]} with {FEW} tokens and for {spoken[MANY]} with {MANY}.",
+        caption="Layers in the shape of Llama 2 7B that arrive over PCIe, to scale. The link is almost never idle, so "
+        f"a pass takes as long as its copies plus the last layer. Each layer arrives in {format_quantity(copy, 's')}; "
+        f"it computes for {spoken[FEW]} with {FEW} tokens and for {spoken[MANY]} with {MANY}.",
         records=[record],
         size=(WIDE, 3.1),
         narrow=(4.6, 3.1),
@@ -339,7 +339,7 @@ def _draw_offload(figure: Canvas, copy: float, panels: dict[int, float]) -> None
 ONE, SEVERAL = 1, 1024
 """Tokens of the two panels"""
 DIVIDED = {
-    ONE: {"one-after-the-other": "two, NCCL", "one-shot": "two, one step"},
+    ONE: {"one-after-the-other": "two, NCCL", "one-shot": "two, one-shot"},
     SEVERAL: {"one-after-the-other": "two, NCCL", "overlapped": "two, in chunks"},
 }
 """Of each panel, the ways to add up and what they are called"""
@@ -354,17 +354,20 @@ def layer_on_two_gpus() -> Figure:
     }
     told = "; ".join(
         f"{tokens} token{'s' * (tokens > 1)}: one GPU {format_quantity(times['one-gpu'], 's')}, "
-        + ", ".join(f"{words} {format_quantity(times[name], 's')}" for name, words in DIVIDED[tokens].items())
+        + ", ".join(
+            f"two GPUs ({words.removeprefix('two, ')}) {format_quantity(times[name], 's')}"
+            for name, words in DIVIDED[tokens].items()
+        )
         for tokens, times in panels.items()
     )
     return show(
         lambda figure, _: _draw_layer(figure, panels),
         alt="Bars of time for a feed-forward layer, on one GPU and divided among two, in two panels. Those of two GPUs "
-        f"consist of the half that each computes and of the time that adding up takes in addition. {told}.",
+        f"consist of the half that each computes and of the additional time of the all-reduce. {told}.",
         caption="A feed-forward layer as wide as those of Llama 3 70B on one GPU and on two, to scale within each "
-        "panel. Orange is the half that each of two GPUs computes, pink is the additional time for adding up. For one "
-        "token, adding up in one step takes less time than with NCCL. In chunks (green), adding up overlaps with "
-        "computing, but the smaller matmuls are slower.",
+        "panel. Orange is the half that each of two GPUs computes, pink is the additional time of the all-reduce. For "
+        "one token, our one-shot all-reduce takes less time than NCCL's. In chunks (green), the all-reduce overlaps "
+        "with computation, but the smaller matmuls are slower.",
         records=[record],
         size=(WIDE, 3.6),
         narrow=(4.6, 3.6),
