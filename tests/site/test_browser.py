@@ -44,7 +44,7 @@ SAMPLES = (
 """One page of each kind of which there are several: API reference, prose, records, calculators, source"""
 OF_A_KIND = re.compile(
     r"docs/api/(?!index).*|_modules/.*|docs/(changes|environments|measure-your-gpu|model-card|record-format|run-the-tutorials)\.html|"
-    r"docs/(how-long-to-move|what-is-the-limit)\.html"
+    r"docs/(how-long-to-move|how-often-to-save|what-is-the-limit)\.html"
 )
 """The pages that are made as one of these"""
 EXAMPLE = "tutorials/00-measure-a-gpu.html"

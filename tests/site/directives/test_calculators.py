@@ -15,7 +15,7 @@ import barriers
 import pytest
 
 import gpuguide.interconnect as interconnect
-from gpuguide.costs import limits, memory, presets, transfers
+from gpuguide.costs import failures, limits, memory, presets, transfers
 from gpuguide.costs.fields import faults_of, raise_first
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import datasheet, links
@@ -26,7 +26,7 @@ from gpuguide.site.theme.assets import THEME
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT, LIMIT = SITE / "docs" / "will-it-fit.html", SITE / "docs" / "what-is-the-limit.html"
-MOVE = SITE / "docs" / "how-long-to-move.html"
+MOVE, SAVE = SITE / "docs" / "how-long-to-move.html", SITE / "docs" / "how-often-to-save.html"
 INPUTS = 200
 FLAGS = ("gated", "tied", "learned_positions", "layer_norm", "qk_norm")
 
@@ -38,7 +38,8 @@ built = pytest.mark.skipif(not FIT.exists(), reason="the site is not built; run 
 def scripts(browser: Any) -> Iterator[Any]:
     """A page with the cost models' scripts, and nothing else."""
     page = browser.new_page()
-    for script in ("formulas.js", "memory.js", "limits.js", "transfers.js", "calculator.js", "memory-over-step.js"):
+    models = ("formulas.js", "memory.js", "limits.js", "transfers.js", "failures.js")
+    for script in (*models, "calculator.js", "memory-over-step.js"):
         page.add_script_tag(path=str(THEME / "static" / script))
     yield page
     page.close()
@@ -397,6 +398,47 @@ def test_a_measured_rate_comes_from_a_record_and_is_below_its_link() -> None:
     assert all(found[name] < link["rate"] for name, link in measured.items())
 
 
+def random_job(draw: random.Random) -> dict[str, Any]:
+    """Return what fails and what is saved; about one in ten makes no sense."""
+    given = {**failures.FIRST, "saving": draw.choice(failures.FIELDS["saving"].options({}))}
+    for key, value in given.items():
+        if isinstance(value, int):
+            given[key] = int(10 ** draw.uniform(0, 4))
+    if draw.random() < 0.1:
+        given[draw.choice([key for key, value in given.items() if isinstance(value, int)])] = -1
+    return given
+
+
+def planned(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the script is asked for, computed by Python: the plan, or why there is none."""
+    try:
+        plan = failures.plan_saves(**given)
+    except GpuguideError as error:
+        return {"fault": str(error)}
+    return {**asdict(plan), "lost": plan.lost}
+
+
+SCRIPT_OF_PLANS = """([data, inputs]) => {
+  const failures = gpuguide.costs.failures(data.failures);
+  return inputs.map((input) => {
+    const fault = Object.values(failures.faults(input))[0];
+    return fault ? { fault } : failures.plan(input);
+  });
+}"""
+
+
+def test_the_script_of_failures_equals_python(scripts: Any) -> None:
+    draw = random.Random(8)
+    inputs = [random_job(draw) for _ in range(INPUTS)]
+    found = scripts.evaluate(SCRIPT_OF_PLANS, [calculators.save_data(), inputs])
+    refused = 0
+    for given, result in zip(inputs, found, strict=True):
+        expected = planned(given)
+        assert same(result, expected), given
+        refused += "fault" in expected
+    assert 5 < refused < INPUTS / 2
+
+
 # --- the pages -------------------------------------------------------------------------------------------
 
 
@@ -595,7 +637,7 @@ def test_adapters_and_their_fields_appear_together(browser: Any) -> None:
 
 
 @built
-@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE, SAVE], ids=lambda path: path.stem)
 def test_the_verdict_is_in_sight_on_a_phone_while_the_fields_are(browser: Any, path: Path) -> None:
     page = opened(browser, path, width=390)
     page.locator(".gg-calculator select").first.scroll_into_view_if_needed()
@@ -720,6 +762,26 @@ def test_the_python_of_the_page_says_what_the_page_says(browser: Any) -> None:
 
 
 @built
+def test_the_plan_of_saves_and_its_address_are_python_s(browser: Any) -> None:
+    page = opened(browser, SAVE, gpus="16384", restart="60")
+    assert not page.locator("#gg-stall").is_visible()
+    page.select_option("#gg-saving", "asynchronous")
+    page.fill("#gg-stall", "1000")
+    assert all(part in page.url for part in ("gpus=16384", "restart=60", "saving=asynchronous", "stall=1000"))
+    names: dict[str, Any] = {}
+    lines = page.locator(".gg-call code").text_content().splitlines()
+    exec("\n".join(lines[:-1]), names)
+    minutes = eval(lines[-1], names) / 60
+    assert page.locator(".gg-verdict-line").inner_text().startswith(f"Save every {minutes:.2f} min.")
+    rows = page.locator(".gg-links tbody tr")
+    assert rows.count() >= 2
+    assert page.locator(".gg-links .gg-chosen").count() == 1
+    page.fill("#gg-gpus", "0")
+    assert "is 0; it must be a whole number" in page.locator(".gg-verdict-line").inner_text()
+    page.context.close()
+
+
+@built
 def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -> None:
     page = opened(browser, LIMIT, operation="decode", gpu="a100-sxm-80gb")
     ticks = page.locator(".gg-roofline text").all_text_contents()
@@ -729,7 +791,7 @@ def test_the_scales_of_a_roofline_are_labelled_with_their_powers(browser: Any) -
 
 
 @built
-@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE, SAVE], ids=lambda path: path.stem)
 def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any, path: Path) -> None:
     page = opened(browser, path, javascript=False)
     assert page.locator(".gg-worked table").is_visible()
@@ -744,7 +806,7 @@ def test_without_scripts_an_example_and_the_python_call_stand_there(browser: Any
 
 
 @built
-@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE, SAVE], ids=lambda path: path.stem)
 def test_every_field_is_reached_by_keyboard_and_has_a_name(browser: Any, path: Path) -> None:
     page = opened(browser, path)
     page.evaluate("document.querySelectorAll('.gg-calculator details').forEach((fold) => { fold.open = true; })")
@@ -764,7 +826,7 @@ def test_every_field_is_reached_by_keyboard_and_has_a_name(browser: Any, path: P
 @built
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [FIT, LIMIT, MOVE, SAVE], ids=lambda path: path.stem)
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     browser: Any, path: Path, width: int, scheme: str
 ) -> None:

@@ -15,7 +15,7 @@ from pypdf import PdfReader
 
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT = "docs/will-it-fit.html"
-CALCULATORS = [FIT, "docs/what-is-the-limit.html", "docs/how-long-to-move.html"]
+CALCULATORS = [FIT, "docs/what-is-the-limit.html", "docs/how-long-to-move.html", "docs/how-often-to-save.html"]
 WIDE, PHONE, SMALL_PHONE = 1280, 390, 320
 
 pytestmark = [

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gpuguide.costs import limits, memory, presets, transfers
+from gpuguide.costs import failures, limits, memory, presets, transfers
 from gpuguide.costs.fields import Field, Rule
 from gpuguide.costs.formulas import Formulas, names_in, tree_of
 from gpuguide.costs.memory import model
@@ -29,6 +29,8 @@ CALLS = {
 """What of :mod:`gpuguide.costs.transfers` counts each thing, a number of bytes aside"""
 HOST_COPY = "ceilings/h2d-pinned:bandwidth"
 PEER_COPY = "peer-copy/copy-engine:bandwidth size=4294967296 direction=one"
+MULTIPLES = (0.25, 0.5, 1, 2, 4)
+"""Intervals between saves that are compared, as multiples of the best one"""
 CHANNELS = {
     "copy": "memory, read and written",
     "read": "memory, only read",
@@ -88,6 +90,16 @@ def move_data() -> dict[str, Any]:
     }
 
 
+def save_data() -> dict[str, Any]:
+    """Return what the calculator of saves knows."""
+    return {
+        "failures": failures_model(),
+        "first": dict(failures.FIRST),
+        "ways": dict(failures.FIELDS["saving"].words or {}),
+        "multiples": MULTIPLES,
+    }
+
+
 def memory_model() -> dict[str, Any]:
     """Return the cost model of memory."""
     return {
@@ -130,6 +142,15 @@ def transfers_model() -> dict[str, Any]:
         },
         "way": field_data(transfers.WAY),
         "time": formula_data(transfers.TIME),
+    }
+
+
+def failures_model() -> dict[str, Any]:
+    """Return the cost model of failures."""
+    return {
+        "formulas": formula_data(failures.FORMULAS),
+        "fields": field_data(failures.FIELDS),
+        "rules": rule_data(failures.RULES),
     }
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from gpuguide.costs import limits, memory, presets, published, transfers
+from gpuguide.costs import failures, limits, memory, presets, published, transfers
 from gpuguide.hardware import capacities, links
 from gpuguide.measure import digest, folders, measured_ceilings, reference_gpu
 from gpuguide.site.directives.calculators import step_drawing
-from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data, short
+from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data, save_data, short
 from gpuguide.site.directives.hardware_table import cite, note_datasheet
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -32,17 +32,22 @@ SCRIPTS = {
     "will-it-fit": ("formulas.js", "memory.js", "calculator.js", "memory-over-step.js", "will-it-fit.js"),
     "what-is-the-limit": ("formulas.js", "limits.js", "calculator.js", "what-is-the-limit.js"),
     "how-long-to-move": ("formulas.js", "transfers.js", "calculator.js", "how-long-to-move.js"),
+    "how-often-to-save": ("formulas.js", "failures.js", "calculator.js", "how-often-to-save.js"),
 }
 """Scripts of each calculator, in the order in which they build on each other"""
 DATA_FILES = (
     "gpuguide.costs.presets",
     "gpuguide.costs.limits",
     "gpuguide.costs.transfers",
+    "gpuguide.costs.failures",
     "gpuguide.costs.memory.model",
     "gpuguide.hardware.capacities",
     "gpuguide.hardware.links",
 )
 """Modules whose formulas or figures stand in a TOML file of the same name"""
+
+WAYS_TO_SAVE = failures.FIELDS["saving"].words or {}
+MINUTE, DAY = 60, 86_400
 
 
 def connect(app: Sphinx) -> None:
@@ -51,6 +56,7 @@ def connect(app: Sphinx) -> None:
     app.add_directive("fit-question", FitQuestion)
     app.add_directive("what-is-the-limit", WhatIsTheLimit)
     app.add_directive("how-long-to-move", HowLongToMove)
+    app.add_directive("how-often-to-save", HowOftenToSave)
     app.add_directive("links", LinkRates)
     app.add_directive("model-shapes", ModelShapes)
     app.add_directive("capacities", Capacities)
@@ -247,6 +253,44 @@ class HowLongToMove(_Calculator):
     def data(self) -> dict[str, Any]:
         """Return what the script needs to know."""
         return move_data()
+
+
+class HowOftenToSave(_Calculator):
+    """``{how-often-to-save}``: the calculator of the interval between checkpoints."""
+
+    name_of_calculator = "how-often-to-save"
+
+    def example(self) -> list[Node]:
+        """Return what a large model loses with each way to save as a table, and the call that computes it."""
+        first = failures.FIRST
+        plans = {words: failures.plan_saves(**{**first, "saving": way}) for way, words in WAYS_TO_SAVE.items()}
+        mean = next(iter(plans.values())).mean_time_between_failures
+        lead = nodes.paragraph(
+            "",
+            f"The calculator needs JavaScript; here is an example: {first['failures']} of 1,000 GPUs fail in a year. A "
+            f"job on {first['gpus']} of them fails every {mean / DAY:.1f} days, and restarts in "
+            f"{first['restart'] / MINUTE:.0f} minutes. It saves {first['state']} GB, written at {first['rate']} GB/s.",
+        )
+        rows = [
+            [
+                words,
+                f"{plan.interval / MINUTE:.0f} min",
+                f"{plan.saves:.1%}",
+                f"{plan.repeated:.1%}",
+                f"{plan.lost:.1%}",
+            ]
+            for words, plan in plans.items()
+        ]
+        words = ", ".join(f"{name}={value!r}" for name, value in first.items())
+        return [
+            lead,
+            table(["training waits", "save every", "lost to saves", "lost to failures", "lost in all"], rows),
+            python_call(f"from gpuguide.costs import failures\n\nfailures.plan_saves({words}).interval"),
+        ]
+
+    def data(self) -> dict[str, Any]:
+        """Return what the script needs to know."""
+        return save_data()
 
 
 class LinkRates(SphinxDirective):
