@@ -58,11 +58,12 @@ def frame_to_the_gpu() -> Figure:
     return show(
         lambda figure, theme: _draw_journeys(figure, theme, journeys, plain, ring),
         alt="Above, three boxes: host memory, pinned buffers and GPU memory, with arrows from each to the next. Below, "
-        f"two bars for each of four operations on a hundred million rows, as long as their times. {told}.",
+        "two bars for each of four operations on a hundred million rows, with lengths in proportion to their times. "
+        f"{told}.",
         caption="A frame of a hundred million rows in the host's memory, processed there (upper bars, best library) or "
         "on the GPU (lower bars). Grey: the copies there and back, by cuDF's own functions (the time with the copy "
         "minus the time without it, which differs somewhat from a copy timed alone). Orange: the work on "
-        f"{reference_gpu.word('a short')}. The copies take long, and the work itself only a moment. The ring of "
+        f"{reference_gpu.word('a short')}. The copies take far longer than the work itself. The ring of "
         "buffers is the faster copy described below. We did not time reading from a file.",
         records=[speed, copies],
         size=(WIDE, 4.75),
@@ -333,8 +334,8 @@ def ring_of_buffers() -> Figure:
         f"next. On the third the driver copies one piece of the same size from pageable memory in {spoken[1]}.",
         caption=f"Pieces of 8 MiB on their way to the GPU, to scale. The link needs {spoken[0]} for a piece, and the "
         "cores have the next piece ready before then. A copy that leaves pinning to the driver takes "
-        f"{times} times as long for each piece. All pieces of a hundred million rows need {spoken[3]} on the link, and "
-        f"the whole copy took {spoken[2]}.",
+        f"{spoken[1]} for each piece, {times} times as long. All pieces of a hundred million rows need {spoken[3]} on "
+        f"the link, and the whole copy took {spoken[2]}.",
         records=[copies, ceilings],
         size=(WIDE, 2.2),
         narrow=(4.6, 2.2),
