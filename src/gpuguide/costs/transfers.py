@@ -1,6 +1,6 @@
 """How long it takes to move things over a link: weights, caches, gradients, activations.
 
-A transfer costs a latency and its bytes over the link's bandwidth (the α–β model); transfers that wait for one another
+A transfer takes a latency and its bytes over the link's bandwidth (the α–β model); transfers that wait for one another
 cost a latency each. The bandwidth is the rate of the table of links, one way, and ``efficiency`` the share of it that
 is reached. Both the share and the latency are the caller's: measure some sizes, and
 :func:`gpuguide.interconnect.fit_alpha_beta` finds both; what it finds can take the link's place. With what they are if

@@ -238,8 +238,8 @@ def rank_to_try(update: Any, what: str, first: int = 4) -> Figure:
     return show(
         draw,
         alt=f"Two heat maps of {rows} by {columns} numbers: an update, and its best approximation of rank {first}, "
-        f"which keeps {kept:.0%} of its squared size.",
-        caption=f"Rank {first} keeps {kept:.0%} of the update's squared size. The figure shows the update of {what}.",
+        f"which keeps {kept:.0%} of its squared norm.",
+        caption=f"Rank {first} keeps {kept:.0%} of the update's squared norm. The figure shows the update of {what}.",
         size=(7.2, 5.2),
         narrow=(4.6, 4.4),
         name="rank-to-try",

@@ -119,7 +119,7 @@ def test_the_rank_slider_multiplies_what_numpy_multiplies(browser: Any) -> None:
 @pytest.mark.slow
 def test_a_higher_rank_keeps_more_of_the_update(tab: Any) -> None:
     answer = tab.locator("#fig-rank-to-try .gg-try-answer")
-    assert "Rank 1: B A keeps 64% of the update's squared size; the error is 60%" in answer.text_content()
+    assert "Rank 1: B A keeps 64% of the update's squared norm; the error is 60%" in answer.text_content()
     tab.get_by_label("Rank r").focus()
     tab.keyboard.press("ArrowRight")
     assert "Rank 2: B A keeps 93%" in answer.text_content()

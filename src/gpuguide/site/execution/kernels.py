@@ -40,7 +40,7 @@ SETTINGS = {
 many pages run at a time"""
 ALWAYS = ("ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib_inline")
 """What every kernel imports"""
-HEAVY = ("torch", "matplotlib", "myst_nb", "transformers")
+HEAVY = ("torch", "matplotlib", "myst_nb", "transformers", "peft")
 """What takes long to import, and is imported once for all pages if any of them uses it"""
 IMPORTED_FIRST = "GPUGUIDE_IMPORTED_FIRST"
 """Tells the process that forks which of these that are"""

@@ -110,7 +110,7 @@ gpuguide.keptOf = (whole, product) => {
       slider.setAttribute("aria-valuetext", `rank ${rank}, ${percent(energy)} kept`);
       answer.textContent = rank === 0
         ? `Rank 0: nothing is trained, and all of the update is missing. It has ${all.toLocaleString("en")} numbers.`
-        : `Rank ${rank}: B A keeps ${percent(energy)} of the update's squared size; the error is ${percent(error)} of its `
+        : `Rank ${rank}: B A keeps ${percent(energy)} of the update's squared norm; the error is ${percent(error)} of its `
           + `size. Trained: ${rank} × (${b.rows} + ${a.columns}) = ${trained.toLocaleString("en")} numbers, `
           + `${percent(trained / all)} of ${all.toLocaleString("en")}.`;
     }
