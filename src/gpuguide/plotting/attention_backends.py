@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Settings = Mapping[str, str]
 When = Mapping[str, tuple[str, ...]]
@@ -67,7 +67,9 @@ LABELS = {"gpu": "GPU", "work": "Work", "mask": "Mask", "head": "Head size", "fo
 USUAL = {name: next(iter(values)) for name, values in SETTINGS.items()}
 """The call that was measured"""
 
-REFUSES, LIMIT, NOTE = "refuses", "limit", "note"
+REFUSES: Final = "refuses"
+LIMIT: Final = "limit"
+NOTE: Final = "note"
 """A backend that refuses is out; one with a limit is second choice; a note is worth knowing"""
 
 
