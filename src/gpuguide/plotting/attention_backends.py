@@ -320,6 +320,12 @@ CALLS = (
         "    output = sdpa(q, k, v{attn_mask}{is_causal}{enable_gqa})",
     ),
     CallTemplate("flex", _SOFT_CAP, {"mask": ("softcap",)}),
+    CallTemplate(
+        "flex",
+        "import torch\nfrom torch.nn.attention.flex_attention import flex_attention\n\n"
+        "flex = torch.compile(flex_attention)  # once\noutput = flex(q, k, v{enable_gqa})",
+        {"mask": ("none",)},
+    ),
     CallTemplate("flex", _WINDOW),
     CallTemplate(
         "sdpa-flash",

@@ -107,4 +107,4 @@ def _draw_measure(figure: Canvas, theme: palette.Theme) -> None:
     ax.plot(places, [share * height for share in FOUND], "o", color=theme.series[_BLUE], markersize=7, alpha=0.6)
     drawings.label(ax, right + 8, ceiling, "ceiling", across="left", size=12)
     drawings.label(ax, right + 8, median, "median", across="left", size=12)
-    drawings.label(ax, (left + right) / 2, 6, "your samples", size=11)
+    drawings.label(ax, (left + right) / 2, 6, "your samples", size=12)
