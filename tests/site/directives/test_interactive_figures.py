@@ -502,10 +502,10 @@ def test_needs_rule_backends_out_by_keyboard(tab: Any) -> None:
 @pytest.mark.slow
 def test_the_call_of_a_backend_is_copied(tab: Any) -> None:
     figure = tab.locator("#fig-kernel-lanes")
-    tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
     figure.get_by_role("button", name="Copy").click()
     assert tab.evaluate("window.copied") == figure.locator("pre").text_content()
     assert figure.locator(".gg-chooser-title [role=status]").text_content() == "The call is copied."
-    tab.evaluate("navigator.clipboard.writeText = async () => { throw new Error('not allowed'); }")
+    tab.evaluate("() => { navigator.clipboard.writeText = async () => { throw new Error('not allowed'); }; }")
     figure.get_by_role("button", name="Copied").click()
     tab.wait_for_function("String(getSelection()).includes('flash_attn_func')")
