@@ -279,6 +279,7 @@ PIECES: dict[str, tuple[tuple[When, str], ...]] = {
         ),
     ),
     "first_query": (({"work": ("decode", "extend")}, " + k.shape[2] - q.shape[2]"),),
+    "shifted_query": (({"work": ("decode", "extend")}, "    query = query + k.shape[2] - q.shape[2]\n"),),
 }
 """What a word in braces in a template stands for: the first text that applies, else nothing"""
 
@@ -300,7 +301,7 @@ _SOFT_CAP = (
 )
 _WINDOW = (
     f"{_FLEX}def rule(batch, head, query, key):  # yours: here a window of 512\n"
-    "    query = query{first_query}\n    return (key <= query) & (query - key < 512)\n\n\n"
+    "{shifted_query}    return (key <= query) & (query - key < 512)\n\n\n"
     f"{_BLOCKS}output = flex(q, k, v, block_mask=blocks{{enable_gqa}})"
 )
 CALLS = (

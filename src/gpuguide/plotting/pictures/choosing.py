@@ -40,14 +40,14 @@ TIMED: dict[str, int | bool | str] = {"pass": "forward-backward", "seq_len": 819
 MEASURED = {"mask": ("causal",), "head": ("listed",), "format": ("16 bits",), "grouped": ("no",)}
 """The settings of the calls that were timed"""
 _SHORT = {
-    "fa4": ("FA-4", 0),
-    "sdpa-cudnn": ("cuDNN", 1),
-    "flex": ("Flex", 0),
-    "sdpa-flash": ("FA-2", 1),
-    "sdpa-efficient": ("efficient", 0),
-    "naive": ("formula", 1),
+    "fa4": "FA-4",
+    "sdpa-cudnn": "cuDNN",
+    "flex": "Flex",
+    "sdpa-flash": "FA-2",
+    "sdpa-efficient": "efficient",
+    "naive": "formula",
 }
-"""On a phone, the name of each kernel and the line it is on: neighbours do not fit beside each other"""
+"""The names on a phone, on two lines in turn: neighbours do not fit beside each other"""
 
 
 def marks(gate: str) -> str:
@@ -165,13 +165,12 @@ def _draw_lanes(figure: Canvas, over: Mapping[str, float]) -> None:
     middles = {gate: top - (number + 0.5) * row for number, gate in enumerate(GATES)}
     across = [left + (place + 0.5) * lane for place in range(len(over))]
     signs = {gate: marks(gate) for gate in GATES}
-    for (name, factor), x in zip(over.items(), across, strict=True):
+    for place, ((name, factor), x) in enumerate(zip(over.items(), across, strict=True)):
         tall = tallest * factor / max(over.values())
         _boxes(ax, [(x - 11, top + names, 22, tall)], palette.style(name).colour)
         drawings.label(ax, x, top + names + tall + 9, f"{factor:.1f}×", size=10)
         if narrow:
-            short, line = _SHORT[name]
-            drawings.label(ax, x, top + names - 10 - 14 * line, short, size=10)
+            drawings.label(ax, x, top + names - 10 - 14 * (place % 2), _SHORT[name], size=10)
         else:
             drawings.label(ax, x, top + names / 2 - 1, _break_in_two(attention_backends.BACKENDS[name]), size=10)
     drawings.label(ax, left - 8, top + names + 8, "time of a step", across="right", size=10)

@@ -81,7 +81,7 @@ gpuguide.findBackend = ({ backends, rules, preferences, calls, pieces }, setting
         return "All backends refuse. Compute the formula yourself, or change what the call needs.";
       }
       const kept = found.limited ? `Use ${called(found.name)}. None stays without a limit, and this one has the fewest: it `
-        + `${found.limits[found.backend].join("; it ")}.` : `Use ${called(found.name)}, the first that stays.`;
+        + `${found.limits[found.backend].join("; it ")}.` : `Use ${called(found.name)}, the first that stays without a limit.`;
       return `${kept} ${several(refusing)}. ${found.source}`;
     }
     function changed() {
