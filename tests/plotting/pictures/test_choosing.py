@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from figure_rows import rows_of
 from torch.nn.attention.flex_attention import create_block_mask
 
 from gpuguide.measure import store
+from gpuguide.plotting import text_boxes
 from gpuguide.plotting.pictures import choosing
 
 
@@ -22,8 +25,29 @@ def test_kernels_stand_from_the_fastest_to_the_slowest() -> None:
 
 
 def test_for_every_row_there_is_a_kernel() -> None:
-    assert all("+" in marks for marks in choosing.GATES.values())
-    assert all(len(marks) == len(choosing.LANES) for marks in choosing.GATES.values())
+    assert all("+" in choosing.marks(gate) for gate in choosing.GATES)
+
+
+def test_marks_follow_from_what_is_declared() -> None:
+    marks = {gate: dict(zip(choosing.lanes(), choosing.marks(gate), strict=True)) for gate in choosing.GATES}
+    assert marks["fp32"]["fa4"] == "-", "refuses in training and in prefill"
+    assert marks["grouped heads"]["sdpa-efficient"] == "~", "a limit in both"
+    assert marks["no GPU"]["flex"] == "~", "refuses in training only"
+    assert marks["a mask as a tensor"]["sdpa-cudnn"] == "~", "a limit in training only"
+    assert marks["A100, RTX 30 to 50"]["sdpa-flash"] == "+"
+
+
+def test_on_a_phone_no_label_is_turned_and_the_key_stands_in_the_middle() -> None:
+    shown = choosing.kernel_lanes()
+    assert shown.svg is not None
+    narrow = shown.svg["light-narrow"]
+    assert not re.search(r"rotate\((?!0[ )])-?[\d.]+", re.sub(r"rotate\(-?0(?:\.0*)?[ )]", "", narrow))
+    boxes = text_boxes.text_boxes(narrow)
+    key = [box for box in boxes if box.text in ("takes it", "with a limit", "refuses")]
+    width, _ = text_boxes.view_box(narrow)
+    left, right = min(box.left for box in key) - 28, max(box.right for box in key)
+    assert left > 15
+    assert abs(left - (width - right)) < 25
 
 
 @pytest.mark.parametrize("name", choosing.rules())

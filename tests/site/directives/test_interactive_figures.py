@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from gpuguide.inference import cost as serving_cost
 from gpuguide.inference.serving import Clock, Request, Scheduler
 from gpuguide.logits import adjust, softmax
 from gpuguide.measure import folders, measured_ceilings
-from gpuguide.plotting.pictures import attention, serving
+from gpuguide.plotting import attention_backends
+from gpuguide.plotting.pictures import attention, choosing, serving
 from gpuguide.site.theme.assets import THEME
 
 PAGE = f"""
@@ -34,6 +37,8 @@ PAGE = f"""
 
 {cell('plotting.sampling_to_try([2.0, 1.0, 0.0, -1.0], ["a", "b", "c", "d"], "a word")')}
 
+{cell("pictures.choosing.kernel_lanes()")}
+
 {cell('plotting.rank_to_try([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], "a matrix", first=1)')}
 """
 
@@ -43,7 +48,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with the figures."""
     made = start(tmp_path_factory.mktemp("site"))
     shutil.copytree(folders.published_folder(), made.library / "records", dirs_exist_ok=True)
-    made.page("index", PAGE, benchmarks="ceilings, timing-mistakes")
+    made.page("index", PAGE, benchmarks="attention, ceilings, decode-attention, timing-mistakes")
     build = made.build()
     assert build.status == 0, build.output
     return made.html / "index.html"
@@ -172,11 +177,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 5
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 6
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 10
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 12
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 
@@ -441,3 +446,68 @@ def test_a_batch_is_changed_by_keyboard_and_keeps_its_requests(tab: Any) -> None
     figure.get_by_role("button", name="Reset").click()
     assert table.inner_text() == before
     assert figure.locator("svg.gg-batch").get_attribute("aria-label") == answer.text_content()
+
+
+# --- backends for attention ----------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_chooser_finds_what_the_library_finds(browser: Any) -> None:
+    draw, preferences = random.Random(23), choosing.preferences()
+    cases = [
+        {name: draw.choice(list(values)) for name, values in attention_backends.SETTINGS.items()} for _ in range(400)
+    ]
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "attention-chooser.js"))
+    declared = attention_backends.declare(preferences, {})
+    found = tab.evaluate(
+        "([known, cases]) => cases.map((each) => gpuguide.findBackend(known, each))", [declared, cases]
+    )
+    tab.close()
+    for settings, mine in zip(cases, found, strict=True):
+        wanted = asdict(attention_backends.find_backend(settings, preferences))
+        assert mine == json.loads(json.dumps(wanted)), settings
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_needs_rule_backends_out_by_keyboard(tab: Any) -> None:
+    figure = tab.locator("#fig-kernel-lanes")
+    answer, call = figure.locator(".gg-chooser-answer"), figure.locator("pre")
+    refused = figure.locator('[data-verdict="refuses"]')
+    assert answer.get_attribute("role") == "status"
+    assert answer.text_content().startswith("Use FlashAttention-4, the first that stays without a limit.")
+    assert "No backend refuses." in answer.text_content()
+    assert "flash_attn_func(*transposed, causal=True)" in call.text_content()
+    assert figure.locator('[data-timed="yes"]').count() == 6
+    figure.get_by_label("Number format").focus()
+    tab.keyboard.press("ArrowDown")
+    assert answer.text_content().startswith("Use the memory-efficient kernel, the first that stays without a limit.")
+    assert "3 backends refuse." in answer.text_content()
+    assert "It takes bf16 and fp16 only." in refused.first.text_content()
+    assert figure.locator('[data-timed="yes"]').count() == 0
+    figure.get_by_label("grouped-query attention").focus()
+    tab.keyboard.press("Space")
+    assert answer.text_content().startswith("Use FlexAttention")
+    assert "enable_gqa=True" in call.text_content()
+    figure.get_by_label("GPU").select_option("cpu")
+    figure.get_by_label("Mask").select_option("softcap")
+    assert answer.text_content().startswith("All backends refuse.")
+    assert refused.count() == 6
+    assert not call.is_visible()
+    figure.get_by_role("button", name="Reset").click()
+    assert answer.text_content().startswith("Use FlashAttention-4")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_call_of_a_backend_is_copied(tab: Any) -> None:
+    figure = tab.locator("#fig-kernel-lanes")
+    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    figure.get_by_role("button", name="Copy").click()
+    assert tab.evaluate("window.copied") == figure.locator("pre").text_content()
+    assert figure.locator(".gg-chooser-title [role=status]").text_content() == "The call is copied."
+    tab.evaluate("() => { navigator.clipboard.writeText = async () => { throw new Error('not allowed'); }; }")
+    figure.get_by_role("button", name="Copied").click()
+    tab.wait_for_function("String(getSelection()).includes('flash_attn_func')")

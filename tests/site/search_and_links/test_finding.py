@@ -321,8 +321,7 @@ def test_every_page_of_names_says_which_tutorials_use_them() -> None:
 def test_each_way_into_the_site_begins_with_a_picture() -> None:
     landing = BeautifulSoup((SITE / "index.html").read_text(encoding="utf-8"), "html.parser")
     ways = landing.select("ul.gg-ways > li")
-    pictures = [{image["src"] for image in way.select("img.gg-thumbnail")} for way in ways]
-    assert ways
-    assert all(pictures)
+    pictures = [{image["src"] for image in way.select(".gg-small-drawing img[alt]")} for way in ways]
+    assert [len(each) for each in pictures] == [2, 2, 2], "one for each scheme"
     assert len(set.union(*pictures)) == sum(map(len, pictures))
     assert all((SITE / address).is_file() for address in set.union(*pictures))

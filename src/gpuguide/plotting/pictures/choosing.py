@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuguide.measure import reference_gpu, store
-from gpuguide.plotting import drawings, palette
+from gpuguide.measure.records import Record
+from gpuguide.plotting import attention_backends, drawings, palette
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
 
@@ -19,107 +20,171 @@ if TYPE_CHECKING:
 
 # --- what rules a kernel out -------------------------------------------------------------------------------
 
-LANES = {
-    "fa4": "FlashAttention-4",
-    "sdpa-cudnn": "cuDNN",
-    "flex": "FlexAttention",
-    "sdpa-flash": "FlashAttention-2",
-    "sdpa-efficient": "memory-efficient",
-    "naive": "the formula",
+GATES: dict[str, attention_backends.Settings] = {
+    "fp32": {"format": "fp32"},
+    "a mask as a tensor": {"mask": "tensor"},
+    "a window, documents": {"mask": "rule"},
+    "a soft cap": {"mask": "softcap"},
+    "grouped heads": {"grouped": "yes"},
+    "heads above 128": {"head": "wide"},
+    "heads above 256": {"head": "wider"},
+    "A100, RTX 30 to 50": {"gpu": "ampere"},
+    "T4 and older": {"gpu": "turing"},
+    "no GPU": {"gpu": "cpu"},
 }
-"""Contenders of the benchmark ``attention``, from the fastest to the slowest, by the names that the drawing uses"""
+"""What may rule a kernel out, and the setting of a call that stands for it"""
 TAKES, PARTLY, REFUSES = "takes it", "with a limit", "refuses"
-GATES = {
-    "fp32": "--+-++",
-    "a mask as a tensor": "-~~-++",
-    "a window, documents": "~~+~~~",
-    "a soft cap": "~-+---",
-    "grouped heads": "++++~+",
-    "heads above 128": "~~++++",
-    "heads above 256": "--~-++",
-    "A100, RTX 30 to 50": "-+++++",
-    "T4 and older": "--~-++",
-    "no GPU": "--~--+",
-}
-"""What may rule a kernel out; for each lane + where it takes that, ~ where it has a limit, - where it refuses
-
-Sources: PyTorch, ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``torch/nn/attention/flex_attention.py``;
-Dao-AILab, ``flash_attn/cute/interface.py``. A window that a kernel has no rule for can be handed to it as a tensor,
-which is a limit.
-"""
 _WORDS = {"+": TAKES, "~": PARTLY, "-": REFUSES}
-TIMED: dict[str, int | bool | str] = {
-    "pass": "forward-backward",
-    "head_dim": 128,
-    "seq_len": 8192,
-    "causal": True,
-    "heads": 16,
+SHAPE: dict[str, int | bool | str] = {"head_dim": 128, "causal": True, "heads": 16}
+TIMED: dict[str, int | bool | str] = {"pass": "forward-backward", "seq_len": 8192, **SHAPE}
+MEASURED = {"mask": ("causal",), "head": ("listed",), "format": ("16 bits",), "grouped": ("no",)}
+"""The settings of the calls that were timed"""
+_SHORT = {
+    "fa4": "FA-4",
+    "sdpa-cudnn": "cuDNN",
+    "flex": "Flex",
+    "sdpa-flash": "FA-2",
+    "sdpa-efficient": "efficient",
+    "naive": "formula",
 }
+"""The names on a phone, on two lines in turn: neighbours do not fit beside each other"""
+
+
+def marks(gate: str) -> str:
+    """Return for each lane ``+`` where it takes a gate, ``~`` where it has a limit, and ``-`` where it refuses."""
+    return "".join(attention_backends.compare_with_usual(name, GATES[gate]) for name in lanes())
+
+
+def lanes() -> dict[str, float]:
+    """Return the backends from the fastest to the slowest, with the time of a training step over the fastest's."""
+    record = store.load_published("attention")
+    times = {name: record.median(name, "time", **TIMED) for name in attention_backends.BACKENDS}
+    fastest = min(times.values())
+    return {name: times[name] / fastest for name in sorted(times, key=lambda name: times[name])}
+
+
+def preferences() -> list[attention_backends.Preference]:
+    """Return in which order backends are tried: first what was declared of calls that nobody timed, then the records.
+
+    A short prefill is one that is no longer than the longest with which cuDNN leads.
+    """
+    record, decoded = store.load_published("attention"), store.load_published("decode-attention")
+    longest = short_prefill()
+    decode: dict[str, Any] = {"batch": 8, "context": 16384, "heads": 32, "kv_heads": 32}
+    return [
+        *attention_backends.PREFERENCES,
+        _prefer(record, "train", "a training step, {seq_len} tokens, 16 heads of 128", **TIMED),
+        _prefer(record, "prefill", "a forward pass, {seq_len} tokens, 16 heads of 128", **TIMED | {"pass": "forward"}),
+        _prefer(
+            record,
+            "short-prefill",
+            "a forward pass, {seq_len} tokens, 16 heads of 128",
+            **TIMED | {"pass": "forward", "seq_len": longest},
+        ),
+        _prefer(decoded, "decode", "a decode step, {batch} sequences of {context} tokens, {heads} heads", **decode),
+    ]
+
+
+def short_prefill() -> int:
+    """Return the greatest number of tokens with which cuDNN's forward pass is faster than FlashAttention-4's."""
+    record = store.load_published("attention")
+    keys: dict[str, Any] = {"pass": "forward", **SHAPE}
+    found = {name: dict(record.series(name, "seq_len", "time", **keys)) for name in ("fa4", "sdpa-cudnn")}
+    shorter = [
+        int(length)
+        for length, summary in found["sdpa-cudnn"].items()
+        if length in found["fa4"] and summary.median < found["fa4"][length].median
+    ]
+    return max(shorter)
+
+
+def _prefer(record: Record, work: str, what: str, **keys: Any) -> attention_backends.Preference:
+    """Return the order of the backends for some work on the GPU that was measured; those without a time come last."""
+    times = {
+        case.contender: case.metrics["time"].summary.median
+        for case in record.cases
+        if case.status == "ok" and case.contender in attention_backends.BACKENDS and keys.items() <= case.keys.items()
+    }
+    fastest = min(times.values())
+    first = sorted(times, key=lambda name: times[name])
+    called = what.format_map(keys)
+    return attention_backends.Preference(
+        (*first, *(name for name in attention_backends.BACKENDS if name not in times)),
+        f"The order is that of the times on {reference_gpu.word('a short')}: {called}.",
+        {"work": (work,)},
+        {name: round(times[name] / fastest, 3) for name in first},
+        f"time of {called}",
+        {"gpu": ("hopper",), "work": (work,), **MEASURED},
+    )
 
 
 def kernel_lanes() -> Figure:
-    """Draw the kernels from the fastest to the slowest, and below each what it takes and what it refuses."""
-    record = store.load_published("attention")
-    times = {name: record.median(name, "time", **TIMED) for name in LANES}
-    fastest = min(times.values())
-    over = {name: time / fastest for name, time in times.items()}
-    spoken = ", ".join(f"{LANES[name]} {factor:.1f}" for name, factor in over.items())
+    """Draw the kernels from the fastest to the slowest, and below each what it takes and what it refuses.
+
+    On the site a reader sets what a call needs, and sees which kernels stay.
+    """
+    record, decoded = store.load_published("attention"), store.load_published("decode-attention")
+    over = lanes()
+    names = attention_backends.BACKENDS
+    spoken = ", ".join(f"{names[name]} {factor:.1f}" for name, factor in over.items())
     refused = "; ".join(
-        f"{gate}: {', '.join(name for name, mark in zip(LANES.values(), marks, strict=True) if mark == '-')}"
-        for gate, marks in GATES.items()
-        if "-" in marks
+        f"{gate}: {', '.join(names[name] for name, mark in zip(over, marks(gate), strict=True) if mark == '-')}"
+        for gate in GATES
+        if "-" in marks(gate)
     )
+    longest = f"{short_prefill():,} tokens"
+    words = {"prefill": f"prefill, more than {longest}", "short-prefill": f"prefill, up to {longest}"}
     return show(
         lambda figure, theme: _draw_lanes(figure, over),
         alt=f"Six columns, one per kernel, headed by bars for the time of a training step: {spoken}. Below, a row for "
         f"each thing that a call may need, with a cross where a kernel refuses it. Refused are: {refused}.",
-        caption="Find the first column from the left without a cross in any of your rows. A dashed box has a limit, "
-        "named below; where the table names another kernel, follow the table. Bars and order: time of a causal "
-        f"forward and backward pass on {reference_gpu.word('a short')}, as a multiple of the fastest.",
-        records=[record],
+        caption="Take the first backend, from the fastest, that refuses nothing your call needs. Dashed: with a limit, "
+        "named below. Times on "
+        f"{reference_gpu.word('a short')} are multiples of the fastest's, in the drawing those of a causal forward and "
+        "backward pass.",
+        records=[record, decoded],
         size=(WIDE, 5.4),
-        narrow=(4.6, 6.0),
+        narrow=(4.6, 5.6),
         name="kernel-lanes",
         rows=[
-            {"kernel": LANES[name], "time_over_fastest": round(over[name], 4)}
-            | {gate: _WORDS[marks[place]] for gate, marks in GATES.items()}
-            for place, name in enumerate(LANES)
+            {"kernel": names[name], "time_over_fastest": round(over[name], 4)}
+            | {gate: _WORDS[marks(gate)[place]] for gate in GATES}
+            for place, name in enumerate(over)
         ],
+        interactive={"kind": "attention-chooser", **attention_backends.declare(preferences(), words)},
     )
 
 
 def _draw_lanes(figure: Canvas, over: Mapping[str, float]) -> None:
     ax, width, height = drawings.sheet(figure)
     narrow = is_narrow(figure)
-    left, names, tallest, foot = (128.0, 96.0, 52.0, 40.0) if narrow else (146.0, 34.0, 62.0, 26.0)
-    lane = (width - left - 6) / len(LANES)
+    left, names, tallest, foot = (120.0, 38.0, 52.0, 40.0) if narrow else (146.0, 34.0, 62.0, 26.0)
+    lane = (width - left - 6) / len(over)
     top = height - 22 - tallest - names
     row = (top - foot) / len(GATES)
     middles = {gate: top - (number + 0.5) * row for number, gate in enumerate(GATES)}
-    across = [left + (place + 0.5) * lane for place in range(len(LANES))]
-    for (name, factor), x in zip(over.items(), across, strict=True):
+    across = [left + (place + 0.5) * lane for place in range(len(over))]
+    signs = {gate: marks(gate) for gate in GATES}
+    for place, ((name, factor), x) in enumerate(zip(over.items(), across, strict=True)):
         tall = tallest * factor / max(over.values())
         _boxes(ax, [(x - 11, top + names, 22, tall)], palette.style(name).colour)
         drawings.label(ax, x, top + names + tall + 9, f"{factor:.1f}×", size=10)
         if narrow:
-            ax.text(x, top + names - 4, LANES[name], rotation=90, ha="center", va="top", fontsize=10)
+            drawings.label(ax, x, top + names - 10 - 14 * (place % 2), _SHORT[name], size=10)
         else:
-            drawings.label(ax, x, top + names / 2 - 1, _break_in_two(LANES[name]), size=10)
+            drawings.label(ax, x, top + names / 2 - 1, _break_in_two(attention_backends.BACKENDS[name]), size=10)
     drawings.label(ax, left - 8, top + names + 8, "time of a step", across="right", size=10)
-    for place, (name, x) in enumerate(zip(LANES, across, strict=True)):
+    for place, (name, x) in enumerate(zip(over, across, strict=True)):
         hue = palette.style(name).colour
         for sign, strength in (("+", 0.75), ("~", 0.0)):
-            rows = [middles[gate] for gate, marks in GATES.items() if marks[place] == sign]
+            rows = [middles[gate] for gate in GATES if signs[gate][place] == sign]
             _boxes(ax, [(x - 11, y - row / 2 + 3, 22, row - 6) for y in rows], hue, strength)
     for gate, y in middles.items():
         drawings.label(ax, left - 8, y, gate, across="right", size=10)
-    crosses = [
-        (x, middles[gate])
-        for gate, marks in GATES.items()
-        for x, mark in zip(across, marks, strict=True)
-        if mark == "-"
-    ]
-    key = {mark: (left - 10 if not narrow else 12.0) + place * 108 for place, mark in enumerate("+~-")}
+    crosses = [(x, middles[gate]) for gate in GATES for x, mark in zip(across, signs[gate], strict=True) if mark == "-"]
+    step = 104.0 if narrow else 108.0
+    begin = (width - 3 * step) / 2 + 28 if narrow else left - 10
+    key = {mark: begin + place * step for place, mark in enumerate("+~-")}
     _boxes(ax, [(key["+"] - 11, foot / 2 - 12, 22, 16)], "grey")
     _boxes(ax, [(key["~"] - 11, foot / 2 - 12, 22, 16)], "grey", 0.0)
     _crosses(ax, [*crosses, (key["-"], foot / 2 - 4)])

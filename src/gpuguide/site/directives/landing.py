@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import folders, store
+from gpuguide.plotting import drawings, palette, renditions, ways_in
+from gpuguide.plotting.text_boxes import view_box
 from gpuguide.site.directives import status
 from gpuguide.site.directives.benchmark_list import list_declarations
 from gpuguide.site.directives.cost_card import format_run_time
-from gpuguide.site.directives.figures import WITH_OTHERS, picture
+from gpuguide.site.directives.figures import SCHEMES, WITH_OTHERS, picture
 from gpuguide.site.execution import watching
 from gpuguide.site.pages import outline, reading
 from gpuguide.site.pages.tables import Cell, table
@@ -32,18 +34,17 @@ GUIDE = "docs/index"
 """The page whose tables of contents name the calculators"""
 TIMED = "gg-timed"
 """The class of a list whose links to pages say how long they take to read: ``{.gg-timed}`` above it"""
-
-logger = logging.getLogger(__name__)
+WAYS = {"learn": ways_in.learn, "decide": ways_in.decide, "measure": ways_in.measure}
+"""The drawings of the ways in"""
 
 
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("learning-path", LearningPath)
     app.add_directive("pages-by-part", PagesByPart)
-    app.add_directive("page-picture", PagePicture)
+    app.add_directive("way-in", WayIn)
     app.add_directive("newest-records", NewestRecords)
     app.add_node(listing, override=True)
-    app.add_node(page_picture, override=True)
     app.connect("html-page-context", add_drawer)
     app.connect("doctree-read", note_summary, priority=900)  # when the page is as it will be kept
     app.connect("doctree-read", watch_times)
@@ -85,31 +86,10 @@ def list_pages(directive: SphinxDirective, section: str, *, whole: bool) -> list
     return listing(section=section, whole=whole)
 
 
-class page_picture(nodes.General, nodes.Element):
-    """Stands for the first picture of a page, which is known when all have been read."""
-
-
-class PagePicture(SphinxDirective):
-    """``{page-picture} tutorials/22-flash-attention``: the first picture of a page, above links that go its way."""
-
-    required_arguments = 1
-
-    def run(self) -> list[Node]:
-        """Return what will be replaced by the picture."""
-        watching.note_other_pages(self.env)
-        return [page_picture(page=self.arguments[0], source=self.get_location())]
-
-
 def fill_in(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put the lists of pages, and pictures of pages, where they belong."""
+    """Put the lists of pages where they belong."""
     for place in list(doctree.findall(listing)):
         place.replace_self(list(list_by_part(app, docname, place["section"], whole=place["whole"])))
-    for place in list(doctree.findall(page_picture)):
-        page = place["page"]
-        pictures = thumbnail(app, page) if page in app.env.all_docs else []
-        if not pictures:
-            logger.warning("there is no page %s with a picture.", page, location=place["source"])
-        place.replace_self(pictures)
 
 
 def list_by_part(app: Sphinx, docname: str, section: str, *, whole: bool) -> Iterator[nodes.Node]:
@@ -215,6 +195,36 @@ def add_times(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if page is not None and not outline.parts(app.env, page):  # a list of pages takes no time to read
             behind = [nodes.Text(" "), time(minutes_to_read(app, page))]
             link.parent.insert(link.parent.index(link) + 1, behind)
+
+
+# --- the ways in -------------------------------------------------------------------------------------------------
+
+
+class WayIn(SphinxDirective):
+    """``{way-in} learn``: a drawing of :mod:`gpuguide.plotting.ways_in`, above the links that go this way."""
+
+    required_arguments = 1
+
+    def run(self) -> list[Node]:
+        """Return the drawing in both schemes."""
+        made = WAYS.get(self.arguments[0])
+        if made is None:
+            raise self.error(f"There is no way in {self.arguments[0]!r}; there are {', '.join(WAYS)}.")
+        for module in (ways_in, drawings, palette, renditions):
+            self.env.note_dependency(str(module.__file__))
+        drawing = made()
+        images = [self.write_image(drawing.svg[scheme], scheme, drawing.alt) for scheme in SCHEMES]
+        return [nodes.container("", *images, classes=["gg-small-drawing"])]
+
+    def write_image(self, svg: str, scheme: str, alt: str) -> nodes.image:
+        """Write an SVG beside the doctrees, from where the build takes it, and return the image."""
+        path = Path(self.env.doctreedir) / "drawings" / f"{self.arguments[0]}-{scheme}.svg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(svg, encoding="utf-8")
+        uri = Path(os.path.relpath(path, Path(self.env.doc2path(self.env.docname)).parent)).as_posix()
+        width, height = map(str, view_box(svg))
+        classes = [f"only-{scheme}", "no-scaled-link"]
+        return nodes.image(uri=uri, alt=alt, classes=classes, loading="lazy", width=width, height=height)
 
 
 # --- what was measured last ------------------------------------------------------------------------------------
