@@ -167,7 +167,7 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
     assert "arithmetic is the limit" in answer.text_content()
     assert float(slider.input_value()) > 3
     before = answer.text_content()
-    tab.get_by_label("Number format").select_option("fp32")
+    tab.locator("#fig-roofline-to-try").get_by_label("Number format").select_option("fp32")
     assert "in fp32" in answer.text_content() != before
 
 
@@ -299,14 +299,14 @@ def test_scores_masks_and_orders_of_keys_are_changed(tab: Any) -> None:
         assert score.get_attribute("aria-invalid") == "true"
     figure.get_by_role("button", name="Reset").click()
     assert score.input_value() == "3"
-    tab.get_by_label("Mask").select_option("3")
+    figure.get_by_label("Mask").select_option("3")
     stage = figure.locator(".gg-softmax-stage")
     stage.press("ArrowRight")
     assert "The mask sets 1 of its scores" in answer.text_content()
     stage.press("ArrowRight")
     assert "skipped: neither read nor computed" in answer.text_content()
     assert figure.locator('[data-state="hidden"]').count() == 3
-    tab.get_by_label("Mask").select_option("0")
+    figure.get_by_label("Mask").select_option("0")
     stage.press("End")
     result = answer.text_content()
     figure.get_by_role("button", name="Shuffle the keys").click()
