@@ -1,10 +1,10 @@
-"""How often a job fails, how often it should therefore save, and what it loses all the same.
+"""How often a job fails, how often it should therefore save, and how much of its time it loses nevertheless.
 
-Failures of independent parts come as a Poisson process: a job on twice as many GPUs fails twice as often. Saving takes
+Failures of independent parts form a Poisson process: a job on twice as many GPUs fails twice as often. Saving takes
 time, and so does repeating what was not saved. Young's interval balances the two; Daly's holds for long saves too.
 
-The names are Daly's: ``tau`` is the work between two saves, ``delta`` what a save stalls the job, ``R`` what a restart
-takes, and ``M`` the mean time between failures; all in seconds.
+The names are Daly's: ``tau`` is the work between two saves, ``delta`` how long a save stalls the job, ``R`` how long
+a restart takes, and ``M`` the mean time between failures; all in seconds.
 
 >>> M = mean_time_between_failures(16_384, 0.173)
 >>> round(M / 3600, 1), round(daly_interval(60, M) / 60)

@@ -143,12 +143,20 @@ _ALIGNS_FIRST = "aligns is_causal at the first key, so the mask has to be a tens
 _CAUSAL = ("causal", "softcap")
 
 RULES = (
-    SupportRule("fa4", REFUSES, "needs Hopper or data-centre Blackwell", {"gpu": ("ampere", "turing", "cpu")}),
+    SupportRule("fa4", REFUSES, _NEEDS_GPU, {"gpu": ("cpu",)}),
+    SupportRule("fa4", REFUSES, _FROM_A100_ON, {"gpu": ("turing",)}),
+    SupportRule("fa4", LIMIT, "was not tried on these GPUs, which its README does not name", {"gpu": ("ampere",)}),
+    SupportRule("fa4", LIMIT, "computes gradients there only on an RTX 50", {"gpu": ("ampere",), "work": ("train",)}),
     SupportRule("fa4", REFUSES, "is a package, not part of PyTorch", {"alone": ("yes",)}),
     SupportRule("fa4", REFUSES, _16_BITS_ONLY, {"format": ("fp32",)}),
     SupportRule("fa4", REFUSES, "takes no mask tensor", {"mask": ("tensor",)}),
     SupportRule("fa4", REFUSES, _UP_TO_256, {"head": ("wider",)}),
-    SupportRule("fa4", LIMIT, "lists heads of 64, 96 and 128 as supported", {"head": ("other", "wide")}),
+    SupportRule(
+        "fa4",
+        LIMIT,
+        "takes heads in steps of 8 on Hopper, and was measured with 64 and 128",
+        {"head": ("other", "wide")},
+    ),
     SupportRule("fa4", LIMIT, "has arguments for windows and packed sequences, not measured", {"mask": ("rule",)}),
     SupportRule("fa4", LIMIT, "has a function for packed sequences, not measured", {"mask": ("packed",)}),
     SupportRule("fa4", LIMIT, "has an argument for soft caps, not measured", {"mask": ("softcap",)}),

@@ -46,7 +46,7 @@ def decide() -> SmallDrawing:
     """Draw a decision: memory that fits one GPU, and not another."""
     return draw_small(
         _draw_decide,
-        "The same three parts of memory beside two GPUs. They fit the larger and pass the end of the smaller.",
+        "The same three parts of memory, compared with the capacity of two GPUs: they fit into the larger one only.",
     )
 
 

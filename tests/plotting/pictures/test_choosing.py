@@ -35,6 +35,8 @@ def test_marks_follow_from_what_is_declared() -> None:
     assert marks["no GPU"]["flex"] == "~", "refuses in training only"
     assert marks["a mask as a tensor"]["sdpa-cudnn"] == "~", "a limit in training only"
     assert marks["A100, RTX 30 to 50"]["sdpa-flash"] == "+"
+    assert marks["A100, RTX 30 to 50"]["fa4"] == "~", "its forward pass accepts them"
+    assert marks["T4 and older"]["fa4"] == "-"
 
 
 def test_on_a_phone_no_label_is_turned_and_the_key_stands_in_the_middle() -> None:

@@ -47,7 +47,7 @@ _SHORT = {
     "sdpa-efficient": "efficient",
     "naive": "formula",
 }
-"""The names on a phone, on two lines in turn: neighbours do not fit beside each other"""
+"""The names on a phone, on two lines in turn: neighbours do not fit next to each other"""
 
 
 def marks(gate: str) -> str:

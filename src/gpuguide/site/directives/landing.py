@@ -217,7 +217,7 @@ class WayIn(SphinxDirective):
         return [nodes.container("", *images, classes=["gg-small-drawing"])]
 
     def write_image(self, svg: str, scheme: str, alt: str) -> nodes.image:
-        """Write an SVG beside the doctrees, from where the build takes it, and return the image."""
+        """Write an SVG into the folder of the doctrees, from which the build copies it, and return the image."""
         path = Path(self.env.doctreedir) / "drawings" / f"{self.arguments[0]}-{scheme}.svg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(svg, encoding="utf-8")
