@@ -214,8 +214,15 @@ gpuguide.calculator = (() => {
       element("thead", {}, head), element("tbody", {}, ...body));
     return element("div", { class: "gg-scroll", tabindex: "0", role: "region", "aria-label": caption }, made);
   }
-  function notices(texts) {
-    return texts.map((text) => element("p", { class: "gg-notice" }, text));
+  // Shows the remarks and, if there are faults, the first of them in place of a verdict, over pale results. Returns
+  // whether there are.
+  function refuse({ verdict, said, answer }, remarks, faults, ...advice) {
+    const wrong = faults.length > 0;
+    said.replaceChildren(...remarks.map((text) => element("p", { class: "gg-notice" }, text)));
+    answer.classList.toggle("gg-waiting", wrong);
+    verdict.className = wrong ? "gg-verdict-line gg-bad" : "gg-verdict-line";
+    if (wrong) verdict.replaceChildren(faults[0], ...advice);
+    return wrong;
   }
   function code(text) {
     const shown = element("pre", { tabindex: "0" }, element("code", {}, text));
@@ -227,5 +234,5 @@ gpuguide.calculator = (() => {
   const data = (name) => JSON.parse(document.getElementById(name).textContent);
 
   return { element, svg, scaled, binary, significant, percent, Form, formField, number, fromAddress, toAddress, table,
-    notices, code, python, data };
+    refuse, code, python, data };
 })();

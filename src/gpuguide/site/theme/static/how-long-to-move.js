@@ -3,7 +3,7 @@
 (() => {
   const place = document.getElementById("gg-how-long-to-move");
   if (!place) return;
-  const { element, scaled, significant, binary, percent, Form, formField, fromAddress, toAddress, table, notices, code, python,
+  const { element, scaled, significant, binary, percent, Form, formField, fromAddress, toAddress, table, refuse, code, python,
     data } = gpuguide.calculator;
   const known = data("gg-how-long-to-move-data");
   const transfers = gpuguide.costs.transfers(known.transfers);
@@ -62,16 +62,9 @@
     const wrong = form.judge({ ...transfers.faults(state.what, input, shape), ...transfers.wayFaults(way) });
     toAddress({ what: state.what, link: state.link, ...given(state), ...way },
       { ...first, ...known.examples[state.what] });
-    said.replaceChildren(...notices(remarks));
-    answer.classList.toggle("gg-waiting", wrong.length > 0);
-    if (wrong.length) {
-      verdict.replaceChildren(wrong[0]);
-      verdict.className = "gg-verdict-line gg-bad";
-      return;
-    }
+    if (refuse({ verdict, said, answer }, remarks, wrong)) return;
     const what = transfers.transfer(state.what, input, shape);
     const link = linkOf(state.link);
-    verdict.className = "gg-verdict-line";
     verdict.replaceChildren(element("strong", {}, printed(transfers.time(what, link.rate, way))), ` ${over(link, way)}.`);
     answer.replaceChildren(all(what, state, way), counts(what, link, way), rates(link), call(state));
   }

@@ -3,7 +3,7 @@
 (() => {
   const place = document.getElementById("gg-how-often-to-save");
   if (!place) return;
-  const { element, scaled, significant, percent, Form, formField, fromAddress, toAddress, table, notices, code, python,
+  const { element, scaled, significant, percent, Form, formField, fromAddress, toAddress, table, refuse, code, python,
     data } = gpuguide.calculator;
   const known = data("gg-how-often-to-save-data");
   const failures = gpuguide.costs.failures(known.failures);
@@ -30,15 +30,8 @@
     form.show({ stall: state.saving === "asynchronous" });
     const wrong = form.judge(failures.faults(state));
     toAddress(state, first);
-    said.replaceChildren(...notices(remarks));
-    answer.classList.toggle("gg-waiting", wrong.length > 0);
-    if (wrong.length) {
-      verdict.replaceChildren(wrong[0]);
-      verdict.className = "gg-verdict-line gg-bad";
-      return;
-    }
+    if (refuse({ verdict, said, answer }, remarks, wrong)) return;
     const plan = failures.plan(state);
-    verdict.className = "gg-verdict-line";
     verdict.replaceChildren("Save every ", element("strong", {}, duration(plan.interval)),
       `. Then ${percent(plan.lost)} of the time is lost.`);
     answer.replaceChildren(shares(plan), intervals(state, plan), ways(state), counts(plan), call(state));

@@ -3,7 +3,7 @@
 (() => {
   const place = document.getElementById("gg-what-is-the-limit");
   if (!place) return;
-  const { element, svg, scaled, binary, significant, Form, formField, fromAddress, toAddress, table, notices, code, python,
+  const { element, svg, scaled, binary, significant, Form, formField, fromAddress, toAddress, table, refuse, code, python,
     data } = gpuguide.calculator;
   const known = data("gg-what-is-the-limit-data");
   const limits = gpuguide.costs.limits(known.limits);
@@ -56,15 +56,9 @@
     const wrong = form.judge(faults);
     toAddress({ operation: state.operation, gpu: state.gpu, ...given(state) },
       { ...first, ...known.examples[state.operation] });
-    said.replaceChildren(...notices(remarks));
-    answer.classList.toggle("gg-waiting", wrong.length > 0);
-    if (wrong.length) {
-      verdict.replaceChildren(wrong[0], ...elsewhere(state, cost, machine));
-      verdict.className = "gg-verdict-line gg-bad";
-      return;
-    }
+    const advice = wrong.length ? elsewhere(state, cost, machine) : [];
+    if (refuse({ verdict, said, answer }, remarks, wrong, ...advice)) return;
     const found = limits.limit(cost, machine);
-    verdict.className = "gg-verdict-line";
     verdict.replaceChildren(element("strong", {}, `${scaled(found.time, "s")} at these ceilings, `),
       `bound by ${BOUNDS[found.bound]}, on ${machine.name}.`);
     answer.replaceChildren(roofline(found, machine), times(found), counts(found),

@@ -3,7 +3,7 @@
 (() => {
   const place = document.getElementById("gg-will-it-fit");
   if (!place) return;
-  const { element, binary, percent, Form, formField, fromAddress, toAddress, table, notices, code, python,
+  const { element, binary, percent, Form, formField, fromAddress, toAddress, table, refuse, code, python,
     data } =
     gpuguide.calculator;
   const known = data("gg-will-it-fit-data");
@@ -87,13 +87,7 @@
     const faults = Object.keys(shapeFaults).length ? shapeFaults : memory.setupFaults(shape, setup);
     const wrong = form.judge(gpu.fault ? { capacity: gpu.fault, ...faults } : faults);
     remember(state);
-    said.replaceChildren(...notices(remarks));
-    answer.classList.toggle("gg-waiting", wrong.length > 0);
-    if (wrong.length) {
-      verdict.textContent = wrong[0];
-      verdict.className = "gg-verdict-line gg-bad";
-      return;
-    }
+    if (refuse({ verdict, said, answer }, remarks, wrong)) return;
     const found = memory.predict(shape, setup);
     judgement(found.total, gpu, setup);
     drawing.show(found.moments, gpu, before);
