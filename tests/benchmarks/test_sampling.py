@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -155,6 +156,61 @@ def test_a_sampler_that_leaves_out_a_cut_is_found(name: str, cut: str) -> None:
         benchmarks.check(sample, torch.randn(8, 5003), asked)
 
 
+@pytest.fixture
+def flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a stand-in for FlashInfer's samplers in its place: the same arguments, and the tokens in int32 as there."""
+
+    def sample(logits: torch.Tensor, settings: SamplingSettings, seed: torch.Tensor) -> torch.Tensor:
+        assert seed.shape == (1,)
+        return benchmarks.with_torch(devices.cpu(), len(logits), settings)(logits, seed).int()
+
+    def from_probabilities(probabilities: torch.Tensor, settings: SamplingSettings, seed: torch.Tensor) -> torch.Tensor:
+        assert torch.allclose(probabilities.sum(dim=-1), torch.ones(len(probabilities)))
+        return sample(probabilities.log(), settings, seed)
+
+    sampling = SimpleNamespace(
+        softmax=lambda logits, temperature: torch.softmax(logits / temperature, dim=-1),
+        top_k_top_p_sampling_from_logits=lambda logits, top_k, top_p, *, seed, offset: sample(
+            logits, SamplingSettings(top_k=top_k, top_p=top_p), seed
+        ),
+        top_p_sampling_from_probs=lambda probabilities, top_p, *, seed, offset: from_probabilities(
+            probabilities, SamplingSettings(top_p=top_p), seed
+        ),
+        min_p_sampling_from_probs=lambda probabilities, min_p, *, seed, offset: from_probabilities(
+            probabilities, SamplingSettings(min_p=min_p), seed
+        ),
+        sampling_from_logits=lambda logits, *, seed, offset: sample(logits, SamplingSettings(), seed),
+    )
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(sampling=sampling))
+
+
+@pytest.mark.usefixtures("flashinfer")
+@pytest.mark.parametrize("settings", benchmarks.SETTINGS)
+def test_flashinfer_is_asked_for_the_cuts_of_each_setting(settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "CHECKED_DRAWS", 4)
+    torch.manual_seed(0)
+    keys = {**SMALL, "settings": settings}
+    work = benchmarks.work(benchmarks.with_flashinfer, devices.cpu(), keys, graph=False)
+    assert work.check is not None
+    work.check()
+
+
+@pytest.mark.usefixtures("flashinfer")
+@pytest.mark.parametrize("cut", CUTS)
+def test_flashinfer_asked_for_one_cut_less_is_found(cut: str) -> None:
+    torch.manual_seed(0)
+    asked, used = CUTS[cut]
+    sample = benchmarks.with_flashinfer(devices.cpu(), 8, used)
+    with pytest.raises(AssertionError, match="a token was drawn that is not kept"):
+        benchmarks.check(sample, torch.randn(8, 5003), asked)
+
+
+@pytest.mark.usefixtures("flashinfer")
+def test_flashinfer_has_no_function_for_min_p_after_top_k() -> None:
+    with pytest.raises(ValueError, match=r"min_p=0\.05"):
+        benchmarks.with_flashinfer(devices.cpu(), 8, SamplingSettings(top_k=50, min_p=0.05))
+
+
 def test_a_sampler_that_takes_another_row_is_found() -> None:
     torch.manual_seed(0)
     sample = benchmarks.with_torch(devices.cpu(), 8, benchmarks.USUAL)
@@ -186,4 +242,5 @@ def test_contenders_name_the_libraries_that_they_call() -> None:
     """Without one of them the harness skips the contender, with the command that installs it."""
     for benchmark in BOTH:
         assert benchmark.contenders["transformers"].libraries == ("transformers",)
+        assert benchmark.contenders["flashinfer"].libraries == ("flashinfer",)
         assert not benchmark.contenders["gpuguide"].libraries

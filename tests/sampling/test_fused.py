@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import interpreted
 import pytest
@@ -23,6 +24,7 @@ SETTINGS = [
     SamplingSettings(top_k=129, top_p=0.95),
     SamplingSettings(top_k=40, min_p=1.0),
     SamplingSettings(top_k=60, top_p=1e-9),
+    SamplingSettings(temperature=0.8, min_p=0.05),
     SamplingSettings(temperature=1.7, top_p=0.9),
     SamplingSettings(top_p=0.5, min_p=0.1),
 ]
@@ -31,9 +33,9 @@ UNLIMITED = [
     SamplingSettings(temperature=0.8, top_p=0.5, min_p=0.001),
     SamplingSettings(top_k=4000, top_p=0.95),
 ]
-"""Those that find top-p on the long way"""
+"""Those that add up many probabilities, in fp32"""
 ACCEPTED_MASS = 1e-6
-"""How far from p the sum may lie at which the long way cuts"""
+"""How far from p the sum may lie at which a sum in fp32 cuts"""
 SEED_OF_LARGEST_WORD, SEED_OF_ZERO = 2189433366, 4320717320
 """With these the random word of token 1 at step 0 is the largest there is, and zero"""
 
@@ -170,6 +172,24 @@ def numbers_at_the_ends(device: str) -> None:
         assert fused.draw(rows, seeds, torch.tensor(0, device=device), settings)[0].tolist() == [1, 1], settings
 
 
+def thresholds_lie_in_their_brackets(device: str) -> None:
+    """The estimate is good enough that rows without very many ties are read twice, flat or peaked."""
+    from gpuguide.sampling import nucleus
+
+    vocab = 40000 if device == "cpu" else 128256
+    normal = torch.randn(2, vocab, generator=torch.Generator().manual_seed(7)).to(device)
+    kinds = {"flat": normal, "wide": normal * 2, "peaked": normal * 5, "sorted": normal.sort(dim=-1).values}
+    kinds |= {"bf16": normal.bfloat16(), "shifted": normal - 700}
+    for name, rows in kinds.items():
+        for p in (0.1, 0.5, 0.9, 0.99):
+            settings = SamplingSettings(temperature=0.8, top_p=p)
+            _, low, high, _ = nucleus.choose_brackets(rows, settings).unbind(-1)
+            inside = (rows >= low.unsqueeze(-1)) & (rows < high.unsqueeze(-1))
+            smallest = rows.where(kept_by_sort(rows, settings), torch.inf).amin(dim=-1)
+            assert bool(((smallest >= low) & (smallest < high)).all()), (name, p, smallest, low, high)
+            assert int(inside.sum(dim=-1).max()) <= nucleus.CAPACITY // 2, (name, p, inside.sum(dim=-1))
+
+
 def transformers_keeps_the_same(device: str) -> None:
     if importlib.util.find_spec("transformers") is None:
         return
@@ -202,6 +222,7 @@ PARTS = {
         formats_strides_and_leading_axes,
         rows_that_are_no_distribution,
         numbers_at_the_ends,
+        thresholds_lie_in_their_brackets,
         transformers_keeps_the_same,
     )
 }
@@ -212,6 +233,42 @@ every_part = pytest.mark.parametrize("part", PARTS)
 @every_part
 def test_kernels_interpreted(part: str) -> None:
     interpreted.run(__file__, f"PARTS[{part!r}]('cpu')")
+
+
+@needs_triton
+def test_kernels_are_compiled_for_hopper() -> None:
+    """Compiled for a GPU that is not here, because the interpreter accepts types that the compiler refuses."""
+    interpreted.run(__file__, "compile_all()", interpret=False)
+
+
+def compile_all() -> None:
+    from gpuguide.sampling import fused, nucleus
+
+    with_top_p = {"WITH_TOP_P": True, "SEGMENT": 256, "SLOTS": 32}
+    without = {"WITH_TOP_P": False, "SEGMENT": 1, "SLOTS": 32}
+    for constants in (with_top_p, without):
+        kernels = nucleus.survey_kernel, nucleus.race_kernel, nucleus.finish_kernel, fused.gumbel_max_kernel
+        for kernel in kernels:
+            compile_kernel(kernel, constants)
+
+
+def compile_kernel(kernel: Any, constants: dict[str, int]) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = constants | {"BRACKET": 2048, "BINS": 64, "FEW": 512, "CHUNK": 1024, "BLOCK": 4096}
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    types = {"logits": "*bf16", "brackets": "*fp64"}
+    types |= dict.fromkeys(("seeds", "steps", "tokens"), "*i64")
+    types |= dict.fromkeys(("temperature", "p", "log_min_p"), "i64")
+    types |= dict.fromkeys(("lowest", "maxima", "sums", "rests", "masses", "partials"), "*fp32")
+    types |= dict.fromkeys(("piece_bests", "candidate_values"), "*fp32")
+    types |= dict.fromkeys(("counts", "finished_pieces", "piece_winners", "candidate_counts"), "*i32")
+    types |= dict.fromkeys(("candidate_columns", "certain_counts", "certain_columns"), "*i32")
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    options = {"num_warps": 16 if "lowest" in signature else 8}
+    triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32), options=options)
 
 
 @pytest.mark.gpu
@@ -227,7 +284,7 @@ def test_large_vocabularies(vocab: int) -> None:
     for name, rows in rows_of(vocab, "cuda").items():
         for settings in SETTINGS[:-2]:
             if (name, settings.top_k) == ("tied", 129):
-                continue  # thousands of tokens tie with the last: the long way, where fp32 decides
+                continue  # thousands of tokens tie with the last: sums in fp32 decide
             compare(rows, settings, f"{name}, {vocab}")
         for settings in UNLIMITED:
             tokens, expected, lowest = draw(rows, settings)
@@ -254,7 +311,9 @@ def test_many_rows_draw_what_the_plain_version_draws() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, {"top_p": 0.9}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.05}]
+)
 def test_a_captured_graph_draws_anew_at_each_step(settings: dict[str, float]) -> None:
     rows = torch.randn(8, 50304, generator=torch.Generator().manual_seed(6)).cuda()
     seeds, step = torch.arange(8, device="cuda"), torch.zeros((), dtype=torch.int64, device="cuda")
@@ -275,7 +334,7 @@ def test_nothing_waits_for_the_gpu() -> None:
     """The host goes on while the GPU still works: a step that waited would raise here."""
     rows, seeds = torch.randn(4, 50304, device="cuda"), torch.arange(4, device="cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
-    every = ({}, {"temperature": 0.0}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9, "min_p": 0.1})
+    every = ({}, {"temperature": 0.0}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9, "min_p": 0.1}, {"min_p": 0.1})
     for settings in every:
         sample_token(rows, seeds, step=step, **settings)  # type: ignore[arg-type]
     torch.cuda.set_sync_debug_mode("error")
@@ -297,7 +356,7 @@ def test_more_than_two_to_the_31_logits() -> None:
     torch.manual_seed(0)
     rows = torch.empty(count, vocab, dtype=torch.bfloat16, device="cuda").normal_()
     seeds = torch.arange(count, device="cuda")
-    for settings in ({}, {"top_k": 50, "top_p": 0.9}):
+    for settings in ({}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9}):
         together = sample_token(rows, seeds, **settings)  # type: ignore[arg-type]
         assert torch.equal(together[-3:], sample_token(rows[-3:].clone(), seeds[-3:], **settings))  # type: ignore[arg-type]
         assert len(set(together[-3:].tolist())) == 3

@@ -20,6 +20,8 @@ DRAWS, SEEDS = 2**20, 2**14
 SETTINGS = [
     {},
     {"temperature": 0.8, "top_k": 10, "top_p": 0.9},
+    {"top_p": 0.7},
+    {"min_p": 0.05},
     {"top_p": 0.7, "min_p": 0.02},
 ]
 VOCAB = 16

@@ -27,7 +27,7 @@ SETTINGS = {
     "plain": SamplingSettings(temperature=0.8),
     "min-p": SamplingSettings(temperature=0.8, min_p=0.05),
 }
-"""Settings: with top-k few tokens are read twice; without, the search for the cut reads all of them, if there is one"""
+"""Settings: with top-k few logits are read twice; without, top-p and min-p read all of them twice"""
 ELEMENT_SIZE = 4
 """Bytes of an fp32 logit"""
 CHECKED_DRAWS = 64
@@ -85,6 +85,44 @@ def with_torch(device: Device, batch: int, settings: SamplingSettings) -> Sample
     return sample
 
 
+def with_flashinfer(device: Device, batch: int, settings: SamplingSettings) -> Sample:
+    """Return FlashInfer's sampler: top-k first, as we do, and the draw by rejection, with no sort.
+
+    Of all its functions it is the one that its documentation names for the settings, with the seed as a tensor, which
+    a CUDA graph needs, and another seed in each step. Its kernels are compiled at the first use, which takes minutes,
+    unless the package flashinfer-jit-cache is installed.
+
+    Source: https://docs.flashinfer.ai/api/sampling.html.
+
+    Raises
+    ------
+    ValueError
+        If the settings cut by min-p as well as by top-k or top-p, for which the library has no function.
+    """
+    from flashinfer import sampling
+
+    offset = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
+    temperature, top_k, top_p, min_p = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+    if min_p > 0 and (top_k > 0 or top_p < 1):
+        raise ValueError(f"FlashInfer cuts by min-p alone; given top_k={top_k}, top_p={top_p} and min_p={min_p}.")
+
+    def sample(logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        seed = step.view(1)
+        if top_k > 0:
+            return sampling.top_k_top_p_sampling_from_logits(
+                logits / temperature, top_k, top_p, seed=seed, offset=offset
+            )
+        if top_p < 1:
+            probabilities = sampling.softmax(logits, temperature)
+            return sampling.top_p_sampling_from_probs(probabilities, top_p, seed=seed, offset=offset)
+        if min_p > 0:
+            probabilities = sampling.softmax(logits, temperature)
+            return sampling.min_p_sampling_from_probs(probabilities, min_p, seed=seed, offset=offset)
+        return sampling.sampling_from_logits(logits / temperature, seed=seed, offset=offset)
+
+    return sample
+
+
 # --- work ------------------------------------------------------------------------------------------------
 
 
@@ -116,7 +154,8 @@ def check(sample: Sample, logits: torch.Tensor, settings: SamplingSettings) -> N
     lowest = ordered.gather(-1, kept.sum(dim=-1, keepdim=True) - 1)
     step = torch.zeros((), dtype=torch.int64, device=logits.device)
     for _ in range(CHECKED_DRAWS):
-        drawn = logits.gather(-1, sample(logits, step).unsqueeze(-1)).double() / settings.temperature
+        tokens = sample(logits, step).long()
+        drawn = logits.gather(-1, tokens.unsqueeze(-1)).double() / settings.temperature
         assert bool((drawn >= lowest - 1e-6 * lowest.abs()).all()), "a token was drawn that is not kept"
         step.add_(1)
 
@@ -151,6 +190,7 @@ SAMPLE_TOKEN = Benchmark(
         "transformers": contender(with_transformers, "transformers", graph=False),
         "torch-topk": contender(with_torch, graph=False),
         "torch-topk-graph": contender(with_torch, graph=True),
+        "flashinfer": contender(with_flashinfer, "flashinfer", graph=True),
     },
     cases=cases,
     memory=lambda keys: 12 * sample_bytes(int(keys["batch"]), int(keys["vocab"]), ELEMENT_SIZE),
@@ -179,6 +219,7 @@ SAMPLE_TOKEN_SETTINGS = Benchmark(
         "gpuguide": contender(ours, graph=True),
         "transformers": contender(with_transformers, "transformers", graph=False),
         "torch-graph": contender(with_torch, graph=True),
+        "flashinfer": contender(with_flashinfer, "flashinfer", graph=True),
     },
     cases=cases_of_settings,
     memory=lambda keys: 32 * sample_bytes(int(keys["batch"]), int(keys["vocab"]), ELEMENT_SIZE),

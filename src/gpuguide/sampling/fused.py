@@ -1,4 +1,4 @@
-"""Sampler for a GPU in Triton. With top-k, only the first of two kernels reads all logits.
+"""Sampler for a GPU in Triton. With a top-k, only the first of two kernels reads all logits.
 
 A sort orders the whole vocabulary to find its few likely tokens. They can be found without one:
 
@@ -10,9 +10,10 @@ A sort orders the whole vocabulary to find its few likely tokens. They can be fo
    :func:`gpuguide.logits.keep_top_k` and :func:`~gpuguide.logits.keep_top_p` define them (:func:`draw_kernel`).
 3. Draw from the kept candidates with the Gumbel-max trick (:mod:`gpuguide.sampling.reference`).
 
-Without top-k, with a large one, or where very many logits tie, there are too many candidates. Then the row is read
-again and again, with a pivot that closes in on the smallest logit kept: about twenty times. And if everything is kept
-there is nothing to search, and the Gumbel-max draw is one pass (:func:`gumbel_max_kernel`).
+With a large top-k, or where very many logits tie, there are too many candidates. Then the row is read again and again,
+with a pivot that closes in on the smallest logit kept: about twenty times. Without a top-k, top-p and min-p take two
+reads (:mod:`~gpuguide.sampling.nucleus`). And if everything is kept there is nothing to search, and the Gumbel-max draw
+is one pass (:func:`gumbel_max_kernel`).
 
 Probabilities of candidates are added up in float64, so the same tokens are kept as with a sort in float64. When the row
 is read again and again, they are added up in float32, which can move the cut of top-p by a token whose sum lies within
@@ -21,18 +22,17 @@ is read again and again, they are added up in float32, which can move the cut of
 
 from __future__ import annotations
 
-import math
-import struct
-
 import torch
 import triton
 import triton.language as tl
 
-from gpuguide.logits.fused import LOG2_E, RowSplit, as_rows
+from gpuguide.logits.fused import RowSplit, as_rows, register_limit
+from gpuguide.sampling.gumbel import first_argmax, keep_better, log2_scale, perturb_logits
+from gpuguide.sampling.kernel_arguments import as_bits
+from gpuguide.sampling.nucleus import CHUNK, RACE_REGISTERS, RACED, sample_from_threshold
 from gpuguide.sampling.reference import NO_TOKEN, SamplingSettings
 from gpuguide.sampling.search import (
     INFINITY,
-    LOWEST,
     find_threshold,
     find_top_k_bound,
     float_from_order,
@@ -59,35 +59,6 @@ RARE_BLOCK = 2048
 NOTHING = tl.constexpr(NO_TOKEN)
 
 
-# --- the draw --------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def perturb_logits(values, columns, kept, highest, scale, seed, step):
-    """Return the perturbed logits (logit minus log of an exponential variate, to base 2), ``-inf`` where not kept."""
-    zero = columns * 0
-    word, _, _, _ = tl.philox(seed, columns, zero + step.to(tl.int32), zero + (step >> 32).to(tl.int32), zero)
-    uniform = tl.minimum(
-        (word.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994
-    )  # below 1, so that the variate is finite
-    # -log(1 - uniform) would lose the digits of small variates, which win: the factor compensates the rounding
-    rest = 1 - uniform
-    variate = tl.where(rest == 1, uniform, -tl.log(rest) * (uniform / (1 - rest)))
-    return tl.where(kept, (values - highest) * scale - tl.log2(variate), -INFINITY)
-
-
-@triton.jit
-def log2_scale(temperature):
-    """Return ``log2(e) / temperature``, the factor of differences of logits, limited to a finite number."""
-    return tl.minimum(((1 / temperature) * LOG2_E).to(tl.float32), -LOWEST)
-
-
-@triton.jit
-def first_argmax(perturbed, columns, best):
-    """Return the lowest column with the best perturbed logit."""
-    return tl.min(tl.where(perturbed == best, columns, 2147483647), 0)
-
-
 @triton.jit(do_not_specialize=["k", "temperature", "p", "log_min_p"])
 def draw_kernel(
     logits,  # (rows, vocab)
@@ -101,7 +72,7 @@ def draw_kernel(
     row_stride,
     vocab_size,
     groups,
-    k,  # the vocabulary's size, if all are kept
+    k,  # less than the vocabulary's size
     temperature,  # as bits of a float64, like p and log_min_p
     p,
     log_min_p,
@@ -161,13 +132,11 @@ def draw_kernel(
             tl.store(tokens + row, first_argmax(perturbed, columns, tl.max(perturbed, 0)).to(tl.int64))
             tl.store(lowest + row, tl.min(tl.where(kept, values, INFINITY), 0))
     if count > CAPACITY:
-        total, floor, _ = measure_above(logits, vocab_size, highest, scale, -INFINITY, False, BLOCK, STAGES)
-        if k < vocab_size:
-            floor = find_threshold(logits, vocab_size, highest, scale, floor, k, True, BLOCK, STAGES)
-            total, _, _ = measure_above(
-                logits, vocab_size, highest, scale, float_from_order(float_order(floor) - 1), False, BLOCK, STAGES
-            )
+        _, floor, _ = measure_above(logits, vocab_size, highest, scale, -INFINITY, False, BLOCK, STAGES)
+        floor = find_threshold(logits, vocab_size, highest, scale, floor, k, True, BLOCK, STAGES)
         if p < 1:
+            below = float_from_order(float_order(floor) - 1)
+            total, _, _ = measure_above(logits, vocab_size, highest, scale, below, False, BLOCK, STAGES)
             floor = find_threshold(logits, vocab_size, highest, scale, floor, p * total, False, BLOCK, STAGES)
         floor = tl.maximum(floor, next_float_at_least(highest.to(tl.float64) + temperature * log_min_p))
         best = tl.full((), -INFINITY, tl.float32)
@@ -203,24 +172,37 @@ def gumbel_max_kernel(
     pieces,
     temperature,  # as bits of a float64
     SLOTS: tl.constexpr,  # a power of two, ``pieces`` or more
+    CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,  # a power of two, ``length`` or more
 ):
     """Find the best perturbed logit of one piece; the last program of a row compares those of all its pieces."""
     row = (tl.program_id(0) // pieces).to(tl.int64)
     piece = tl.program_id(0) % pieces
     scale = log2_scale(temperature.to(tl.float64, bitcast=True))
-    columns = piece * length + tl.arange(0, BLOCK)
-    inside = (tl.arange(0, BLOCK) < length) & (columns < vocab_size)
-    x = tl.load(logits + row * row_stride + columns, mask=inside, other=-INFINITY).to(tl.float32)
-    x = tl.where(x == x, x, INFINITY)
-    highest = tl.max(x, 0)
-    perturbed = perturb_logits(x, columns, x > -INFINITY, highest, scale, tl.load(seeds + row), tl.load(steps))
-    best = tl.max(perturbed, 0)
+    logits += row * row_stride
+    seed, step = tl.load(seeds + row), tl.load(steps)
+    # -- find the largest logit
+    whole = tl.arange(0, BLOCK)
+    in_piece = (whole < length) & (piece * length + whole < vocab_size)
+    x = tl.load(logits + piece * length + whole, mask=in_piece, other=-INFINITY).to(tl.float32)
+    highest = tl.max(tl.where(x == x, x, INFINITY), 0)
+    # -- perturb in chunks, which are still in the cache and leave registers for other programs
+    lane_best = tl.full([CHUNK], -INFINITY, tl.float32)
+    lane_winner = tl.zeros([CHUNK], tl.int32)
+    for start in range(0, length, CHUNK):
+        lane = start + tl.arange(0, CHUNK)
+        columns = piece * length + lane
+        inside = (lane < length) & (columns < vocab_size)
+        values = tl.load(logits + columns, mask=inside, other=-INFINITY).to(tl.float32)
+        perturbed = perturb_logits(values, columns, values > -INFINITY, highest, scale, seed, step)
+        lane_best, lane_winner = keep_better(lane_best, lane_winner, perturbed, columns)
+    best = tl.max(lane_best, 0)
     partials += row * 2 * pieces
     piece_winners += row * pieces
     tl.store(partials + piece, highest)
     tl.store(partials + pieces + piece, best)
-    tl.store(piece_winners + piece, first_argmax(perturbed, columns, best))
+    tl.store(piece_winners + piece, first_argmax(lane_best, lane_winner, best))
+    # -- combine the pieces
     if tl.atomic_add(finished_pieces + row, 1, sem="acq_rel") == pieces - 1:
         slot = tl.arange(0, SLOTS)
         there = slot < pieces
@@ -250,13 +232,17 @@ def draw(
     tokens : torch.Tensor
         int64, shape ``(...)``.
     lowest : torch.Tensor
-        fp32, shape ``(...)``: the smallest kept logit of the row. The smallest fp32 number if the settings keep
-        everything.
+        fp32, shape ``(...)``: the threshold, so that a row keeps the logits from it upwards. The smallest fp32 number
+        if the settings keep everything.
     """
     rows = as_rows(logits)
     seeds_of_rows = seeds.reshape(-1).contiguous()
-    keeps_all = not 0 < settings.top_k < rows.shape[1] and settings.top_p == 1 and settings.min_p == 0
-    sample = _sample_all if keeps_all else _sample_truncated
+    if 0 < settings.top_k < rows.shape[1]:
+        sample = _sample_top_k
+    elif settings.top_p < 1 or settings.min_p > 0:
+        sample = sample_from_threshold
+    else:
+        sample = _sample_all
     tokens, lowest = sample(rows, seeds_of_rows, step, settings)
     return tokens.view(seeds.shape), lowest.view(seeds.shape)
 
@@ -266,7 +252,7 @@ def _sample_all(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw from all tokens."""
     count, vocab = rows.shape
-    split = RowSplit.from_size(vocab, rows.element_size())
+    split = RowSplit.from_size(vocab, rows.element_size(), RACED * rows.element_size())
     tokens = torch.empty(count, dtype=torch.int64, device=rows.device)
     gumbel_max_kernel[(count * split.pieces,)](
         rows,
@@ -280,25 +266,27 @@ def _sample_all(
         vocab,
         split.length,
         split.pieces,
-        float64_bits(settings.temperature),
+        as_bits(settings)["temperature"],
         SLOTS=split.slots,
+        CHUNK=CHUNK,
         BLOCK=split.block,
-        num_warps=min(32, 4 * split.warps),  # random numbers take registers
+        num_warps=4,
+        **register_limit(RACE_REGISTERS),
     )
     return tokens, torch.full((count,), torch.finfo(torch.float32).min, device=rows.device)
 
 
-def _sample_truncated(
+def _sample_top_k(
     rows: torch.Tensor, seeds: torch.Tensor, step: torch.Tensor, settings: SamplingSettings
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the tokens that the settings keep, and draw from them."""
+    """Find the tokens that top-k and the other settings keep, and draw from them."""
     count, vocab = rows.shape
-    k = settings.top_k if 0 < settings.top_k < vocab else vocab
+    k = settings.top_k
     group = GROUP
     while triton.cdiv(vocab, group) > MOST_GROUPS:
         group *= 2
     groups = triton.cdiv(vocab, group)
-    few = k <= LARGEST_K and k < vocab
+    few = k <= LARGEST_K
     most, capacity = (max(64, triton.next_power_of_2(factor * k)) if few else 1 for factor in (2, 4))
 
     def new(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -323,9 +311,7 @@ def _sample_truncated(
         vocab,
         groups,
         k,
-        float64_bits(settings.temperature),
-        float64_bits(settings.top_p),
-        float64_bits(safe_log(settings.min_p)),
+        **as_bits(settings),
         FROM_CANDIDATES=few,
         GROUP=group,
         GROUPS=triton.next_power_of_2(groups),
@@ -336,16 +322,3 @@ def _sample_truncated(
         num_warps=8 if few else 16,
     )
     return tokens, lowest
-
-
-def float64_bits(number: float) -> int:
-    """Return the 64 bits of a float as an integer: a kernel's own floating-point parameters have 32.
-
-    The integer must not look like one of 32 bits, so positive numbers below 1e-300 are replaced by 1e-300.
-    """
-    return int(struct.unpack("<q", struct.pack("<d", number if number <= 0 else max(number, 1e-300)))[0])
-
-
-def safe_log(p: float) -> float:
-    """Return the logarithm of a number in [0, 1]. One gives minus zero, whose bits are not those of a small integer."""
-    return -math.inf if p == 0 else -abs(math.log(p))

@@ -196,6 +196,30 @@ def find_threshold(
 
 
 @triton.jit
+def find_smallest_kept(values, weights, limit):
+    """Return the smallest of the values with less than ``limit`` above it, in weight; see :func:`find_threshold`.
+
+    ``values`` are in registers, ``-inf`` where there are none. All their weights together reach the limit.
+    """
+    low = float_order(tl.min(tl.where(values > -INFINITY, values, INFINITY), 0)) - 1
+    high = float_order(tl.max(values, 0))
+    rounds = 0
+    while low + 1 < high:
+        middle = float_order(float_from_order(low) * 0.5 + float_from_order(high) * 0.5)
+        if (middle <= low) | (middle >= high) | (rounds >= HALVINGS):
+            middle = midpoint(low, high)
+        rounds += 1
+        is_over = values > float_from_order(middle)
+        if tl.sum(tl.where(is_over, weights, 0.0), 0) >= limit:
+            low = middle
+            if tl.min(tl.where(is_over, values, INFINITY), 0) == float_from_order(high):  # no value between
+                low = high - 1
+        else:
+            high = float_order(tl.max(tl.where(is_over, -INFINITY, values), 0))
+    return float_from_order(high)
+
+
+@triton.jit
 def next_float_at_least(number):
     """Return the smallest float32 that is not below a float64."""
     rounded = number.to(tl.float32)
