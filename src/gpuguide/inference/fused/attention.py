@@ -25,6 +25,8 @@ from gpuguide.inference.fused.parts import griddep_wait, launch_dependents
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
+ADDED_AT_ONCE = tl.constexpr(2**14)
+"""Numbers that a program holds while it adds parts up: all parts of as many heads as fit"""
 PROGRAMS_PER_PROCESSOR = 2
 """Programs that each of the GPU's multiprocessors holds at once, with as many keys as they can have"""
 FEWEST_ROWS = 16
@@ -113,16 +115,15 @@ def attend_kernel(
     else:
         # -- store this part; the last program to do so adds all parts of its heads up
         is_head = (head < GROUP)[:, None]
-        index = (token * KV_HEADS + kv_head) * PARTS
-        part_row = (index + part) * GROUP + head
+        group = token * KV_HEADS + kv_head
+        part_row = (group * PARTS + part) * GROUP + head
         tl.store(partial + part_row[:, None] * HEAD_DIM + column[None, :], acc, mask=is_head)
         tl.store(statistics + 2 * part_row, m_i, mask=head < GROUP)
         tl.store(statistics + 2 * part_row + 1, l_i, mask=head < GROUP)
         tl.debug_barrier()
-        if tl.atomic_add(counters + token * KV_HEADS + kv_head, 1, sem="acq_rel") == PARTS - 1:
-            tl.store(counters + token * KV_HEADS + kv_head, 0)
-            for query_head in range(GROUP):
-                add_parts(partial, statistics, out, index, query_head, GROUP, HEAD_DIM, PARTS, PARTS_PAD)
+        if tl.atomic_add(counters + group, 1, sem="acq_rel") == PARTS - 1:
+            tl.store(counters + group, 0)
+            add_parts(partial, statistics, out, group, GROUP, HEAD_DIM, PARTS, PARTS_PAD)
 
 
 @triton.jit
@@ -130,25 +131,35 @@ def add_parts(
     partial,  # (tokens, KV_HEADS, PARTS, GROUP, HEAD_DIM), fp32
     statistics,  # (tokens, KV_HEADS, PARTS, GROUP, 2), fp32
     out,  # (tokens, KV_HEADS, GROUP, HEAD_DIM), written
-    index,  # of the first part: (token * KV_HEADS + kv_head) * PARTS
-    head,  # query head within the group
+    group,  # token * KV_HEADS + kv_head
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PARTS: tl.constexpr,
     PARTS_PAD: tl.constexpr,
 ):
-    """Add up the parts of one query head, each rescaled to the highest m_i of all."""
+    """Add up the parts of all query heads of a KV head, each rescaled to the highest m_i of its head.
+
+    Memory's latency decides how long this takes, so everything is loaded before anything is waited for, and heads take
+    turns only where the registers do not hold the parts of all of them.
+    """
+    HEADS: tl.constexpr = max(1, min(triton.next_power_of_2(GROUP), ADDED_AT_ONCE // (PARTS_PAD * HEAD_DIM)))
     part = tl.arange(0, PARTS_PAD)
     column = tl.arange(0, HEAD_DIM)
-    part_row = (index + part) * GROUP + head
-    mask = part < PARTS
-    m_i = tl.load(statistics + 2 * part_row, mask=mask, other=LOWEST, cache_modifier=".cg")
-    l_i = tl.load(statistics + 2 * part_row + 1, mask=mask, other=0.0, cache_modifier=".cg")
-    offset = part_row[:, None] * HEAD_DIM + column[None, :]
-    acc = tl.load(partial + offset, mask=mask[:, None], other=0.0, cache_modifier=".cg")
-    alpha = tl.exp2(m_i - tl.max(m_i, 0))
-    result = tl.sum(acc * alpha[:, None], 0) / tl.sum(l_i * alpha, 0)
-    tl.store(out + (index // PARTS * GROUP + head) * HEAD_DIM + column, result.to(out.dtype.element_ty))
+    for first in range(0, GROUP, HEADS):
+        # -- load acc, m_i and l_i of all parts
+        head = first + tl.arange(0, HEADS)
+        mask = (part < PARTS)[:, None] & (head < GROUP)[None, :]
+        part_row = (group * PARTS + part)[:, None] * GROUP + head[None, :]
+        offset = part_row[:, :, None] * HEAD_DIM + column[None, None, :]
+        acc = tl.load(partial + offset, mask=mask[:, :, None], other=0.0, cache_modifier=".cg")
+        m_i = tl.load(statistics + 2 * part_row, mask=mask, other=LOWEST, cache_modifier=".cg")
+        l_i = tl.load(statistics + 2 * part_row + 1, mask=mask, other=0.0, cache_modifier=".cg")
+        # -- rescale and add up
+        alpha = tl.exp2(m_i - tl.max(m_i, 0)[None, :])
+        result = tl.sum(acc * alpha[:, :, None], 0) / tl.sum(l_i * alpha, 0)[:, None]
+        row = group * GROUP + head
+        result = result.to(out.dtype.element_ty)
+        tl.store(out + row[:, None] * HEAD_DIM + column[None, :], result, mask=(head < GROUP)[:, None])
 
 
 @dataclass(frozen=True)
@@ -177,6 +188,9 @@ def tiling_for(count: int, kv_heads: int, head_dim: int, capacity: int, processo
     """
     at_once = PROGRAMS_PER_PROCESSOR * processors
     parts = max(1, min(at_once // (count * kv_heads), capacity * head_dim // SMALLEST_PART, MOST_PARTS))
+    power = 2 ** (parts.bit_length() - 1)
+    if parts < power * 17 / 16:  # the last program holds a power of two of them: one more would double its work
+        parts = power
     few = count * kv_heads * parts <= at_once
     block = max(PAGE, min(LARGEST_BLOCK, (AT_ONCE_OF_FEW if few else AT_ONCE) // head_dim))
     return DecodeTiling(parts, block, 3 if block == PAGE else 2)
