@@ -343,9 +343,17 @@ def test_the_end_of_a_step_on_a_gpu(part: str) -> None:
     processors=st.integers(1, 160),
     can_cut=st.booleans(),
     count=st.integers(2, 300),
+    element_size=st.sampled_from([2, 4]),
 )
 def test_tilings_cover_all_inputs_and_outputs(
-    outputs: int, inputs: int, bits: int, group: int, processors: int, can_cut: bool, count: int
+    outputs: int,
+    inputs: int,
+    bits: int,
+    group: int,
+    processors: int,
+    can_cut: bool,
+    count: int,
+    element_size: int,
 ) -> None:
     from gpuguide.inference import fused
 
@@ -364,14 +372,25 @@ def test_tilings_cover_all_inputs_and_outputs(
     assert vector.parts == 1 or can_cut
     assert not can_cut or vector.length <= fused.tiling.LONGEST_PART
 
-    tiling = fused.matrix_tiling(matrix, count, processors, can_split=can_cut)
+    tiling = fused.matrix_tiling(matrix, count, processors, element_size=element_size, can_split=can_cut)
     blocks = -(-inputs // tiling.block)
     assert tiling.parts * -(-blocks // tiling.parts) >= blocks
     assert 1 <= tiling.parts <= 8
     assert tiling.parts == 1 or can_cut
     assert tiling.block == group or bits != 4
     assert all(power.bit_count() == 1 for power in (tiling.tokens, tiling.rows, tiling.block, tiling.warps))
-    assert min(tiling.tokens, tiling.rows) >= 16
+    assert min(tiling.tokens, tiling.rows) >= 8
+
+
+@needs_triton
+def test_inputs_are_split_where_multiprocessors_would_be_idle() -> None:
+    from gpuguide.inference.fused.tiling import split_k_parts
+
+    assert split_k_parts(blocks=32, programs=64, processors=132, resident=264) == 4
+    assert split_k_parts(blocks=6, programs=12, processors=132, resident=264) == 6  # short parts, rather than idle ones
+    assert split_k_parts(blocks=86, programs=64, processors=132, resident=396) == 6
+    assert split_k_parts(blocks=86, programs=32, processors=132, resident=396) == 8  # no more than the norm adds up
+    assert split_k_parts(blocks=32, programs=344, processors=132, resident=264) == 1
 
 
 @needs_triton
@@ -385,6 +404,8 @@ def test_a_gpu_has_work_for_all_its_processors() -> None:
     assert parts(count=1, kv_heads=8, capacity=4096, head_dim=128) == 32  # nor below 128 of twice the size
     assert parts(count=1, kv_heads=32, capacity=8192) == 8  # not 9: some programs would come after all the others
     assert parts(count=64, kv_heads=32, capacity=8192) == 1
+    assert parts(count=1, kv_heads=8, capacity=2**20) == 32  # not 33, which the last program would hold as 64
+    assert parts(count=3, kv_heads=8, capacity=2**20) == 11
     assert parts(count=1, kv_heads=1, capacity=2**20) == 64
     assert parts(count=1, kv_heads=8, capacity=64) == 1
 

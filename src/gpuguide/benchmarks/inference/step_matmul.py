@@ -13,7 +13,8 @@ class StepMatmul(fused.DecodeStep):
     """A matmul with as many tokens as it is made for, by the kernels of a step that has nothing else to do.
 
     For one token the result is added to what is there, as a step adds it to the hidden state. For several, the inputs
-    may be cut into parts, whose sums are left side by side: in a step the norm that follows adds them up.
+    may be cut into parts, whose sums are left side by side: in a step the norm that follows adds them up. Their kernels
+    do not overlap (PDL), as in a step of a large model.
 
     Parameters
     ----------
@@ -28,7 +29,8 @@ class StepMatmul(fused.DecodeStep):
         self.tokens, self.matrix, self.count = tokens, fused.Matrix.from_linear(linear), len(tokens)
         device, outputs = tokens.device, self.matrix.outputs
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if tokens.is_cuda else 4
-        self.overlap = overlaps(device)
+        self.element_size = tokens.element_size()
+        self.overlap = overlaps(device) and self.count == 1
         of_one = fused.vector_tiling(self.matrix, self.processors, can_cut=True)
         self.tiling = self._tiling(self.matrix, can_split=True)
         parts = of_one.parts if self.count == 1 else self.tiling.parts

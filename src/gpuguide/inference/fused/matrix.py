@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpuguide.inference.fused.packed_gemm import order_as_unpacked, unpack
 from gpuguide.inference.fused.parts import (
     add_bias,
     apply_rope,
@@ -66,24 +67,6 @@ def add_and_norm_kernel(
 
 
 @triton.jit
-def unpack(words, like, ROWS: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr):
-    """Unpack the numbers of a tile, ``(ROWS, BLOCK)`` in the type ``like``, without their scales."""
-    if BITS == 4:
-        place = tl.arange(0, 8)
-        shift = place // 2 * 4 + place % 2 * 16
-        nibbles = (words[:, :, None] >> shift[None, None, :]) & 0xF
-        # 2²³ + n is a float whose last bits are n, which is faster than a conversion
-        numbers = (nibbles | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
-        return numbers.reshape(ROWS, BLOCK).to(like)
-    elif BITS == 8:
-        shift = tl.arange(0, 4) * 8
-        signed = ((words[:, :, None] >> shift[None, None, :]) & 0xFF) ^ 0x4B000080
-        return (signed.to(tl.float32, bitcast=True) - 8388736.0).reshape(ROWS, BLOCK).to(like)
-    else:
-        return words.to(like)
-
-
-@triton.jit
 def gemm(
     x,  # (count, inputs)
     weight,  # (outputs, stride): numbers, or words of packed ones
@@ -95,35 +78,59 @@ def gemm(
     outputs,
     stride,
     groups,  # scales of a row
-    start,  # first input
-    stop,  # input to stop before
+    first,  # first block of inputs
+    last,  # block to stop before
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,  # inputs at a time; with 4 bits those that share a scale
     BITS: tl.constexpr,
+    EXACT: tl.constexpr,  # quantised weights: whether they are unpacked without a GPU's instructions
     STAGES: tl.constexpr,  # blocks in flight
     PDL: tl.constexpr,
 ):
-    """Multiply tokens by rows of a matrix over inputs ``start`` to ``stop``: ``(TOKENS, ROWS)`` in fp32."""
+    """Multiply tokens by rows of a matrix over blocks ``first`` to ``last`` of the inputs: ``(TOKENS, ROWS)`` in fp32.
+
+    The matrix is the left operand. Tensor cores take the left operand from registers, so unpacked weights never pass
+    through shared memory, and a scale belongs to a row, so it is one number for all tokens.
+    """
     launch_dependents(PDL)
     griddep_wait(PDL)
     like = x.dtype.element_ty
-    WORD: tl.constexpr = 1 if BITS == 0 else 32 // BITS
-    total = tl.zeros((TOKENS, ROWS), tl.float32)
-    for at in tl.range(start, stop, BLOCK, num_stages=STAGES):
-        tile = load_rows(weight, n, outputs, stride, at // WORD, stride, BLOCK // WORD)
-        column = at + tl.arange(0, BLOCK)
-        inside = (m < count)[:, None] & (column < inputs)[None, :]
-        values = tl.load(x + m[:, None] * inputs + column[None, :], mask=inside, other=0)
-        numbers = tl.trans(unpack(tile, like, ROWS, BLOCK, BITS))
-        if BITS == 4:  # a block is a group
-            by = tl.load(scales + n * groups + at // BLOCK, mask=n < outputs, other=0).to(tl.float32)
-            total += tl.dot(values, numbers, input_precision="ieee") * by[None, :]
+    WORDS: tl.constexpr = BLOCK * BITS // 32 if BITS else BLOCK
+    token = tl.minimum(m, count - 1)  # instead of a mask: what comes of a token that is not there is not stored
+    acc = tl.zeros((ROWS, TOKENS), tl.float32)
+    if BITS == 4:  # a block is a group
+        scale = load_scales(scales, n, outputs, groups, first)
+    for block in tl.range(first, last, num_stages=STAGES):
+        # -- load a block of weights and of the tokens' inputs
+        w = load_rows(weight, n, outputs, stride, block * WORDS, stride, WORDS)
+        k = block * BLOCK + tl.arange(0, BLOCK)
+        values = tl.load(x + token[:, None] * inputs + k[None, :], mask=(k < inputs)[None, :], other=0)
+        # -- multiply; with 4 bits, load the next scales before the current ones are used
+        if BITS:
+            w = unpack(w, like, ROWS, WORDS, BITS, EXACT)
+            values = order_as_unpacked(values, TOKENS, WORDS, BITS)
+        if BITS == 4:
+            next_scale = load_scales(scales, n, outputs, groups, block + 1)
+            acc += tl.dot(w, tl.trans(values), input_precision="ieee") * scale[:, None]
+            scale = next_scale
         else:
-            total = tl.dot(values, numbers, total, input_precision="ieee")
+            acc = tl.dot(w, tl.trans(values), acc, input_precision="ieee")
     if BITS == 8:
-        total *= tl.load(scales + n, mask=n < outputs, other=0).to(tl.float32)[None, :]
-    return total
+        acc *= load_scales(scales, n, outputs, groups, 0)[:, None]
+    return tl.trans(acc)
+
+
+@triton.jit
+def load_scales(
+    scales,  # (outputs, groups)
+    n,  # (ROWS,): outputs
+    outputs,
+    groups,  # scales of a row
+    group,  # group to load
+):
+    """Load one scale of each row in fp32, ``(ROWS,)``; zeros beyond rows and groups."""
+    return tl.load(scales + n * groups + group, mask=(n < outputs) & (group < groups), other=0).to(tl.float32)
 
 
 @triton.jit
@@ -156,6 +163,7 @@ def project_matrix_kernel(
     # variants
     BIAS: tl.constexpr,
     BITS: tl.constexpr,  # of a quantised weight: 8 or 4; 0 for weights in the model's format
+    EXACT: tl.constexpr,  # quantised weights: whether they are unpacked without a GPU's instructions
     # tiles
     TOKENS: tl.constexpr,  # tokens of a program
     ROWS: tl.constexpr,  # outputs of a program
@@ -166,8 +174,8 @@ def project_matrix_kernel(
     """Compute queries, keys and values; rotate (RoPE) and put keys and values into the cache."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
-                STAGES, PDL)  # fmt: skip
+    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, tl.cdiv(inputs, BLOCK),
+             TOKENS, ROWS, BLOCK, BITS, EXACT, STAGES, PDL)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
     position, slot = locate_in_cache(m, count, table, table_width, cache_rows, positions, KV_HEADS, HEAD_DIM, PAGE)
     if ROPE:
@@ -193,6 +201,7 @@ def activate_matrix_kernel(
     GATED: tl.constexpr,  # SwiGLU, otherwise GELU
     BIAS: tl.constexpr,
     BITS: tl.constexpr,  # of a quantised weight: 8 or 4; 0 for weights in the model's format
+    EXACT: tl.constexpr,  # quantised weights: whether they are unpacked without a GPU's instructions
     # tiles
     TOKENS: tl.constexpr,  # tokens of a program
     ROWS: tl.constexpr,  # outputs of a program
@@ -203,8 +212,8 @@ def activate_matrix_kernel(
     """Compute the first matmul of the feed-forward part and its activation: GELU or SwiGLU."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, inputs, TOKENS, ROWS, BLOCK, BITS,
-                STAGES, PDL)  # fmt: skip
+    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, 0, tl.cdiv(inputs, BLOCK),
+             TOKENS, ROWS, BLOCK, BITS, EXACT, STAGES, PDL)  # fmt: skip
     y = add_bias(y, n, outputs, bias, BIAS)
     store_activation(y, m, n, count, outputs, inner, GATED, TOKENS, ROWS)
 
@@ -223,8 +232,9 @@ def split_k_kernel(
     count,  # tokens
     # split-K
     partial,  # (parts, count, outputs), fp32, written
-    length,  # inputs of a part
+    blocks,  # blocks of inputs of a part
     BITS: tl.constexpr,  # of a quantised weight: 8 or 4; 0 for weights in the model's format
+    EXACT: tl.constexpr,  # quantised weights: whether they are unpacked without a GPU's instructions
     # tiles
     TOKENS: tl.constexpr,  # tokens of a program
     ROWS: tl.constexpr,  # outputs of a program
@@ -232,12 +242,13 @@ def split_k_kernel(
     STAGES: tl.constexpr,  # blocks in flight
     PDL: tl.constexpr,
 ):
-    """Compute one split-K part of a matmul, over ``length`` inputs; :func:`add_and_norm_kernel` adds the parts up."""
+    """Compute one split-K part of a matmul, ``blocks`` blocks of inputs; :func:`add_and_norm_kernel` adds them up."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(2)
-    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, part * length,
-                tl.minimum(inputs, (part + 1) * length), TOKENS, ROWS, BLOCK, BITS, STAGES, PDL)  # fmt: skip
+    y = gemm(x, weight, scales, m, n, count, inputs, outputs, stride, groups, part * blocks,
+             tl.minimum(tl.cdiv(inputs, BLOCK), (part + 1) * blocks), TOKENS, ROWS, BLOCK, BITS, EXACT, STAGES,
+             PDL)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(partial + (part * count + m)[:, None] * outputs + n[None, :], y, mask=inside)
 
@@ -261,8 +272,8 @@ def head_matrix_kernel(
     """Compute the logits in fp32, and the maximum of each token by one atomic operation a program."""
     m = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = gemm(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, inputs, TOKENS, ROWS, BLOCK, 0, STAGES,
-                PDL)  # fmt: skip
+    y = gemm(x, weight, weight, m, n, count, inputs, outputs, inputs, 0, 0, tl.cdiv(inputs, BLOCK), TOKENS, ROWS, BLOCK,
+             0, False, STAGES, PDL)  # fmt: skip
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     tl.store(logits + m.to(tl.int64)[:, None] * outputs + n[None, :], y, mask=inside)
     keys = tl.where(inside, argmax_key(y, n[None, :]), -9223372036854775808)

@@ -25,6 +25,7 @@ from gpuguide.inference.fused.tiling import (
     Matrix,
     MatrixTiling,
     matrix_tiling,
+    unpacks_exactly,
     vector_constants,
     vector_tiling,
 )
@@ -64,6 +65,7 @@ class DecodeStep:
         self.overlap = overlaps(device) and self.layers[0].nbytes() <= LARGEST_OVERLAPPED
         self.uses_gemv = count == 1 or count * self.layers[0].nbytes() <= LARGEST_GEMV
         self.head = Matrix.from_linear(decoder.head)
+        self.element_size = decoder.dtype.itemsize
 
         def buffer(*size: int, dtype: torch.dtype = decoder.dtype) -> torch.Tensor:
             return torch.empty(count, *size, dtype=dtype, device=device)
@@ -236,12 +238,11 @@ class DecodeStep:
             **others,
             BIAS=matrix.has_bias,
             BITS=matrix.bits,
+            EXACT=unpacks_exactly(self.normed),
             **_tile_constants(tiling),
         )
 
     def _split_k(self, matrix: Matrix, tiling: MatrixTiling, x: torch.Tensor) -> None:
-        blocks = triton.cdiv(matrix.inputs, tiling.block)
-        length = triton.cdiv(blocks, tiling.parts) * tiling.block
         self._launch(
             matrix_kernels.split_k_kernel,
             (*self._grid(matrix, tiling), tiling.parts),
@@ -250,8 +251,9 @@ class DecodeStep:
             **matrix.arguments(),
             count=self.count,
             partial=self.partial,
-            length=length,
+            blocks=triton.cdiv(triton.cdiv(matrix.inputs, tiling.block), tiling.parts),
             BITS=matrix.bits,
+            EXACT=unpacks_exactly(x),
             **_tile_constants(tiling),
         )
 
@@ -275,7 +277,8 @@ class DecodeStep:
         )
 
     def _tiling(self, matrix: Matrix, *, can_split: bool) -> MatrixTiling:
-        return matrix_tiling(matrix, self.count, self.processors, can_split=can_split)
+        size = self.element_size
+        return matrix_tiling(matrix, self.count, self.processors, element_size=size, can_split=can_split)
 
     def _grid(self, matrix: Matrix, tiling: MatrixTiling) -> tuple[int, int]:
         return triton.cdiv(matrix.outputs, tiling.rows), triton.cdiv(self.count, tiling.tokens)

@@ -17,6 +17,18 @@ LONGEST_PART = 4096
 """Numbers of a vector that the registers of a program hold in addition to the weights"""
 WIDTH = 128
 """Multiple that split-K parts have: the groups of 4-bit weights divide it"""
+ROWS = 64
+"""Rows of a matrix that a program multiplies by several tokens: as many as an instruction of Hopper's tensor cores"""
+FEWEST_TOKENS, MOST_TOKENS = 8, 128
+"""Tokens of a program; half as many at most with quantised weights, for which registers are needed too"""
+MOST_PARTS = 8
+"""Split-K parts, which the norm that follows adds up"""
+SHORTEST_PART = 8
+"""Blocks of a part, if there is work for all multiprocessors"""
+MOST_STAGES = 4
+"""Blocks in flight, where shared memory has room for so many"""
+SHARED_MEMORY = 100 * 2**10
+"""Bytes of shared memory that a program takes, so that two run on a multiprocessor"""
 
 
 @dataclass(frozen=True)
@@ -135,31 +147,74 @@ def vector_tiling(matrix: Matrix, processors: int, *, can_cut: bool) -> VectorTi
     return VectorTiling(parts, length, padded, rows, triton.cdiv(groups, rounds), rounds, warps)
 
 
-def matrix_tiling(matrix: Matrix, count: int, processors: int, *, can_split: bool) -> MatrixTiling:
-    """Choose the tiling of a matmul for ``count`` tokens; ``can_split`` allows split-K."""
-    tokens = max(16, min(64, triton.next_power_of_2(count)))
-    few = count <= 32
-    block = matrix.group if matrix.bits == 4 else 256 if few else 128
-    rows = 32 if few else 64
-    while rows > 16 and triton.cdiv(matrix.outputs, rows) < processors:
-        rows //= 2
+def matrix_tiling(matrix: Matrix, count: int, processors: int, *, element_size: int, can_split: bool) -> MatrixTiling:
+    """Choose the tiling of a matmul for several tokens.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        Left operand.
+    count : int
+        Tokens.
+    processors : int
+        Multiprocessors of the GPU.
+    element_size : int
+        Bytes of a number of the tokens.
+    can_split : bool
+        Whether to allow split-K.
+    """
+    tokens = max(FEWEST_TOKENS, min(MOST_TOKENS // 2 if matrix.bits else MOST_TOKENS, triton.next_power_of_2(count)))
+    rows, warps = ROWS, 4
+    if matrix.bits and tokens >= 32 and (tokens == 64 or triton.cdiv(matrix.outputs, 2 * ROWS) <= processors):
+        rows, warps = 2 * ROWS, 8  # the inputs of so many tokens are loaded and reordered for more rows
+    block = matrix.group if matrix.bits == 4 else WIDTH if tokens < MOST_TOKENS else WIDTH // 2
+    weight_size = matrix.bits / 8 if matrix.bits else element_size
+    block_bytes = block * (rows * weight_size + tokens * element_size)
+    stages = max(2, min(MOST_STAGES, int(SHARED_MEMORY // block_bytes)))
     programs = triton.cdiv(matrix.outputs, rows) * triton.cdiv(count, tokens)
-    blocks = triton.cdiv(matrix.inputs, block)
-    parts = max(1, min(8, 2 * processors // programs, blocks)) if can_split else 1
-    return MatrixTiling(tokens, rows, block, parts, 2 if few and not matrix.bits else 4, 3 if few else 5)
+    resident = (3 if matrix.bits else 2) * processors
+    parts = split_k_parts(triton.cdiv(matrix.inputs, block), programs, processors, resident) if can_split else 1
+    return MatrixTiling(tokens, rows, block, parts, warps, stages)
+
+
+def split_k_parts(blocks: int, programs: int, processors: int, resident: int) -> int:
+    """Return into how many parts to split the inputs of a matmul.
+
+    Every multiprocessor gets work, even if parts are short. Beyond that, parts have a useful length, and no more
+    programs are started than are on the GPU at once.
+
+    Parameters
+    ----------
+    blocks : int
+        Blocks of inputs.
+    programs : int
+        Programs without split-K.
+    processors, resident : int
+        Multiprocessors of the GPU, and the programs that they hold at once.
+    """
+    needed = min(triton.cdiv(processors, programs), blocks)
+    useful = min(resident // programs, blocks // SHORTEST_PART)
+    return max(1, min(MOST_PARTS, max(needed, useful)))
+
+
+def unpacks_exactly(like: torch.Tensor) -> bool:
+    """Return whether quantised weights are unpacked without a GPU's instructions for pairs of 16-bit numbers.
+
+    The interpreter has no such instructions, and a model in fp32 has no such numbers.
+    """
+    return like.dtype == torch.float32 or not like.is_cuda
 
 
 def vector_constants(matrix: Matrix, tiling: VectorTiling, like: torch.Tensor) -> Mapping[str, Any]:
     """Return the compile-time constants of a GEMV kernel; ``like`` has the model's type and device.
 
-    Sums of quantised weights are computed partly in fp16 for a model in 16 bits. That takes a GPU's instructions, so in
-    the interpreter, and for a model in fp32, everything is computed in fp32.
+    Sums of quantised weights are computed partly in fp16 where they are not unpacked exactly.
     """
     return {
         "BIAS": matrix.has_bias,
         "BITS": matrix.bits,
         "GROUP": matrix.group,
-        "EXACT": like.dtype == torch.float32 or not like.is_cuda,
+        "EXACT": unpacks_exactly(like),
         "INPUTS": tiling.padded,
         "WORDS": tiling.padded // matrix.word,
         "ROWS": tiling.rows,
