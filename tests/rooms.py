@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "quantization",
         "training",
         "interconnect",
+        "clusters",
         "topic",
         "models",
         "systems",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from figure_rows import rows_of
 
+from gpuguide.clusters import storage
 from gpuguide.plotting.pictures import clusters as pictures
 
 
@@ -23,3 +24,22 @@ def test_only_nodes_with_ranks_of_their_own_meet() -> None:
     for row in rows_of(pictures.nodes_that_never_meet()):
         ranks.setdefault(row["backend"], []).append(row["node rank"])
     assert ranks == {"static": ["0", "0"], "c10d": ["0", "1"]}
+
+
+def test_a_failure_undoes_what_came_after_the_last_complete_checkpoint() -> None:
+    rows = rows_of(pictures.run_with_a_failure())
+    for line, written in (("waits", "waits"), ("does not wait", "writes")):
+        complete = [float(row["to"]) for row in rows if row["line"] == written and row["what"] == "save"]
+        (lost,) = (row for row in rows if row["line"] == line and row["what"] == "lost")
+        assert all(end <= pictures.FAILURE for end in complete)
+        saved = max(complete) if line == written else max(complete) - pictures.WRITE
+        assert (float(lost["from"]), float(lost["to"])) == (saved, pictures.FAILURE)
+        (again,) = (row for row in rows if row["line"] == line and row["what"] == "again")
+        repeated, undone = (float(row["to"]) - float(row["from"]) for row in (again, lost))
+        assert abs(repeated - undone) < 1e-9
+
+
+def test_stripes_lie_where_the_library_puts_them() -> None:
+    rows = rows_of(pictures.stripes_of_a_file())
+    parts = storage.stripes_of(0, pictures.STRIPES, stripe_size=1, stripe_count=pictures.TARGETS)
+    assert [int(row["target"]) for row in rows] == [part.target for part in parts]

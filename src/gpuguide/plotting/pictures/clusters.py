@@ -1,4 +1,4 @@
-"""Drawings of jobs on a cluster: from sbatch to ranks, and nodes that never meet."""
+"""Drawings of jobs on a cluster: from sbatch to ranks, nodes that never meet, a run that fails, stripes of a file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 GPUS = 4
 """Of each drawn node"""
+INTERVAL, WRITE, RESTART, FAILURE, END = 6.0, 1.7, 2.6, 21.0, 32.0
+"""Of the drawn run, in any unit: work between saves, writing one, a restart, when a GPU fails, and the end"""
+STRIPES, TARGETS = 8, 4
+"""Of the drawn file, and storage targets over which it is striped"""
 
 
 # --- from sbatch to ranks ----------------------------------------------------------------------------------
@@ -137,3 +141,128 @@ def _draw_meeting(
         end = (left + side / 2, lower + tall) if node == 0 else (left + side, lower + tall / 2)
         drawings.arrow(ax, (x + side / 2, upper), end, colour="orange")
     drawings.label(ax, left + side / 2, lower - 11, outcome, size=10)
+
+
+# --- a run that fails ----------------------------------------------------------------------------------------
+
+Span = tuple[float, float, str, str]
+"""From when to when, what, and its colour"""
+PARTS_OF_A_RUN = {"work": "blue", "save": "orange", "lost": "red", "restart": "", "again": "violet"}
+
+
+def run_with_a_failure() -> Figure:
+    """Draw a run that saves, fails and goes on, with saves that training waits for and with saves it does not."""
+    waiting, background, writes = blocking_run(), background_run(), background_writes()
+    return show(
+        lambda figure, theme: _draw_runs(figure, waiting, background, writes),
+        alt="Two lines of time. In the first, work alternates with saves, for which training waits. Then a GPU fails: "
+        "the work since the last save is lost, the job restarts, and the lost work is done again. In the second, "
+        "training goes on while each checkpoint is written, and gets farther in the same time.",
+        caption="A failure undoes the work since the last complete checkpoint. Saves that are written in the "
+        "background take no time from training.",
+        size=(WIDE, 2.5),
+        narrow=(4.6, 2.85),
+        name="run-with-a-failure",
+        rows=[
+            {"line": line, "from": start, "to": end, "what": what}
+            for line, spans in (("waits", waiting), ("does not wait", background), ("writes", writes))
+            for start, end, what, _ in spans
+        ],
+    )
+
+
+def blocking_run() -> list[Span]:
+    """Return what training does, if it waits for every save."""
+    return _run(INTERVAL, WRITE)
+
+
+def background_run() -> list[Span]:
+    """Return what training does, if checkpoints are written in the background."""
+    return _run(INTERVAL, 0.0)
+
+
+def background_writes() -> list[Span]:
+    """Return when checkpoints are written in the background, before the failure and after it."""
+    begins = [end for _, end, what, _ in background_run() if what == "work" and end < FAILURE]
+    return [_span(begin, begin + WRITE, "save") for begin in begins if begin + WRITE <= END]
+
+
+def _run(interval: float, save: float) -> list[Span]:
+    spans: list[Span] = []
+    now = 0.0
+    while now + interval + save <= FAILURE:
+        spans.append(_span(now, now + interval, "work"))
+        if save:
+            spans.append(_span(now + interval, now + interval + save, "save"))
+        now += interval + save
+    lost = FAILURE - now
+    spans.append(_span(now, FAILURE, "lost"))
+    spans.append(_span(FAILURE, FAILURE + RESTART, "restart"))
+    again = FAILURE + RESTART
+    spans.append(_span(again, again + lost, "again"))
+    spans.append(_span(again + lost, END, "work"))
+    return spans
+
+
+def _span(start: float, end: float, what: str) -> Span:
+    return start, end, what, PARTS_OF_A_RUN[what]
+
+
+def _draw_runs(figure: Canvas, waiting: list[Span], background: list[Span], writes: list[Span]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    left, tall = 10.0, 27.0
+    scale = (width - 2 * left) / END
+    if is_narrow(figure):  # no room for words in the spans
+        side = (width - 2 * left) / len(PARTS_OF_A_RUN)
+        for place, (word, colour) in enumerate(PARTS_OF_A_RUN.items()):
+            drawings.box(ax, left + place * side + 2, 4, side - 4, 20, word, colour=colour, strength=0.3, size=10)
+        waiting, background, writes = (
+            [(start, end, "", colour) for start, end, _, colour in spans] for spans in (waiting, background, writes)
+        )
+    upper, lower, disk = height - 60, height - 122, height - 153
+    drawings.label(ax, left, upper + tall + 11, "Training waits until a checkpoint is written", across="left", size=10)
+    drawings.time_line(ax, left, upper, scale, waiting, height=tall)
+    drawings.label(ax, left, lower + tall + 11, "It is written in the background", across="left", size=10)
+    drawings.time_line(ax, left, lower, scale, background, height=tall)
+    drawings.time_line(ax, left, disk, scale, writes, height=tall - 4)
+    drawings.moment(ax, left + FAILURE * scale, disk, upper + tall + 6)
+    drawings.label(ax, left + FAILURE * scale, disk - 9, "a GPU fails", size=10)
+
+
+# --- stripes of a file ---------------------------------------------------------------------------------------
+
+
+def stripes_of_a_file() -> Figure:
+    """Draw a file in stripes, and on which storage target each of them lies."""
+    return show(
+        lambda figure, theme: _draw_stripes(figure),
+        alt=f"A file of {STRIPES} stripes in a row, numbered from 0. Below it are {TARGETS} storage targets. Stripes 0 "
+        f"and {TARGETS} lie on target 0, stripes 1 and {TARGETS + 1} on target 1, and so on in turn.",
+        caption=f"With a stripe count of {TARGETS}, stripes go to {TARGETS} targets in turn. With the default count "
+        "of 1, the whole file lies on one of them.",
+        size=(WIDE, 1.9),
+        narrow=(4.6, 1.9),
+        name="stripes-of-a-file",
+        rows=[{"stripe": stripe, "target": stripe % TARGETS} for stripe in range(STRIPES)],
+    )
+
+
+def _draw_stripes(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    colours = ("blue", "orange", "green", "violet")
+    left, tall = 12.0, 26.0
+    side = (width - 2 * left) / STRIPES
+    drawings.label(ax, left, height - 10, "one file", across="left", size=10)
+    for stripe in range(STRIPES):
+        colour = colours[stripe % TARGETS]
+        drawings.box(ax, left + stripe * side, height - 46, side, tall, str(stripe), colour=colour, strength=0.35)
+    column, gap = (width - 2 * left) / TARGETS, 8.0
+    for target, colour in enumerate(colours):
+        x = left + target * column
+        drawings.box(ax, x + gap / 2, 26, column - gap, tall + 12, strength=0.05)
+        part = (column - 3 * gap) / 2
+        for place, stripe in enumerate(range(target, STRIPES, TARGETS)):
+            inner = x + gap + place * (part + gap)
+            drawings.box(ax, inner, 32, part, tall, str(stripe), colour=colour, strength=0.35)
+        drawings.arrow(ax, (left + (target + 0.5) * side, height - 46), (x + column / 2, 26 + tall + 13), colour=colour)
+        drawings.label(ax, x + column / 2, 13, f"target {target}", size=10)
