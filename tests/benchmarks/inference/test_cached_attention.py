@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import interpreted
 import pytest
@@ -63,6 +65,21 @@ def test_inputs_that_would_stay_in_the_cache_are_many() -> None:
     work = cached_attention.work(cached_attention.library("MATH"), device, SMALL, paged=False)
     assert len(work.calls) == problem.sets
     assert (work.timing, work.footprint) == ("graph", cached_attention.cache_bytes(SMALL))
+
+
+def fa3(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, cache_seqlens: torch.Tensor) -> torch.Tensor:
+    """Stand in for FlashAttention-3, whose tensors are (batch, length, heads, head_dim)."""
+    assert cache_seqlens.tolist() == len(queries) * [keys.shape[1]]
+    out = in_float64(queries[:, 0], keys.transpose(1, 2), values.transpose(1, 2))
+    return out.to(queries.dtype).unsqueeze(1)
+
+
+@each_grouping
+def test_flash_attention_3_is_given_its_order_of_axes(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", SimpleNamespace(flash_attn_with_kvcache=fa3))
+    work = cached_attention.work(cached_attention.fa3, devices.cpu(), keys, paged=False)
+    assert work.check is not None
+    work.check()
 
 
 @each_grouping

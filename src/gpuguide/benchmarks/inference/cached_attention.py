@@ -128,6 +128,24 @@ def library(backend: str) -> Callable[[CachedAttentionProblem, Keys], Attend]:
     return make
 
 
+def fa3(problem: CachedAttentionProblem, keys: Keys) -> Attend:
+    """Return FlashAttention-3's attention to a cache, which chooses itself in how many parts it reads it.
+
+    Source: https://github.com/Dao-AILab/flash-attention, ``hopper``, in the package fa3-fwd, which has no pages.
+    """
+    from fa3_fwd_interface import flash_attn_with_kvcache
+
+    queries = problem.queries.unsqueeze(1)
+    lengths = torch.full((len(queries),), number(keys, "context"), dtype=torch.int32, device=queries.device)
+
+    def attend(place: int) -> torch.Tensor:
+        kept = (problem.keys[place].transpose(1, 2), problem.values[place].transpose(1, 2))
+        out: torch.Tensor = flash_attn_with_kvcache(queries, *kept, cache_seqlens=lengths)
+        return out.squeeze(1)
+
+    return attend
+
+
 def flashinfer(problem: CachedAttentionProblem, keys: Keys) -> Attend:
     """Return FlashInfer's attention to pages, planned once for lengths that do not change.
 
@@ -239,6 +257,7 @@ DECODE_ATTENTION = Benchmark(
         "sdpa-flash": contender(library("FLASH_ATTENTION"), needs="flash-attention"),
         "sdpa-cudnn": contender(library("CUDNN_ATTENTION"), anything, "cudnn", needs="flash-attention"),
         "sdpa-efficient": contender(library("EFFICIENT_ATTENTION"), not_grouped),
+        "fa3": contender(fa3, anything, "fa3-fwd", needs="flash-attention"),
         "flashinfer": contender(flashinfer, anything, "flashinfer", paged=True),
     },
     cases=cases,
