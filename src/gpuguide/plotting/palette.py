@@ -131,7 +131,6 @@ CONTENDERS = {
     "flex-flash": Style("sky", "<", "FlexAttention on FlashAttention-4"),
     "naive": Style("grey", "X"),
     "naive-compile": Style("grey", "P"),
-    "naive-compile": Style("ochre", "P"),
     "torch-save": Style("blue", "o", "torch.save"),
     "dcp-save": Style("pink", "D", "dcp.save"),
     "dcp-async": Style("ochre", "P", "dcp.async_save"),
