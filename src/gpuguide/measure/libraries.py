@@ -81,6 +81,8 @@ KNOWN = {
     "torchao": Library("torchao", "torchao.quantization", ("torchao",)),
     "flashinfer": Library("FlashInfer", "flashinfer.decode", ("flashinfer-python",)),
     "flash-attn-4": Library("FlashAttention-4", "flash_attn.cute", ("flash-attn-4",)),
+    "humming": Library("Humming", "humming.layer", ("humming-kernels",)),
+    "gemlite": Library("GemLite", "gemlite", ("gemlite",)),
     "fa3-fwd": Library("FlashAttention-3", "fa3_fwd_interface", ("fa3-fwd",)),
     "quack-kernels": Library("QuACK", "quack.softmax", ("quack-kernels",)),
     "nvidia-cutlass-dsl": Library("CuTe DSL", "cutlass", ("nvidia-cutlass-dsl",)),
