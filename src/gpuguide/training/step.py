@@ -321,11 +321,14 @@ class TrainingStep:
             for name, own in self.optimizer.state[parameter].items():
                 own.copy_(state["optimizer"]["state"][number][name])  # in its place, where a graph reads it
 
+    @torch.enable_grad()
     def _capture(self) -> None:
         """Capture a step, and leave parameters and optimizer as they were before.
 
-        At a learning rate of zero no parameter changes, and no copy of all has to wait for the end.
+        At a learning rate of zero AdamW in one kernel changes no parameter. In several it divides by the rate, so the
+        values wait on the host for the end.
         """
+        kept = [] if self.settings.fused else [each.detach().cpu() for each in self.masters.trained]
         rates = [group["lr"].clone() for group in self.optimizer.param_groups]
         self.set_learning_rate(0.0)
         stream = torch.cuda.Stream(self.device)
@@ -341,11 +344,15 @@ class TrainingStep:
             self._result.copy_(self._step())
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"].copy_(rate)
-        self._forget()
+        self._forget(kept)
 
     @torch.no_grad()
-    def _forget(self) -> None:
-        """Set what the optimizer has seen to zero."""
+    def _forget(self, values: Sequence[torch.Tensor]) -> None:
+        """Set what the optimizer has seen to zero, and the parameters to values, if there are any."""
+        for parameter, value in zip(self.masters.trained if values else [], values, strict=True):
+            parameter.copy_(value)
+        if values:
+            self.masters.store_values()
         for state in self.optimizer.state.values():
             for kept in state.values():
                 if isinstance(kept, torch.Tensor):
