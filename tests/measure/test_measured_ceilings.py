@@ -22,7 +22,7 @@ COPYING = ("copy-size", "softmax", "gpu-metrics")
 BANDWIDTHS = {
     **dict.fromkeys(READING, "read"),
     **dict.fromkeys(COPYING, "copy"),
-    **dict.fromkeys(("frame-transfer", "host-device-copy", "offload", "transfer-size"), "host"),
+    **dict.fromkeys(("frame-transfer", "host-device-copy", "offload", "transfer-size", "checkpoint"), "host"),
     **dict.fromkeys(("all-reduce", "peer-copy", "tensor-parallel-layer"), "link"),
 }
 """The ceiling of each benchmark's bandwidths; of ``ceilings`` it depends on the contender"""
