@@ -164,6 +164,8 @@ CONTENDERS = {
     "torchao": Style("ochre", "P"),
     "torchao-graph": Style("ochre", "p", "torchao, captured"),
     "flashinfer": Style("violet", "v", "FlashInfer"),
+    "humming": Style("red", "*", "Humming"),
+    "gemlite": Style("ochre", "P", "GemLite"),
     "pageable": Style("sky", "s"),
     "pinned": Style("blue", "o"),
     "staged": Style("green", "^", "through a ring"),
