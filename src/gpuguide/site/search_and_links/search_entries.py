@@ -48,7 +48,7 @@ KINDS = (
     "Library",
 )
 """What stands beside a result. ``search.js`` knows them by name."""
-SHOWN, SHOWN_OF_MANY = 215, 84
+SHOWN, SHOWN_OF_MANY = 205, 76
 """Letters of a text that are kept as sentences, the second number for the kinds of which there are hundreds"""
 MANY = ("Answer", "Claim")
 WORDS = Path(__file__).with_name("search_words.toml")
