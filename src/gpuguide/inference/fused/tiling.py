@@ -26,7 +26,7 @@ MOST_PARTS = 8
 SHORTEST_PART = 8
 """Blocks of a part, if there is work for all multiprocessors"""
 MOST_STAGES = 4
-"""Blocks in flight, where shared memory has room for so many"""
+"""Most stages of a kernel's pipeline; fewer where shared memory is too small"""
 SHARED_MEMORY = 100 * 2**10
 """Bytes of shared memory that a program takes, so that two run on a multiprocessor"""
 

@@ -212,7 +212,7 @@ def _draw_runs(figure: Canvas, waiting: list[Span], background: list[Span], writ
     ax, width, height = drawings.sheet(figure)
     left, tall = 10.0, 27.0
     scale = (width - 2 * left) / END
-    if is_narrow(figure):  # no room for words in the spans
+    if is_narrow(figure):  # the spans are too narrow for labels
         side = (width - 2 * left) / len(PARTS_OF_A_RUN)
         for place, (word, colour) in enumerate(PARTS_OF_A_RUN.items()):
             drawings.box(ax, left + place * side + 2, 4, side - 4, 20, word, colour=colour, strength=0.3, size=10)
