@@ -21,7 +21,7 @@ from gpuguide.training.rungs import ALL
 
 CPU = devices.cpu()
 TINY = GPT2Config(vocab_size=2048, context=32, layers=1, heads=2, hidden=32)
-KEYS: Keys = {"batch": 4, "seq_len": 16}
+KEYS: Keys = {"batch": 4, "seq_len": 16, "compared": "alone"}
 LADDER, BEYOND = declarations.get("training-ladder"), declarations.get("training-beyond")
 COMPILED = ("compile", "graph")
 
@@ -30,7 +30,7 @@ COMPILED = ("compile", "graph")
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train ten steps, and forget the reference of another test."""
     monkeypatch.setattr(ladder, "TRAINED", 10)
-    monkeypatch.setattr(ladder, "CASES", ((4, 16), *ladder.CASES[1:]))
+    monkeypatch.setattr(ladder, "LADDER_BATCH", (4, 16))
     ladder.reference_gradients.cache_clear()
 
 
@@ -43,7 +43,7 @@ def on(gigabytes: int) -> devices.Device:
     ("name", "rungs"), [(name, rungs) for name, rungs in contenders.ladder().items() if not rungs & set(COMPILED)]
 )
 def test_every_step_passes_its_check_and_trains(name: str, rungs: frozenset[str]) -> None:
-    made = ladder.work(contenders.with_rungs(rungs, TINY), ladder.accepted_error(rungs), True, CPU, KEYS, TINY)
+    made = ladder.work(contenders.with_rungs(rungs, TINY), ladder.accepted_error(rungs), "alone", CPU, KEYS, TINY)
     assert made.check is not None
     made.check()
     made.calls[0]()
@@ -55,7 +55,7 @@ def test_every_step_passes_its_check_and_trains(name: str, rungs: frozenset[str]
 @pytest.mark.parametrize("make", [contenders.nanogpt_recipe, contenders.best_fed, contenders.best_fp8])
 def test_peers_and_feeders_pass_their_check(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     uncompiled(monkeypatch)
-    made = ladder.work(lambda *given: make(*given, config=TINY), ladder.ACCEPTED["fp8"], False, CPU, KEYS, TINY)
+    made = ladder.work(lambda *given: make(*given, config=TINY), ladder.ACCEPTED["fp8"], None, CPU, KEYS, TINY)
     assert made.check is not None
     made.check()
     before = made.further()
@@ -66,7 +66,7 @@ def test_peers_and_feeders_pass_their_check(make: Any, monkeypatch: pytest.Monke
 def test_gradients_of_transformers_are_matched_with_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     uncompiled(monkeypatch)
     made = ladder.work(
-        lambda *given: contenders.hf_compile(*given, config=TINY), ladder.ACCEPTED["bf16"], False, CPU, KEYS, TINY
+        lambda *given: contenders.hf_compile(*given, config=TINY), ladder.ACCEPTED["bf16"], None, CPU, KEYS, TINY
     )
     assert made.check is not None
     made.check()
@@ -86,7 +86,7 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         made.step.loss = lambda tokens, targets: loss(tokens, targets.roll(1, 0))
         return made
 
-    made = ladder.work(wrong, ladder.ACCEPTED["bf16"], False, CPU, KEYS, TINY)
+    made = ladder.work(wrong, ladder.ACCEPTED["bf16"], None, CPU, KEYS, TINY)
     assert made.check is not None
     with pytest.raises(AssertionError, match="differ from fp32"):
         made.check()
@@ -101,11 +101,13 @@ def test_the_ladder_has_each_rung_in_its_place_left_out_and_alone() -> None:
         assert found[f"without-{name}"] == ALL - {name}
 
 
-def test_most_contenders_are_measured_in_one_case() -> None:
-    others = [{"batch": 32, "seq_len": 1024}, {"batch": 8, "seq_len": 1024}]
-    for keys in others:
-        measured = [name for name, each in LADDER.contenders.items() if each.skip_reason(on(141), keys) is None]
-        assert measured == ["fp32", "best", "nanogpt-recipe"]
+def test_each_contender_is_measured_beside_fp32_and_the_best() -> None:
+    cases = LADDER.cases(on(141))
+    measured = [
+        {name for name, each in LADDER.contenders.items() if each.skip_reason(on(141), keys) is None} for keys in cases
+    ]
+    assert set().union(*measured) == set(LADDER.contenders)
+    assert set.intersection(*measured) == {"fp32", "best"}
 
 
 @pytest.mark.parametrize("benchmark", [LADDER, BEYOND, declarations.get("batch-speed")], ids=lambda each: each.name)

@@ -3,8 +3,11 @@
 A step is forward pass, loss, backward pass and AdamW, timed by the host's clock around synchronised work, so that time
 in which the GPU waits for launches counts. All contenders of a case take samples in turn. Before that, each takes one
 step whose gradients are compared with those of fp32, computed by PyTorch without any rung but attention's, and then
-trains. In the first case, those that compute in 16 bits, and ``fp32``, go on for :data:`TRAINED` steps, and the loss of
-the last ones is reported.
+trains.
+
+Each case of :data:`COMPARED` has some contenders, and all have ``fp32`` and ``best``, so that each ratio is of
+contenders that took turns. With :data:`LADDER_BATCH`, contenders that compute in 16 bits, and ``fp32``, train for
+:data:`TRAINED` steps in the first of their cases, and the loss of the last ones is reported.
 
 The memory of a step that is captured is that of its steps before the capture: ``torch.cuda.max_memory_allocated`` does
 not see what a graph uses. Compiled contenders include their compilation in ``first_step``.
@@ -41,15 +44,26 @@ from gpuguide.training import make_step
 from gpuguide.training.feeding import split_windows
 from gpuguide.training.rungs import ALL
 
-CASES = ((64, 512), (32, 1024), (8, 1024))
+LADDER_BATCH = (64, 512)
+"""Sequences of a batch, and their tokens, with which each rung is measured"""
+PEERS = ("nanogpt-recipe", "hf-compile", "best-fed")
+COMPARED = {
+    "in-place": tuple(f"to-{name}" for name in contenders.LADDER[:-1]),
+    "left-out": (*(f"without-{name}" for name in contenders.LADDER[:-1]), f"to-{contenders.LADDER[-2]}"),
+    "alone": (f"to-{contenders.LADDER[0]}", *(f"only-{name}" for name in contenders.LADDER[1:5])),
+    "peers": PEERS,
+}
+"""Which contenders a case compares with ``fp32`` and ``best``"""
+OTHER_BATCHES = ((32, 1024), (8, 1024))
+"""Batches with which peers are compared, too"""
 TRAINED = 100
 """Steps after which the loss is reported, where it is"""
 CHECKED = 10
 """Steps after which the loss must have fallen, elsewhere"""
 AVERAGED = 8
 """Steps whose mean loss that is: batches differ more than contenders do"""
-EVERYWHERE = ("fp32", "best", "nanogpt-recipe")
-"""Contenders of all cases; the others are measured in the first one"""
+EVERYWHERE = ("fp32", "best")
+"""Contenders of all cases"""
 BF16 = frozenset({"gpu", "bf16"})
 ACCEPTED = {"fp32": 2e-3, "bf16": 2e-2, "weights": 5e-2, "fp8": 2e-1}
 """Largest accepted error of all gradients together against fp32, as a ratio of norms"""
@@ -61,7 +75,7 @@ REFERENCE_BATCH = 8
 
 
 def work(
-    make: Make, accepted: float, reports_loss: bool, device: Device, keys: Keys, config: GPT2Config = SHAPE
+    make: Make, accepted: float, reports_loss_in: str | None, device: Device, keys: Keys, config: GPT2Config = SHAPE
 ) -> Work:
     """Train, and go on with the same batch again and again, or with those that the contender feeds itself."""
     rates = {"throughput": Rate("token/s", int(keys["batch"]) * int(keys["seq_len"]))}
@@ -75,7 +89,7 @@ def work(
         found: dict[str, Metric] = {"first_step": records.metric("s", [time.perf_counter() - began])}
         error = gradient_error(trained, reference_gradients(tuple(sorted(keys.items())), device.torch_device, config))
         found |= {"error": records.metric("1", [error]), **memory_metrics(device, before)}
-        is_long = reports_loss and shape_of(keys) == CASES[0]
+        is_long = keys.get("compared") == reports_loss_in and shape_of(keys) == LADDER_BATCH
         steps = TRAINED if is_long else CHECKED
         losses = [trained.step(*split_windows(drawn.draw(step))) for step in range(1, steps)]
         last = float(torch.stack(losses[-AVERAGED:]).mean())
@@ -203,31 +217,36 @@ def accepted_error(rungs: frozenset[str]) -> float:
     return ACCEPTED["weights" if "weights" in rungs else "bf16" if "bf16" in rungs else "fp32"]
 
 
-def elsewhere(name: str, device: Device, keys: Keys) -> str | None:
+def compared_in(case: str) -> tuple[str, ...]:
+    """Return the contenders of a case."""
+    return (*EVERYWHERE, *COMPARED[case])
+
+
+def not_compared(name: str, device: Device, keys: Keys) -> str | None:
     """Return the reason to leave out a contender, or None."""
-    if name in EVERYWHERE or shape_of(keys) == CASES[0]:
-        return None
-    return f"is measured with {CASES[0][0]} x {CASES[0][1]} tokens only"
+    return None if name in compared_in(str(keys["compared"])) else "is measured in another case"
 
 
-def contender(
-    name: str, make: Make, accepted: float, *libraries: str, needs: frozenset[str] = BF16, reports_loss: bool = True
-) -> Contender:
+def contender(name: str, make: Make, accepted: float, *libraries: str, narrow: bool = True) -> Contender:
     """Return a way to take a step as a contender, with the libraries that it calls."""
-    build = functools.partial(work, make, accepted, reports_loss)
-    return Contender(build, needs, functools.partial(elsewhere, name), ("cublas", "cudnn", *libraries))
+    reports_loss = narrow or name == "fp32"
+    first = next(case for case in COMPARED if name in compared_in(case))
+    return Contender(
+        functools.partial(work, make, accepted, first if reports_loss else None),
+        BF16 if narrow else frozenset({"gpu"}),
+        functools.partial(not_compared, name),
+        ("cublas", "cudnn", *libraries),
+    )
 
 
 def of_rungs(name: str, rungs: frozenset[str]) -> Contender:
     """Return a step with some rungs as a contender."""
-    narrow = "bf16" in rungs
-    return contender(
-        name,
-        contenders.with_rungs(rungs),
-        accepted_error(rungs),
-        needs=BF16 if narrow else frozenset({"gpu"}),
-        reports_loss=narrow or name == "fp32",
-    )
+    return contender(name, contenders.with_rungs(rungs), accepted_error(rungs), narrow="bf16" in rungs)
+
+
+def beyond(make: Make, accepted: float, *needs: str) -> Contender:
+    """Return a change of the best step as a contender."""
+    return Contender(functools.partial(work, make, accepted, None), BF16 | set(needs), libraries=("cublas", "cudnn"))
 
 
 def bytes_needed(keys: Keys) -> float:
@@ -236,8 +255,18 @@ def bytes_needed(keys: Keys) -> float:
     tokens, parameters = batch * seq_len, 124_475_904
     logits = 12 * tokens * SHAPE.vocab_size
     layers = SHAPE.layers * (60 * tokens * SHAPE.hidden + 8 * batch * SHAPE.heads * seq_len**2)
-    count = len(TRAINING_LADDER.contenders) if (batch, seq_len) == CASES[0] else len(EVERYWHERE)
-    return float(20 * parameters * count + logits + layers)
+    return float(20 * parameters * max(map(len, COMPARED.values())) + logits + layers)
+
+
+def cases(device: Device) -> list[Keys]:
+    """Return the cases of the ladder, and those with which only peers are compared."""
+    found: list[tuple[tuple[int, int], str]] = [(LADDER_BATCH, compared) for compared in COMPARED]
+    found += [(batch, "peers") for batch in OTHER_BATCHES]
+    return [
+        {"batch": batch, "seq_len": seq_len, "compared": compared}
+        for (batch, seq_len), compared in found
+        if device.is_gpu
+    ]
 
 
 TRAINING_LADDER = Benchmark(
@@ -250,7 +279,7 @@ TRAINING_LADDER = Benchmark(
         "hf-compile": contender("hf-compile", contenders.hf_compile, ACCEPTED["bf16"], "transformers"),
         "best-fed": contender("best-fed", contenders.best_fed, ACCEPTED["weights"]),
     },
-    cases=lambda device: [{"batch": batch, "seq_len": seq_len} for batch, seq_len in CASES] if device.is_gpu else [],
+    cases=cases,
     memory=bytes_needed,
     budget=1.5,
     end=end,
@@ -261,17 +290,11 @@ TRAINING_BEYOND = Benchmark(
     title="Two further changes of the fastest training step",
     question="Do matmuls in fp8, or kernels that the compiler searches longer for, make the fastest step faster?",
     contenders={
-        "best": contender("best", contenders.with_rungs(ALL), ACCEPTED["weights"]),
-        "best-fp8": contender(
-            "best-fp8", contenders.best_fp8, ACCEPTED["fp8"], needs=frozenset({"gpu", "bf16", "fp8"})
-        ),
-        "best-autotune": contender(
-            "best-autotune",
-            contenders.with_rungs(ALL, mode="max-autotune-no-cudagraphs"),
-            ACCEPTED["weights"],
-        ),
+        "best": beyond(contenders.with_rungs(ALL), ACCEPTED["weights"]),
+        "best-fp8": beyond(contenders.best_fp8, ACCEPTED["fp8"], "fp8"),
+        "best-autotune": beyond(contenders.with_rungs(ALL, mode="max-autotune-no-cudagraphs"), ACCEPTED["weights"]),
     },
-    cases=lambda device: [{"batch": CASES[0][0], "seq_len": CASES[0][1]}] if device.is_gpu else [],
+    cases=lambda device: [{"batch": LADDER_BATCH[0], "seq_len": LADDER_BATCH[1]}] if device.is_gpu else [],
     memory=bytes_needed,
     budget=1.5,
     end=end,
