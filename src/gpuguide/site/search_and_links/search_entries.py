@@ -212,7 +212,8 @@ def keep_what_is_shown(entry: Entry) -> Entry:
         return entry
     end = max(entry.text.rfind(". ", 0, shown) + 1, entry.text.rfind(" ", 0, shown // 2))
     text, rest = entry.text[:end].strip(), entry.text[end:]
-    return replace(entry, text=text, listed_words=search_places.list_words(f"{rest} {entry.listed_words}", text))
+    listed = search_places.list_words(f"{rest} {entry.listed_words}", besides=f"{entry.name} {text}")
+    return replace(entry, text=text, listed_words=listed)
 
 
 # --- what stands on pages ---------------------------------------------------------------------------------

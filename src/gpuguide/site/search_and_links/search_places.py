@@ -42,13 +42,16 @@ _CODE_WORD = re.compile(r"\b(?=[a-z0-9]*[A-Z_.])[A-Za-z_][A-Za-z0-9_]{2,}(?:\.[A
 """A name that is not merely a word: torch.compile, cuda_graph, GradScaler"""
 _WORD = re.compile(r"(?=[\w.+-]*[^\W\d_])\w[\w.+-]*\w")
 """A word of two letters or more, or a number with letters, as H100 and 7B"""
+_PART = re.compile(r"[^\W_]+(?:\.\d[^\W_]*)*")
+"""A word as ``search.js`` divides texts: ``torch.compile`` has two"""
+_ENDING = re.compile(r"(?<=\w\w\w)(?:ations?|ings?|ed|es|e|(?<![siu])s)$")
 _FUNCTION_WORDS = """
 a about after again all also an and any are as at be because been before below between both but by can cannot did do
 does each even every few for from further get gets had has have here how however if in into is it its itself just less
 like many may me might more most much must my no nor not now of off often on once one only or other others our out
-over own per same should since so some still such than that the their them then there these they this those though
-through to too under until up us very was we were what when where whether which while who whose why will with within
-without would yet you your
+over own per same settled should since so some still such takeaway than that the their them then there these they this
+those though through to too under until up us very was we were what when where whether which while who whose why will
+with within without would yet you your
 """
 
 
@@ -93,18 +96,34 @@ def read(html: str) -> list[SearchPlace]:
 def list_words(text: str, besides: str) -> str:
     """Return each word of a text once, in order of the alphabet, without those that another text has.
 
-    Numbers and words that nobody seeks, such as "the", are left out. Sorted words compress better.
+    Words are one if search takes them for one (:func:`stem`). Numbers and words that nobody seeks, such as "the", are
+    left out. Sorted words compress better.
 
-    >>> list_words("The torch.compile of Gemma 2.67 H100 gemma", "An H100")
+    >>> list_words("The torch.compile of Gemma 2.67 H100 gemma compiled", "An H100")
     'Gemma torch.compile'
     """
-    seen = {*_WORD.findall(besides.lower()), *_FUNCTION_WORDS.split()}
+    seen = {*_stems(besides), *_FUNCTION_WORDS.split()}
     kept = []
     for word in _WORD.findall(text):
-        if word.lower() not in seen:
-            seen.add(word.lower())
+        if word.lower() not in seen and not seen.issuperset(stems := _stems(word)):
+            seen.update(stems)
             kept.append(word)
     return " ".join(sorted(kept, key=str.casefold))
+
+
+def stem(word: str) -> str:
+    """Return a word in small letters without its ending, as ``search.js`` does.
+
+    >>> stem("sampling"), stem("samples"), stem("h2d")
+    ('sampl', 'sampl', 'h2d')
+    """
+    if not re.fullmatch("[a-z]{4,}", word):
+        return word
+    return _ENDING.sub("", re.sub("is(?=(?:e|es|ed|ing|ation|ations)$)", "iz", word))
+
+
+def _stems(text: str) -> list[str]:
+    return [stem(part) for part in _PART.findall(text.lower())]
 
 
 def _join_lines(parts: list[str]) -> str:
