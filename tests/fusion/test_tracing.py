@@ -122,6 +122,7 @@ def test_the_longest_limit_holds() -> None:
     assert cost.chain_limits(2**14, 24, 2, MACHINE).name == "launches"
     assert cost.chain_limits(2**26, 24, 2, MACHINE).name == "bytes"
     assert cost.chain_limits(2**26, 4096, 2, MACHINE, fused=True).name == "FLOPs"
+    assert cost.chain_limits(2**14, 24, 2, MACHINE, graph=True).launches == 24 * MACHINE.graph_launch
     eager, fused = (cost.chain_limits(2**26, 24, 2, MACHINE, fused=fused).bytes for fused in (False, True))
     assert eager == pytest.approx(24 * fused)
 
