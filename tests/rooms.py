@@ -75,6 +75,7 @@ MAY_IMPORT = {
         "interconnect",
         "clusters",
         "models",
+        "topic",
         "costs",
         "hardware",
     },

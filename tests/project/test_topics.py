@@ -20,8 +20,14 @@ SHARED = {"inputs"}
 """Files beside the benchmarks that belong to no topic"""
 OTHER_TESTS = {"declarations"}
 """Tests of all benchmarks together"""
-BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"}
-"""Benchmarks that are measured before the page that reads them is written: 33-training-speed"""
+BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"} | {
+    "fused-sum",
+    "add-layer-norm",
+    "linear-gelu",
+    "compile-gain",
+    "compile-start",
+}
+"""Benchmarks that are measured before the page that reads them is written: 33-training-speed, 20-kernels-and-fusion"""
 
 
 def slug(name: str) -> str:

@@ -13,7 +13,21 @@ from typing import Annotated
 import typer
 
 from gpuguide import __version__
-from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, new, records, sbatch, train, watch
+from gpuguide.cli import (
+    bench,
+    claims,
+    diagnose,
+    doctor,
+    finetune,
+    generate,
+    links,
+    models,
+    new,
+    records,
+    sbatch,
+    train,
+    watch,
+)
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
@@ -21,6 +35,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command()(doctor.doctor)
 app.command()(watch.watch)
 app.command()(links.links)
+app.command()(diagnose.diagnose)
 app.command()(generate.generate)
 app.command()(finetune.finetune)
 app.command()(train.train)

@@ -244,6 +244,13 @@ CONTENDERS = {
     "ddp-micro": Style("violet", "P", "DDP, 4 micro-batches"),
     "ddp-micro-no-sync": Style("violet", "d", "DDP, 4 micro-batches, no_sync"),
     "fsdp2": Style("green", "^", "FSDP2"),
+    "eager-graph": Style("blue", "v", "eager, in a graph"),
+    "compile-blocks": Style("violet", "P", "compile, block by block"),
+    "compile-replayed": Style("orange", "<", "compile, in a graph"),
+    "reduce-overhead": Style("pink", "D", 'compile, mode="reduce-overhead"'),
+    "by-hand": Style("grey", "X", "written out"),
+    "max-autotune": Style("ochre", "h", 'compile, mode="max-autotune"'),
+    "cublaslt": Style("sky", "v", "cuBLASLt's epilogue"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is

@@ -1,0 +1,1 @@
+"""What fusion, CUDA graphs and ``torch.compile`` gain."""

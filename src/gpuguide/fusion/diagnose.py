@@ -1,0 +1,235 @@
+"""Which limit holds for a step, and what a CUDA graph, ``torch.compile`` or both would gain, before any is tried.
+
+On a GPU the step is timed, its kernels are counted, and the model of :mod:`gpuguide.fusion.cost` says by which factor
+fusion shortens those kernels that a compiler would write. Without one, everything follows from the model and from the
+ceilings of some GPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from gpuguide.errors import GpuguideError
+from gpuguide.fusion import machine as measuring
+from gpuguide.fusion.cost import Kernel, Limits, Machine, eager_kernels, fuse, limits
+from gpuguide.fusion.counting import KernelCount, count_kernels
+from gpuguide.fusion.tracing import Trace, Wait, trace, user_line
+
+COMPILED_LAUNCH = 0.5
+"""Time that compiled code takes to launch a kernel, as a share of what the eager step takes for one of its own"""
+GUARDS = 60e-6
+"""Seconds that the host takes to enter and leave compiled code"""
+BUSY = 0.9
+"""Share of a step's time from which the GPU counts as busy all the time"""
+ATTRIBUTED = 0.9
+"""Share of the GPU's time that must be known by operation; otherwise the model's shares are taken"""
+CHANGES = ("graph", "compile", "compile + graph")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Result of :func:`diagnose`. Printed, it is a short table."""
+
+    limit: str
+    """``launches``, ``bytes`` or ``FLOPs``"""
+    limits: Limits
+    """Shortest time that each of the three allows the step as it is"""
+    kernels: int
+    """Kernels of the step"""
+    fused_kernels: int
+    """Kernels of it once a compiler has fused what it can"""
+    moved: int
+    """Bytes that its operations read and write"""
+    fused_moved: int
+    """Bytes that remain after fusion"""
+    flops: int
+    """Floating-point operations of its matmuls, convolutions and attention"""
+    seconds: float
+    """Time of the step as it is, measured on a GPU, else predicted"""
+    gpu_seconds: float
+    """Time of it in which the GPU computes"""
+    predicted: dict[str, float]
+    """Seconds of the step with each of :data:`CHANGES`"""
+    waits: tuple[Wait, ...]
+    """Lines where the host waits for the GPU, which a graph cannot hold"""
+    measured: bool
+    """Whether the step ran on a GPU"""
+
+    def gain(self, change: str) -> float:
+        """Return how many times as fast the step would be with one of :data:`CHANGES`."""
+        return self.seconds / self.predicted[change]
+
+    def __str__(self) -> str:
+        how = "measured" if self.measured else "predicted"
+        busy = min(1.0, self.gpu_seconds / self.seconds)
+        rows = [
+            f"limit      {self.limit}",
+            f"step       {_time(self.seconds)} {how}, GPU busy {busy:.0%} of it",
+            f"kernels    {self.kernels:,}, fused {self.fused_kernels:,}",
+            f"bytes      {self.moved / 1e6:,.1f} MB, fused {self.fused_moved / 1e6:,.1f} MB",
+            f"FLOPs      {self.flops / 1e9:,.1f} GFLOP",
+            f"shortest   launches {_time(self.limits.launches)}, bytes {_time(self.limits.bytes)}, "
+            f"FLOPs {_time(self.limits.flops)}",
+        ]
+        rows += [
+            f"{change:<16}{_time(self.predicted[change])} expected, {self.gain(change):.2f} times as fast"
+            for change in CHANGES
+        ]
+        rows += [f"waits at {wait.line}: {wait.reason}; a graph cannot hold it" for wait in self.waits]
+        return "\n".join(rows)
+
+
+def diagnose(step: Callable[[], object], machine: Machine | None = None) -> Diagnosis:
+    """Say which limit holds for a step, and predict what would make it faster.
+
+    Parameters
+    ----------
+    step : callable
+        Takes no argument, and does the same work each time, uncompiled. It runs about thirty times; if it trains, it
+        trains as many steps.
+    machine : Machine, optional
+        Ceilings; by default those of the current GPU, which are measured in half a second. Needed without one.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no GPU and no machine is passed, or the step starts no kernel.
+    """
+    on_gpu = torch.cuda.is_available()
+    if machine is None and not on_gpu:
+        raise GpuguideError(
+            "Without a GPU, pass the ceilings of one: diagnose(step, Machine(launch=..., graph_launch=..., "
+            "bandwidth=..., arithmetic=...)). gpuguide.fusion.tracing.trace(step) needs neither."
+        )
+    step()  # what is set up once does not count
+    traced = trace(step)
+    if not traced.operations:
+        raise GpuguideError(
+            "The step starts no kernel: it computes with no tensor, or hides its work in compiled code."
+        )
+    machine = machine or measuring.measure_machine()
+    if not on_gpu:
+        return predict(traced, machine)
+    waits = _merge(traced.waits, find_waits(step))
+    count = count_kernels(step)
+    return predict(
+        replace(traced, waits=waits), machine, measuring.wall_seconds(step), measuring.host_seconds(step), count
+    )
+
+
+def predict(
+    traced: Trace,
+    machine: Machine,
+    seconds: float | None = None,
+    host_seconds: float | None = None,
+    count: KernelCount | None = None,
+) -> Diagnosis:
+    """Return the diagnosis of a traced step, from measurements or, without them, from the model alone.
+
+    Parameters
+    ----------
+    traced : Trace
+        Operations of the step.
+    machine : Machine
+        Ceilings.
+    seconds, host_seconds : float, optional
+        Time of the step, and time that the host takes to launch it.
+    count : KernelCount, optional
+        Kernels that it starts.
+    """
+    before, after = eager_kernels(traced), fuse(traced)
+    durations = count.durations if count else [kernel.seconds(machine) for kernel in before]
+    kernels = count.kernels if count else len(before)
+    gpu = sum(durations)
+    host = host_seconds if host_seconds is not None else len(before) * machine.launch
+    seconds = seconds if seconds is not None else max(host, gpu)
+    fused_kernels = max(1, round(kernels * len(after) / len(before)))
+    in_graph = sum(max(duration, machine.graph_launch) for duration in durations)
+    fused = max(gpu * fused_share(before, after, machine, count), fused_kernels * machine.graph_launch)
+    compiled_host = GUARDS + COMPILED_LAUNCH * host * fused_kernels / kernels
+    found = limits(kernels, traced.moved, traced.flops, machine)
+    return Diagnosis(
+        limit="launches" if gpu < BUSY * seconds else _longer_on_gpu(before, machine),
+        limits=found,
+        kernels=kernels,
+        fused_kernels=fused_kernels,
+        moved=traced.moved,
+        fused_moved=sum(kernel.moved for kernel in after),
+        flops=traced.flops,
+        seconds=seconds,
+        gpu_seconds=gpu,
+        predicted={
+            "graph": min(seconds, in_graph),
+            "compile": min(seconds, max(compiled_host, fused)),
+            "compile + graph": min(seconds, fused),
+        },
+        waits=tuple(dict.fromkeys(traced.waits)),
+        measured=count is not None,
+    )
+
+
+def fused_share(
+    before: Sequence[Kernel], after: Sequence[Kernel], machine: Machine, count: KernelCount | None
+) -> float:
+    """Return the GPU's time after fusion as a share of that before.
+
+    What cannot be fused takes the same time. What can shrinks as the model says: mostly by the bytes that it moves.
+    """
+
+    def modelled(kernels: Sequence[Kernel], is_fusable: bool) -> float:
+        return sum(kernel.seconds(machine) for kernel in kernels if kernel.is_fusable == is_fusable)
+
+    old, new, others = modelled(before, True), modelled(after, True), modelled(before, False)
+    fusable = old / (old + others)
+    if count:
+        names = {kernel.operations[0].name for kernel in before if kernel.is_fusable}
+        known = sum(count.by_operation.values())
+        if known > ATTRIBUTED * count.seconds:
+            fusable = sum(time for name, time in count.by_operation.items() if name in names) / known
+    return 1 - fusable * (1 - min(1.0, new / old)) if old else 1.0
+
+
+def find_waits(step: Callable[[], object]) -> list[Wait]:
+    """Return the lines of a step at which PyTorch waits for the GPU, by its own warnings."""
+    found: list[Wait] = []
+
+    def note(message: Warning | str, *_: object, **__: object) -> None:
+        if "synchroniz" in str(message):
+            found.append(Wait(user_line(), "waits for the GPU"))
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return found
+
+
+def _merge(known: Sequence[Wait], further: Sequence[Wait]) -> list[Wait]:
+    """Add waits at other lines; the known ones have a better reason."""
+    lines = {wait.line for wait in known}
+    return [*known, *(wait for wait in further if wait.line not in lines)]
+
+
+def _longer_on_gpu(kernels: Sequence[Kernel], machine: Machine) -> str:
+    """Return whether kernels that move bytes or kernels that do FLOPs take the GPU longer."""
+    by_bytes = by_flops = 0.0
+    for kernel in kernels:
+        moving, computing = kernel.moved / machine.bandwidth, kernel.flops / machine.arithmetic
+        if moving > computing:
+            by_bytes += moving
+        else:
+            by_flops += computing
+    return "bytes" if by_bytes > by_flops else "FLOPs"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

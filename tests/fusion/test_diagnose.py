@@ -1,0 +1,121 @@
+"""Diagnoses: from the model alone, from measurements that are made up, and on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpuguide.errors import GpuguideError
+from gpuguide.fusion import counting, reference
+from gpuguide.fusion.cost import Machine
+from gpuguide.fusion.counting import KernelCount
+from gpuguide.fusion.diagnose import CHANGES, diagnose, predict
+from gpuguide.fusion.tracing import trace
+
+MACHINE = Machine(launch=8e-6, graph_launch=1e-6, bandwidth=4e12, arithmetic=7e14)
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+
+
+def chain(n: int, device: str = "cpu") -> object:
+    """Return a step of 24 small operations."""
+    values = [torch.empty(n, device=device) for _ in range(3)]
+    return lambda: reference.tanh_chain(*values)
+
+
+@needs_no_gpu
+def test_small_operations_wait_for_launches() -> None:
+    found = diagnose(chain(100), MACHINE)  # type: ignore[arg-type]
+    assert found.limit == found.limits.name == "launches"
+    assert (found.kernels, found.fused_kernels) == (24, 1)
+    assert found.seconds == pytest.approx(24 * MACHINE.launch)
+    assert found.gain("graph") == pytest.approx(MACHINE.launch / MACHINE.graph_launch)
+    assert found.gain("compile + graph") == pytest.approx(24 * 8)
+    assert 1 <= found.gain("compile") < found.gain("compile + graph")
+    for words in ("launches", "24, fused 1", *CHANGES):
+        assert words in str(found)
+
+
+def test_large_ones_wait_for_memory() -> None:
+    traced = trace(chain(2**24, "meta"))  # type: ignore[arg-type]
+    found = predict(traced, MACHINE)
+    assert found.limit == "bytes"
+    assert found.gain("graph") == pytest.approx(1)
+    assert found.gain("compile") == pytest.approx(64 / 4)
+
+
+def test_a_matmul_waits_for_arithmetic_and_gains_nothing() -> None:
+    left = torch.empty(512, 512)
+    slow = Machine(launch=8e-6, graph_launch=1e-6, bandwidth=4e12, arithmetic=1e11)
+    found = predict(trace(lambda: left @ left), slow)
+    assert found.limit == "FLOPs"
+    assert all(found.gain(change) == pytest.approx(1) for change in CHANGES)
+
+
+def test_measurements_replace_the_model() -> None:
+    """Half of the GPU's time is in a matmul, whose time fusion does not change."""
+    x, weight = torch.empty(256, 256), torch.empty(256, 256)
+    traced = trace(lambda: torch.relu(torch.tanh(torch.sigmoid(x @ weight))))
+    count = KernelCount((3e-3, 1e-3, 1e-3, 1e-3), {"mm": 3e-3, "relu": 1e-3, "tanh": 1e-3, "sigmoid": 1e-3}, 4)
+    machine = Machine(launch=8e-6, graph_launch=1e-9, bandwidth=4e12, arithmetic=7e14)
+    found = predict(traced, machine, seconds=6.1e-3, host_seconds=40e-6, count=count)
+    assert found.measured
+    assert found.predicted["graph"] == pytest.approx(6e-3)
+    assert found.predicted["compile"] == found.predicted["compile + graph"] == pytest.approx(4e-3)
+    idle = predict(traced, machine, seconds=60e-3, host_seconds=60e-3, count=count)
+    assert idle.limit == "launches"
+    assert idle.gain("graph") == pytest.approx(10)
+
+
+def test_a_step_that_waits() -> None:
+    x = torch.rand(8)
+    found = predict(trace(lambda: x.sum().item()), MACHINE)
+    (wait,) = found.waits
+    assert wait.line.startswith("test_diagnose.py:")
+    assert wait.line in str(found)
+
+
+@needs_no_gpu
+def test_without_a_gpu() -> None:
+    with pytest.raises(GpuguideError, match=r"Machine\("):
+        diagnose(chain(4))  # type: ignore[arg-type]
+    with pytest.raises(GpuguideError, match="tracing"):
+        counting.count_kernels(lambda: None)
+    with pytest.raises(GpuguideError, match="no kernel"):
+        diagnose(lambda: 1, MACHINE)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    small = [torch.rand(2**12, device="cuda") for _ in range(3)]
+    found = diagnose(lambda: reference.tanh_chain(*small))
+    assert found.measured
+    assert found.kernels == 24
+    assert found.limit == "launches"
+    assert found.gain("graph") > 2
+    large = [torch.rand(2**26, device="cuda") for _ in range(4)]
+    found = diagnose(lambda: reference.add_four(*large))
+    assert found.limit == "bytes"
+    assert 1.5 < found.gain("compile") < 2
+
+
+@pytest.mark.gpu
+def test_lines_that_wait_on_a_gpu() -> None:
+    x = torch.rand(8, device="cuda")
+
+    def step() -> None:
+        x.sum().item()
+        torch.repeat_interleave(x, torch.ones(8, dtype=torch.int64, device="cuda"))
+        x.cpu()
+
+    line = step.__code__.co_firstlineno
+    found = {wait.line for wait in diagnose(step).waits}
+    assert found == {f"test_diagnose.py:{line + number}" for number in (1, 2, 3)}
+
+
+@pytest.mark.gpu
+def test_kernels_are_counted_on_a_gpu() -> None:
+    x = torch.rand(2**20, device="cuda")
+    count = counting.count_kernels(lambda: torch.tanh(x * 2) + 1)
+    assert count.kernels == len(count.durations) == 3
+    assert {"mul", "tanh", "add"} <= count.by_operation.keys()
+    assert sum(count.by_operation.values()) == pytest.approx(count.seconds, rel=0.01)
