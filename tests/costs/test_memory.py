@@ -483,6 +483,12 @@ runs = st.builds(
     base=st.sampled_from(memory.BASES),
     prefill=st.sampled_from(memory.PREFILLS),
     chunk=st.sampled_from([1, 2048]),
+    checkpoint_every=st.sampled_from([1, 2]),
+    selective=st.booleans(),
+    offloaded=st.booleans(),
+    loss=st.sampled_from(memory.LOSSES),
+    optimizer_in_backward=st.booleans(),
+    activation=st.sampled_from(memory.ACTIVATIONS),
 )
 
 

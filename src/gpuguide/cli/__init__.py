@@ -13,7 +13,21 @@ from typing import Annotated
 import typer
 
 from gpuguide import __version__
-from gpuguide.cli import bench, claims, doctor, finetune, generate, links, models, new, records, sbatch, train, watch
+from gpuguide.cli import (
+    bench,
+    claims,
+    doctor,
+    finetune,
+    fit,
+    generate,
+    links,
+    models,
+    new,
+    records,
+    sbatch,
+    train,
+    watch,
+)
 from gpuguide.cli.screen import err
 from gpuguide.errors import GpuguideError, UnknownName
 
@@ -24,6 +38,7 @@ app.command()(links.links)
 app.command()(generate.generate)
 app.command()(finetune.finetune)
 app.command()(train.train)
+app.command()(fit.fit)
 app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")
 app.add_typer(claims.app, name="claims")
