@@ -72,6 +72,7 @@ MAY_IMPORT = {
         "finetuning",
         "pretraining",
         "training",
+        "topic",
         "interconnect",
         "clusters",
         "models",

@@ -21,6 +21,7 @@ from gpuguide.cli import (
     fit,
     generate,
     links,
+    memory,
     models,
     new,
     records,
@@ -39,6 +40,7 @@ app.command()(generate.generate)
 app.command()(finetune.finetune)
 app.command()(train.train)
 app.command()(fit.fit)
+app.add_typer(memory.app, name="memory")
 app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")
 app.add_typer(claims.app, name="claims")
