@@ -86,16 +86,30 @@ class Holder:
 
 def name_holders(history: History, moment: int) -> list[Holder]:
     """Return what is allocated after an event of a history, the largest first, each with what it is for."""
-    names = _Names(history, moment)
+    names = _Names(history)
     found = [Holder(each, names.kind_of(each)) for each in history.alive(moment)]
     return sorted(found, key=lambda holder: -holder.allocation.size)
+
+
+def parts_over_time(history: History, moments: Iterable[int]) -> list[dict[str, int]]:
+    """Return the bytes of each part of the cost model after each of some events."""
+    names = _Names(history)
+    kinds = [(each, KINDS[names.kind_of(each)]) for each in history.allocations]
+    found = []
+    for moment in moments:
+        parts = dict.fromkeys(KINDS.values(), 0)
+        for each, part in kinds:
+            if each.is_alive(moment):
+                parts[part] += each.size
+        found.append(parts)
+    return found
 
 
 class _Names:
     """What is known of a history before single allocations are named."""
 
-    def __init__(self, history: History, moment: int) -> None:
-        self.history, self.moment = history, moment
+    def __init__(self, history: History) -> None:
+        self.history = history
         self.phases = {id(each): phase_of(each.frames) if each.start >= 0 else "before" for each in history.allocations}
         self.first_loss = min((each.start for each in self._born() if is_of_loss(each.frames)), default=-1)
         self.backward = [each.start for each in self._born() if self.phases[id(each)] == "backward"]

@@ -31,10 +31,10 @@ torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
 ...  # two or three training steps
 torch.cuda.memory._dump_snapshot("snapshot.pickle")"""
 """The lines that record a snapshot with its history"""
-OPENERS: Mapping[bytes, Callable[[Path], IO[bytes]]] = {
+OPENERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"\xfd7zXZ\x00": lzma.open,
-    b"BZh": bz2.open,  # type: ignore[dict-item]
+    b"BZh": bz2.open,
 }
 """How files that begin like this are decompressed"""
 REPORTED_EVERY = 2**26
