@@ -20,8 +20,14 @@ SHARED = {"inputs"}
 """Files beside the benchmarks that belong to no topic"""
 OTHER_TESTS = {"declarations"}
 """Tests of all benchmarks together"""
-BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"}
-"""Benchmarks that are measured before the page that reads them is written: 33-training-speed"""
+BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"} | {
+    "memory-levers",
+    "memory-prediction",
+    "memory-timeline",
+    "optimizer-step",
+    "sharded-memory",
+}
+"""Benchmarks that are measured before the pages that read them are written: 33-training-speed, 31-training-memory"""
 
 
 def slug(name: str) -> str:
