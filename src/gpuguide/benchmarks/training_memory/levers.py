@@ -2,8 +2,8 @@
 
 Each contender is one step: autocast to bf16 on fp32 weights, eager, AdamW. ``torch-default`` has PyTorch's default
 AdamW and the loss of all logits; ``fused-adamw`` has AdamW in one kernel; ``chunked-loss`` also the loss in chunks. All
-others add one change to that, and ``everything`` adds several: bf16 weights rounded at random with states in 8 bits, the step
-inside the backward pass, checkpointing, and compiled layers. ``offload-torch`` is ``save_on_cpu`` of PyTorch.
+others add one change to that, and ``everything`` adds several: bf16 weights rounded at random with states in 8 bits,
+the step inside the backward pass, checkpointing, and compiled layers. ``offload-torch`` is PyTorch's ``save_on_cpu``.
 
 Models of the larger shape do not fit next to each other, so each contender is set up, measured and freed before the
 next. The loss is that of the last steps of :data:`TRAINED`, for contenders whose numbers differ from fp32's.
