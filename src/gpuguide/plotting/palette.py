@@ -248,7 +248,7 @@ CONTENDERS = {
     "torch-default": Style("grey", "X", "PyTorch's defaults"),
     "fused-adamw": Style("sky", "v", "fused AdamW"),
     "chunked-loss": Style("blue", "o", "loss in chunks"),
-    "checkpoint": Style("orange", "s", "checkpointing"),
+    "checkpoint-all": Style("orange", "s", "checkpointing"),
     "checkpoint-half": Style("orange", "d", "every second layer"),
     "checkpoint-selective": Style("orange", "P", "selective checkpointing"),
     "offload": Style("violet", "p", "offload, overlapped"),

@@ -73,7 +73,7 @@ LEVERS = {
     "torch-default": Lever(chunked=False, optimizer="adamw"),
     "fused-adamw": Lever(chunked=False),
     "chunked-loss": Lever(),
-    "checkpoint": Lever("all"),
+    "checkpoint-all": Lever("all"),
     "checkpoint-half": Lever("half"),
     "checkpoint-selective": Lever("selective"),
     "offload": Lever("offload"),

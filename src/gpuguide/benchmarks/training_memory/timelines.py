@@ -31,7 +31,7 @@ KEYS: Keys = {"batch": 8, "seq_len": 1024}
 POINTS = 160
 """Moments of a step that are kept"""
 STEPS = 3
-NAMES = {"eager": "torch-default", "checkpointed": "checkpoint", "compiled": "compile"}
+NAMES = {"eager": "torch-default", "checkpointed": "checkpoint-all", "compiled": "compile"}
 """Contenders that are steps of the benchmark ``memory-levers``"""
 
 
