@@ -251,7 +251,7 @@ CONTENDERS = {
     "checkpoint-all": Style("orange", "s", "checkpointing"),
     "checkpoint-half": Style("orange", "d", "every second layer"),
     "checkpoint-selective": Style("orange", "P", "selective checkpointing"),
-    "offload": Style("violet", "p", "offload, overlapped"),
+    "offload-overlapped": Style("violet", "p", "offload, overlapped"),
     "offload-torch": Style("violet", "h", "save_on_cpu"),
     "step-in-backward": Style("ochre", "<", "step in backward"),
     "8-bit": Style("green", "^", "bf16, 8-bit states"),

@@ -47,7 +47,10 @@ def keys_of(model: str) -> Keys:
 
 @pytest.mark.parametrize(
     ("model", "names"),
-    [("gpt2-small", EAGER), ("llama-1b-shape", ["chunked-loss", "checkpoint-selective", "offload", "8-bit"])],
+    [
+        ("gpt2-small", EAGER),
+        ("llama-1b-shape", ["chunked-loss", "checkpoint-selective", "offload-overlapped", "8-bit"]),
+    ],
 )
 def test_every_lever_is_measured_and_begins_with_the_loss_of_the_first(model: str, names: list[str]) -> None:
     for name in names:

@@ -76,7 +76,7 @@ LEVERS = {
     "checkpoint-all": Lever("all"),
     "checkpoint-half": Lever("half"),
     "checkpoint-selective": Lever("selective"),
-    "offload": Lever("offload"),
+    "offload-overlapped": Lever("offload"),
     "offload-torch": Lever("offload-torch"),
     "step-in-backward": Lever(in_backward=True),
     "8-bit": Lever(optimizer="adamw-8bit", narrow=True),
