@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from saved_bytes import measure_saved_bytes
 from torch.nn import functional
 
-from gpuguide.benchmarks import training_memory
-from gpuguide.benchmarks.training_memory import VARIANTS, MemoryVariant, VariantTraining
+from gpuguide.benchmarks.training_memory import variants as training_memory
+from gpuguide.benchmarks.training_memory.variants import VARIANTS, MemoryVariant, VariantTraining
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
@@ -483,6 +483,12 @@ runs = st.builds(
     base=st.sampled_from(memory.BASES),
     prefill=st.sampled_from(memory.PREFILLS),
     chunk=st.sampled_from([1, 2048]),
+    checkpoint_every=st.sampled_from([1, 2]),
+    selective=st.booleans(),
+    offloaded=st.booleans(),
+    loss=st.sampled_from(memory.LOSSES),
+    optimizer_in_backward=st.booleans(),
+    activation=st.sampled_from(memory.ACTIVATIONS),
 )
 
 

@@ -498,6 +498,11 @@ NOT_MEASURED_YET = {"training-ladder", "training-beyond", "batch-speed", "batch-
     "linear-gelu",
     "compile-gain",
     "compile-start",
+    "memory-levers",
+    "memory-prediction",
+    "memory-timeline",
+    "optimizer-step",
+    "sharded-memory",
 }
 """Benchmarks of pages that are not on the site yet, 33-training-speed and 20-kernels-and-fusion"""
 

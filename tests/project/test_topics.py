@@ -26,6 +26,11 @@ BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch
     "linear-gelu",
     "compile-gain",
     "compile-start",
+    "memory-levers",
+    "memory-prediction",
+    "memory-timeline",
+    "optimizer-step",
+    "sharded-memory",
 }
 """Benchmarks that are measured before the page that reads them is written: 33-training-speed, 20-kernels-and-fusion"""
 

@@ -19,8 +19,10 @@ from gpuguide.cli import (
     diagnose,
     doctor,
     finetune,
+    fit,
     generate,
     links,
+    memory,
     models,
     new,
     records,
@@ -39,6 +41,8 @@ app.command()(diagnose.diagnose)
 app.command()(generate.generate)
 app.command()(finetune.finetune)
 app.command()(train.train)
+app.command()(fit.fit)
+app.add_typer(memory.app, name="memory")
 app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")
 app.add_typer(claims.app, name="claims")

@@ -79,6 +79,8 @@ KNOWN = {
     "transformers": Library("Transformers", "transformers", ("transformers",)),
     "peft": Library("PEFT", "peft", ("peft",)),
     "torchao": Library("torchao", "torchao.quantization", ("torchao",)),
+    "bitsandbytes": Library("bitsandbytes", "bitsandbytes", ("bitsandbytes",)),
+    "flashoptim": Library("FlashOptim", "flashoptim", ("flashoptim",)),
     "flashinfer": Library("FlashInfer", "flashinfer.decode", ("flashinfer-python",)),
     "flash-attn-4": Library("FlashAttention-4", "flash_attn.cute", ("flash-attn-4",)),
     "humming": Library("Humming", "humming.layer", ("humming-kernels",)),

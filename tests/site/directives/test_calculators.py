@@ -104,6 +104,16 @@ def random_setup(draw: random.Random, shape: memory.Shape) -> memory.Setup:
         base=draw.choice(memory.BASES),
         prefill=draw.choice(memory.PREFILLS),
         chunk=draw.choice([1, 512, 8192]),
+        checkpoint_every=draw.choice([1, 1, 2, 3]),
+        loss=draw.choice(memory.LOSSES),
+        activation=draw.choice(memory.ACTIVATIONS),
+        optimizer_in_backward=draw.random() < 0.3,
+    )
+    setup = replace(
+        setup,
+        selective=setup.fused_attention and draw.random() < 0.5,
+        offloaded=not setup.checkpointing and draw.random() < 0.3,
+        accumulation=1 if setup.optimizer_in_backward else setup.accumulation,
     )
     wrong: list[dict[str, Any]] = [
         {"batch": 0},
@@ -114,6 +124,7 @@ def random_setup(draw: random.Random, shape: memory.Shape) -> memory.Setup:
         {"purpose": "dream"},
         {"lora_rank": -1},
         {"adapted": "some"},
+        {"offloaded": True, "checkpointing": True},
     ]
     return replace(setup, **draw.choice(wrong)) if draw.random() < 0.1 else setup
 
@@ -213,7 +224,7 @@ def test_the_drawing_of_a_step_stacks_what_python_predicts(scripts: Any) -> None
         for sentence, other in zip(result.pop("says"), says, strict=True):
             text, sizes = without_sizes(sentence)
             assert text == without_sizes(other)[0]
-            assert sizes == pytest.approx(without_sizes(other)[1], rel=0.006)
+            assert sizes == pytest.approx(without_sizes(other)[1], rel=0.01)
         assert result["totals"] == pytest.approx([moment.total for moment in prediction.moments], rel=1e-9)
         assert list(result["parts"]) == list(expected["parts"])
         assert same({key: result[key] for key in expected}, expected)

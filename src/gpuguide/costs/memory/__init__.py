@@ -31,6 +31,10 @@ What is assumed of the software:
 * Adapters (LoRA) share the input of the product beside them, and train in the format of ``precision``; the frozen
   weights compute in bf16, and the matrices of the layers are stored as ``base`` says. One of 8 or 4 bits is unpacked
   while it is used. Products without an adapter keep no input. In mixed precision there are bf16 copies of the adapters.
+* A loss in chunks is :func:`gpuguide.cross_entropy.linear_cross_entropy`: one chunk of logits at a time, and with them
+  the gradients of the hidden states and of the head. An optimizer's step inside the backward pass frees each gradient
+  as soon as its weight is updated; that of a tied head waits for the embedding's. Activations on the host are those of
+  :mod:`gpuguide.training_memory.offload`.
 * The experts of a mixture are all in memory; what is gathered for those that a token uses, and what they return, is
   kept. Their products are computed one expert after another.
 
@@ -55,6 +59,7 @@ from __future__ import annotations
 from gpuguide.costs.memory.fitting import (
     SAFE_SHARE,
     Remedy,
+    combine_remedies,
     judge,
     largest_batch,
     remedies,
@@ -75,9 +80,11 @@ from gpuguide.costs.memory.prediction import (
     weight_bytes,
 )
 from gpuguide.costs.memory.setup import (
+    ACTIVATIONS,
     ADAPTED,
     BASES,
     CACHE_FORMATS,
+    LOSSES,
     OPTIMIZERS,
     PREFILLS,
     PURPOSES,
@@ -103,6 +110,8 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "ADAPTED",
     "BASES",
     "PREFILLS",
+    "LOSSES",
+    "ACTIVATIONS",
     "BIASES",
     "PARTS",
     "PART_NAMES",
@@ -127,5 +136,6 @@ __all__ = [  # noqa: RUF022 - the order of the API reference
     "weight_bytes",
     "judge",
     "remedies",
+    "combine_remedies",
     "largest_batch",
 ]

@@ -22,6 +22,9 @@ ADAPTED = choices("adapted")
 BASES = choices("base")
 """Formats of frozen weights beside adapters"""
 PREFILLS = choices("prefill")
+LOSSES = choices("loss")
+ACTIVATIONS = choices("activation")
+"""``gelu-new``: GPT-2's activation function as ``transformers`` writes it out; ``fused``: any that is one operation"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,19 @@ class Setup:
         One of :data:`PREFILLS`: whether prompts are read all at once, in generation, or ``chunk`` tokens at a time.
     chunk : int
         Tokens of all sequences together that go through the layers at once in chunked prefill.
+    checkpoint_every : int
+        With checkpointing: compute every n-th layer again, and keep all of the others.
+    selective : bool
+        With checkpointing: keep the outputs of attention and of the first matmuls of the feed-forward part as well, and
+        in layers that are not gated that of the matmul after attention.
+    offloaded : bool
+        Keep activations on the host: those of one layer are on the GPU, and of two in the backward pass.
+    loss : str
+        One of :data:`LOSSES`: of all logits at once, or a chunk of them at a time.
+    optimizer_in_backward : bool
+        Update each weight as soon as its gradient is there, and free the gradient.
+    activation : str
+        One of :data:`ACTIVATIONS`, where the feed-forward part is not gated.
     """
 
     purpose: str = "train"
@@ -81,6 +97,12 @@ class Setup:
     base: str = "bf16"
     prefill: str = "whole"
     chunk: int = 2048
+    checkpoint_every: int = 1
+    selective: bool = False
+    offloaded: bool = False
+    loss: str = "whole"
+    optimizer_in_backward: bool = False
+    activation: str = "fused"
 
     @property
     def gpus(self) -> int:

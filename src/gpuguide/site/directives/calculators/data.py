@@ -10,10 +10,10 @@ from gpuguide.costs import failures, limits, memory, presets, transfers
 from gpuguide.costs.fields import Field, Rule
 from gpuguide.costs.formulas import Formulas, names_in, tree_of
 from gpuguide.costs.memory import model
-from gpuguide.hardware import capacities, datasheet, links
+from gpuguide.hardware import datasheet, links
 from gpuguide.hardware.datasheet_ceilings import Ceiling, GpuCeilings
 from gpuguide.hardware.links import Link
-from gpuguide.measure import citation, measured_ceilings, reference_gpu
+from gpuguide.measure import cards, citation, measured_ceilings, reference_gpu
 from gpuguide.site.directives.calculators import step_drawing
 
 MODEL = "llama-3.1-8b"
@@ -44,7 +44,7 @@ def fit_data() -> dict[str, Any]:
     return {
         "memory": memory_model(),
         "models": [model_data(preset) for preset in presets.load().values()],
-        "gpus": cards(),
+        "gpus": card_data(),
         "first": {"model": MODEL, "gpu": reference_gpu.sheet().id},
         "setup": asdict(SETUP),
         "setup_defaults": asdict(memory.Setup()),
@@ -177,18 +177,11 @@ def model_data(preset: presets.Preset) -> dict[str, Any]:
     return {"id": preset.id, "name": preset.name, "family": preset.family, "shape": asdict(preset.shape)}
 
 
-def cards() -> list[dict[str, Any]]:
+def card_data() -> list[dict[str, Any]]:
     """Return all cards whose memory is known, the smallest first."""
-    sheet = [measured_ceilings.load(gpu) for gpu in datasheet.load()]
-    found = [
-        {"id": gpu.id, "name": short(gpu.name), "memory": gpu.capacity, "origin": gpu.capacity_origin} for gpu in sheet
+    return [
+        {"id": card.id, "name": card.name, "memory": card.bytes, "origin": card.origin} for card in cards.load_cards()
     ]
-    found += [
-        {"id": card.id, "name": card.name, "memory": card.bytes, "origin": "driver"}
-        for card in capacities.load_capacities().values()
-        if card.name
-    ]
-    return sorted(found, key=lambda card: card["memory"])
 
 
 def machine_data(machine: GpuCeilings) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from saved_bytes import measure_saved_bytes
 
-from gpuguide.benchmarks import training_memory as benchmarks
-from gpuguide.benchmarks.training_memory import CHECKED, VARIANTS, MemoryVariant, VariantTraining
+from gpuguide.benchmarks.training_memory import variants as benchmarks
+from gpuguide.benchmarks.training_memory.variants import CHECKED, VARIANTS, MemoryVariant, VariantTraining
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations

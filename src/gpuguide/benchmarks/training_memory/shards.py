@@ -1,0 +1,170 @@
+"""Memory of a training step on two GPUs: replicas and shards, against the prediction.
+
+Layers compute in bf16 on fp32 weights, with checkpointing and the loss in chunks. ``ddp`` has all weights, gradients
+and states on each GPU; ``fsdp2-reshard`` divides them and gives each layer back after its forward pass; ``fsdp2`` keeps
+the gathered layers until the backward pass. The larger shape fits in shards only.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpuguide.benchmarks.interconnect import ranks
+from gpuguide.benchmarks.training_memory import models
+from gpuguide.benchmarks.training_memory.models import CONFIGS, make_model, shape_of
+from gpuguide.costs import memory
+from gpuguide.cross_entropy import linear_cross_entropy
+from gpuguide.hardware.device import Device
+from gpuguide.interconnect.processes import WITHOUT_MULTICAST, Member, Team
+from gpuguide.measure import records
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.records import Metric, Rate
+from gpuguide.models.gpt2 import GPT2
+from gpuguide.models.llama import Llama
+from gpuguide.training import LossModule, replicate, shard
+from gpuguide.training_memory.recompute import checkpointed
+
+WORLD = 2
+CASES: tuple[Keys, ...] = (
+    {"model": "llama-1b-shape", "batch": 4, "seq_len": 2048},
+    {"model": "llama-7b-shape", "batch": 1, "seq_len": 2048},
+)
+NAMES = ("ddp", "fsdp2", "fsdp2-reshard")
+SAMPLES = 10
+WARM_UP = 3
+
+
+def setup_of(name: str, keys: Keys) -> memory.Setup:
+    """Return the setup that the cost model knows a contender by."""
+    return memory.Setup(
+        batch=int(keys["batch"]),
+        seq_len=int(keys["seq_len"]),
+        optimizer="adamw-fused",
+        checkpointing=True,
+        loss="chunked",
+        data_parallel=WORLD,
+        sharding=0 if name == "ddp" else 3,
+    )
+
+
+# --- in the process of each rank ---------------------------------------------------------------------------------
+
+
+def loss_of(model: GPT2 | Llama, autocast: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return the loss of a model whose layers are computed again in the backward pass."""
+
+    def loss(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
+            hidden = models.hidden_states(model, tokens, checkpointed)
+            return linear_cross_entropy(hidden, model.head.weight.to(hidden.dtype), targets)
+
+    return loss
+
+
+def make(member: Member, name: str, keys: Keys, config: Any) -> Any:
+    """Return a module on a rank that gives the loss."""
+    device = str(member.device)
+    model = make_model(config, device)
+    module = LossModule(model, loss_of(model, autocast=name == "ddp"))
+    if name == "ddp":
+        return replicate(module)
+    return shard(module, model.blocks, reshard=name == "fsdp2-reshard")
+
+
+def measure(
+    member: Member, name: str, keys: Keys, config: Any, samples: int = SAMPLES
+) -> tuple[list[float], int, list[float]]:
+    """Return the seconds of some steps, the peak of allocated bytes, and the first losses; nothing of it stays."""
+    is_gpu = member.device.type == "cuda"
+    gc.collect()
+    if is_gpu:
+        torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated() if is_gpu else 0
+    module = make(member, name, keys, config)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-4, fused=is_gpu)
+    generator = torch.Generator(member.device).manual_seed(member.rank)
+    size = int(keys["batch"]), int(keys["seq_len"])
+    tokens = torch.randint(config.vocab_size, size, device=member.device, generator=generator)
+    losses: list[float] = []
+    seconds: list[float] = []
+    for number in range(WARM_UP + samples):
+        if number == WARM_UP - 1 and is_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        member.synchronize()
+        dist.barrier()
+        begun = time.perf_counter()
+        loss = module(tokens, tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        member.synchronize()
+        (losses if number < WARM_UP else seconds).append(
+            float(loss.detach()) if number < WARM_UP else time.perf_counter() - begun
+        )
+    peak = torch.cuda.max_memory_allocated() - before if is_gpu else 0
+    del module, optimizer, loss
+    return seconds, peak, losses
+
+
+# --- in the process that asks ------------------------------------------------------------------------------------
+
+
+def team(device: Device) -> Team:
+    """Return the processes."""
+    return ranks.team_with(MappingProxyType(WITHOUT_MULTICAST), device, WORLD)
+
+
+def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
+    """Train on all ranks now, and give what was measured when it is asked for."""
+    chosen = config or CONFIGS[str(keys["model"])]
+    answers = team(device).run(measure, name, dict(keys), chosen)
+    slowest = iter([max(times) for times in zip(*(seconds for seconds, _, _ in answers), strict=True)])
+    peak = max(each for _, each, _ in answers)
+    predicted = memory.predict(shape_of(chosen), setup_of(name, keys)).total
+
+    def check() -> None:
+        for _, _, losses in answers:
+            assert losses[-1] < losses[0], f"the loss of a batch went from {losses[0]:.3f} to {losses[-1]:.3f}"
+
+    def further() -> Mapping[str, Metric]:
+        return {
+            "peak_memory": records.metric("B", [peak]),
+            "predicted_memory": records.metric("B", [predicted]),
+        }
+
+    rates = {"throughput": Rate("token/s", WORLD * int(keys["batch"]) * int(keys["seq_len"]))}
+    return Work([], check, rates, sample=lambda: next(slowest), further=further)
+
+
+def skip_reason(name: str, device: Device, keys: Keys) -> str | None:
+    """Return the reason to leave out a contender, or ``None``."""
+    needed = memory.predict(shape_of(CONFIGS[str(keys["model"])]), setup_of(name, keys)).total
+    return None if needed < 0.9 * device.memory else f"needs {needed / 2**30:.0f} GiB on each GPU"
+
+
+def cases(device: Device) -> Sequence[Keys]:
+    """Return the cases."""
+    return CASES if device.is_gpu else []
+
+
+SHARDED_MEMORY = Benchmark(
+    name="sharded-memory",
+    title="Memory of a training step on two GPUs",
+    question="How much memory does each of two GPUs need with replicas and with shards?",
+    contenders={
+        name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"}), functools.partial(skip_reason, name))
+        for name in NAMES
+    },
+    cases=cases,
+    samples=SAMPLES,
+    gpus=WORLD,
+    end=ranks.end,
+)

@@ -1,0 +1,330 @@
+"""Memory snapshots of PyTorch: files of ``torch.cuda.memory._dump_snapshot``, read safely and replayed.
+
+A snapshot is a pickle of lists, dictionaries, texts and numbers: the segments that the allocator holds now, and the
+history of what was allocated and freed. A pickle may name any function of any module and have it called; this reader
+refuses all names, so that a file from a stranger can be read.
+
+The history is replayed backwards from what is there now, so that it need not begin with the first allocation. Sizes are
+those that were asked for, and memory counts until its stream has done with it, as in
+``torch.cuda.memory_stats()["requested_bytes.all.peak"]``.
+
+Source: PyTorch 2.11, ``torch/cuda/memory.py`` and ``torch/csrc/cuda/Module.cpp``.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import gzip
+import lzma
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from gpuguide.errors import GpuguideError
+
+HOW_TO_RECORD = """\
+import torch
+torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+...  # two or three training steps
+torch.cuda.memory._dump_snapshot("snapshot.pickle")"""
+"""The lines that record a snapshot with its history"""
+OPENERS: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"\xfd7zXZ\x00": lzma.open,
+    b"BZh": bz2.open,
+}
+"""How files that begin like this are decompressed"""
+REPORTED_EVERY = 2**26
+"""Bytes between two reports of how far a file is read"""
+DEFAULT_POOL = (0, 0)
+
+Frame = Mapping[str, Any]
+"""``filename``, ``line`` and ``name`` of a function"""
+
+
+# --- the file ----------------------------------------------------------------------------------------------------
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds containers, texts and numbers, and refuses every class and function."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise GpuguideError(
+            f"The file names {module}.{name}, and a snapshot names no class or function. It was not read further, and "
+            "nothing in it was run. Give a file of torch.cuda.memory._dump_snapshot."
+        )
+
+    def persistent_load(self, key: Any) -> NoReturn:
+        raise GpuguideError("The file refers to objects outside of it, as files of torch.save do; it is no snapshot.")
+
+
+class _CountedFile:
+    """A file that counts and reports the bytes read from it."""
+
+    def __init__(self, file: IO[bytes], report: Callable[[int], object] | None) -> None:
+        self.file, self.report, self.count = file, report, 0
+
+    def read(self, size: int = -1) -> bytes:
+        return self._counted(self.file.read(size))
+
+    def readline(self) -> bytes:
+        return self._counted(self.file.readline())
+
+    def _counted(self, data: bytes) -> bytes:
+        before, self.count = self.count, self.count + len(data)
+        if self.report and before // REPORTED_EVERY < self.count // REPORTED_EVERY:
+            self.report(self.count)
+        return data
+
+
+def read_snapshot(path: Path, report: Callable[[int], object] | None = None) -> Mapping[str, Any]:
+    """Return what a file of ``_dump_snapshot`` holds, which may be compressed with gzip, xz or bzip2.
+
+    Parameters
+    ----------
+    path : Path
+        The file. It is read as a stream, never whole.
+    report : callable, optional
+        Called with the bytes read so far, decompressed, every 64 MiB.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no such file, it is no snapshot, is cut short, or names a class.
+    """
+    try:
+        with path.open("rb") as raw:
+            start = raw.read(16)
+        opener = next(
+            (each for magic, each in OPENERS.items() if start.startswith(magic)), lambda path: path.open("rb")
+        )
+        with opener(path) as file:
+            start = file.read(16)
+            _refuse_others(path, start)
+            file.seek(0)
+            content = _load(path, _CountedFile(file, report))
+    except FileNotFoundError as error:
+        raise GpuguideError(f"There is no file {path}. Give a file of torch.cuda.memory._dump_snapshot.") from error
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise GpuguideError(f"Cannot read {path}: {error}.") from error
+    if not isinstance(content, dict) or not {"segments", "device_traces"} <= content.keys():
+        raise GpuguideError(f"{path} is a pickle, but no memory snapshot. Record one with:\n{HOW_TO_RECORD}")
+    return content
+
+
+def _open_plain(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _refuse_others(path: Path, start: bytes) -> None:
+    if not start:
+        raise GpuguideError(f"{path} is empty.")
+    if start.lstrip()[:1] in (b"{", b"["):
+        raise GpuguideError(f"{path} is JSON. Give the pickle that torch.cuda.memory._dump_snapshot wrote.")
+    if start.startswith(b"PK"):
+        raise GpuguideError(f"{path} is a zip, as torch.save and torch.profiler write it; unpack it first.")
+    if start[:1] != b"\x80":
+        raise GpuguideError(f"{path} is no pickle. Give a file of torch.cuda.memory._dump_snapshot.")
+
+
+def _load(path: Path, file: _CountedFile) -> Any:
+    collects = gc.isenabled()
+    gc.disable()  # millions of dictionaries are made, and none becomes garbage
+    try:
+        return _PlainUnpickler(file).load()
+    except GpuguideError:
+        raise
+    except EOFError as error:
+        raise GpuguideError(f"{path} is cut short: it ends after {file.count} bytes. Copy it again.") from error
+    except Exception as error:
+        cut = "truncated" in str(error)
+        what = "is cut short" if cut else "is damaged"
+        raise GpuguideError(f"{path} {what}: {error}, after {file.count} bytes. Copy it again.") from error
+    finally:
+        if collects:
+            gc.enable()
+
+
+# --- the history -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Allocation:
+    """One piece of memory from when it was given out to when its stream had done with it."""
+
+    address: int
+    size: int
+    """Bytes that were asked for"""
+    start: int
+    """Index of its event, or -1 if it is older than the history"""
+    end: int | None = None
+    """Index of the event that freed it, or ``None`` if it is there at the end"""
+    frames: Sequence[Frame] = ()
+    """The functions that asked for it, the innermost first"""
+    end_frames: Sequence[Frame] = ()
+    """The functions that freed it"""
+    pool: tuple[int, int] = DEFAULT_POOL
+
+    def is_alive(self, moment: int) -> bool:
+        """Return whether it is there after an event."""
+        return self.start <= moment and (self.end is None or self.end > moment)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that could not be served."""
+
+    moment: int
+    size: int
+    free: int
+    """Bytes that the device had left"""
+    frames: Sequence[Frame]
+
+
+@dataclass(frozen=True)
+class History:
+    """What one device's allocator did."""
+
+    device: int
+    allocations: Sequence[Allocation]
+    totals: Sequence[int]
+    """Bytes in use after each event"""
+    reserved: Sequence[int]
+    """Bytes of all segments after each event"""
+    requests: Sequence[Request]
+    events: Sequence[Mapping[str, Any]]
+    segments: Sequence[Mapping[str, Any]]
+    before: int
+    """Bytes in use before the first event"""
+    wrapped: bool
+    """Whether older events were dropped"""
+
+    @property
+    def peak(self) -> int:
+        """Index of the event after which the most bytes are in use: the first of them."""
+        return max(range(len(self.totals)), key=self.totals.__getitem__)
+
+    def alive(self, moment: int) -> list[Allocation]:
+        """Return the allocations that are there after an event."""
+        return [each for each in self.allocations if each.is_alive(moment)]
+
+    def holes(self, moment: int) -> list[int]:
+        """Return the sizes of the unused pieces of segments after an event, the largest first, private pools aside."""
+        segments = _segments_at(self, moment)
+        used = sorted((each.address, _rounded(each.size)) for each in self.alive(moment) if each.pool == DEFAULT_POOL)
+        found = []
+        for start, size in segments.items():
+            at, end = start, start + size
+            for address, length in used:
+                if start <= address < end:
+                    found.append(address - at)
+                    at = max(at, address + length)
+            found.append(end - at)
+        return sorted((hole for hole in found if hole > 0), reverse=True)
+
+
+def _rounded(size: int) -> int:
+    """Return a size as the allocator gives it out: in multiples of 512 bytes."""
+    return -(-size // 512) * 512
+
+
+def devices(snapshot: Mapping[str, Any]) -> list[int]:
+    """Return the devices on which something is allocated or was."""
+    with_segments = {segment["device"] for segment in snapshot["segments"]}
+    return sorted(with_segments | {number for number, trace in enumerate(snapshot["device_traces"]) if trace})
+
+
+def replay(snapshot: Mapping[str, Any], device: int | None = None) -> History:
+    """Return the history of a device.
+
+    Parameters
+    ----------
+    snapshot : mapping
+        As :func:`read_snapshot` gives it.
+    device : int, optional
+        The device, if there are several.
+
+    Raises
+    ------
+    GpuguideError
+        If there is no history, or none of this device, several devices and none is named, or an entry is damaged.
+    """
+    known = devices(snapshot)
+    if device is None:
+        if len(known) > 1:
+            raise GpuguideError(f"The snapshot has the devices {', '.join(map(str, known))}; choose one by --device.")
+        device = known[0] if known else 0
+    traces = snapshot["device_traces"]
+    trace = traces[device] if 0 <= device < len(traces) else []
+    if not trace:
+        others = f" Devices with one: {', '.join(map(str, known))}." if known and device not in known else ""
+        raise GpuguideError(
+            f"The snapshot has no history of device {device}.{others} Record one with:\n{HOW_TO_RECORD}"
+        )
+    try:
+        return _replay(snapshot, device, trace)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise GpuguideError(f"The snapshot is damaged: {type(error).__name__}: {error}.") from error
+
+
+def _replay(snapshot: Mapping[str, Any], device: int, trace: Sequence[Mapping[str, Any]]) -> History:
+    segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
+    pools = {segment["address"]: tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments}
+    alive: dict[int, Allocation] = {}
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            at = block.get("address", address)
+            if block["state"] in ("active_allocated", "active_awaiting_free", "active_pending_free"):
+                size = block.get("requested_size", block["size"])
+                alive[at] = Allocation(at, size, -1, None, block.get("frames", ()), (), pools[segment["address"]])
+            address = at + block["size"]
+    allocations = list(alive.values())
+    now, reserved_now = sum(each.size for each in allocations), sum(segment["total_size"] for segment in segments)
+    totals, reserved, requests = [0] * len(trace), [0] * len(trace), []
+    known_frames = {id(each) for each in allocations if each.frames}
+    for number in range(len(trace) - 1, -1, -1):  # backwards: what an event did is undone
+        event = trace[number]
+        action, size = event["action"], event["size"]
+        totals[number], reserved[number] = now, reserved_now
+        if action == "alloc":
+            found = alive.pop(event["addr"], None)
+            if found is None:  # freed by an event that was not recorded
+                continue
+            found.start, found.frames = number, event.get("frames", ())
+            now -= found.size
+        elif action == "free_completed":
+            earlier = Allocation(event["addr"], size, -1, number, (), event.get("frames", ()))
+            allocations.append(earlier)
+            alive[event["addr"]], now = earlier, now + size
+        elif action == "free_requested" and event["addr"] in alive and not alive[event["addr"]].end_frames:
+            alive[event["addr"]].end_frames = event.get("frames", ())
+        elif action in ("segment_alloc", "segment_map"):
+            reserved_now -= size
+        elif action in ("segment_free", "segment_unmap"):
+            reserved_now += size
+        elif action == "oom":
+            requests.append(Request(number, size, event.get("device_free", 0), event.get("frames", ())))
+    old = [each for each in allocations if each.start < 0]
+    wrapped = any(id(each) in known_frames for each in old)
+    allocations.sort(key=lambda each: (each.start, each.address))
+    return History(device, allocations, totals, reserved, requests[::-1], trace, segments, now, wrapped)
+
+
+def _segments_at(history: History, moment: int) -> dict[int, int]:
+    """Return the addresses and sizes of the segments after an event, those of private pools aside."""
+    private = {each["address"] for each in history.segments if tuple(each.get("segment_pool_id", (0, 0))) != (0, 0)}
+    found = {each["address"]: each["total_size"] for each in history.segments}
+    for event in reversed(history.events[moment + 1 :]):
+        address, size = event.get("addr"), event["size"]
+        if event["action"] == "segment_alloc":
+            found.pop(address, None)
+        elif event["action"] == "segment_free":
+            found[address] = size
+        elif event["action"] in ("segment_map", "segment_unmap"):  # an expandable segment has one piece at a time more
+            for start in [each for each in found if each <= address <= each + found[each]]:
+                found[start] += size if event["action"] == "segment_unmap" else -size
+    return {start: size for start, size in found.items() if start not in private and size > 0}
