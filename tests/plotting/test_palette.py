@@ -13,9 +13,9 @@ from gpuguide.errors import GpuguideError
 from gpuguide.measure import benchmark as declarations
 from gpuguide.plotting import palette
 
-FIGURES = [name for name in declarations.names() if name not in ("ceilings", "training-ladder")]
-"""Benchmarks whose contenders stand in one figure; the ceilings are never drawn together, and of the ladder each row
-of a figure has its name"""
+FIGURES = [name for name in declarations.names() if name not in ("ceilings", "training-ladder", "gradient-sum")]
+"""Benchmarks whose contenders stand in one figure; the ceilings are never drawn together, and of the ladder and of
+gradients each row of a figure has its name"""
 THEMES = [palette.LIGHT, palette.DARK]
 VISION = {
     "normal": np.eye(3),

@@ -21,7 +21,8 @@ SHARED = {"inputs"}
 OTHER_TESTS = {"declarations"}
 """Tests of all benchmarks together"""
 BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"}
-"""Benchmarks that are measured before the page that reads them is written: 33-training-speed"""
+BEFORE_THEIR_PAGE |= {"collectives", "gradient-sum", "two-gpu-scaling"}
+"""Benchmarks that are measured before the page that reads them is written: 33-training-speed, 50-collectives"""
 
 
 def slug(name: str) -> str:

@@ -173,7 +173,7 @@ class Buckets:
         dtype: torch.dtype | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.names: dict[torch.Tensor, str] = {
+        self.names: dict[nn.Parameter, str] = {
             each: name for name, each in module.named_parameters() if each.requires_grad
         }
         if not self.names:
@@ -182,8 +182,7 @@ class Buckets:
             raise GpuguideError(f"bucket_bytes is {bucket_bytes}; it must be 1 or more.")
         require_agreement({name: each for each, name in self.names.items()}, group)
         self.group, self.world_size = group, dist.get_world_size(group)
-        ordered = [*first]
-        ordered += [each for each in reversed(self.names) if not any(each is other for other in ordered)]
+        ordered = list(dict.fromkeys([*first, *reversed(self.names)]))
         self.buckets = [_Bucket(each, dtype) for each in _in_buckets(ordered, bucket_bytes)]
         self.unused: list[str] = []
         """Names of the parameters that had no gradient on this rank in the last step; zeros were added up for them"""

@@ -243,7 +243,22 @@ CONTENDERS = {
     "after-backward": Style("orange", "s", "summed after backward"),
     "ddp-micro": Style("violet", "P", "DDP, 4 micro-batches"),
     "ddp-micro-no-sync": Style("violet", "d", "DDP, 4 micro-batches, no_sync"),
-    "fsdp2": Style("green", "^", "FSDP2"),
+    "fsdp2": Style("pink", "D", "FSDP2"),
+    "ring-by-hand": Style("orange", "s", "ring by hand"),
+    "none": Style("grey", "X", "not summed"),
+    "loop": Style("orange", "s", "loop after backward"),
+    "loop-async": Style("orange", "h", "loop, all at once"),
+    "flat": Style("violet", "P", "one message after backward"),
+    "coalesced": Style("ochre", "x", "one group of calls"),
+    "ddp-view": Style("blue", "<", "DDP, gradients as views"),
+    "ddp-1mb": Style("blue", ">", "DDP, buckets of 1 MB"),
+    "ddp-1gb": Style("blue", "8", "DDP, one bucket"),
+    "ddp-bf16": Style("blue", "H", "DDP, summed in bf16"),
+    "gpuguide-100mb": Style("green", "p", "gpuguide, buckets of 100 MB"),
+    "gpuguide-bf16": Style("ochre", "*", "gpuguide, summed in bf16"),
+    "gpuguide-rows": Style("red", "d", "gpuguide, rows gathered"),
+    "gpuguide-few": Style("orange", ">", "gpuguide, few blocks"),
+    "sum-alone": Style("red", "+", "the sum alone"),
 }
 """A new contender gets its line here. Contenders that share a figure need different markers, and different colours
 unless one is a setting of the other, whose name its own begins with: ``torch-compile-chunked`` is
