@@ -3,7 +3,7 @@
 The matrix of a tied head has two gradients. That of the head is whole and comes first in a backward pass; that of the
 lookup comes last, and has a row for each token of the batch and zeros for the rest of the vocabulary. Autograd adds the
 two up before anything sees them, so that the largest gradient of a small model is the last one, and no backward pass is
-left to hide its sum behind: in GPT-2 small that is 154 of 498 MB in fp32.
+left to hide its sum behind: in GPT-2 small that is 155 of 498 MB in fp32.
 
 Here the two stay apart. The head's gradient is all-reduced behind the backward pass, and after it only the rows and
 their tokens are gathered: for 8 × 1024 tokens 25 MB from each rank. A rank sends its rows to ``n − 1`` others, and of a

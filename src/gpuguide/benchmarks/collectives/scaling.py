@@ -49,8 +49,21 @@ FEW = 4
 
 
 def set_up(member: Member, name: str, batch: int, seq_len: int, config: GPT2Config, compiled: bool) -> str | None:
-    """Make a step on a rank and take it; return what is wrong with it."""
+    """Make a step on a rank and take it; return what is wrong with it.
+
+    What cannot run is wrong too: an exception would end the ranks, and with them the other contenders of the case.
+    """
     data_parallel.forget_other_cases(member, (batch, seq_len))
+    try:
+        return set_up_or_raise(member, name, batch, seq_len, config, compiled)
+    except (RuntimeError, AttributeError) as refusal:
+        return f"rank {member.rank}: {type(refusal).__name__}: {(str(refusal).splitlines() or [''])[0]}"
+
+
+def set_up_or_raise(
+    member: Member, name: str, batch: int, seq_len: int, config: GPT2Config, compiled: bool
+) -> str | None:
+    """Do what :func:`set_up` does, or raise what PyTorch does."""
     step = make(member, name, batch, seq_len, config, compiled)
     given = sequences(member, batch, seq_len, config)
     with many_compilations():
