@@ -45,6 +45,7 @@ MAY_IMPORT = {
         "hardware",
     },
     "interconnect": {"hardware", "triton_support", "costs"},
+    "collectives": {"interconnect", "costs", "hardware"},
     "clusters": set[str](),
     "benchmarks": {
         "measure",
@@ -54,6 +55,7 @@ MAY_IMPORT = {
         "quantization",
         "training",
         "interconnect",
+        "collectives",
         "clusters",
         "topic",
         "models",

@@ -126,6 +126,34 @@ def test_two_teams_at_once_do_not_meet(team: Team) -> None:
         assert other.run(ranks.total, 0.0) == [0.0]
 
 
+def test_copies_of_this_process_are_ranks_too() -> None:
+    with Team(4, device="cpu", start="fork") as team:
+        assert team.run(ranks.total, 0.0) == [6.0] * 4
+        processes = [process.pid or 0 for process in team.processes]
+        with pytest.raises(GpuguideError, match=r"Rank 2 of 4 died while running die \(exit status 7\)"):
+            team.run(ranks.die, 2)
+    assert all(map(has_ended, processes))
+
+
+def test_copies_end_with_the_process_that_asks() -> None:
+    """Each has closed the ends of pipes that it got with its copy."""
+    team = Team(2, device="cpu", start="fork")
+    processes = list(team.processes)
+    for pipe in team.pipes:
+        pipe.close()
+    for process in processes:
+        process.join(AT_ONCE)
+        assert process.exitcode == 0
+
+
+def test_ways_to_start_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(GpuguideError, match="cannot use its GPU"):
+        Team(2, start="fork")
+    with pytest.raises(GpuguideError, match="Did you mean fork"):
+        Team(2, device="cpu", start="forkk")
+
+
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(GpuguideError, match="2 processes need 2 GPUs, and PyTorch sees 1"):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic_records as synthetic
+from pages_to_come import WITHOUT_PAGE
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import benchmark, digest, export, folders, importing, records, reference_gpu, store
@@ -492,26 +493,11 @@ def test_the_beginning_of_a_commit_is_published_in_full(tmp_path: Path, publishe
 # --- what is published -----------------------------------------------------------------------------------
 
 
-NOT_MEASURED_YET = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"} | {
-    "fused-sum",
-    "add-layer-norm",
-    "linear-gelu",
-    "compile-gain",
-    "compile-start",
-    "memory-levers",
-    "memory-prediction",
-    "memory-timeline",
-    "optimizer-step",
-    "sharded-memory",
-}
-"""Benchmarks of pages that are not on the site yet, 33-training-speed and 20-kernels-and-fusion"""
-
-
 def test_every_benchmark_has_a_record_that_names_its_commit() -> None:
     """The code may have changed since: that stands in the way of a release, and ``make release-check`` names it."""
     found = store.load_all_published()
     published = {record.benchmark for record in found if reference_gpu.is_reference(record)}
-    assert published == digest.benchmark_modules().keys() - NOT_MEASURED_YET
+    assert published == digest.benchmark_modules().keys() - WITHOUT_PAGE
     refused = {record.path: refusal for record in found if (refusal := importing.unpublishable(record))}
     assert set(refused.values()) <= {"the code has changed since it was measured"}, refused
 

@@ -13,7 +13,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.measure import benchmark as declarations
 from gpuguide.plotting import palette
 
-ROWS = ("training-ladder", "memory-levers", "optimizer-step")
+ROWS = ("training-ladder", "memory-levers", "optimizer-step", "gradient-sum")
 """Benchmarks of whose figures each row has its name"""
 FIGURES = [name for name in declarations.names() if name not in ("ceilings", *ROWS)]
 """Benchmarks whose contenders stand in one figure; the ceilings are never drawn together"""

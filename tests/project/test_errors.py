@@ -14,7 +14,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in mod
 
 def takes_tensors(module: str) -> bool:
     """Return whether a module's callers are programs that hand it tensors, so that it does without our own error."""
-    rooms = {"topic", "triton_support", "quantization", "training", "inference", "interconnect"}
+    rooms = {"topic", "triton_support", "quantization", "training", "inference", "interconnect", "collectives"}
     return room(module) in rooms and not imports_our_error(module)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pages_to_come import WITHOUT_PAGE
 from rooms import MAY_IMPORT, PACKAGE, modules, room
 
 from gpuguide import claims
@@ -20,19 +21,6 @@ SHARED = {"inputs"}
 """Files beside the benchmarks that belong to no topic"""
 OTHER_TESTS = {"declarations"}
 """Tests of all benchmarks together"""
-BEFORE_THEIR_PAGE = {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"} | {
-    "fused-sum",
-    "add-layer-norm",
-    "linear-gelu",
-    "compile-gain",
-    "compile-start",
-    "memory-levers",
-    "memory-prediction",
-    "memory-timeline",
-    "optimizer-step",
-    "sharded-memory",
-}
-"""Benchmarks that are measured before the page that reads them is written: 33-training-speed, 20-kernels-and-fusion"""
 
 
 def slug(name: str) -> str:
@@ -102,7 +90,7 @@ def test_a_page_names_the_topics_of_the_claims_that_it_settles() -> None:
             assert claim.topic in PAGES[claim.taught].topics, claim.place
 
 
-@pytest.mark.parametrize("benchmark", sorted(set(digest.benchmark_modules()) - BEFORE_THEIR_PAGE))
+@pytest.mark.parametrize("benchmark", sorted(set(digest.benchmark_modules()) - WITHOUT_PAGE))
 def test_a_benchmark_is_read_by_a_page_on_its_topic(benchmark: str) -> None:
     """Other pages may read it too: every page reads the ceilings."""
     readers = [name for name, page in PAGES.items() if benchmark in page.benchmarks]

@@ -1,6 +1,7 @@
 """One process a GPU, joined by ``torch.distributed``, that do what they are asked until one fails.
 
-A :class:`Team` starts its processes once. Then every rank runs the function that it is asked to run, and answers. What
+A :class:`Team` starts its processes once: each by itself, or on a CPU as copies of the asking process, which have
+imported PyTorch already (``fork``). Then every rank runs the function that it is asked to run, and answers. What
 a function sets up it may keep in ``member.kept`` for the next one, so that a timer can take one sample of each
 contender in turn. The meeting point is a store that the asking process itself holds open on a port that the system
 chose, so that two teams never meet at one port.
@@ -21,7 +22,7 @@ import multiprocessing.connection
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -32,7 +33,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpuguide.errors import GpuguideError
+from gpuguide.errors import GpuguideError, unknown
 
 __all__ = ["WITHOUT_MULTICAST", "Member", "Team"]
 
@@ -46,6 +47,7 @@ END_SECONDS = 5.0
 AFTERMATH = 0.5
 """Seconds in which more ranks may fail because one did"""
 FEWEST_CORES = 1
+STARTS = ("spawn", "fork")
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """Set in every process unless they are set already: collectives in the switch need rights that few machines give, and
 a ratio says more where both contenders do without"""
@@ -88,6 +90,11 @@ class Team:
         Ranks, one or more.
     device : str
         ``cuda``: rank ``i`` has GPU ``i``, and collectives go through NCCL. ``cpu``: through Gloo.
+    start : str
+        ``spawn``: each process imports everything by itself. ``fork``, on a CPU only: each is a copy of this one and is
+        there in a tenth of a second, with one thread. It knows the functions that were defined before it was started,
+        those of a notebook too. On a machine with a GPU, start it before the first backward pass of this process:
+        autograd may refuse to run in a copy that is made later.
     port : int, optional
         Where the processes meet; one that is free if none is given.
     time_limit : float
@@ -96,7 +103,7 @@ class Team:
     Raises
     ------
     GpuguideError
-        If there are not so many GPUs, the port is in use, or a process cannot start.
+        If there are not so many GPUs, the port is in use, a process cannot start, or GPUs are asked for with ``fork``.
 
     Notes
     -----
@@ -107,7 +114,13 @@ class Team:
     """
 
     def __init__(
-        self, size: int, device: str = "cuda", *, port: int | None = None, time_limit: float = TIME_LIMIT
+        self,
+        size: int,
+        device: str = "cuda",
+        *,
+        start: str = "spawn",
+        port: int | None = None,
+        time_limit: float = TIME_LIMIT,
     ) -> None:
         if size < 1:
             raise GpuguideError(f"A team needs one process or more, and {size} were asked for.")
@@ -116,16 +129,25 @@ class Team:
                 f"{size} processes need {size} GPUs, and PyTorch sees {torch.cuda.device_count()}. "
                 "Use fewer processes, or device='cpu' to try the same on the processor."
             )
+        if start not in STARTS:
+            raise unknown("way to start processes", start, STARTS)
+        forks = start == "fork"
+        if forks and device != "cpu":
+            raise GpuguideError("A copy of a process cannot use its GPU; leave start out, or use device='cpu'.")
         self.size, self.time_limit = size, time_limit
         self.store = _meeting_point(port)
-        spawning = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context(start)
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
-        cores = max(FEWEST_CORES, (os.cpu_count() or 1) // size)
+        # OpenMP's threads are not copied with a process, and a copy that waits for them waits for ever.
+        cores = FEWEST_CORES if forks else max(FEWEST_CORES, (os.cpu_count() or 1) // size)
         for rank in range(size):
-            ours, theirs = spawning.Pipe()
-            process = spawning.Process(
-                target=_serve, args=(theirs, rank, size, device, self.store.port, time_limit, cores), daemon=True
+            ours, theirs = context.Pipe()
+            copied = [*self.pipes, ours] if forks else []
+            process = context.Process(
+                target=_serve,
+                args=(theirs, rank, size, device, self.store.port, time_limit, cores, copied),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -265,8 +287,22 @@ def _meeting_point(port: int | None) -> Any:
         ) from error
 
 
-def _serve(pipe: Connection, rank: int, size: int, device: str, port: int, time_limit: float, cores: int) -> None:
-    """Run what is asked in a rank's process, until nothing more is asked."""
+def _serve(
+    pipe: Connection,
+    rank: int,
+    size: int,
+    device: str,
+    port: int,
+    time_limit: float,
+    cores: int,
+    copied: Sequence[Connection],
+) -> None:
+    """Run what is asked in a rank's process, until nothing more is asked.
+
+    A copy of a process also has that one's ends of pipes. They are closed: else no rank would notice that it is gone.
+    """
+    for end in copied:
+        end.close()
     try:
         member = _join(rank, size, device, port, time_limit, cores)
         pipe.send((True, None))

@@ -113,7 +113,7 @@ def test_shapes_are_those_of_the_published_models() -> None:
     assert models.shape_of(TINY["llama-1b-shape"]).parameters() == count
 
 
-@pytest.mark.parametrize("name", ["loop", "foreach", "fused", "masters-graph", "gpuguide-8bit", "muon"])
+@pytest.mark.parametrize("name", ["for-loop", "foreach", "fused", "masters-graph", "gpuguide-8bit", "muon"])
 def test_an_optimizer_steps_against_the_gradient(name: str) -> None:
     work = optimizers.work(name, CPU, {"parameters": "gpt2-small"})
     assert work.check is not None

@@ -131,7 +131,7 @@ def compiled(parameters: Parameters) -> Step:
 
 
 CONTENDERS: Mapping[str, tuple[Callable[[Parameters], Step], str, tuple[str, ...]]] = {
-    "loop": (functools.partial(torch_adamw, foreach=False), "fp32", ()),
+    "for-loop": (functools.partial(torch_adamw, foreach=False), "fp32", ()),
     "foreach": (functools.partial(torch_adamw, foreach=True), "fp32", ()),
     "fused": (functools.partial(torch_adamw, fused=True), "fp32", ()),
     "fused-graph": (capturable, "fp32", ()),
