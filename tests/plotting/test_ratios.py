@@ -47,6 +47,7 @@ def test_marks_lie_at_the_medians_of_paired_ratios_and_none_where_nothing_is_com
     expected = [citation.ratio(each).value for each in (*BY_SHAPE, COLD[0]) if each]
     found = [float(row["x"]) for row in rows_of(drawn())]
     assert sorted(found) == pytest.approx(sorted(expected), rel=1e-5)
+    assert all(f">{citation.ratio(each).text}<" in (drawn().svg or {})["light"] for each in BY_SHAPE)
 
 
 def test_own_ratios_are_drawn_and_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gpuguide.plotting.marks import device_label
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FARTHEST = 0.26
+FARTHEST = 0.3
 """Rows by which the first and the last mark of a row lie off its middle"""
 
 
@@ -33,7 +33,7 @@ class Mark:
 
 
 def ratios(ax: Axes, rows: Sequence[str], series: Mapping[str, Mark]) -> None:
-    """Draw one mark for each row and series: the median of paired ratios, with p25 to p75 as a whisker.
+    """Draw one mark for each row and series: the median of paired ratios in digits too, p25 to p75 as a whisker.
 
     The reader's own records are hollow. A line stands at 1, where a change changes nothing.
 
@@ -69,12 +69,13 @@ def ratios(ax: Axes, rows: Sequence[str], series: Mapping[str, Mark]) -> None:
     for record in {each.device: each for each in _mine(series)}.values():
         ax.plot([], [], "o", color=theme.text, markerfacecolor=theme.background, label=device_label(record))
     ax.set_xscale("log")
-    ticks = [each for each in (0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50) if 0.9 * min(found) <= each]
+    ticks = [each for each in (0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50) if 0.9 * min(found) <= each]
     ax.xaxis.set_major_locator(FixedLocator([each for each in ticks if each <= 1.2 * max(found)]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_yticks(range(len(rows)), rows)
     ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.margins(x=0.12)
     ax.set_xlabel("times as fast")
 
 
@@ -105,3 +106,6 @@ def _draw(ax: Axes, cited: CitedRatio, place: float, mark: Mark, label: str) -> 
     if summary.p25 is not None and summary.p75 is not None:
         ax.hlines(place, summary.p25, summary.p75, color=colour, linewidth=1.5)
     ax.plot([summary.median], [place], mark.marker, label="_" if is_mine else label, zorder=3, **look)
+    if not is_mine:
+        right = (max(summary.median, summary.p75 or 0), place)
+        ax.annotate(cited.text, right, (7, 0), textcoords="offset points", va="center", fontsize="small")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gpuguide.errors import GpuguideError
 from gpuguide.plotting import drawings
-from gpuguide.plotting.renditions import is_narrow
 from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def stacked_times(figure: Canvas, bars: Mapping[str, Mapping[str, float]], *, bo
     ax, width, height = drawings.sheet(figure)
     longest = max(sum(seconds.values()) for seconds in bars.values())
     scale = (width - LEFT - RIGHT) / longest
-    bottom = _draw_key(ax, width, colours, columns=min(3, len(parts)) if is_narrow(figure) else len(parts))
+    bottom = _draw_key(ax, width, colours)
     pitch = (height - bottom) / len(bars)
     for row, (name, seconds) in enumerate(bars.items()):
         y, x = height - (row + 1) * pitch + 4, LEFT
@@ -60,10 +59,13 @@ def stacked_times(figure: Canvas, bars: Mapping[str, Mapping[str, float]], *, bo
         drawings.label(ax, x + 6, y + TALL / 2, format_quantity(sum(seconds.values()), "s"), across="left", size=10)
 
 
-def _draw_key(ax: Axes, width: float, colours: Mapping[str, str], columns: int) -> float:
-    """Name the colours at the bottom, and return how high that is."""
-    rows = -(-len(colours) // columns)
-    needed = [max(LETTER * len(name) for name in list(colours)[column::columns]) + 24 for column in range(columns)]
+def _draw_key(ax: Axes, width: float, colours: Mapping[str, str]) -> float:
+    """Name the colours at the bottom, in as few rows as they fit into, and return how high that is."""
+    columns = next(
+        count for count in range(len(colours), 0, -1)
+        if count == 1 or sum(_column_widths(colours, count)) <= width - 2 * LEFT
+    )  # fmt: skip
+    rows, needed = -(-len(colours) // columns), _column_widths(colours, columns)
     spare = max(0.0, (width - 2 * LEFT - sum(needed)) / columns)
     for number, (name, colour) in enumerate(colours.items()):
         row, column = divmod(number, columns)
@@ -71,6 +73,12 @@ def _draw_key(ax: Axes, width: float, colours: Mapping[str, str], columns: int) 
         drawings.box(ax, x, y, 12, 12, colour=colour, strength=0.4)
         drawings.label(ax, x + 17, y + 6, name, across="left", size=10)
     return 10 + 18.0 * rows
+
+
+def _column_widths(names: Iterable[str], count: int) -> list[float]:
+    """Return the points that the columns of a key take."""
+    listed = list(names)
+    return [max(LETTER * len(name) for name in listed[column::count]) + 24 for column in range(count)]
 
 
 def rows_of_bars(bars: Mapping[str, Mapping[str, float]]) -> list[dict[str, object]]:
