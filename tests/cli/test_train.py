@@ -55,7 +55,7 @@ def test_a_dry_run_says_what_it_would_take_and_trains_nothing(
     assert status == 0, err
     assert "With bf16, attention, compile, optimizer, loss, weights, graph" in err
     assert re.search(r"A step takes about [\d.]+ [MG]iB of ", err)
-    assert re.search(r"Expected: [\d,]+ tokens/s, [\d.]+ hours", err)
+    assert re.search(r"Expected: [\d,]+ tokens/s, [\d.]+ minutes", err)
     assert not (tmp_path / "out" / "model").exists()
 
 

@@ -196,7 +196,7 @@ def test_again_goes_on_with_its_own_run_and_with_no_other(data: Path, gpt2_folde
     assert callback.first == 9
     with pytest.raises(Stopped):
         run(asked, CPU, Stopping(9))
-    with pytest.raises(GpuguideError, match="another config"):
+    with pytest.raises(GpuguideError, match="differs in config"):
         run(replace(asked, overwrite=False, learning_rate=1e-3), CPU, Callback())
 
 
@@ -401,7 +401,7 @@ def test_frozen_matrices_can_be_packed(data: Path, llama_folder: Path, weights: 
 def test_a_packed_run_does_not_go_on_with_plain_weights(data: Path, llama_folder: Path) -> None:
     with pytest.raises(Stopped):
         run(request(data, llama_folder, weights="nf4"), CPU, Stopping(9))
-    with pytest.raises(GpuguideError, match="belongs to a run with another base"):
+    with pytest.raises(GpuguideError, match="differs in base"):
         run(request(data, llama_folder), CPU, Callback())
     with pytest.raises(UnknownName, match="There is no kind of weights named 'fp4'"):
         run(request(data, llama_folder, weights="fp4"), CPU, Callback())

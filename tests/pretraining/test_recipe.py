@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_text import options, run, run_on_rank, write_text
+from small_text import StopsAt, options, run, run_on_rank, stop_on_rank, write_text
 
 from gpuguide import models, pretraining
 from gpuguide.errors import GpuguideError, UnknownName
-from gpuguide.finetuning import RunProgress, read_log
+from gpuguide.finetuning import read_log
 from gpuguide.finetuning.memory_check import shape_of
 from gpuguide.hardware import device
 from gpuguide.interconnect.processes import Team
@@ -25,18 +24,6 @@ from gpuguide.training.rungs import ALL
 
 GPT2_SMALL = shape_of(settings.SHAPES["gpt2-small"])
 H100 = device.fake("h100-sxm")
-
-
-class StopsAt(pretraining.PretrainCallback):
-    """A user who presses Ctrl-C after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step(self, record: RunProgress) -> None:
-        """Press it."""
-        if len(record.losses) == self.step:
-            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_run_learns_and_leaves_checkpoint_log_and_report(folder: Path) -> None:
@@ -68,16 +55,41 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(folder: Path, tmp_p
     assert (parts.out / "model/model.safetensors").read_bytes() == (folder / "out/model/model.safetensors").read_bytes()
 
 
-def test_two_processes_train_as_one_does(folder: Path, tmp_path: Path) -> None:
-    whole = run(options(folder))
-    other = tmp_path / "two"
-    other.mkdir()
-    write_text(other / "text.txt")
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A folder with the same text."""
+    (tmp_path / "two").mkdir()
+    write_text(tmp_path / "two/text.txt")
+    return tmp_path / "two"
+
+
+@pytest.mark.parametrize("clocks", [(1.0, 1.0), (1e-6, 1e6)])
+def test_two_processes_train_as_one_does_whatever_their_clocks_say(
+    folder: Path, other: Path, clocks: tuple[float, float]
+) -> None:
+    whole = run(options(folder, eval_every=4))
     with Team(2, device="cpu") as team:
-        first, second = team.run(run_on_rank, str(other))
+        first, second = team.run(run_on_rank, str(other), clocks)
     assert first == second
     torch.testing.assert_close(first[0], whole.losses, rtol=1e-5, atol=0)
     torch.testing.assert_close(first[1], whole.eval_losses, rtol=1e-5, atol=0)
+
+
+def test_processes_stop_together_and_resume(folder: Path, other: Path) -> None:
+    whole = run(options(folder, eval_every=4))
+    with Team(2, device="cpu") as team:
+        assert team.run(stop_on_rank, str(other)) == ["interrupted", "interrupted"]
+        first, _ = team.run(run_on_rank, str(other))
+    torch.testing.assert_close(first[0], whole.losses, rtol=1e-5, atol=0)
+
+
+def test_a_step_that_the_scaler_leaves_out_ends_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU without bf16: the first scale is too large for the gradients of some steps."""
+    monkeypatch.setattr("gpuguide.training.rungs.autocast_format", lambda *given: "fp16")
+    monkeypatch.setattr("torch.amp.GradScaler", functools.partial(torch.amp.GradScaler, init_scale=2.0**24))
+    record = run(options(folder))
+    assert len(record.losses) == 8
+    assert min(row.grad_norm for row in read_log(folder / "out/log.csv")[1:]) == 0
 
 
 def test_a_text_is_tokenised_once(folder: Path) -> None:
@@ -111,6 +123,7 @@ def test_a_token_file_is_used_as_it_is(folder: Path) -> None:
         ({"tokens": 10}, "10 tokens"),
         ({"micro_batch": 3}, "3"),
         ({"batch": 0}, "batch"),
+        ({"learning_rate": 0.0}, "learning_rate"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_trained(folder: Path, more: dict[str, Any], named: str) -> None:
@@ -128,7 +141,7 @@ def test_a_state_of_another_run_or_cut_short_is_refused(folder: Path) -> None:
     chosen = options(folder)
     with pytest.raises(KeyboardInterrupt):
         run(chosen, StopsAt(3))
-    with pytest.raises(GpuguideError, match="config"):
+    with pytest.raises(GpuguideError, match="differs in seed"):
         run(replace(chosen, seed=1))
     settings.SHAPES["wider"] = replace(settings.SHAPES["tiny"], hidden=64)
     with pytest.raises(GpuguideError, match="model"):
@@ -179,8 +192,10 @@ def test_out_of_memory_says_what_would_fit(folder: Path, monkeypatch: pytest.Mon
         run(options(folder))
 
 
-def test_a_gpu_without_bf16_takes_fp16_and_no_graph() -> None:
+def test_a_gpu_without_bf16_takes_fp16_and_no_graph(folder: Path) -> None:
     turing = replace(H100, supports=frozenset({"fp16"}))
-    rungs = settings.rungs_here(settings.PretrainOptions(texts=(), out=Path("out")), turing)
+    setup = pretraining.prepare(options(folder), turing, pretraining.PretrainCallback())
+    rungs = setup.rungs
+    assert any("fp16" in line for line in pretraining.recipe.describe_plan(setup))
     assert "bf16" in rungs
     assert not rungs & {"weights", "graph"}

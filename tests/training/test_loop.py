@@ -227,9 +227,9 @@ def test_a_state_of_another_run_is_refused_and_what_differs_is_named(tmp_path: P
     other = model()
     with torch.no_grad():
         other[0].weight.add_(1)  # type: ignore[index, union-attr, operator]
-    with pytest.raises(GpuguideError, match="another base"):
+    with pytest.raises(GpuguideError, match="differs in base"):
         training.finetune(other, data(7, 1), data(3, 2), CONFIG, tmp_path)
-    with pytest.raises(GpuguideError, match="with another config and data\\."):
+    with pytest.raises(GpuguideError, match="differs in config and data\\."):
         training.finetune(model(), data(8, 1), data(3, 2), replace(CONFIG, seed=1), tmp_path)
     training.finetune(model(), data(7, 1), data(3, 2), replace(CONFIG, micro_batch=2), tmp_path)
 

@@ -19,7 +19,9 @@ from gpuguide.plotting.figure import Figure, load_published_and_mine, show, stam
 from gpuguide.plotting.interactive import rank_to_try, roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
+from gpuguide.plotting.ratios import Mark, ratios
 from gpuguide.plotting.renditions import is_narrow
+from gpuguide.plotting.stacked import rows_of_bars, stacked_times
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
@@ -28,6 +30,7 @@ __all__ = [
     "LIGHT",
     "PANELS",
     "Figure",
+    "Mark",
     "Panel",
     "Theme",
     "bars",
@@ -43,11 +46,14 @@ __all__ = [
     "log_axis",
     "name_devices",
     "rank_to_try",
+    "ratios",
     "roofline",
     "roofline_to_try",
+    "rows_of_bars",
     "sampling_to_try",
     "show",
     "show_table",
+    "stacked_times",
     "stamp",
     "stroke",
     "trace",

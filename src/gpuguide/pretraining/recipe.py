@@ -25,7 +25,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.models import gpt2_checkpoint
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.pretraining import expectation, settings, texts
-from gpuguide.pretraining.run import PretrainingRun, deferred_interrupt
+from gpuguide.pretraining.run import PretrainingRun, asked_anywhere, deferred_interrupt
 from gpuguide.pretraining.settings import PretrainOptions, PretrainSetup
 from gpuguide.training import TrainingProgress, rank, run_steps, world_size
 from gpuguide.training.rungs import RUNGS
@@ -97,9 +97,7 @@ def prepare(options: PretrainOptions, device: Device, callback: PretrainCallback
     config = settings.model_config(options, tokenizer)
     if rank() == 0:
         corpus = texts.prepare_corpus(options.texts, tokenizer, config.vocab_size, options.out)
-    if world_size() > 1:
-        torch.distributed.barrier()  # the others read what the first one wrote
-    if rank() != 0:
+    else:
         corpus = texts.prepare_corpus(options.texts, tokenizer, config.vocab_size, options.out, writes=False)
     callback.on_note(
         f"{len(corpus.training):,} tokens to train on, {len(corpus.held_out):,} held out at the end;"
@@ -119,21 +117,25 @@ def describe_plan(setup: PretrainSetup) -> Iterator[str]:
     plan, expected, seq_len = setup.training, setup.expectation, setup.seq_len
     tokens, epochs = plan.steps * plan.batch * seq_len, plan.steps * plan.batch * seq_len / len(setup.corpus.training)
     local = plan.batch // world_size()
-    passes = math.ceil(local / (plan.micro_batch or local))
+    size = plan.micro_batch or local
+    passes = math.ceil(local / size)
     yield (
         f"{plan.steps:,} steps of {plan.batch} x {seq_len} tokens, {tokens:,} in all ({epochs:.2f} epochs), "
-        f"{passes} {'pass' if passes == 1 else 'passes'} of {plan.micro_batch or local} sequences each"
+        f"{passes} {'pass' if passes == 1 else 'passes'} of {size} {'sequence' if size == 1 else 'sequences'} each"
     )
     yield f"Peak learning rate {plan.learning_rate:.2e} after {plan.warm_up} steps, then half a cosine to 0"
     yield f"With {', '.join(name for name in RUNGS if name in setup.rungs) or 'no rung'}"
+    if setup.device.is_gpu and "bf16" in setup.rungs and "bf16" not in setup.device.supports:
+        yield f"{setup.device.name} has no bf16: matmuls in fp16, with a loss scaler"
     if expected is None:
         return
     yield f"A step takes about {format_bytes(expected.memory)} of {format_bytes(setup.device.memory)}."
     if expected.tokens_per_second is None or expected.seconds is None:
         yield f"No rates of {setup.device.name} are known, so the time is not."
     else:
-        hours = expected.seconds / 3600
-        yield f"Expected: {expected.tokens_per_second:,.0f} tokens/s, {hours:.2f} hours, and a minute to compile"
+        hours, minutes = expected.seconds / 3600, expected.seconds / 60
+        takes = f"{hours:.1f} hours" if hours >= 1 else f"{minutes:.1f} minutes"
+        yield f"Expected: {expected.tokens_per_second:,.0f} tokens/s, {takes}, and a minute to compile"
 
 
 def train(setup: PretrainSetup, callback: PretrainCallback) -> TrainedModel:
@@ -173,7 +175,7 @@ def train(setup: PretrainSetup, callback: PretrainCallback) -> TrainedModel:
                 callback.on_evaluation(recorder.record)
 
         try:
-            result = run_steps(run, run.advance, run.evaluate, record_step, should_stop)
+            result = run_steps(run, run.advance, run.evaluate, record_step, lambda: asked_anywhere(should_stop()))
         except BaseException:
             callback.on_interrupt(recorder.interrupt())
             raise

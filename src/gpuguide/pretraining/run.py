@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -44,7 +45,8 @@ class PretrainingRun(RunState):
         trained = dict(zip(names, self.training_step.masters.trained, strict=True))
         shapes = {name: list(each.shape) for name, each in trained.items()}
         identity = {
-            "config": {**describe_config(setup.training), "seq_len": setup.seq_len},
+            **describe_config(setup.training),
+            "seq_len": setup.seq_len,
             "data": setup.corpus.digest,
             "model": shapes,
             "rungs": sorted(setup.rungs & {"bf16", "weights"}),
@@ -77,11 +79,11 @@ class PretrainingRun(RunState):
             assert self.training_step.grad_norm is not None
             found.append(torch.stack([loss, self.training_step.grad_norm.to(loss.dtype)]))
         values = torch.stack(found).tolist()  # the one place that waits for the device
-        seconds = (time.perf_counter() - began) / len(rates)
+        seconds = _mean((time.perf_counter() - began) / len(rates))  # all processes take as many steps at once
         self._at_once = min(max(int(REPORT_SECONDS / seconds), 1), MOST_AT_ONCE)
         lengths = (self.setup.seq_len,) * self.config.batch
         return [
-            StepMetrics(self.step + number, _mean(loss), rate, norm, lengths, seconds)
+            StepMetrics(self.step + number, _mean(loss), rate, self._applied(norm), lengths, seconds)
             for number, (rate, (loss, norm)) in enumerate(zip(rates, values, strict=True), 1)
         ]
 
@@ -102,13 +104,23 @@ class PretrainingRun(RunState):
         if self._feeder is not None:
             self._feeder.__exit__(None, None, None)
 
+    def _applied(self, norm: float) -> float:
+        """Return the norm of the gradients of a step, 0 for one that the scaler of fp16 left out."""
+        left_out = self.training_step.scaler.is_enabled() and not math.isfinite(norm)
+        return 0.0 if left_out else norm
+
     def _draw(self, step: int) -> torch.Tensor:
         return self.windows.draw(step, rank(), world_size())
 
 
-def _mean(loss: float) -> float:
-    """Return the mean of a loss over processes."""
-    return all_reduce_sum(loss)[0] / world_size()
+def asked_anywhere(asked: bool) -> bool:
+    """Return whether any process was asked to stop: all must end after the same step."""
+    return all_reduce_sum(asked)[0] > 0
+
+
+def _mean(value: float) -> float:
+    """Return the mean of a value over processes."""
+    return all_reduce_sum(value)[0] / world_size()
 
 
 def _make_step(setup: PretrainSetup, model: GPT2) -> TrainingStep:

@@ -196,7 +196,7 @@ def training_config(
     training = TrainingConfig(
         steps=steps,
         batch=batch,
-        learning_rate=options.learning_rate or learning_rate(shape.parameters()),
+        learning_rate=learning_rate(shape.parameters()) if options.learning_rate is None else options.learning_rate,
         warm_up=min(500, steps // 10),
         weight_decay=options.weight_decay,
         clip=options.clip,

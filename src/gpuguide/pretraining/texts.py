@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ TOKENS, ORIGIN = "tokens.npy", "tokens.json"
 """The token file in the output folder, and what it was made of"""
 READY = (".npy", ".bin")
 """Endings of files that hold tokens already"""
+WAIT_SECONDS = 0.2
 HELD_OUT_SHARE = 0.05
 MOST_HELD_OUT = 2**20
 """Tokens held out at the end of the text: a share, and at most so many"""
@@ -87,7 +89,7 @@ def prepare_corpus(
     folder : Path
         Output folder.
     writes : bool
-        Whether this process writes the file; otherwise it has been written.
+        Whether this process writes the file; otherwise it waits for the one that does.
 
     Raises
     ------
@@ -99,12 +101,19 @@ def prepare_corpus(
             raise GpuguideError(f"{', '.join(map(str, texts))}: give one token file alone, or texts.")
         return _split(texts[0], vocab_size)
     path, origin = folder / TOKENS, folder / ORIGIN
-    made_of = {"texts": [_digest(text) for text in texts], "tokenizer": _fingerprint(tokenizer)}
-    if writes and not (path.exists() and origin.exists() and json.loads(origin.read_text()) == made_of):
+    made_of: dict[str, object] = {"texts": [_digest(text) for text in texts], "tokenizer": _fingerprint(tokenizer)}
+    while not writes and not _is_made_of(path, origin, made_of):
+        time.sleep(WAIT_SECONDS)  # a barrier would give up after minutes, and a long text takes longer
+    if writes and not _is_made_of(path, origin, made_of):
         origin.unlink(missing_ok=True)
         write_tokens(path, _documents(texts, tokenizer), vocab_size)
         files.write_json(origin, made_of)
     return _split(path, vocab_size)
+
+
+def _is_made_of(path: Path, origin: Path, made_of: dict[str, object]) -> bool:
+    """Return whether a token file is there that was made of these texts."""
+    return path.exists() and origin.exists() and json.loads(origin.read_text()) == made_of
 
 
 def _documents(texts: Sequence[Path], tokenizer: Tokenizer) -> Iterator[list[int]]:

@@ -200,7 +200,7 @@ def load_state(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
     if saved != own:
         differing = [part for part in own if saved.get(part) != own[part]]
         raise GpuguideError(
-            f"{path} belongs to a run with another {' and '.join(differing)}. "
+            f"{path} belongs to another run, which differs in {' and '.join(differing)}. "
             "Name another folder, or remove the file to start again."
         )
     return content

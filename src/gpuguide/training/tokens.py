@@ -128,7 +128,7 @@ def _map_npy(path: Path) -> np.ndarray:
     except FileNotFoundError as error:
         raise GpuguideError(f"There is no file {path}.") from error
     except (OSError, ValueError, EOFError) as error:  # a file cut short is longer by its header than it is
-        raise GpuguideError(f"{path} is no token file, or was cut short ({error}). Write it again.") from error
+        raise GpuguideError(f"{path} is no array of NumPy (.npy), or was cut short. Write it again.") from error
     if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
         raise GpuguideError(
             f"{path} holds {tokens.dtype} of the shape {tokens.shape}; a token file has one axis of uint16 or uint32."

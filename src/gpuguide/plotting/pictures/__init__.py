@@ -25,6 +25,7 @@ from gpuguide.plotting.pictures import (
     sampling,
     serving,
     tokens,
+    training,
 )
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "sampling",
     "serving",
     "tokens",
+    "training",
 ]
