@@ -92,6 +92,14 @@ def test_an_expanded_array_is_read_once() -> None:
     assert filled.moved == (8 * 16 + 16) * FLOAT
 
 
+def test_views_of_one_tensor_are_told_apart() -> None:
+    a, b, c = torch.rand(3, N).unbind()
+    traced = trace(lambda: a + b + c)
+    assert traced.moved == 6 * N * FLOAT
+    (kernel,) = fuse(traced)
+    assert kernel.moved == 4 * N * FLOAT
+
+
 def test_the_backward_pass_is_seen() -> None:
     weight = torch.rand(16, 16, requires_grad=True)
     x = torch.rand(8, 16)

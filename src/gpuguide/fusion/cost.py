@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuguide.fusion.tracing import Operation, Trace
+from gpuguide.fusion.tracing import Operation, Region, Trace
 
 LIMITS = ("launches", "bytes", "FLOPs")
 
@@ -147,9 +147,10 @@ def fuse(trace: Trace) -> list[Kernel]:
             number = groups[number]
         return number
 
-    readers: dict[tuple[int, int], int] = {}
+    readers: dict[tuple[Region, int], int] = {}
     for number, operation in enumerate(trace.operations):
-        sources = [writer[memory] for memory in {*operation.reads, *operation.writes} if memory in writer]
+        memories = {region[0] for region in (*operation.reads, *operation.writes)}
+        sources = [writer[memory] for memory in sorted(memories) if memory in writer]
         fusable = operation.kind != "other"
         ends = [depths[source] + _ends_kernel(trace.operations[source], operation) for source in sources]
         depth = max(ends, default=0)
@@ -157,20 +158,20 @@ def fuse(trace: Trace) -> list[Kernel]:
         if fusable:
             near = [source for source, end in zip(sources, ends, strict=True) if end == depth]
             near = [source for source in near if trace.operations[source].kind in ("pointwise", "row")]
-            same = [readers[memory, depth] for memory in operation.reads if (memory, depth) in readers]
+            same = [readers[region, depth] for region in operation.reads if (region, depth) in readers]
             for other in (*near, *same):
                 if depths[other] == depth:
                     groups[group_of(other)] = group_of(number)
             if operation.kind != "columns":
-                readers.update({(memory, depth): number for memory in operation.reads})
-        for memory in operation.writes:
+                readers.update({(region, depth): number for region in operation.reads})
+        for memory, *_ in operation.writes:
             writer[memory] = number
     members: dict[int, list[int]] = {}
     for number in range(len(groups)):
         members.setdefault(group_of(number), []).append(number)
     read_by: dict[int, set[int]] = {}
     for number, operation in enumerate(trace.operations):
-        for memory in operation.reads:
+        for memory, *_ in operation.reads:
             read_by.setdefault(memory, set()).add(number)
     return [_kernel(trace, numbers, read_by) for numbers in members.values()]
 
@@ -182,17 +183,17 @@ def _ends_kernel(source: Operation, operation: Operation) -> int:
 
 def _kernel(trace: Trace, numbers: Sequence[int], read_by: Mapping[int, set[int]]) -> Kernel:
     """Return the kernel of some operations: what they exchange stays in registers, unless others need it later."""
-    read: dict[int, int] = {}
-    written: dict[int, int] = {}
+    read: dict[Region, int] = {}
+    written: dict[Region, int] = {}
+    in_registers: set[int] = set()
     for number in numbers:
         operation = trace.operations[number]
-        for memory, size in operation.reads.items():
-            if memory not in written:
-                read[memory] = max(read.get(memory, 0), size)
+        read.update({region: size for region, size in operation.reads.items() if region[0] not in in_registers})
         written.update(operation.writes)
+        in_registers |= {memory for memory, *_ in operation.writes}
     inside, first = set(numbers), numbers[0]
     moved = sum(read.values())
-    for memory, size in written.items():
+    for (memory, *_), size in written.items():
         others = (number > first and number not in inside for number in read_by.get(memory, ()))
         if memory in trace.kept or any(others):
             moved += size

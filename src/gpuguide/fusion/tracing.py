@@ -59,6 +59,11 @@ LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders whose lines are not the user's"""
 
 
+Region = tuple[int, int, int]
+"""Part of a memory: its number, and where the part begins and how many elements it has, so that views of one tensor,
+such as queries, keys and values, are told apart"""
+
+
 @dataclass(frozen=True)
 class Operation:
     """An operation that starts a kernel."""
@@ -66,9 +71,9 @@ class Operation:
     name: str
     """Such as ``add``, without the namespace and the overload"""
     kind: Kind
-    reads: dict[int, int]
-    """Bytes that it reads, by the number of the memory that they lie in"""
-    writes: dict[int, int]
+    reads: dict[Region, int]
+    """Bytes that it reads, by the part of memory that they lie in"""
+    writes: dict[Region, int]
     """The same of bytes that it writes"""
     flops: int = 0
     """Floating-point operations of matmuls, convolutions and attention; 0 for others"""
@@ -168,12 +173,11 @@ class _Tracer(TorchDispatchMode):
             self.memories[self.numbers[address]] = StorageWeakRef(tensor.untyped_storage())
         return self.numbers[address]
 
-    def _bytes(self, tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for tensor in tensors:
-            number = self.numbers[_address(tensor)]
-            found[number] = max(found.get(number, 0), _distinct_bytes(tensor))
-        return found
+    def _bytes(self, tensors: Iterable[torch.Tensor]) -> dict[Region, int]:
+        return {
+            (self.numbers[_address(tensor)], int(tensor.storage_offset()), tensor.numel()): _distinct_bytes(tensor)
+            for tensor in tensors
+        }
 
 
 def _on_a_gpu(packet: Any) -> Any:

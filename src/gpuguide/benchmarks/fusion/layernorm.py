@@ -13,6 +13,7 @@ from gpuguide import fusion
 from gpuguide.benchmarks.inputs import count_input_sets
 from gpuguide.fusion import reference
 from gpuguide.fusion.cost import add_layer_norm_bytes
+from gpuguide.fusion.counting import count_kernels
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -135,7 +136,10 @@ def work(make: Callable[[], Norm], device: Device, keys: Keys) -> Work:
         calls[0]()
 
     def further() -> Mapping[str, Metric]:
-        return {"error": records.metric("1", [max(errors)])}
+        found = {"error": records.metric("1", [max(errors)])}
+        if device.backend == "cuda":
+            found["kernels"] = records.metric("1", [count_kernels(calls[0]).kernels])
+        return found
 
     return Work(calls, check, {"bandwidth": Rate("B/s", moved)}, "graph", moved, further=further)
 
