@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import random
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = Path(tempfile.gettempdir()) / f"torchinductor-{instructions}"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     hypothesis.settings.load_profile("thorough" if config.getoption("thorough") else "usual")
+    gc.disable()  # until all tests are collected
     config.option.loadscopereorder = False  # else files with few tests come last, and those are the slowest
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):
@@ -76,6 +78,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("browser") and find_browser() is None:
             item.add_marker(pytest.mark.skip(reason=HOW_TO_ENABLE))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from going through all tests and modules again, a second each time, for they stay anyway."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _group(item: pytest.Item) -> str | None:
