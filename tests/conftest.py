@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import multiprocessing
 import os
 import random
 import sys
@@ -132,6 +133,20 @@ def _share_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with Path(tempfile.gettempdir(), "gpuguide-tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX if marker.kwargs.get("alone") else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_ranks() -> Iterator[None]:
+    """Fork the ranks of a team from one process that has imported PyTorch, where each would import it again."""
+    if sys.platform != "linux" or ("torch" in sys.modules and sys.modules["torch"].cuda.is_available()):
+        yield
+        return
+    right = multiprocessing.get_context
+    forking = right("forkserver")
+    forking.set_forkserver_preload(["torch.distributed.distributed_c10d", "gpuguide.interconnect.processes"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda way=None: forking if way == "spawn" else right(way))
         yield
 
 
