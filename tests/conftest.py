@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib.util
-import multiprocessing
 import os
 import random
 import sys
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import busy
+import forked
 import hypothesis
 import pytest
 import report
@@ -83,9 +84,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep the collector from going through all tests and modules again, a second each time, for they stay anyway."""
+    _freeze()
+    gc.enable()
+
+
+def pytest_runtest_setup() -> None:
+    """Do the same with modules that earlier tests have imported."""
+    if len(sys.modules) > _frozen[0] + 100:
+        _freeze()
+
+
+_frozen = [0]
+"""How many modules there were when the collector was last told to leave them"""
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
-    gc.enable()
+    _frozen[0] = len(sys.modules)
 
 
 def _group(item: pytest.Item) -> str | None:
@@ -138,15 +154,9 @@ def _share_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_ranks() -> Iterator[None]:
-    """Fork the ranks of a team from one process that has imported PyTorch, where each would import it again."""
-    if sys.platform != "linux" or ("torch" in sys.modules and sys.modules["torch"].cuda.is_available()):
-        yield
-        return
-    right = multiprocessing.get_context
-    forking = right("forkserver")
-    forking.set_forkserver_preload(["torch.distributed.distributed_c10d", "gpuguide.interconnect.processes"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda way=None: forking if way == "spawn" else right(way))
+    """Have the ranks of a team start soon, where no GPU makes that unsafe."""
+    safe = sys.platform == "linux" and _why_no_gpu() is not None
+    with forked.ranks() if safe else contextlib.nullcontext():
         yield
 
 

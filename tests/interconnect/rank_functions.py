@@ -108,7 +108,6 @@ def rounded_alike(member: Member) -> list[int]:
 
 def interpreted_kernel(member: Member, folder: str, sizes: list[int], dtype_name: str) -> bool:
     """Run the kernel in the interpreter, with files that all ranks map in place of the memory of GPUs."""
-    os.environ["TRITON_INTERPRET"] = "1"
     from gpuguide.interconnect import allreduce_kernels
     from gpuguide.triton_support.interpreter import accept_new_numpy
 

@@ -57,8 +57,9 @@ def test_the_more_ranks_the_smaller_is_what_is_sent_in_one_shot() -> None:
 
 @needs_triton
 @pytest.mark.parametrize(("world_size", "dtype"), [(2, "bfloat16"), (2, "float32"), (3, "float16")])
-def test_the_kernel_by_itself(world_size: int, dtype: str, tmp_path: Path) -> None:
+def test_the_kernel_by_itself(world_size: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of all sizes follow one another, so that programs count different numbers of calls."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     words = 2 * 512
     for rank in range(world_size):
         (tmp_path / str(rank)).write_bytes(bytes(8 * 2 * world_size * words))
