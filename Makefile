@@ -28,6 +28,9 @@ export SOURCE_DATE_EPOCH := $(COMMIT_TIME)
 endif
 endif
 
+# Python keeps what it has compiled, whatever an image says: tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help site page serve test test-library test-site test-thoroughly lint release-check measure browser clean distclean

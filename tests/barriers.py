@@ -4,7 +4,7 @@ Most of axe's time goes into colours: it takes the thousand words of a listing o
 depends on its look alone: the colour, size and weight of its letters and what lies behind it. So one text of each look
 is measured, and a look that has passed on one page is not measured on the next. The other rules look at elements, not
 at colours, and what is seen of a page in the dark is what is seen in the light: an outline that has passed is not
-looked at again.
+looked at again. All rules are asked in one run, for before the first rule axe takes a second to read a page.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe, AxeResults
 
-RULES_OF_COLOUR = ["color-contrast", "link-in-text-block"]
-STRUCTURE = {"resultTypes": ["violations"], "rules": {rule: {"enabled": False} for rule in RULES_OF_COLOUR}}
-COLOUR = {"resultTypes": ["violations"], "runOnly": RULES_OF_COLOUR}
+RULES_OF_COLOUR = {"color-contrast": "[data-look]", "link-in-text-block": "a[href][data-look]"}
+"""The rules of axe that look at colours, and the elements that they are to look at here"""
 LOOKS = """() => {
     const grounds = new Map([[null, ""]]);
     const ground = element => {
@@ -76,33 +75,34 @@ _passed: set[str] = set()
 
 def found(page: Any) -> str:
     """Return what axe finds wrong with a page as it is now, or nothing; what has passed before is not asked again."""
-    return _in_structure(page) + _in_colours(page)
+    outline = page.evaluate(OUTLINE)
+    new = sorted(set(page.evaluate(LOOKS)) - _passed)
+    if not new and outline in _passed:
+        return ""
+    page.evaluate("found => found.forEach(look => looks[look].setAttribute('data-look', ''))", new)
+    _load(page)
+    selectors = [{"id": rule, "selector": selector} for rule, selector in RULES_OF_COLOUR.items()]
+    page.evaluate("rules => axe.configure({ rules })", selectors)
+    report = _run(page, {"runOnly": list(RULES_OF_COLOUR)} if outline in _passed else {})
+    page.evaluate("document.querySelectorAll('[data-look]').forEach(each => each.removeAttribute('data-look'))")
+    if not report:
+        _passed.update([outline, *new])
+    return report
 
 
 def found_everywhere(page: Any) -> str:
     """Return what axe finds wrong when every rule looks at every element, or nothing."""
-    return _run(page, "document", {"resultTypes": ["violations"]})
+    _load(page)
+    return _run(page, {})
 
 
-def _in_structure(page: Any) -> str:
-    outline = page.evaluate(OUTLINE)
-    report = "" if outline in _passed else _run(page, "document", STRUCTURE)
-    if not report:
-        _passed.add(outline)
-    return report
-
-
-def _in_colours(page: Any) -> str:
-    new = sorted(set(page.evaluate(LOOKS)) - _passed)
-    report = _run(page, "{include: context.map(look => looks[look])}", COLOUR, new) if new else ""
-    if not report:
-        _passed.update(new)
-    return report
-
-
-def _run(page: Any, context: str, options: dict[str, Any], given: list[str] | None = None) -> str:
+def _load(page: Any) -> None:
     if not page.evaluate("'axe' in window"):
         page.evaluate(Axe().axe_script)
-    options = options | {"preload": False}  # else it asks for the style sheets anew, which a page from a file may not
-    results = AxeResults(page.evaluate(f"([context, options]) => axe.run({context}, options)", [given, options]))
+
+
+def _run(page: Any, options: dict[str, Any]) -> str:
+    # With `preload`, axe asks for the style sheets anew, which a page from a file may not.
+    options = {"resultTypes": ["violations"], "preload": False, **options}
+    results = AxeResults(page.evaluate("options => axe.run(document, options)", options))
     return str(results.generate_report()) if results.violations_count else ""

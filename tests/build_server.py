@@ -6,13 +6,18 @@ imported: every fork imports the copy of its own site.
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import json
 import os
 import runpy
 import sys
+import tempfile
 import traceback
 from typing import Any
+
+import jinja2
 
 READY = (
     "sphinx.cmd.build",
@@ -23,6 +28,7 @@ READY = (
     "pydata_sphinx_theme",
     "nbformat",
     "jupytext",
+    "numpy",
     "bs4",
     "tinycss2",
     "fontTools.subset",
@@ -32,17 +38,22 @@ READY = (
 
 
 def serve() -> None:
-    """Run the jobs of standard input, one after the other."""
+    """Run the jobs of standard input, one after the other; templates that one has compiled are there for the next."""
     for name in READY:
         importlib.import_module(name)
     assert "gpuguide" not in sys.modules
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    for line in sys.stdin:
-        job = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            os._exit(run(job))
-        answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        templates = jinja2.FileSystemBytecodeCache(folder)
+        create = functools.partialmethod(jinja2.Environment.__init__, bytecode_cache=templates)
+        jinja2.Environment.__init__ = create
+        for line in sys.stdin:
+            job = json.loads(line)
+            child = os.fork()
+            if child == 0:
+                os._exit(run(job))
+            answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
 
 
 def run(job: dict[str, Any]) -> int:

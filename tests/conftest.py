@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import importlib.util
 import os
 import random
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import busy
+import forked
 import hypothesis
 import pytest
 import report
@@ -48,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = Path(tempfile.gettempdir()) / f"torchinductor-{instructions}"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     hypothesis.settings.load_profile("thorough" if config.getoption("thorough") else "usual")
+    gc.disable()  # until all tests are collected
     config.option.loadscopereorder = False  # else files with few tests come last, and those are the slowest
     config.pluginmanager.register(report)
     if not hasattr(config, "workerinput"):
@@ -76,6 +80,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("browser") and find_browser() is None:
             item.add_marker(pytest.mark.skip(reason=HOW_TO_ENABLE))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from going through all tests and modules again, a second each time, for they stay anyway."""
+    _freeze()
+    gc.enable()
+
+
+def pytest_runtest_setup() -> None:
+    """Do the same with modules that earlier tests have imported."""
+    if len(sys.modules) > _frozen[0] + 100:
+        _freeze()
+
+
+_frozen = [0]
+"""How many modules there were when the collector was last told to leave them"""
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
+    _frozen[0] = len(sys.modules)
 
 
 def _group(item: pytest.Item) -> str | None:
@@ -123,6 +149,14 @@ def _share_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with Path(tempfile.gettempdir(), "gpuguide-tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX if marker.kwargs.get("alone") else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_ranks() -> Iterator[None]:
+    """Have the ranks of a team start soon, where no GPU makes that unsafe."""
+    safe = sys.platform == "linux" and _why_no_gpu() is not None
+    with forked.ranks() if safe else contextlib.nullcontext():
         yield
 
 

@@ -21,20 +21,26 @@ needs_triton = pytest.mark.skipif(
 
 
 PROGRAM = """
-import importlib, json, sys, traceback
+import importlib.util, json, sys, traceback
 
 from gpuguide.triton_support.interpreter import accept_new_numpy
 
 accept_new_numpy()
-sys.path[:0] = sys.argv[1:3]
+sys.path.insert(0, sys.argv[1])
 import interpreted
 
 interpreted.patch_once()
 answers, sys.stdout = sys.stdout, sys.stderr
-name = sys.argv[3]
-for call in sys.stdin:
+files = {}
+for line in sys.stdin:
+    file, call = json.loads(line)
     try:
-        exec(f"import {name}; {name}.{call}")
+        if file not in files:
+            name = f"test_file_{len(files)}"
+            spec = importlib.util.spec_from_file_location(name, file)
+            sys.modules[name] = files[file] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(files[file])
+        exec(call, vars(files[file]))
         fault = ""
     except BaseException:
         fault = traceback.format_exc()
@@ -46,7 +52,7 @@ for call in sys.stdin:
 def run(file: str, call: str, *, interpret: bool = True) -> None:
     """Call a function of a test file with ``TRITON_INTERPRET=1``, and assert that it passes.
 
-    Triton decides when it is imported whether it interprets, hence the process. It stays for the next call.
+    Triton decides when it is imported whether it interprets, hence the process. It stays for the next call of any file.
 
     Parameters
     ----------
@@ -57,10 +63,10 @@ def run(file: str, call: str, *, interpret: bool = True) -> None:
     interpret : bool
         Whether kernels are interpreted. Otherwise they can be compiled, and not run.
     """
-    process = _process(file, interpret)
+    process = _process(interpret)
     assert process.stdin is not None
     assert process.stdout is not None
-    print(call, file=process.stdin, flush=True)
+    print(json.dumps([file, call]), file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:
         _process.cache_clear()
@@ -69,12 +75,11 @@ def run(file: str, call: str, *, interpret: bool = True) -> None:
     assert not fault, fault[-3000:]
 
 
-@functools.lru_cache(maxsize=2)
-def _process(file: str, interpret: bool) -> subprocess.Popen[str]:
+@functools.cache
+def _process(interpret: bool) -> subprocess.Popen[str]:
     """Start a process that waits for calls, and ends when the tests do."""
-    tests = Path(file)
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tests.parent), str(Path(__file__).parent), tests.stem],
+        [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)],
         env={**os.environ, "TRITON_INTERPRET": str(int(interpret))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

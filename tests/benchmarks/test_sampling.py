@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,6 @@ from gpuguide.benchmarks import sampling as benchmarks
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import Benchmark, Keys, find_missing_feature, too_large
 from gpuguide.sampling.reference import SamplingSettings
 
@@ -71,20 +69,6 @@ def test_declared_memory_covers_a_check_that_looks_at_the_whole_vocabulary() -> 
         held = len(OTHER_SETTINGS.contenders) * logits.nbytes
         in_graph = 7 * logits.nbytes
         assert held + in_graph + 10 * logits.double().nbytes <= OTHER_SETTINGS.memory(keys)
-
-
-@each
-def test_everything_runs_on_a_fake_device_and_no_library_is_needed(
-    benchmark: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
-    monkeypatch.setitem(sys.modules, "transformers.generation", None)
-    device = devices.fake("h100-sxm")
-    outcome = runner.run([benchmark], device, tmp_path, commit="c0ffee")
-    (record,) = outcome.records
-    assert not records.read(record.path or Path()).stale
-    assert len(record.cases) == len(benchmark.cases(device)) * len(benchmark.contenders)
-    assert {(case.status, case.reason) for case in record.cases} == {("ok", "")}
 
 
 # --- work ------------------------------------------------------------------------------------------------

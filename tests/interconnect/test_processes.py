@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import time
@@ -41,7 +42,9 @@ def test_times_of_ranks_are_combined_by_the_maximum(team: Team) -> None:
     assert team.slowest(ranks.own_time) == 2.0
 
 
-def test_one_rank_is_a_team() -> None:
+def test_one_rank_is_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process that imports all by itself, as users have it."""
+    monkeypatch.setattr(multiprocessing, "get_context", multiprocessing.context._default_context.get_context)
     with Team(1, device="cpu") as alone:
         assert alone.run(ranks.total, 3.0) == [3.0]
     assert not alone.is_running

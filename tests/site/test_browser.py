@@ -1,9 +1,10 @@
 """The built site in a browser: both themes, wide and narrow, with every other host blocked.
 
 A page is opened twice: bright from a server, dark from a file. Each time it is looked at in both widths; barriers and
-focus, which take long, are looked for in the bright wide page and in the dark narrow one. Pages that are made by one
-template are opened once, bright, and their barriers looked for where it is narrow. A sample of each kind is opened in
-all modes, and without scripts too; every page is in `make test-thoroughly`.
+focus, which take long, are looked for in the bright wide page and in the dark narrow one. The bright one must also fit
+a screen at 200 % and the smallest phone. Of pages that are made by one template, a sample is opened in all modes, and
+without scripts too; the others are opened once, bright, and not searched for barriers. Every page is opened in all
+modes in `make test-thoroughly`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ IN_ALL_MODES = (*SAMPLES, EXAMPLE, "index.html", "docs/claims.html", "docs/hardw
 """Pages that are looked at in whole in both schemes, at both widths, without scripts and on paper"""
 PRINTED = ["index.html", *TUTORIALS, "docs/hardware.html", "docs/claims.html"]
 NOT_FOUND = "404.html"
-WIDE, NARROW, A4 = 1280, 390, 794
+WIDE, NARROW, SMALLEST, A4 = 1280, 390, 320, 794
 FIRST_VIEW = 0.22e6
 """Bytes that the first view of a page may transfer, compressed as web servers send them"""
 REQUESTS = 30
@@ -129,11 +130,17 @@ SHIFTS = """(() => {
 })()"""
 
 
+@functools.cache
+def compressed(body: bytes) -> int:
+    """Return how many bytes a web server sends."""
+    return min(len(body), len(gzip.compress(body)))
+
+
 class View:
     """One page opened, with what it asked for and complained about."""
 
     def __init__(
-        self, browser: Any, address: str, name: str, *, width: int = 1280, until: str = "networkidle", **options: Any
+        self, browser: Any, address: str, name: str, *, width: int = 1280, until: str = "load", **options: Any
     ) -> None:
         count("views of a page", name)
         self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
@@ -163,8 +170,7 @@ class View:
 
     def transferred(self) -> int:
         """Return the bytes of all answers, asked for only now: an answer's end may come after its event."""
-        bodies = [response.body() for response in self.responses if response.ok]
-        return sum(min(len(body), len(gzip.compress(body))) for body in bodies)
+        return sum(compressed(response.body()) for response in self.responses if response.ok)
 
     def __enter__(self) -> View:
         return self
@@ -241,14 +247,28 @@ FOCUS_RINGS = """() => {
 }"""
 
 
+def fits(view: View, width: int) -> None:
+    """Nothing scrolls sideways, and no name or parameter of the reference is wider than its page."""
+    sideways = view.page.evaluate("document.documentElement.scrollWidth")
+    assert sideways <= width, f"{width} px: the page is {sideways} px wide"
+    assert view.page.evaluate(CUT_OFF) == []
+
+
+CUT_OFF = """() => {
+    const article = document.querySelector("article.bd-article")?.getBoundingClientRect();
+    return [...document.querySelectorAll(".sig, .sig *, dl.field-list *")]
+        .filter(element => element.getBoundingClientRect().right > article.right + 1 && !element.closest("pre"))
+        .map(element => element.textContent.slice(0, 80));
+}"""
+
+
 def looked_at(view: View, scheme: str, width: int, *, closely: bool) -> None:
     """Look at a page in one scheme and at one width: no sideways scrolling, figures; closely, barriers and focus."""
     where = f"{scheme}, {width} px"
     view.page.set_viewport_size({"width": width, "height": 900})
     view.page.wait_for_function(SCROLLED_BY_KEYBOARD)
     assert view.page.evaluate("document.documentElement.dataset.theme") == scheme
-    sideways = view.page.evaluate("document.documentElement.scrollWidth")
-    assert sideways <= width, f"{where}: the page is {sideways} px wide"
+    fits(view, width)
     figures_are_seen(view, scheme)
     assert view.foreign == []
     assert view.complaints == []
@@ -299,7 +319,7 @@ def test_page(browser: Any, address: str, name: str, in_all_modes: bool) -> None
     Nothing from elsewhere, no complaint, no barrier, no sideways scrolling, little to transfer, nothing that jumps;
     what takes the focus shows it. Without scripts there are all text, every figure and formula, and folds that open.
     """
-    with View(browser, address, name, color_scheme="light") as view:
+    with View(browser, address, name, until="networkidle", color_scheme="light") as view:
         transferred = view.transferred()
         assert transferred <= FIRST_VIEW, f"{transferred / 1e6:.2f} MB"
         assert len(view.responses) <= REQUESTS
@@ -307,10 +327,13 @@ def test_page(browser: Any, address: str, name: str, in_all_modes: bool) -> None
         with_scripts, without = view.page.evaluate(TEXTS)
         assert with_scripts == without or name == "search.html", "search says that it needs them"
         looked_at(view, "light", WIDE, closely=in_all_modes or is_unlike_others(name))
-        looked_at(view, "light", NARROW, closely=in_all_modes or not is_unlike_others(name))
+        looked_at(view, "light", NARROW, closely=in_all_modes)
+        for width in (WIDE // 2, SMALLEST):
+            view.page.set_viewport_size({"width": width, "height": 640})
+            fits(view, width)
         moving = view.page.evaluate(MOVING)
     if moving and in_all_modes:
-        with View(browser, address, name, until="load", java_script_enabled=False) as view:
+        with View(browser, address, name, java_script_enabled=False) as view:
             assert view.complaints == []
             figures_are_seen(view, "light")
             assert view.page.evaluate(WITHOUT_SCRIPTS) == {"formulas": 0, "stuck": []}
@@ -319,7 +342,7 @@ def test_page(browser: Any, address: str, name: str, in_all_modes: bool) -> None
 @pytest.mark.parametrize("name", ["index.html", EXAMPLE, "docs/claims.html"])
 def test_the_first_view_on_a_phone_is_small_and_stands_still(browser: Any, address: str, name: str) -> None:
     """On a wide screen, each page is asked the same when it is opened for all else."""
-    with View(browser, address, name, width=NARROW) as view:
+    with View(browser, address, name, width=NARROW, until="networkidle") as view:
         assert view.transferred() <= FIRST_VIEW
         assert len(view.responses) <= REQUESTS
         assert view.page.evaluate("shifted") < SHIFT
@@ -353,7 +376,7 @@ LOADED = "[...document.images].filter(i => i.complete && i.naturalWidth).map(i =
 )
 def test_page_from_a_file_in_the_dark(browser: Any, name: str, in_all_modes: bool) -> None:
     """Without a server, style sheets, scripts and images load, but no light figure; and then it prints."""
-    with View(browser, SITE.as_uri(), name, width=NARROW, until="load", color_scheme="dark") as view:
+    with View(browser, SITE.as_uri(), name, width=NARROW, color_scheme="dark") as view:
         assert view.page.evaluate(SHEETS) == []
         view.page.evaluate("document.querySelectorAll('img').forEach(image => image.scrollIntoView())")
         assert view.page.evaluate(EMPTY) == []
@@ -431,19 +454,19 @@ WEAK = {
 
 
 def test_weak_colours_would_be_found(browser: Any, address: str) -> None:
-    with View(browser, address, EXAMPLE, until="load") as view:
+    with View(browser, address, "docs/measure-your-gpu.html") as view:
         assert barriers.found(view.page) == ""
         for where, style in WEAK.items():
             style = style.replace(";", " !important;") + " !important"
             sheet = view.page.add_style_tag(content=f"{where} {{ {style} }}")
             found = barriers.found(view.page)
             assert "color-contrast" in found or "link-in-text-block" in found, where
-            assert barriers.found(view.page) == found, "what has not passed is measured again"
+            assert where != "article h2" or barriers.found(view.page) == found, "it is measured again until it passes"
             sheet.evaluate("style => style.remove()")
         assert barriers.found(view.page) == ""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 @pytest.mark.parametrize(
     "name", [name if name == EXAMPLE else pytest.param(name, marks=pytest.mark.thorough) for name in PAGES]
 )
@@ -483,7 +506,7 @@ ANCHORS = ["docs/glossary.html#term-roofline", "docs/hardware.html#gpu-rtx-4090"
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("name", ANCHORS)
 def test_what_an_address_points_at_is_not_under_the_header(browser: Any, address: str, name: str, width: int) -> None:
-    with View(browser, address, name, width=width, until="load") as view:
+    with View(browser, address, name, width=width) as view:
         top = """name => document.querySelector(`[id^="${name}"]`).getBoundingClientRect().top"""
         bottom = """() => document.querySelector(".bd-header").getBoundingClientRect().bottom"""
         view.page.wait_for_function("scrollY > 0")

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gpuguide.benchmarks.cross_entropy import profile
 from gpuguide.benchmarks.cross_entropy.profile import ProfiledKernel
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import records, runner
 
 PROFILE = declarations.get("linear-cross-entropy-profile")
 
@@ -60,13 +57,6 @@ def test_kernels_that_cannot_be_told_apart_are_refused() -> None:
     for wrong in (step(2)[:-1], step(0), [*step(1), ProfiledKernel("gemm", 99.0, 1.0)]):
         with pytest.raises(ValueError, match="three to one were expected"):
             profile.seconds_by_kind(wrong)
-
-
-def test_it_runs_on_a_fake_device(tmp_path: Path) -> None:
-    outcome = runner.run([PROFILE], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
-    (record,) = outcome.records
-    assert not records.read(record.path or Path()).stale
-    assert PROFILE.cases(devices.cpu()) == []
 
 
 @pytest.mark.gpu

@@ -148,15 +148,6 @@ def test_the_gpu_starves_while_the_host_builds_a_batch(small: FakeNvml, clock: A
     assert sum(training.step_seconds()) == pytest.approx((0.01 + STEP_SECONDS) * pauses)
 
 
-@pytest.mark.parametrize("gpu", ["t4", "h100-sxm"])
-def test_everything_runs_on_a_fake_device(tmp_path: Path, gpu: str) -> None:
-    outcome = runner.run([SLOW_TRAINING_STEP], devices.fake(gpu), tmp_path, commit="c0ffee")
-    (record,) = outcome.records
-    skipped = {str(case.keys["step"]) for case in record.cases if case.status == "skipped"}
-    assert (skipped == set()) == (gpu == "h100-sxm")
-    assert {case.keys["step"] for case in record.cases} == set(VARIANTS)
-
-
 def test_what_does_not_fit_is_left_out() -> None:
     device = replace(devices.fake("h100-sxm"), memory=24 * 10**9)
     left_out = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 import link_ranks
 import pytest
@@ -15,7 +14,6 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.interconnect.processes import Team
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import runner
 
 CPU, H200 = devices.cpu(), devices.fake("h200")
 ALL_REDUCE, LAYER = declarations.get("all-reduce"), declarations.get("tensor-parallel-layer")
@@ -144,14 +142,6 @@ def test_a_rank_that_dies_ends_its_case_and_the_next_one_has_new_ranks() -> None
     assert ranks.sampler(renewed, "nccl", all_reduce.nccl, (8,))() > 0
     ranks.end()
     assert not renewed.is_running
-
-
-@pytest.mark.parametrize("benchmark", [ALL_REDUCE, LAYER], ids=lambda benchmark: benchmark.name)
-def test_everything_runs_on_two_fake_gpus(benchmark: declarations.Benchmark) -> None:
-    few = replace(benchmark, cases=lambda device: benchmark.cases(device)[:2])
-    (record,) = runner.run([few], H200, None, commit="c0ffee").records
-    assert record.device == "2x-nvidia-h200-sxm"
-    assert {case.status for case in record.cases} <= {"ok", "skipped"}
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from gpuguide.benchmarks.precision.linear import Layer, LinearProblem, Make
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import libraries, records, runner
+from gpuguide.measure import libraries
 from gpuguide.measure.benchmark import Keys, find_skip_reason, too_large
 
 FP8_LINEAR = declarations.get("fp8-linear")
@@ -30,13 +29,6 @@ def on(gigabytes: int) -> Device:
 def test_what_does_not_fit_is_left_out(gigabytes: int, fitting: int) -> None:
     device = on(gigabytes)
     assert sum(not too_large(FP8_LINEAR, keys, device) for keys in FP8_LINEAR.cases(device)) == fitting
-
-
-def test_everything_runs_on_a_fake_device(tmp_path: Path) -> None:
-    outcome = runner.run([FP8_LINEAR], devices.fake("h100-sxm"), tmp_path, commit="c0ffee")
-    (record,) = outcome.records
-    assert not records.read(record.path or Path()).stale
-    assert all(case.status == "ok" for case in record.cases)
 
 
 def test_a_gpu_without_fp8_is_told_so() -> None:

@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +51,30 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[Any]:
-    """A page two folders deep, opened from its file."""
+def tab(browser: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    yield page
+    yield context.new_page()
     context.close()
 
 
-@pytest.fixture(autouse=True)
-def opened_anew(page: Any) -> None:
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.emulate_media(color_scheme="light")
+@pytest.fixture
+def page(tab: Any) -> Any:
+    """A page two folders deep, opened anew from its file."""
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.emulate_media(color_scheme="light")
+    tab.goto((SITE / "docs" / "api" / "costs.html").as_uri())
+    return tab
+
+
+@pytest.fixture(scope="module")
+def box(browser: Any) -> Iterator[Any]:
+    """The same page with its box open, for all tests that only ask."""
+    context = browser.new_context()
+    page = context.new_page()
     page.goto((SITE / "docs" / "api" / "costs.html").as_uri())
+    open_box(page)
+    yield page
+    context.close()
 
 
 def open_box(page: Any) -> None:
@@ -78,6 +89,22 @@ def ask(page: Any, query: str) -> list[str]:
     return [address.removeprefix(f"{SITE.as_uri()}/") for address in addresses]
 
 
+ASK = """queries => queries.map(query => {
+    const field = document.querySelector("#pst-search-dialog input");
+    field.value = query;
+    field.dispatchEvent(new Event("input"));
+    return [...document.querySelectorAll("#search-box-results [role=option]")].map(each => each.href);
+})"""
+
+
+def ask_all(box: Any, queries: Iterable[str]) -> dict[str, list[str]]:
+    """Return what the open box lists for each query, without a key press each."""
+    queries = list(queries)
+    listed = box.evaluate(ASK, queries)
+    found = [[address.removeprefix(f"{SITE.as_uri()}/") for address in addresses] for addresses in listed]
+    return dict(zip(queries, found, strict=True))
+
+
 def answers(found: str, wanted: str) -> bool:
     """Return whether an address is the one that is wanted, the number of its page aside."""
     place, _, anchor = re.sub(r"\?find=[^#]*", "", found).partition("#")
@@ -90,34 +117,34 @@ def without_number(address: str) -> str:
 
 
 @pytest.mark.parametrize(("list_of", "first"), [("three", 3), ("two", 2), ("names", 3)])
-def test_what_is_sought_comes_first(page: Any, list_of: str, first: int) -> None:
-    open_box(page)
-    missed = {}
-    for query, wanted in QUESTIONS[list_of].items():
-        found = ask(page, query)
-        if not any(answers(address, wanted) for address in found[:first]):
-            missed[query] = found[:first]
+def test_what_is_sought_comes_first(box: Any, list_of: str, first: int) -> None:
+    questions = QUESTIONS[list_of]
+    missed = {
+        query: found[:first]
+        for query, found in ask_all(box, questions).items()
+        if not any(answers(address, questions[query]) for address in found[:first])
+    }
     assert missed == {}
 
 
-def test_practitioners_are_answered_first(page: Any) -> None:
+def test_practitioners_are_answered_first(box: Any) -> None:
     """Of their sixty questions, fifty at once and fifty-eight among the first three; some have no answer here."""
-    open_box(page)
-    places = {query: place_of(ask(page, query), wanted) for query, wanted in QUESTIONS["practitioners"].items()}
+    questions = QUESTIONS["practitioners"]
+    places = {query: place_of(found, questions[query]) for query, found in ask_all(box, questions).items()}
     assert len(places) == 60
     later = {query: place for query, place in places.items() if place != 1}
     assert sum(place == 1 for place in places.values()) >= 50, later
     assert sum(place <= 3 for place in places.values()) >= 58, later
 
 
-def test_pages_are_found_by_the_queries_that_they_want_to_answer(page: Any) -> None:
+def test_pages_are_found_by_the_queries_that_they_want_to_answer(box: Any) -> None:
     """Each tutorial names some: nine of ten lead to it among the first three, and four of five at once."""
-    open_box(page)
-    places = {
-        query: place_of(ask(page, query), [f"tutorials/{plain_name(path.stem)}.html"])
+    wanted = {
+        query: [f"tutorials/{plain_name(path.stem)}.html"]
         for path in sorted((SITE.parents[1] / "tutorials").glob("[0-9]*.md"))
         for query in page_source.read(path.read_text(encoding="utf-8")).queries
     }
+    places = {query: place_of(found, wanted[query]) for query, found in ask_all(box, wanted).items()}
     assert len(places) > 60
     later = {query: place for query, place in places.items() if place != 1}
     assert sum(place == 1 for place in places.values()) >= 0.8 * len(places), later
@@ -131,45 +158,34 @@ def place_of(found: list[str], wanted: list[str]) -> int:
     return next((at for at, each in enumerate(found, 1) if any(answers(each, place) for place in wanted)), 99)
 
 
-def test_what_says_little_stands_last(page: Any) -> None:
-    open_box(page)
-    last = page.evaluate("siteSearch.entries.filter(({ last }) => last).map(({ address }) => address)")
+def test_what_says_little_stands_last(box: Any) -> None:
+    last = box.evaluate("siteSearch.entries.filter(({ last }) => last).map(({ address }) => address)")
     assert {"docs/status.html", "docs/changes.html"} <= {address.partition("#")[0] for address in last}
-    for query in QUESTIONS["practitioners"]:
-        found = [re.sub(r"\?find=[^#]*", "", address) for address in ask(page, query)]
+    for query, listed in ask_all(box, QUESTIONS["practitioners"]).items():
+        found = [re.sub(r"\?find=[^#]*", "", address) for address in listed]
         assert not set(found[:3]) & set(last), query
         assert len(found) == len(set(found)), f"{query}: an address stands twice"
-    assert ask(page, "status")[0] == "docs/status.html", "who asks for it by name finds it first"
-    assert ask(page, "changes")[0] == "docs/changes.html"
-    assert ask(page, "exercises")[0].endswith("#exercises")
+    assert ask(box, "status")[0] == "docs/status.html", "who asks for it by name finds it first"
+    assert ask(box, "changes")[0] == "docs/changes.html"
+    assert ask(box, "exercises")[0].endswith("#exercises")
 
 
-def test_sizes_and_cards_lead_to_the_calculator(page: Any) -> None:
-    open_box(page)
-    for query in ("7b", "24gb", "1.5b", "8x7b", "13b 16gb", "70b on 2 h100", "12gb rtx 3090", "train 3b on a 4090"):
-        assert "docs/will-it-fit.html" in ask(page, query)[:3], query
+def test_sizes_and_cards_lead_to_the_calculator(box: Any) -> None:
+    queries = ("7b", "24gb", "1.5b", "8x7b", "13b 16gb", "70b on 2 h100", "12gb rtx 3090", "train 3b on a 4090")
+    for query, found in ask_all(box, queries).items():
+        assert "docs/will-it-fit.html" in found[:3], query
 
 
-@pytest.mark.parametrize(
-    ("query", "maker"),
-    [
-        ("mi300x", "AMD"),
-        ("MI300X vs H100", "AMD"),
-        ("rx 7900 xtx", "AMD"),
-        ("Apple M3", "Apple"),
-        ("gaudi 3", "Intel"),
-    ],
-)
-def test_for_gpus_of_others_it_says_that_there_are_none(page: Any, query: str, maker: str) -> None:
-    open_box(page)
-    found = ask(page, query)
-    assert bool(found) == ("H100" in query), "what else was asked for is answered"
-    status = page.locator("#search-box-status")
-    assert "NVIDIA GPUs only" in status.inner_text()
-    assert maker in status.inner_text()
-    assert status.bounding_box()["height"] > 10
-    assert status.get_by_role("link", name="Hardware").get_attribute("href").endswith("docs/hardware.html")
-    page.goto(f"{(SITE / 'search.html').as_uri()}?q={page.evaluate('encodeURIComponent', query)}")
+def test_for_gpus_of_others_it_says_that_there_are_none(box: Any, page: Any) -> None:
+    makers = {"mi300x": "AMD", "MI300X vs H100": "AMD", "rx 7900 xtx": "AMD", "Apple M3": "Apple", "gaudi 3": "Intel"}
+    for query, maker in makers.items():
+        assert bool(ask(box, query)) == ("H100" in query), "what else was asked for is answered"
+        status = box.locator("#search-box-status")
+        assert "NVIDIA GPUs only" in status.inner_text()
+        assert maker in status.inner_text()
+        assert status.bounding_box()["height"] > 10
+        assert status.get_by_role("link", name="Hardware").get_attribute("href").endswith("docs/hardware.html")
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=MI300X+vs+H100")
     page.wait_for_function("/NVIDIA GPUs only/.test(document.getElementById('search-status').textContent)")
 
 
@@ -186,26 +202,24 @@ def test_near_words_are_offered_and_ask_instead(page: Any) -> None:
     assert page.url.endswith("search.html?q=sampling")
 
 
-def test_it_says_when_nothing_has_all_of_the_words(page: Any) -> None:
-    open_box(page)
-    assert ask(page, "softmax zzyzx")
-    assert re.match(r"\d+ results?, none with all of these words", page.locator("#search-box-status").inner_text())
+def test_it_says_when_nothing_has_all_of_the_words(box: Any) -> None:
+    assert ask(box, "softmax zzyzx")
+    assert re.match(r"\d+ results?, none with all of these words", box.locator("#search-box-status").inner_text())
 
 
 @pytest.mark.parametrize(
     ("one", "two", "far"),
     [("memory", "memory", 0), ("memry", "memory", 1), ("meomry", "memory", 1), ("abcd", "wxyz", None)],
 )
-def test_letters_are_counted(page: Any, one: str, two: str, far: int | None) -> None:
-    counted = page.evaluate("([one, two]) => distance(one, two, 2)", [one, two])
+def test_letters_are_counted(box: Any, one: str, two: str, far: int | None) -> None:
+    counted = box.evaluate("([one, two]) => distance(one, two, 2)", [one, two])
     assert counted == (float("inf") if far is None else far)
 
 
-def test_excerpts_are_sentences(page: Any) -> None:
+def test_excerpts_are_sentences(box: Any) -> None:
     """No row of a table: of any five words in a row, at least two have letters."""
-    open_box(page)
     for query in ("softmax", "eager compiled", "all weights training", "bandwidth", "gemma"):
-        for shown in page.evaluate(
+        for shown in box.evaluate(
             "q => siteSearch.find(q).slice(0, 10).map((r) => siteSearch.excerpt(r).join(''))", query
         ):
             assert "needs JavaScript" not in shown
@@ -214,9 +228,8 @@ def test_excerpts_are_sentences(page: Any) -> None:
             assert all(sum(any(map(str.isalpha, word)) for word in row) >= 2 for row in rows), shown
 
 
-def test_every_entry_leads_to_a_place_that_there_is(page: Any) -> None:
-    open_box(page)
-    addresses = page.evaluate("siteSearch.entries.map(({ address }) => address)")
+def test_every_entry_leads_to_a_place_that_there_is(box: Any) -> None:
+    addresses = box.evaluate("siteSearch.entries.map(({ address }) => address)")
     pages = {address.partition("#")[0] for address in addresses}
     ids = {name: set(re.findall(r'\bid="([^"]+)"', (SITE / name).read_text(encoding="utf-8"))) for name in pages}
     wrong = [
@@ -241,10 +254,9 @@ def test_the_search_page_answers_as_the_box_does(page: Any) -> None:
     assert page.get_by_role("searchbox", name="What are you looking for?").input_value() == "softmax overflow"
 
 
-def test_every_page_and_every_figure_can_be_found(page: Any) -> None:
+def test_every_page_and_every_figure_can_be_found(box: Any) -> None:
     """By its own words: a figure by its caption."""
-    open_box(page)
-    entries = page.evaluate("siteSearch.entries.map(({ kind, name, address }) => [kind, name, address])")
+    entries = box.evaluate("siteSearch.entries.map(({ kind, name, address }) => [kind, name, address])")
     figures = [(name, address) for kind, name, address in entries if kind == "Figure"]
     drawn = sum(
         len(re.findall(r'<figure[^>]* id="', path.read_text(encoding="utf-8")))
@@ -252,8 +264,9 @@ def test_every_page_and_every_figure_can_be_found(page: Any) -> None:
         if "_static" not in path.parts
     )
     assert len(figures) == drawn > 0
+    listed = ask_all(box, {f"figure {name}" for name, _ in figures})
     for name, address in figures:
-        assert any(answers(found, without_number(address)) for found in ask(page, f"figure {name}")[:3]), name
+        assert any(answers(found, without_number(address)) for found in listed[f"figure {name}"][:3]), name
     calculators = {address for kind, _, address in entries if kind == "Calculator"}
     names = ("will-it-fit", "what-is-the-limit", "how-long-to-move", "how-often-to-save")
     assert calculators >= {f"docs/{name}.html" for name in names}
@@ -277,27 +290,27 @@ def test_words_are_given_for_pages_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("query", ODD.values(), ids=ODD)
-def test_odd_questions_are_answered_calmly(page: Any, query: str) -> None:
+def test_odd_questions_are_answered_calmly(box: Any, tab: Any, query: str) -> None:
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    open_box(page)
-    page.locator("#pst-search-dialog input").fill(query)
-    status = page.locator("#search-box-status")
-    if page.locator("#search-box-results [role=option]").count():
+    for each in (box, tab):
+        each.on("pageerror", lambda error: errors.append(str(error)))
+    box.locator("#pst-search-dialog input").fill(query)
+    status = box.locator("#search-box-status")
+    if box.locator("#search-box-results [role=option]").count():
         assert re.match(r"\d+ results?\b", status.inner_text())
-        assert page.evaluate("q => siteSearch.asked(q).length", query) <= 16
+        assert box.evaluate("q => siteSearch.asked(q).length", query) <= 16
     elif query.strip():
         assert status.inner_text().startswith("Nothing here for “")
         assert len(status.inner_text()) < 150
         assert status.bounding_box()["width"] > 100
-    box = page.locator("#pst-search-dialog").bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 1280
-    assert page.locator("#pst-search-dialog img").count() == 0
-    page.goto(f"{(SITE / 'search.html').as_uri()}?q={page.evaluate('encodeURIComponent', query)}")
-    page.wait_for_function("!/Searching/.test(document.getElementById('search-status').textContent)")
-    assert page.locator("article img").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    dialog = box.locator("#pst-search-dialog").bounding_box()
+    assert dialog["x"] >= 0
+    assert dialog["x"] + dialog["width"] <= 1280
+    assert box.locator("#pst-search-dialog img").count() == 0
+    tab.goto(f"{(SITE / 'search.html').as_uri()}?q={box.evaluate('encodeURIComponent', query)}")
+    tab.wait_for_function("!/Searching/.test(document.getElementById('search-status').textContent)")
+    assert tab.locator("article img").count() == 0
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert errors == []
 
 
@@ -394,10 +407,9 @@ def test_escape_closes_the_box(page: Any) -> None:
     assert not page.locator("#pst-search-dialog").is_visible()
 
 
-def test_what_nothing_has_is_said(page: Any) -> None:
-    open_box(page)
-    assert ask(page, "zzyzx <i>") == []
-    said = page.locator("#search-box-status")
+def test_what_nothing_has_is_said(box: Any) -> None:
+    assert ask(box, "zzyzx <i>") == []
+    said = box.locator("#search-box-status")
     assert said.inner_text().startswith("Nothing here for “zzyzx <i>”.")
     assert said.bounding_box()["height"] > 10
 

@@ -16,7 +16,7 @@ from pypdf import PdfReader
 SITE = Path(__file__).parents[3] / "_build" / "html"
 FIT = "docs/will-it-fit.html"
 CALCULATORS = [FIT, "docs/what-is-the-limit.html", "docs/how-long-to-move.html", "docs/how-often-to-save.html"]
-WIDE, PHONE, SMALL_PHONE = 1280, 390, 320
+WIDE, PHONE = 1280, 390
 
 pytestmark = [
     pytest.mark.browser,
@@ -53,42 +53,7 @@ def wide(browser: Any) -> Iterator[Opened]:
     opened.context.close()
 
 
-# --- the API reference -----------------------------------------------------------------------------------
-
-
-CUT_OFF = """() => {
-    const article = document.querySelector("article.bd-article").getBoundingClientRect();
-    return [...document.querySelectorAll(".sig, .sig *, dl.field-list *")]
-        .filter(element => element.getBoundingClientRect().right > article.right + 1 && !element.closest("pre"))
-        .map(element => element.textContent.slice(0, 80));
-}"""
-
-
-def test_no_name_or_parameter_of_the_reference_is_wider_than_a_phone(browser: Any) -> None:
-    opened = Opened(browser, SMALL_PHONE)
-    pages = sorted(SITE.glob("docs/api/*.html"))
-    found = {path.name: opened.page(f"docs/api/{path.name}").evaluate(CUT_OFF) for path in pages}
-    opened.context.close()
-    assert len(found) > 20
-    assert {name: cut for name, cut in found.items() if cut} == {}
-
-
-# --- small screens, large letters, few colours ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", [SMALL_PHONE, WIDE // 2])
-def test_no_page_scrolls_sideways(browser: Any, width: int) -> None:
-    """On the smallest phone, and on a screen at 200 %."""
-    opened = Opened(browser, width, 640)
-    pages = [
-        path.relative_to(SITE).as_posix()
-        for place in ("", "docs/", "tutorials/")
-        for path in SITE.glob(f"{place}*.html")
-    ]
-    wider = {name: opened.page(name).evaluate("document.scrollingElement.scrollWidth") - width for name in pages}
-    opened.context.close()
-    assert len(wider) > 30
-    assert {name: by for name, by in wider.items() if by > 0} == {}
+# --- few colours -----------------------------------------------------------------------------------------
 
 
 def test_buttons_have_an_edge_in_colours_of_the_system(browser: Any) -> None:
