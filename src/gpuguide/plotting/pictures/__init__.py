@@ -24,6 +24,7 @@ from gpuguide.plotting.pictures import (
     precision,
     sampling,
     serving,
+    timing,
     tokens,
 )
 
@@ -42,5 +43,6 @@ __all__ = [
     "precision",
     "sampling",
     "serving",
+    "timing",
     "tokens",
 ]
