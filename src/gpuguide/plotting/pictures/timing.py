@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuguide.costs import roofline
 from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.plotting import drawings
 from gpuguide.plotting.figure import Figure, show
@@ -45,15 +44,12 @@ def products() -> list[Product]:
     """Return the two matmuls of the page with their two times."""
     sheet = reference_gpu.sheet().figures
     peak, bandwidth = sheet["bf16_dense"].value, sheet["memory_bandwidth"].value
-    return [
-        Product(
-            name,
-            shape,
-            roofline.matmul_flops(*shape) / peak,
-            roofline.matmul_bytes(*shape, element_size=2) / bandwidth,
-        )
-        for name, shape in SHAPES.items()
-    ]
+    found = []
+    for name, (rows, inner, columns) in SHAPES.items():
+        flops = 2 * rows * inner * columns
+        moved = 2 * (rows * inner + inner * columns + rows * columns)  # bf16
+        found.append(Product(name, (rows, inner, columns), flops / peak, moved / bandwidth))
+    return found
 
 
 def two_matmuls() -> Figure:
