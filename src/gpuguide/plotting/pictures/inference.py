@@ -241,8 +241,8 @@ def measured_passes(work: Work) -> list[Pass]:
     found = []
     for (kind, count), (flops, moved) in work.items():
         if kind == "prefill":
-            keys = {"model": SEVEN, "batch": 1, "prompt": count}
-            seconds = store.load_published("prefill").median("gpuguide", "time", **keys)  # type: ignore[arg-type]
+            record = store.load_published("prefill")
+            seconds = record.median("gpuguide", "time", model=SEVEN, batch=1, prompt=count)
         else:
             seconds = _step(SEVEN, "bf16", count)
         found.append(Pass(kind, count, flops / moved, flops / seconds))
@@ -256,8 +256,9 @@ def work_of_matrices() -> Work:
 
 
 def _step(model: str, weights: str, batch: int) -> float:
-    keys = {"model": model, "batch": batch, "weights": weights}
-    return store.load_published("decode").median("gpuguide", "step", prompt=64, new_tokens=256, **keys)
+    record = store.load_published("decode")
+    keys: dict[str, Any] = {"model": model, "batch": batch, "weights": weights}
+    return record.median("gpuguide", "step", prompt=64, new_tokens=256, **keys)
 
 
 def passes_on_the_roofline(work: Work | None = None) -> Figure:
@@ -299,7 +300,7 @@ def _draw_roofline(figure: Canvas, theme: Theme, bandwidth: float, peak: float, 
     roofline(ax, bandwidth=bandwidth, throughput=peak, label="measured ceilings", intensity=(0.5, 10_000))
     for kind, hue, marker in (("decode", "orange", "s"), ("prefill", "blue", "o")):
         points = [each for each in found if each.kind == kind]
-        style = {"color": theme.series[hue], "marker": marker, "linestyle": "none", "label": kind}
+        style: Any = {"color": theme.series[hue], "marker": marker, "linestyle": "none", "label": kind}
         ax.plot([each.intensity for each in points], [each.throughput for each in points], **style)
         for each in points:
             beside: Any = {"textcoords": "offset points", "ha": "left", "va": "top"}
@@ -352,8 +353,7 @@ def _draw_triangles(figure: Canvas, counts: dict[bool, int]) -> None:
         drawings.label(ax, left, height - 12, title, across="left", bold=True)
         looks: list[list[tuple[str, float] | None]] = []
         for first, length in tokens_passed(cached):
-            row: list[tuple[str, float] | None] = [("green", 0.25)] * first + [("orange", 0.6)] * (length - first)
-            looks.append(row)
+            looks.append([*[("green", 0.25)] * first, *[("orange", 0.6)] * (length - first)])
         drawings.tiles(ax, left, height - 28 - side * len(looks), side, looks)
     drawings.label(ax, 8, 9, "each row is a pass, each column a token", across="left", size=10)
 

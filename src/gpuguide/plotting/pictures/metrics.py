@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -480,7 +480,7 @@ def _draw_peak(
     figure: Canvas, theme: Theme, seconds: np.ndarray, sizes: np.ndarray, lasted: float, peak: float
 ) -> None:
     ax = figure.subplots()
-    look = {"facecolor": (theme.series["orange"], 0.4), "edgecolor": theme.series["orange"]}
+    look: dict[str, Any] = {"facecolor": (theme.series["orange"], 0.4), "edgecolor": theme.series["orange"]}
     ax.bar(500 * lasted, peak / GIB, 1000 * lasted, **look)
     ax.plot(1000 * seconds, sizes / GIB, "o", color=theme.series["green"])
     ax.annotate("the peak", (1000 * lasted, peak / GIB), (8, -4), textcoords="offset points", va="top")

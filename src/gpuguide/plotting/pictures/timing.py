@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.plotting import drawings
@@ -271,7 +271,7 @@ def _draw_cache(figure: Canvas, near: float, far: float, share: float) -> None:
         for x, name in zip(lefts, ("GPU memory", "L2 cache", "SMs"), strict=True):
             drawings.box(ax, x, bottom, wide, tall, strength=0.06)
             drawings.label(ax, x + wide / 2, bottom - 9, name, size=10)
-        matrix = {"colour": "blue", "strength": 0.5, "size": 10}
+        matrix: dict[str, Any] = {"colour": "blue", "strength": 0.5, "size": 10}
         drawings.box(ax, lefts[0] + wide / 2 - 26, bottom + 22, 52, 30, "matrix", **matrix)
         middle = bottom + 37
         words = format_quantity(rate, "B/s")
@@ -306,7 +306,7 @@ PROMISED = {
 def share_of_the_datasheet() -> Figure:
     """Draw each measured ceiling as a share of what the datasheet states, with both rates."""
     sheet = reference_gpu.sheet().figures
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, (key, _) in PROMISED.items():
         best, unit = measured_ceilings.find_quoted_ceiling(name)
         rows.append({"ceiling": name, "measured": best.value, "datasheet": sheet[key].value, "unit": unit})
