@@ -24,3 +24,41 @@ def test_the_step_as_found_is_the_hosts_part_and_the_gpus() -> None:
     assert bf16_alone["host_s"] == as_found["host_s"]
     assert bf16_alone["gpu_s"] == both["gpu_s"]
     assert float(once["host_s"]) == float(both["host_s"]) == 0
+
+
+def test_four_metrics_of_the_drawn_second_differ() -> None:
+    values = [float(row["value"]) for row in rows_of(pictures.four_counters())]
+    assert values == sorted(set(values), reverse=True)
+    assert values[0] == pytest.approx(sum(any(warps) for _, warps, _ in pictures.SECOND) / len(pictures.SECOND))
+    assert all(len(warps) == pictures.PROCESSORS and max(warps) <= pictures.WARPS for _, warps, _ in pictures.SECOND)
+
+
+def test_at_a_utilisation_of_one_the_rate_of_work_can_be_anything() -> None:
+    rows: dict[str, dict[str, float]] = {}
+    for row in rows_of(pictures.six_kinds_of_work()):
+        rows.setdefault(row["work"], {})[row["metric"]] = float(row["share"])
+    busy = [bars["of the ceiling"] for bars in rows.values() if bars["utilisation"] > 0.95]
+    assert len(busy) == 4
+    assert min(busy) < 0.01 < 0.8 < max(busy)
+
+
+def test_of_four_pieces_two_are_allocated_and_four_reserved() -> None:
+    sizes = {row["number"]: float(row["B"]) / pictures.GIB for row in rows_of(pictures.memory_of_a_card())}
+    assert (round(sizes["allocated"]), round(sizes["reserved"])) == (2, 4)
+    assert sizes["reserved"] + sizes["driver"] < sizes["memory_used"] < sizes["total"]
+
+
+def test_no_reading_shows_the_peak() -> None:
+    sizes = [float(row["allocated_B"]) / pictures.GIB for row in rows_of(pictures.peak_between_readings())]
+    case = store.load_published("gpu-metrics").case("nvml", scenario="spike")
+    assert round(max(sizes)) == 1
+    assert round(case.measured["peak_allocated"].samples[0] / pictures.GIB) == 9
+
+
+def test_readings_rise_after_the_work_begins() -> None:
+    case = store.load_published("gpu-metrics").case("nvml", scenario="stretches")
+    begun = case.measured["stretch_began"].samples[0]
+    for row in rows_of(pictures.late_readings()):
+        if float(row["seconds"]) < begun:
+            assert float(row["gpu_utilisation"]) == 0
+            assert float(row["instant_power"]) < 0.3

@@ -36,3 +36,17 @@ def test_the_bytes_follow_from_the_vocabulary() -> None:
     assert written == pytest.approx(4 * 2004 / 1024, rel=1e-4)
     reads = {row["part"]: float(row["reads"]) for row in rows_of(pictures.chain_and_one_read())}
     assert reads.pop("one read") == pytest.approx(1 + (2 * written + again) / read, rel=1e-3)
+
+
+def test_only_a_number_from_seed_and_step_is_the_same_in_a_batch() -> None:
+    for row in rows_of(pictures.random_numbers_of_a_batch()):
+        same = row["alone"] == row["in a batch"]
+        assert same == (row["source"] == "seed and step" or row["step"] == "0")
+
+
+def test_our_sampler_is_the_fastest_of_three_with_every_cut() -> None:
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows_of(pictures.times_of_a_draw()):
+        times.setdefault((row["sequences"], row["cut"]), {})[row["sampler"]] = float(row["time_s"])
+    assert len(times) == len(pictures.BATCHES) * len(pictures.CUTS)
+    assert all(min(each, key=lambda name: each[name]) == "sample_token" for each in times.values())

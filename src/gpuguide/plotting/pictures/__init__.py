@@ -14,6 +14,7 @@ from gpuguide.plotting.pictures import (
     choosing,
     clusters,
     fine_tuning,
+    frame_times,
     frames,
     inference,
     interconnect,
@@ -24,6 +25,7 @@ from gpuguide.plotting.pictures import (
     precision,
     sampling,
     serving,
+    timing,
     tokens,
     training,
 )
@@ -33,6 +35,7 @@ __all__ = [
     "choosing",
     "clusters",
     "fine_tuning",
+    "frame_times",
     "frames",
     "inference",
     "interconnect",
@@ -43,6 +46,7 @@ __all__ = [
     "precision",
     "sampling",
     "serving",
+    "timing",
     "tokens",
     "training",
 ]

@@ -60,11 +60,11 @@ def frame_to_the_gpu() -> Figure:
         alt="Above, three boxes: host memory, pinned buffers and GPU memory, with arrows from each to the next. Below, "
         "two bars for each of four operations on a hundred million rows, with lengths in proportion to their times. "
         f"{told}.",
-        caption="A frame of a hundred million rows in the host's memory, processed there (upper bars, best library) or "
-        "on the GPU (lower bars). Grey: the copies there and back, by cuDF's own functions (the time with the copy "
-        "minus the time without it, which differs somewhat from a copy timed alone). Orange: the work on "
-        f"{reference_gpu.word('a short')}. The copies take far longer than the work itself. The ring of "
-        "buffers is the faster copy described below. We did not time reading from a file.",
+        caption="The copies take far longer than the work itself. A frame of a hundred million rows in the host's "
+        "memory, processed there (upper bars, best library) or on the GPU (lower bars). Grey: the copies there and "
+        "back, by cuDF's own functions (the time with the copy minus the time without it, which differs somewhat from "
+        f"a copy timed alone). Orange: the work on {reference_gpu.word('a short')}. The ring of buffers is the faster "
+        "copy described below. We did not time reading from a file.",
         records=[speed, copies],
         size=(WIDE, 4.75),
         narrow=(4.6, 4.75),

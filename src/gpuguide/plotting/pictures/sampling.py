@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuguide.plotting import drawings
-from gpuguide.plotting.figure import Figure, show
+from gpuguide.measure import reference_gpu, store
+from gpuguide.plotting import drawings, palette
+from gpuguide.plotting.axes import log_axis
+from gpuguide.plotting.figure import Figure, note, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
+from gpuguide.units import format_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -345,3 +349,141 @@ def _draw_kernels(
         if number:
             drawings.arrow(ax, (begins - 24, 28), (begins - 2, 28))
     drawings.arrow(ax, (left + across / 2, below - 20), (left + across / 2, 48), colour="orange")
+
+
+# --- where random numbers come from ------------------------------------------------------------------------
+
+REQUESTS = ("A", "B", "C")
+STEPS = 2
+
+
+def numbers_drawn() -> list[dict[str, str]]:
+    """Return which random number each step of request A gets: alone and in a batch, from a generator and by seed."""
+    rows = []
+    for step in range(STEPS):
+        in_batch = step * len(REQUESTS) + 1
+        rows.append({"source": "generator", "step": str(step), "alone": f"r{step + 1}", "in a batch": f"r{in_batch}"})
+    for step in range(STEPS):
+        own = f"A, {step}"
+        rows.append({"source": "seed and step", "step": str(step), "alone": own, "in a batch": own})
+    return rows
+
+
+def random_numbers_of_a_batch() -> Figure:
+    """Draw which random numbers a request gets from a generator with a state, and from its own seed and step."""
+    words = "; ".join(
+        f"{row['source']}, step {row['step']}: {row['alone']} alone, {row['in a batch']} in a batch"
+        for row in numbers_drawn()
+    )
+    return show(
+        lambda figure, theme: _draw_numbers(figure, theme),
+        alt="Two tables of tiles, each with a row for request A alone and one for each of three requests in a batch, "
+        "over two steps. From one generator, requests take its numbers in turn, so A gets others in the batch. From "
+        f"seed and step, A gets the same. {words}.",
+        caption="From a generator, a request's numbers depend on its neighbours. The numbers r1, r2 and so on come in "
+        "this order. Computed from a request's seed and the step, they are the same in any batch. Orange: what "
+        "request A gets.",
+        size=(WIDE, 2.6),
+        narrow=(4.6, 4.7),
+        name="random-numbers-of-a-batch",
+        rows=numbers_drawn(),
+    )
+
+
+def _draw_numbers(figure: Canvas, theme: Theme) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    titles = ("one generator for the batch", "a number from seed and step")
+    across = width - 16 if narrow else width / 2 - 20
+    for panel, title in enumerate(titles):
+        left = 8.0 if narrow or not panel else width / 2 + 12
+        top = height - 10 - (panel * height / 2 if narrow else 0)
+        drawings.label(ax, left, top, title, across="left", bold=True)
+        begin = left + 76
+        wide = (across - 76) / STEPS
+        for step in range(STEPS):
+            drawings.label(ax, begin + (step + 0.5) * wide, top - 22, f"step {step}", size=10)
+        for row, request in enumerate(("A", *REQUESTS)):
+            y = top - 56 - row * 28 - (12 if row else 0)
+            name = f"{request} alone" if not row else request
+            drawings.label(ax, begin - 10, y + 12, name, across="right", size=10)
+            for step in range(STEPS):
+                place = step + 1 if not row else step * len(REQUESTS) + row
+                text = f"{request}, {step}" if panel else f"r{place}"
+                colour = "orange" if request == "A" else "grey"
+                strength = 0.4 if request == "A" else 0.15
+                drawings.box(
+                    ax, begin + step * wide + 3, y, wide - 6, 24, text, colour=colour, strength=strength, size=10
+                )
+        drawings.bracket(ax, left + 22, top - 56 - 3 * 28 - 12, top - 56 - 28 + 12, "batch")
+    if not narrow:
+        ax.plot([width / 2 - 4] * 2, [10, height - 10], color=theme.grid, linewidth=1)
+
+
+# --- how long a draw takes ---------------------------------------------------------------------------------
+
+CUTS = {"top-k-top-p": "top-k 50, top-p 0.9", "top-p": "top-p 0.9", "min-p": "min-p 0.05", "plain": "no cut"}
+SAMPLERS = {"transformers": "transformers", "torch-graph": "PyTorch", "gpuguide": "sample_token"}
+BATCHES = (1, 256)
+WORDS = 128256
+"""Of the vocabulary"""
+
+
+def time_of_a_draw(sampler: str, batch: int, cut: str) -> float:
+    """Return the median seconds of one draw; the usual settings have a benchmark of their own."""
+    if cut == "top-k-top-p":
+        name = {"torch-graph": "torch-topk-graph"}.get(sampler, sampler)
+        return store.load_published("sample-token").median(name, "time", logits="flat", batch=batch, vocab=WORDS)
+    record = store.load_published("sample-token-settings")
+    return record.median(sampler, "time", settings=cut, batch=batch, vocab=WORDS)
+
+
+def times_of_a_draw() -> Figure:
+    """Draw how long three samplers take with four cuts, for one sequence and for many, next to one read."""
+    rows = [
+        {"sequences": batch, "cut": CUTS[cut], "sampler": SAMPLERS[name], "time_s": time_of_a_draw(name, batch, cut)}
+        for batch in BATCHES
+        for cut in CUTS
+        for name in SAMPLERS
+    ]
+    words = "; ".join(
+        f"{row['cut']}, {row['sampler']}: {format_quantity(time_of_a_draw(name, BATCHES[-1], cut), 's')}"
+        for (cut, name), row in zip(product(CUTS, SAMPLERS), rows[-len(CUTS) * len(SAMPLERS) :], strict=True)
+    )
+    return show(
+        lambda figure, theme: _draw_times(figure, theme),
+        alt=f"Two panels, for one sequence and for {BATCHES[-1]}. In each, four cuts with three bars, one for each "
+        f"sampler, on a logarithmic scale. With {BATCHES[-1]}: {words}.",
+        caption=f"Of these three, our sampler is the fastest with every cut. Time of one draw from {WORDS} random "
+        f"logits on {reference_gpu.word('a short')}, on a logarithmic axis. The functions of transformers are launched "
+        "one by one; the others are in a CUDA graph.",
+        size=(WIDE, 3.4),
+        narrow=(4.6, 5.6),
+        name="times-of-a-draw",
+        rows=rows,
+    )
+
+
+def _draw_times(figure: Canvas, theme: Theme) -> None:
+    for benchmark in ("sample-token", "sample-token-settings"):
+        note(store.load_published(benchmark), [*SAMPLERS, "torch-topk-graph"])
+    narrow = is_narrow(figure)
+    panels = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, sharey=True)
+    for ax, batch in zip(panels, BATCHES, strict=True):
+        for number, (name, label_of_it) in enumerate(SAMPLERS.items()):
+            style = palette.style(name)
+            times = [time_of_a_draw(name, batch, cut) for cut in CUTS]
+            places = np.arange(len(CUTS)) + 0.27 * (number - 1)
+            ax.barh(places, times, 0.24, color=theme.series[style.colour], label=label_of_it)
+            for place, seconds in zip(places, times, strict=True):
+                text = format_quantity(seconds, "s", 2)
+                ax.annotate(text, (seconds, place), (4, 0), textcoords="offset points", va="center", fontsize=10)
+        ax.set_yticks(range(len(CUTS)), CUTS.values())
+        ax.set_ylim(len(CUTS) - 0.5, -0.5)
+        log_axis(ax.xaxis, "s", "")
+        ax.set_xlim(2e-6, 0.4)
+        ax.set_xticks([1e-5, 1e-3, 1e-1])
+        ax.grid(axis="y", visible=False)
+        ax.set_title("1 sequence" if batch == 1 else f"{batch} sequences")
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper left", ncols=3)
