@@ -19,6 +19,7 @@ from gpuguide.plotting.figure import Figure, load_published_and_mine, show, stam
 from gpuguide.plotting.interactive import rank_to_try, roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
+from gpuguide.plotting.parts import collect_rows, grouped_bars, stacked_bars
 from gpuguide.plotting.ratios import Mark, ratios
 from gpuguide.plotting.renditions import is_narrow
 from gpuguide.plotting.stacked import rows_of_bars, stacked_times
@@ -35,9 +36,11 @@ __all__ = [
     "Theme",
     "bars",
     "ceiling",
+    "collect_rows",
     "colour",
     "curves",
     "device_label",
+    "grouped_bars",
     "is_narrow",
     "label",
     "legend",
@@ -53,6 +56,7 @@ __all__ = [
     "sampling_to_try",
     "show",
     "show_table",
+    "stacked_bars",
     "stacked_times",
     "stamp",
     "stroke",

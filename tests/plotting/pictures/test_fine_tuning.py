@@ -78,3 +78,13 @@ def test_in_context_learning_trains_nothing() -> None:
     row = drawn()["examples in prompt"]
     assert (row["layers_trained"], row["layers_passed"]) == ("0", "0")
     assert len(drawn()) == len(COLUMNS) == 6
+
+
+def test_kept_features_need_the_model_once() -> None:
+    runs: dict[str, list[str]] = {}
+    for row in rows_of(pictures.features_kept()):
+        runs.setdefault(row["line"], []).append(row["runs"])
+    every, once = runs.values()
+    assert every.count("model") == pictures.STEPS
+    assert once.count("model") == 1
+    assert every.count("head") == once.count("head") == pictures.STEPS

@@ -221,3 +221,50 @@ def _part(ax: Axes, x: float, bottom: float, wide: float, tall: float, text: str
     drawings.box(
         ax, x, bottom, wide, tall, text, colour="orange" if trained else "", strength=0.5 if trained else 0.12, size=10
     )
+
+
+# --- features that are kept ----------------------------------------------------------------------------------
+
+STEPS = 3
+
+
+def features_kept() -> Figure:
+    """Draw the steps that train a new head: with the frozen model in each of them, and with features kept."""
+    lines = {
+        "the model runs in every step": ("model", "head") * STEPS,
+        "the model runs once": ("model", *("head",) * STEPS),
+    }
+    return show(
+        lambda figure, theme: _draw_features(figure, lines),
+        alt=f"Two timelines of {STEPS} training steps. Above, the frozen model runs before the head in every step. "
+        "Below, the model runs once, its features are kept, and each step trains only the head, so it ends earlier.",
+        caption="Kept features spare the frozen model every step after the first. Grey is the frozen model, orange the "
+        "head that is trained. A sketch, not to scale: a step of the head takes microseconds.",
+        size=(WIDE, 2.3),
+        narrow=(4.6, 2.3),
+        name="features-kept",
+        rows=[
+            {"line": name, "step": place, "runs": what}
+            for name, parts in lines.items()
+            for place, what in enumerate(parts)
+        ],
+    )
+
+
+def _draw_features(figure: Canvas, lines: dict[str, tuple[str, ...]]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    short = (width - 16) / (STEPS * 4.2)
+    for row, (name, parts) in enumerate(lines.items()):
+        top = height - row * height / 2
+        drawings.label(ax, 8, top - 12, name, across="left", bold=True)
+        x, y, tall = 8.0, top - 60, 36.0
+        for what in parts:
+            across = short * (3 if what == "model" else 1)
+            words = "frozen model" if what == "model" else "head"
+            colour, strength = ("", 0.12) if what == "model" else ("orange", 0.5)
+            drawings.box(
+                ax, x, y, across - 3, tall, words if across > 30 else "", colour=colour, strength=strength, size=10
+            )
+            x += across
+            if what == "model" and row == 1:
+                drawings.label(ax, x - 4, y - 11, "features kept", across="right", size=10)

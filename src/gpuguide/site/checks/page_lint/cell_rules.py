@@ -30,7 +30,7 @@ TAGS = {
 NOT_SHOWN = {"remove-input", "remove-cell"}
 MEASURING = {"here", "time_call", "perf_counter", "perf_counter_ns", "Event", "do_bench", "timeit", "bench"}
 """Calls after whose names a cell evidently times the machine that it runs on"""
-DRAWS_OWN = {"curves", "bars", "trace", "trace_panel", "load_published_and_mine"}
+DRAWS_OWN = {"curves", "bars", "trace", "trace_panel", "load_published_and_mine", "collect_rows"}
 SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "rng = numpy.random.default_rng(0)", "random": "random.seed(0)"}
 _TORCH_RANDOM = re.compile(
     r"torch\.(rand|randn|randint|randperm|rand_like|randn_like|randint_like|normal|bernoulli|multinomial|poisson)"
