@@ -22,7 +22,6 @@ from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.parts import collect_rows, grouped_bars, stacked_bars
 from gpuguide.plotting.ratios import Mark, ratios
 from gpuguide.plotting.renditions import is_narrow
-from gpuguide.plotting.stacked import rows_of_bars, stacked_times
 from gpuguide.plotting.tables import show_table
 from gpuguide.plotting.traces import PANELS, Panel, trace, trace_panel
 
@@ -52,12 +51,10 @@ __all__ = [
     "ratios",
     "roofline",
     "roofline_to_try",
-    "rows_of_bars",
     "sampling_to_try",
     "show",
     "show_table",
     "stacked_bars",
-    "stacked_times",
     "stamp",
     "stroke",
     "trace",
