@@ -27,7 +27,6 @@ MORE = {
     ): 4,  # a phone, weak colours, all of its texts measured
     (VIEWS, "index.html"): 5,  # a phone, the keyboard and the search box
     (VIEWS, "docs/claims.html"): 5,  # a phone, addresses of claims, with and without scripts
-    (RUNS, "00-measure-a-gpu"): 2,  # the canary: as a script, and with other parameters
 }
 """What tests that take one page as their example add to that"""
 SLOWEST = 10

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_devices import on
 
 from gpuguide.hardware import datasheet
 from gpuguide.hardware import device as devices
@@ -39,11 +40,6 @@ every_benchmark = pytest.mark.parametrize("name", declarations.names())
 def fast_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the garbage collection after each case, which takes longer than everything else here."""
     monkeypatch.setattr(runner.case, "release_memory", lambda device: None)
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 @every_benchmark

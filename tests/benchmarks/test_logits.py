@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide import logits
 from gpuguide.benchmarks import logits as benchmarks
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import records, runner
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, too_large
@@ -19,11 +19,6 @@ ONE_SOFTMAX: Keys = {"rows": 64, "vocab": 32768, "dtype": "fp32"}
 SOFTMAX, LOG_SUM_EXP, HEAD = ALL = [declarations.get(name) for name in ("softmax", "log-sum-exp", "lm-head")]
 each = pytest.mark.parametrize("benchmark", ALL, ids=lambda benchmark: benchmark.name)
 of_rows = pytest.mark.parametrize("benchmark", [SOFTMAX, LOG_SUM_EXP], ids=lambda benchmark: benchmark.name)
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 def reduced(benchmark: Benchmark, cases: list[Keys]) -> Benchmark:

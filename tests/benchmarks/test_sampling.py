@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks import sampling as benchmarks
 from gpuguide.hardware import device as devices
@@ -18,11 +19,6 @@ SAMPLE_TOKEN, OTHER_SETTINGS = BOTH = [declarations.get(name) for name in ("samp
 SMALL: Keys = {"batch": 8, "vocab": 5003, "logits": "flat"}
 PREPARED = {"gpuguide": benchmarks.ours, "transformers": benchmarks.with_transformers, "torch": benchmarks.with_torch}
 each = pytest.mark.parametrize("benchmark", BOTH, ids=lambda benchmark: benchmark.name)
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 # --- declarations ----------------------------------------------------------------------------------------

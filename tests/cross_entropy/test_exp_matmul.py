@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import interpreted
 import pytest
 import torch
+from disassembly import machine_code
 from interpreted import needs_triton
 from torch.nn import functional
 
@@ -142,16 +142,6 @@ def compiled_for_hopper(kernel: Any, tiling: Any, masked: bool) -> Any:
         target=GPUTarget("cuda", 90, 32),
         options={"num_warps": tiling.warps, "num_stages": tiling.stages},
     )
-
-
-def machine_code(kernel: Any, folder: Path) -> str:
-    """Return the machine code of a kernel as text."""
-    import triton
-
-    path = folder / "kernel.cubin"
-    path.write_bytes(kernel.asm["cubin"])
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return subprocess.run([tool, "-c", path], capture_output=True, text=True, check=True).stdout
 
 
 # --- on a GPU ------------------------------------------------------------------------------------------------

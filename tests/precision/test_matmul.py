@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import interpreted
 import pytest
 import torch
+from disassembly import machine_code
 from interpreted import needs_triton
 
 FORMATS = {
@@ -151,16 +151,6 @@ def compile_with_sums_beside(folder: str) -> None:
 def spills(code: str) -> bool:
     """Return whether machine code keeps registers in memory."""
     return bool(re.search(r"\b(LDL|STL)\b", code))
-
-
-def machine_code(kernel: Any, folder: Path) -> str:
-    """Return the machine code of a kernel as text."""
-    import triton
-
-    path = folder / "kernel.cubin"
-    path.write_bytes(kernel.asm["cubin"])
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return subprocess.run([tool, "-c", path], capture_output=True, text=True, check=True).stdout
 
 
 def compiled_for_hopper(tiling: Any, format: str, fast: bool = True) -> Any:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks.attention import contenders, speed, tiles
 from gpuguide.benchmarks.attention import problem as problems
@@ -34,11 +35,6 @@ GROUPED: Keys = {**SMALL, "kv_heads": 2}
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton has no build for this system"
 )
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 def left_out(device: Device) -> dict[tuple[str, str], list[Keys]]:

@@ -1,25 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks.cross_entropy import losses, speed
 from gpuguide.cross_entropy import linear_cross_entropy
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure.benchmark import too_large
 
 LOSS = declarations.get("linear-cross-entropy")
 CHUNK = declarations.get("linear-cross-entropy-chunk")
 SMALL = {"tokens": 200, "hidden": 64, "vocab": 1003}
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 def test_the_shapes_are_those_of_known_models() -> None:

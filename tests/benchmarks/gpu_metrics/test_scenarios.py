@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_devices import on
 from fake_nvml import FakeNvml
 
 from gpuguide.benchmarks.gpu_metrics import scenarios as gpu_metrics
@@ -25,11 +26,6 @@ from gpuguide.hardware.trace import Trace
 from gpuguide.measure import records, runner, store, traces
 from gpuguide.measure.benchmark import too_large
 from gpuguide.systems import memory_hierarchy
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks.inference import decode, models, texts
 from gpuguide.costs import presets
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.inference import Engine, cost
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
@@ -16,11 +14,6 @@ from gpuguide.measure.benchmark import Keys, find_missing_feature, too_large
 
 DECODE = declarations.get("decode")
 SMALL: Keys = {"model": "tiny-llama", "batch": 3, "weights": "bf16", "prompt": 12, "new_tokens": 20}
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 # --- declarations ----------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks.lora import contenders, problem, reference, step
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
 from gpuguide.measure.benchmark import Keys, too_large
@@ -18,11 +18,6 @@ LORA_STEP = declarations.get("lora-step")
 SMALL: Keys = {"model": "tiny-gpt2", "targets": "all", "rank": 4, "batch": 3, "seq_len": 12}
 EAGER = StepSettings(backend=None, graphed=False)
 needs = pytest.mark.needs
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 def measured(name: str) -> list[Keys]:

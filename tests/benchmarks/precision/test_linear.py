@@ -6,23 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from fake_devices import on
 from torch import nn
 
 from gpuguide.benchmarks.precision import linear
 from gpuguide.benchmarks.precision.linear import Layer, LinearProblem, Make
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import libraries
 from gpuguide.measure.benchmark import Keys, find_skip_reason, too_large
 
 FP8_LINEAR = declarations.get("fp8-linear")
 SMALL: Keys = {"rows": 96, "inner": 64, "columns": 48, "recipe": "tensor"}
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 @pytest.mark.parametrize(("gigabytes", "fitting"), [(4, 1), (8, 2), (16, 2), (24, 3)])

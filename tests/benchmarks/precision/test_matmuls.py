@@ -4,21 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks.precision import matmuls
 from gpuguide.benchmarks.precision.matmuls import FORMATS, Operands
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure.benchmark import find_skip_reason, too_large
 
 MATMUL = declarations.get("matmul-precision")
 every_format = pytest.mark.parametrize("format", FORMATS)
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 def keys_of(format: str, rows: int = 48, inner: int = 256, columns: int = 80) -> dict[str, int | str]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from fake_devices import on
 from torch import nn
 
 from gpuguide.benchmarks.precision import preparing, training
 from gpuguide.benchmarks.precision.preparing import METHODS
 from gpuguide.benchmarks.precision.training import TrainingRun
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure.benchmark import find_skip_reason, too_large
 from gpuguide.models.gpt2 import GPT2Config
@@ -22,11 +22,6 @@ from gpuguide.precision.fp8 import Fp8Linear
 
 TRAINING = declarations.get("train-step-precision")
 every_way = pytest.mark.parametrize("precision", METHODS)
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 def keys_of(precision: str, batch: int = 2, seq_len: int = 32) -> dict[str, int | str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_devices import on
 
 from gpuguide.benchmarks.transfer_learning import rates, scores, step, task
 from gpuguide.benchmarks.transfer_learning.methods import METHODS
@@ -13,7 +14,6 @@ from gpuguide.benchmarks.transfer_learning.task import ask_in_context, error, ex
 from gpuguide.finetuning import return_types
 from gpuguide.finetuning.return_types import KINDS, Encoded
 from gpuguide.hardware import device as devices
-from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner, store
 from gpuguide.measure.benchmark import Keys, too_large
@@ -26,11 +26,6 @@ STEP = declarations.get("transfer-step")
 TRAINED = list(METHODS)
 ALL = list(TRANSFER.contenders)
 SMALL: Keys = {"model": "draft", "examples": 32, "steps": 2}
-
-
-def on(gigabytes: int) -> Device:
-    """Return a device that has everything but memory."""
-    return replace(devices.fake("h100-sxm"), memory=gigabytes * 10**9)
 
 
 @pytest.fixture

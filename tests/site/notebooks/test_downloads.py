@@ -21,7 +21,8 @@ from clean_environment import Environment
 from markdown_it import MarkdownIt
 from report import count
 
-from gpuguide.measure import page_gpu, reference_gpu
+from gpuguide.measure import digest, page_gpu, reference_gpu
+from gpuguide.measure.digest import remembered
 from gpuguide.site.execution import page_digests, page_gpus
 from gpuguide.site.notebooks import opening_cells
 from gpuguide.site.pages import page_source, reading, tabs
@@ -36,8 +37,7 @@ VARIED = [name for name in TUTORIALS if PARAMETERS.search((SOURCES / f"{name}.md
 """Tutorials that have something to vary"""
 
 CANARY = TUTORIALS[0]
-"""Its notebook, its script and its other parameters are run every time; the notebooks of the others when they changed,
-and the rest in `make test-thoroughly`"""
+"""Its notebook is run every time; those of others when they changed, and the rest in `make test-thoroughly`"""
 
 CHECKED = SITE.parent / "checked-notebooks"
 """Holds a note of what each notebook was when it last passed; continuous integration keeps it from run to run"""
@@ -48,11 +48,6 @@ pytestmark = [
         not (SITE / "index.html").is_file(), reason="the site is not built; run `make site`, or `make test`, which does"
     ),
 ]
-
-
-def rarely(names: list[str]) -> list[Any]:
-    """Mark all but the canary for the thorough run."""
-    return [name if name == CANARY else pytest.param(name, marks=pytest.mark.thorough) for name in names]
 
 
 MYST = {
@@ -280,6 +275,15 @@ def test_what_an_extra_brings_stands_in_the_project(repository: Path) -> None:
     assert [text.split(">=")[0] for text in found["dataframes"]] == ["duckdb", "pandas", "polars", "pyarrow"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_the_build_found_out() -> Iterator[None]:
+    """Take over digests of the source, which take a second a page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remembered, "_kept", None)
+        remembered.keep_in(SITE.parent / "doctrees" / "source.json", digest.PACKAGE_FOLDER)
+        yield
+
+
 @cache
 def digest_of_notebook(name: str) -> str:
     """Return a digest of a notebook's code and outputs, and of all that the code uses."""
@@ -378,11 +382,12 @@ def test_the_cells_that_one_sees_run_alone_from_top_to_bottom(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rarely(TUTORIALS))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_a_script_runs(name: str, unpacked: Path, environment: Environment, tmp_path: Path) -> None:
     """It runs from another folder, too, and prints what the notebook's cells print.
 
-    One is enough: another test compares the code of every script with that of its notebook, and those all run.
+    Another test compares the code of every script with that of its notebook, every time.
     """
     count("runs of a notebook", name)
     done = environment.run(str(unpacked / f"{name}.py"), folder=tmp_path)
@@ -413,7 +418,8 @@ def test_the_first_tutorial_has_parameters() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rarely(VARIED))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", VARIED)
 def test_a_notebook_without_outputs_runs_with_other_parameters(
     name: str, unpacked: Path, environment: Environment, tmp_path: Path
 ) -> None:
