@@ -11,14 +11,11 @@ hundred, and at 10 bytes a number these would take longer than the memory.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-
-if TYPE_CHECKING:
-    from gpuguide.training_memory.eight_bit import AdamW8bit
 
 GROUP = 256
 ROWS = 4
@@ -176,9 +173,9 @@ def adamw_8bit_kernel(
 
 
 class AllParameters:
-    """The tables of an optimizer's parameters, on the device, and the launch."""
+    """The tables of the parameters of an :class:`~gpuguide.training_memory.eight_bit.AdamW8bit`, and the launch."""
 
-    def __init__(self, optimizer: AdamW8bit) -> None:
+    def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         parameters, device = optimizer.parameters, optimizer.m.device
         assert all(each.is_contiguous() and each.data_ptr() % ALIGNED == 0 for each in parameters)
