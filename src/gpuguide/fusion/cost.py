@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuguide.fusion.tracing import Operation, Region, Trace
+from gpuguide.fusion.tracing import Operation, Region, StepTrace
 
 LIMITS = ("launches", "bytes", "FLOPs")
 
@@ -125,12 +125,12 @@ class Kernel:
         return max(machine.graph_launch, self.moved / machine.bandwidth, self.flops / machine.arithmetic)
 
 
-def eager_kernels(trace: Trace) -> list[Kernel]:
+def eager_kernels(trace: StepTrace) -> list[Kernel]:
     """Return a kernel for each operation."""
     return [Kernel((operation,), operation.moved) for operation in trace.operations]
 
 
-def fuse(trace: Trace) -> list[Kernel]:
+def fuse(trace: StepTrace) -> list[Kernel]:
     """Return the kernels that a compiler would make of a step.
 
     An operation has a depth: on the longest way to it from the inputs, the number of operations that end a kernel.
@@ -181,7 +181,7 @@ def _ends_kernel(source: Operation, operation: Operation) -> int:
     return int(source.kind in ("other", "columns") or operation.kind == "other")
 
 
-def _kernel(trace: Trace, numbers: Sequence[int], read_by: Mapping[int, set[int]]) -> Kernel:
+def _kernel(trace: StepTrace, numbers: Sequence[int], read_by: Mapping[int, set[int]]) -> Kernel:
     """Return the kernel of some operations: what they exchange stays in registers, unless others need it later."""
     read: dict[Region, int] = {}
     written: dict[Region, int] = {}

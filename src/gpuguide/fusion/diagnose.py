@@ -17,7 +17,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.fusion import machine as measuring
 from gpuguide.fusion.cost import Kernel, Limits, Machine, eager_kernels, fuse, limits
 from gpuguide.fusion.counting import KernelCount, count_kernels
-from gpuguide.fusion.tracing import Trace, Wait, trace, user_line
+from gpuguide.fusion.tracing import StepTrace, Wait, trace, user_line
 
 COMPILED_LAUNCH = 0.5
 """Time that compiled code takes to launch a kernel, as a share of what the eager step takes for one of its own"""
@@ -122,7 +122,7 @@ def diagnose(step: Callable[[], object], machine: Machine | None = None) -> Diag
 
 
 def predict(
-    traced: Trace,
+    traced: StepTrace,
     machine: Machine,
     seconds: float | None = None,
     host_seconds: float | None = None,
@@ -132,7 +132,7 @@ def predict(
 
     Parameters
     ----------
-    traced : Trace
+    traced : StepTrace
         Operations of the step.
     machine : Machine
         Ceilings.

@@ -94,7 +94,7 @@ class Wait:
 
 
 @dataclass
-class Trace:
+class StepTrace:
     """Operations of a step in their order."""
 
     operations: list[Operation] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Trace:
         return sum(operation.flops for operation in self.operations)
 
 
-def trace(step: Callable[[], object]) -> Trace:
+def trace(step: Callable[[], object]) -> StepTrace:
     """Carry out a step and return its operations.
 
     Parameters
@@ -132,7 +132,7 @@ def trace(step: Callable[[], object]) -> Trace:
 class _Tracer(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.trace = Trace()
+        self.trace = StepTrace()
         self.numbers: dict[int, int] = {}
         """Number of each memory by its address, which a later one may have again"""
         self.memories: dict[int, StorageWeakRef] = {}
