@@ -20,7 +20,7 @@ from gpuguide.training_memory.holders import (
     phase_of,
     python_frames,
 )
-from gpuguide.training_memory.snapshot import DEFAULT_POOL, Allocation, History, Request
+from gpuguide.training_memory.snapshot import DEFAULT_POOL, Allocation, History, MemoryRequest
 from gpuguide.units import format_bytes
 
 LARGE_HOLES = 2**28
@@ -79,7 +79,7 @@ def line_of(holder: Holder) -> str:
     return IN_BACKWARD if phase_of(holder.allocation.frames) == "backward" else "PyTorch"
 
 
-def describe_moment(history: History, moment: int, failed: Request | None) -> str:
+def describe_moment(history: History, moment: int, failed: MemoryRequest | None) -> str:
     """Return a moment in words: what the event asked for, and in which phase of a step."""
     event = history.events[moment]
     frames = event.get("frames", ())
@@ -93,7 +93,9 @@ def describe_moment(history: History, moment: int, failed: Request | None) -> st
 # --- causes ------------------------------------------------------------------------------------------------------
 
 
-def find_causes(history: History, moment: int, holders: Sequence[Holder], failed: Request | None) -> Iterator[str]:
+def find_causes(
+    history: History, moment: int, holders: Sequence[Holder], failed: MemoryRequest | None
+) -> Iterator[str]:
     """Yield a sentence for each cause that can be changed, the most certain first."""
     if not any(event.get("frames") for event in history.events):
         yield (
@@ -180,7 +182,7 @@ def _signature(holder: Holder) -> tuple[tuple[str, int], ...]:
     return tuple((each["filename"], each["line"]) for each in python_frames(holder.allocation.frames))
 
 
-def _about_request(history: History, moment: int, failed: Request | None) -> Iterator[str]:
+def _about_request(history: History, moment: int, failed: MemoryRequest | None) -> Iterator[str]:
     """Yield a sentence about the request that failed: which setting could have served it, if any."""
     if failed is None:
         return

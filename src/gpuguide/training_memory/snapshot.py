@@ -174,7 +174,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Request:
+class MemoryRequest:
     """A request that could not be served."""
 
     moment: int
@@ -194,7 +194,7 @@ class History:
     """Bytes in use after each event"""
     reserved: Sequence[int]
     """Bytes of all segments after each event"""
-    requests: Sequence[Request]
+    requests: Sequence[MemoryRequest]
     events: Sequence[Mapping[str, Any]]
     segments: Sequence[Mapping[str, Any]]
     before: int
@@ -307,7 +307,7 @@ def _replay(snapshot: Mapping[str, Any], device: int, trace: Sequence[Mapping[st
         elif action in ("segment_free", "segment_unmap"):
             reserved_now += size
         elif action == "oom":
-            requests.append(Request(number, size, event.get("device_free", 0), event.get("frames", ())))
+            requests.append(MemoryRequest(number, size, event.get("device_free", 0), event.get("frames", ())))
     old = [each for each in allocations if each.start < 0]
     wrapped = any(id(each) in known_frames for each in old)
     allocations.sort(key=lambda each: (each.start, each.address))
