@@ -161,7 +161,7 @@ def test_the_loss_to_a_teacher(tiny_recipe: Recipe, temperature: float) -> None:
 def test_state_of_another_training_is_refused(small_corpus: Corpus, tiny_recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tiny_recipe, small_corpus, tmp_path, stop_at=4)
-    with pytest.raises(GpuguideError, match="another recipe"):
+    with pytest.raises(GpuguideError, match="differs in recipe"):
         train(dataclasses.replace(tiny_recipe, steps=13), small_corpus, tmp_path)
     other = dataclasses.replace(small_corpus, description={"files": 1})
     with pytest.raises(GpuguideError, match="with another corpus"):

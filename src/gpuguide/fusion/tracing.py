@@ -55,7 +55,7 @@ WAITING = {
     "equal": "compares on the host (torch.equal)",
 }
 """Operations for which the host waits until the GPU has finished all earlier work, and why"""
-LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders whose lines are not the user's"""
 
 
@@ -242,7 +242,7 @@ def user_line() -> str:
     installed = None
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((*LIBRARY, "<frozen")):
+        if not path.startswith((*_LIBRARY, "<frozen")):
             place = f"{Path(path).name}:{frame.f_lineno}"
             if "site-packages" not in path:
                 return place

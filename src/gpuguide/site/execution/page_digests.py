@@ -132,7 +132,7 @@ def data_files(modules: Iterable[str]) -> Iterator[Path]:
 def _data_files_of(module: str) -> tuple[Path, ...]:
     path = digest.module_path(module)
     text = path.read_text(encoding="utf-8")
-    beside = (other for other in path.parent.iterdir() if other.suffix != ".py")
+    beside = (other for other in path.parent.iterdir() if other.suffix != ".py" and other.name != "__pycache__")
     named = sorted(
         other for other in beside if f'"{other.name}"' in text or (other.suffix and f'"*{other.suffix}"' in text)
     )
