@@ -164,7 +164,7 @@ def test_state_of_another_training_is_refused(small_corpus: Corpus, tiny_recipe:
     with pytest.raises(GpuguideError, match="differs in recipe"):
         train(dataclasses.replace(tiny_recipe, steps=13), small_corpus, tmp_path)
     other = dataclasses.replace(small_corpus, description={"files": 1})
-    with pytest.raises(GpuguideError, match="with another corpus"):
+    with pytest.raises(GpuguideError, match="differs in corpus"):
         train(tiny_recipe, other, tmp_path)
     train(tiny_recipe, small_corpus, tmp_path)
 
