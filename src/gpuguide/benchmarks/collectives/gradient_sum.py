@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -34,10 +33,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpuguide.benchmarks.interconnect import ranks
+from gpuguide.benchmarks.training import data_parallel
 from gpuguide.benchmarks.training.contenders import SHAPE, many_compilations, model
 from gpuguide.collectives import Buckets, GatheredEmbedding, average_coalesced, average_each, average_flat
 from gpuguide.hardware.device import Device
-from gpuguide.interconnect.processes import WITHOUT_MULTICAST, Member, Team
+from gpuguide.interconnect.processes import Member
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
@@ -291,32 +291,17 @@ def peak(member: Member, passes: Passes) -> int:
 
 
 def sample(member: Member, name: str, calls: int) -> float:
-    """Return the seconds of a pass on this rank, all ranks having begun together."""
-    run = member.kept["run"][name]
-    with many_compilations():
-        run()
-        member.synchronize()
-        dist.barrier()
-        member.synchronize()
-        begun = time.perf_counter_ns()
-        for _ in range(calls):
-            run()
-        member.synchronize()
-    return (time.perf_counter_ns() - begun) * 1e-9 / calls
+    """Return the seconds of a pass on this rank."""
+    return data_parallel.seconds_per_call(member, member.kept["run"][name], calls)
 
 
 # --- in the process that asks ----------------------------------------------------------------------------
 
 
-def team(device: Device) -> Team:
-    """Return the processes."""
-    return ranks.team_with(MappingProxyType(WITHOUT_MULTICAST), device, WORLD)
-
-
 def work(name: str, device: Device, keys: Keys, config: GPT2Config = SHAPE, compiled: bool = True) -> Work:
     """Do both passes on all ranks, and average."""
     case = (int(keys["batch"]), int(keys["seq_len"]), bool(keys["captured"]))
-    processes = team(device)
+    processes = data_parallel.team(device)
     found = processes.run(set_up, name, case, config, compiled)
     faults = [f"rank {rank}: {fault}" for rank, (fault, _, _) in enumerate(found) if fault]
     assert not faults, faults[0]

@@ -14,10 +14,8 @@ layers, the loss in chunks, clipping, and AdamW in one kernel. A step's time is 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,7 +27,7 @@ from gpuguide.benchmarks.training import data_parallel
 from gpuguide.benchmarks.training.contenders import SHAPE, many_compilations, model, settings
 from gpuguide.collectives import Buckets, GatheredEmbedding, average_flat
 from gpuguide.hardware.device import Device
-from gpuguide.interconnect.processes import WITHOUT_MULTICAST, Member, Team
+from gpuguide.interconnect.processes import Member
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 from gpuguide.models.gpt2 import GPT2, GPT2Config
@@ -139,35 +137,20 @@ def with_few_blocks(device: torch.device) -> dist.ProcessGroup:
 
 
 def sample(member: Member, name: str, calls: int) -> float:
-    """Return the seconds of a step on this rank, all ranks having begun together."""
+    """Return the seconds of a step on this rank; while one trains by itself, the other one waits."""
     step, given = member.kept["steps"][name]
     idle = name == "one-gpu" and member.rank > 0
-    with many_compilations():
-        if not idle:
-            step(*given)
-        member.synchronize()
-        dist.barrier()
-        member.synchronize()
-        begun = time.perf_counter_ns()
-        for _ in range(0 if idle else calls):
-            step(*given)
-        member.synchronize()
-    return (time.perf_counter_ns() - begun) * 1e-9 / calls
+    return data_parallel.seconds_per_call(member, lambda: None if idle else step(*given), calls)
 
 
 # --- in the process that asks ----------------------------------------------------------------------------
-
-
-def team(device: Device) -> Team:
-    """Return the processes."""
-    return ranks.team_with(MappingProxyType(WITHOUT_MULTICAST), device, WORLD)
 
 
 def work(name: str, device: Device, keys: Keys, config: GPT2Config = SHAPE, compiled: bool = True) -> Work:
     """Train on all ranks, or on the first."""
     batch, seq_len = int(keys["batch"]), int(keys["seq_len"])
     trained = batch * seq_len * (1 if name == "one-gpu" else WORLD)
-    processes = team(device)
+    processes = data_parallel.team(device)
     faults = [each for each in processes.run(set_up, name, batch, seq_len, config, compiled) if each]
     assert not faults, faults[0]
     return Work(

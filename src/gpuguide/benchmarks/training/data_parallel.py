@@ -131,15 +131,21 @@ def differing(member: Member, step: Any) -> str | None:
 
 
 def sample(member: Member, name: str, calls: int) -> float:
-    """Return the seconds of a step on this rank, all ranks having begun together."""
+    """Return the seconds of a step on this rank."""
     step, given = member.kept["steps"][name]
+    return seconds_per_call(member, lambda: step(*given), calls)
+
+
+def seconds_per_call(member: Member, call: Callable[[], object], calls: int) -> float:
+    """Return the seconds of a call on this rank, all ranks having begun together."""
     with many_compilations():
-        step(*given)
+        call()
         member.synchronize()
         dist.barrier()
+        member.synchronize()
         begun = time.perf_counter_ns()
         for _ in range(calls):
-            step(*given)
+            call()
         member.synchronize()
     return (time.perf_counter_ns() - begun) * 1e-9 / calls
 

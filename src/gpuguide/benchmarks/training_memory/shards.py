@@ -11,19 +11,19 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from gpuguide.benchmarks.interconnect import ranks
+from gpuguide.benchmarks.training import data_parallel
 from gpuguide.benchmarks.training_memory import models
 from gpuguide.benchmarks.training_memory.models import CONFIGS, make_model, shape_of
 from gpuguide.costs import memory
 from gpuguide.cross_entropy import linear_cross_entropy
 from gpuguide.hardware.device import Device
-from gpuguide.interconnect.processes import WITHOUT_MULTICAST, Member, Team
+from gpuguide.interconnect.processes import Member
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
@@ -117,15 +117,10 @@ def measure(
 # --- in the process that asks ------------------------------------------------------------------------------------
 
 
-def team(device: Device) -> Team:
-    """Return the processes."""
-    return ranks.team_with(MappingProxyType(WITHOUT_MULTICAST), device, WORLD)
-
-
 def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
     """Train on all ranks now, and give what was measured when it is asked for."""
     chosen = config or CONFIGS[str(keys["model"])]
-    answers = team(device).run(measure, name, dict(keys), chosen)
+    answers = data_parallel.team(device).run(measure, name, dict(keys), chosen)
     slowest = iter([max(times) for times in zip(*(seconds for seconds, _, _ in answers), strict=True)])
     peak = max(each for _, each, _ in answers)
     predicted = memory.predict(shape_of(chosen), setup_of(name, keys)).total
