@@ -75,12 +75,10 @@ def _bars(ax: Axes) -> Iterator[dict[str, Any]]:
             lying = container.orientation == "horizontal"
             for bar in container.patches:
                 across, up = bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2
-                x = bar.get_x() + bar.get_width() if lying else across
-                yield {
-                    "series": _label(container.get_label()),
-                    "x": x,
-                    "y": up if lying else bar.get_y() + bar.get_height(),
-                }
+                x, y = (
+                    (bar.get_width(), up) if lying else (across, bar.get_height())
+                )  # sizes: in a stack it begins later
+                yield {"series": _label(container.get_label()), "x": x, "y": y}
 
 
 def _points(ax: Axes) -> Iterator[dict[str, Any]]:
