@@ -40,10 +40,10 @@ def test_a_declared_record_that_is_not_there(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_declared_benchmark_that_does_not_exist(project: Project) -> None:
-    project.page("index", cell("1"), benchmarks="copy-sizes")
+    project.page("index", cell("1"), benchmarks="coppy-size")
     (line, *_) = reported(project, "index")
-    assert f"index.md:{project.line_of('index', 'benchmarks:')}: There is no benchmark named 'copy-sizes'." in line
-    assert "Did you mean copy-size" in line
+    assert f"index.md:{project.line_of('index', 'benchmarks:')}: There is no benchmark named 'coppy-size'." in line
+    assert "Did you mean copy-size?" in line
 
 
 @pytest.mark.slow

@@ -238,7 +238,7 @@ def features_kept() -> Figure:
         lambda figure, theme: _draw_features(figure, lines),
         alt=f"Two timelines of {STEPS} training steps. Above, the frozen model runs before the head in every step. "
         "Below, the model runs once, its features are kept, and each step trains only the head, so it ends earlier.",
-        caption="Kept features spare the frozen model every step after the first. Grey is the frozen model, orange the "
+        caption="With kept features, the frozen model runs once per example. Grey is the frozen model, orange the "
         "head that is trained. A sketch, not to scale: a step of the head takes microseconds.",
         size=(WIDE, 2.3),
         narrow=(4.6, 2.3),

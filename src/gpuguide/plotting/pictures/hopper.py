@@ -121,8 +121,8 @@ def overlap_in_a_group() -> Figure:
         "begins right after the scores, while the other matmul is running. Three tiles take "
         f"{ends[0]:.0f} and {ends[1]:.0f} cycles.",
         caption="Waiting only for the scores lets the softmax overlap. One warpgroup with 64 queries, tiles of 128 "
-        "keys, and heads of 128. S2 and P2V are the two matmuls of tile 2. By the model of the first figure, in clock "
-        "cycles.",
+        "keys, and heads of 128. S2 and P2V are the two matmuls of tile 2. A model of one group, in cycles; with two, "
+        "overlap gains little.",
         size=(WIDE, 3.2),
         narrow=(4.6, 3.2),
         name="overlap-in-a-group",

@@ -32,7 +32,7 @@ def targets_that_count() -> Figure:
         "and the others are −100. Below, a bar for the weight of each target. In the mean of means, a target of the "
         f"second micro-batch weighs {over:.0f} times as much as one of the first. If the sum is divided once, all "
         "targets weigh the same.",
-        caption=f"In a mean of means, few targets weigh too much. Of {LENGTH} targets each, {COUNTED[0]} and "
+        caption=f"A mean of means overweights sparse micro-batches. Of {LENGTH} targets each, {COUNTED[0]} and "
         f"{COUNTED[1]} count, and the dashed ones are −100. The height of a bar is the weight of its target; with "
         f"a mean of means, {over:.0f} times as much in the second micro-batch.",
         size=(WIDE, 2.9),
@@ -69,9 +69,7 @@ def _draw_targets(figure: Canvas, weights: Mapping[str, list[float]]) -> None:
                     drawings.box(ax, x, rows[name], side - 2, high, colour=colour, strength=0.5)
 
 
-def where_losses_lie(
-    losses: Mapping[str, float] = {"copies its input": 0.1, "trained": 3.0, "untrained": 7.6},
-) -> Figure:
+def where_losses_lie(losses: Mapping[str, float]) -> Figure:
     """Draw losses in nats on one line, each with what gives it.
 
     Parameters
@@ -84,8 +82,8 @@ def where_losses_lie(
     return show(
         lambda figure, theme: _draw_line(figure, theme, ordered),
         alt=f"Losses on a line in nats, from low to high. {spoken}.",
-        caption="Where a loss lies says what may be wrong. Nats per token, with this site's vocabulary of 2048 tokens. "
-        "Green: compared with the right token.",
+        caption="Losses of some mistakes. Nats per token, with this site's vocabulary of 2048 tokens. Green: right "
+        "targets; orange: wrong ones; blue: formulas.",
         size=(WIDE, 0.8 + 0.33 * len(ordered)),
         narrow=(4.6, 0.8 + 0.33 * len(ordered)),
         name="where-losses-lie",

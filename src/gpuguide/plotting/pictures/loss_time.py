@@ -48,9 +48,8 @@ def passes_over_the_logits() -> Figure:
         "chunks has three matmuls and no pass, Liger's has a pass that reads and writes the logits, the compiled loss "
         "has two passes. A dashed line marks the measured time. "
         f"{'; '.join(titles.values())}.",
-        caption="A loss takes three matmuls, plus what it does between them. Blue: matmuls; orange: passes that "
-        "read or write the logits. Boxes are to scale, predicted from the ceilings; dashed lines are measured "
-        f"({tokens:,} tokens of GPT-2).",
+        caption="Three matmuls, and passes over the logits (orange). Boxes sum all chunks, predicted from the "
+        f"ceilings; small chunks slow Liger's matmuls. Dashed: measured ({tokens:,} tokens of GPT-2).",
         records=[record],
         size=(WIDE, 2.7),
         narrow=(4.6, 2.9),

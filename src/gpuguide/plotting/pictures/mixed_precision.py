@@ -25,7 +25,7 @@ FORWARD = (
     ("residual,\nnorms, loss", True),
 )
 BACKWARD = (
-    ("gradients\nof outputs", False),
+    ("gradients of\nmatmuls", False),
     ("gradients\nof weights", True),
     ("unscale,\nthen clip", True),
     ("AdamW,\nmoments", True),
@@ -42,9 +42,9 @@ def formats_in_a_step() -> Figure:
     return show(
         lambda figure, theme: _draw_step(figure),
         alt="A training step as eight boxes in a circle: weights, their 16-bit copies, matmuls, the residual stream "
-        "with norms and loss, then back: gradients of outputs, gradients of weights, unscaling and clipping, AdamW, "
+        "with norms and loss, then back: gradients of matmuls, gradients of weights, unscaling and clipping, AdamW, "
         f"which updates the weights. In fp32: {', '.join(wide)}. In 16 bits: {', '.join(short)}.",
-        caption="What keeps 32 bits in a step under autocast. Blue is fp32, and orange is bf16 or fp16. The upper row "
+        caption="What is stored in fp32 under autocast. Blue is fp32, and orange is bf16 or fp16. The upper row "
         "is the forward pass. With fp16, the loss is scaled before the lower row.",
         size=(WIDE, 3.0),
         narrow=(4.6, 3.0),
