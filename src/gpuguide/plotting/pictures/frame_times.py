@@ -46,8 +46,8 @@ def proxy_and_fallback() -> Figure:
         alt="Two lanes, GPU memory above and host memory below. A call that cuDF can do runs in the upper lane. For a "
         "call that it cannot do, an arrow copies the frame to the lower lane, where pandas does the work; the next "
         f"call on the GPU needs a copy back up. Copies of a hundred million rows: {words}.",
-        caption="A fallback to pandas adds a copy each way, without a message. The times are those of cuDF's own "
-        "copies of a hundred million rows (a sort with a copy minus the same sort without it).",
+        caption="A fallback to pandas can add a copy each way, without a message. Times: to_arrow and from_arrow "
+        "of a hundred million rows, by a sort's differences.",
         records=[store.load_published("dataframe")],
         size=(WIDE, 2.1),
         narrow=(4.6, 2.1),
@@ -99,7 +99,7 @@ def pandas_and_its_proxy() -> Figure:
         lambda figure, theme: _draw_gains(figure, theme, gains),
         alt="Four rising lines on logarithmic axes: times as fast as pandas against the number of rows, with a dashed "
         f"line at 1. {words}.",
-        caption="With 10,000 rows, cudf.pandas hardly gains; with a million, it wins. Times as fast as pandas, which "
+        caption="At 10,000 rows, cudf.pandas is mostly slower; at a million, it wins. Times as fast as pandas, which "
         "mostly uses one thread, with the frame in GPU memory.",
         records=[store.load_published("dataframe")],
         size=(WIDE, 3.3),
@@ -202,7 +202,8 @@ class Shares:
 def shares_of(operation: str, rows: int) -> Shares:
     """Return the parts of an operation; a copy that made it no longer takes no time."""
     none, there, both = (seconds("cudf", operation, rows, transfer) for transfer in ("none", "in", "in-out"))
-    return Shares(max(0.0, there - none), none, max(0.0, both - max(there, none)))
+    there = max(none, min(there, both))
+    return Shares(there - none, none, max(0.0, both - there))
 
 
 def copies_by_size() -> Figure:
@@ -218,8 +219,8 @@ def copies_by_size() -> Figure:
         alt="Bars of equal length, three for each of four operations, divided into the copy there, the work on the GPU "
         f"and the copy back. The share of the work: {words}.",
         caption="The larger the frame, the smaller the share of the work. Time of one operation with a copy both ways "
-        f"on {reference_gpu.word('a short')}: grey, the copy there; orange, the work; dashed, the copy back. At the "
-        "right, the whole time.",
+        f"on {reference_gpu.word('a short')}: grey, the copy there; orange, the work; dashed, the copy back. Copies "
+        "are differences of medians.",
         records=[store.load_published("dataframe")],
         size=(WIDE, 4.1),
         narrow=(4.6, 4.1),
@@ -268,10 +269,10 @@ def start_of_a_script() -> Figure:
     return show(
         lambda figure, _: _draw_start(figure, loading, whole, second, host),
         alt=f"A bar of {spoken[0]}: importing cuDF takes {spoken[1]} of it, copying the frame and the first group-by "
-        f"the rest. A second group-by takes {spoken[2]}, too thin to see at this scale; the best library on the host "
-        f"takes {spoken[3]}.",
+        f"the rest. A second group-by takes {spoken[2]}; the best library on the host, already imported, takes "
+        f"{spoken[3]}.",
         caption="In a script with one short query, importing cuDF takes longest. A group-by of ten million rows "
-        "in a fresh process, to scale.",
+        "in a fresh process, nearly to scale.",
         records=[record, store.load_published("dataframe")],
         size=(WIDE, 1.8),
         narrow=(4.6, 1.8),
@@ -291,7 +292,7 @@ def _draw_start(figure: Canvas, loading: float, whole: float, second: float, hos
     scale = (width - 2 * left) / whole
     bottom = height - 50
     drawings.label(
-        ax, left, height - 12, f"the first group-by: {format_quantity(whole, 's')}", across="left", bold=True
+        ax, left, height - 12, f"until the first result: {format_quantity(whole, 's')}", across="left", bold=True
     )
     words = f"import {format_quantity(loading, 's')}"
     drawings.box(ax, left, bottom, loading * scale, tall, words, colour="pink", strength=0.3)
@@ -299,7 +300,7 @@ def _draw_start(figure: Canvas, loading: float, whole: float, second: float, hos
     text = "copy, first call" if rest > 90 else ""
     drawings.box(ax, left + loading * scale, bottom, rest, tall, text, colour="orange", strength=0.4, size=10)
     for place, (name, each, colour) in enumerate(
-        (("a second group-by", second, "orange"), ("the best library on the host", host, "blue"))
+        (("a second group-by", second, "orange"), ("the best library on the host, already imported", host, "blue"))
     ):
         _thin(ax, left, 30 - place * 24, each * scale, f"{name}: {format_quantity(each, 's')}", colour)
 

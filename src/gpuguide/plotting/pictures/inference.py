@@ -280,7 +280,7 @@ def passes_on_the_roofline(work: Work | None = None) -> Figure:
         lambda figure, theme: _draw_roofline(figure, theme, bandwidth, peak, found),
         alt="A roofline, with a slope for the bandwidth of reads and a flat part for bf16 matmuls, and two series of "
         f"points below it. {words}.",
-        caption="Decode lies on the slope, long prefills under the flat part. Measured passes of our engine in the "
+        caption="Decode lies below the slope, long prefills below the flat part. Measured passes of our engine in the "
         f"shape of Llama 2 7B in bf16 on {reference_gpu.word('a short')}. Numbers: tokens of the prompt, or sequences "
         "in a decode step.",
         records=[store.load_published(name) for name in ("prefill", "decode", "ceilings")],
@@ -305,7 +305,7 @@ def _draw_roofline(figure: Canvas, theme: Theme, bandwidth: float, peak: float, 
         for each in points:
             beside: Any = {"textcoords": "offset points", "ha": "left", "va": "top"}
             ax.annotate(str(each.count), (each.intensity, each.throughput), (6, -3), **beside)
-    log_axis(ax.xaxis, "1", "FLOPs for each byte")
+    log_axis(ax.xaxis, "1", "FLOP per byte")
     log_axis(ax.yaxis, "FLOP/s", "throughput")
     ax.set_xlim(0.5, 10_000)
     legend(ax, at_lines=False)
@@ -330,7 +330,7 @@ def tokens_through_the_layers() -> Figure:
         alt=f"Two triangles of tiles, a row for each of {NEW_TOKENS} passes and a column for each token. Without a "
         f"cache all tiles are full, {counts[False]} in all. With a cache, the first row and the last tile of each "
         f"other row are full, {counts[True]} in all; of the others only keys and values are read.",
-        caption=f"A cache saves passing old tokens through the layers again. {PROMPT_TOKENS} tokens of prompt and "
+        caption=f"A KV cache avoids recomputing old tokens. Prompt of {PROMPT_TOKENS}, and "
         f"{NEW_TOKENS} new ones. Orange: goes through all layers. Pale green: its keys and values are read.",
         size=(WIDE, 2.5),
         narrow=(4.6, 2.1),

@@ -314,7 +314,7 @@ def readings(scenario: str) -> dict[str, tuple[float, str]]:
     ceilings = {"throughput": gpu.arithmetic["bf16"].value, "bandwidth": gpu.bandwidth["copy"].value}
     done = [case.measured[name].summary.median / most for name, most in ceilings.items() if name in case.measured]
     share = max(done, default=0.0)
-    found["of the ceiling"] = (share, _share("sm_activity", share) if share > 0.01 else "under 1%")
+    found["share of ceiling"] = (share, _share("sm_activity", share) if share > 0.01 else "under 1%")
     return found
 
 
@@ -327,7 +327,7 @@ def six_kinds_of_work() -> Figure:
     return show(
         lambda figure, theme: _draw_works(figure, theme, found),
         alt=f"For each of six kinds of work, five bars, each to its own whole. {told}.",
-        caption="At a utilisation of 100%, the rate of work can be anything. Six kinds of work on "
+        caption="At 100% utilisation, work reached from under 1% to 100% of a ceiling. Six kinds of work on "
         f"{reference_gpu.word('a short')}. Each bar is a share of its whole: power, of the board's limit; green, the "
         "rate of the work, of the measured ceiling.",
         records=[store.load_published("gpu-metrics")],
@@ -413,9 +413,9 @@ def _draw_card(figure: Canvas, theme: Theme, found: dict[str, float], spoken: di
     context = found["memory_used"] - found["reserved"] - found["driver"]
     parts = [
         (piece, "tensor", "green", 0.5),
-        (cached, "freed", "", 0.0),
+        (cached, "cached", "", 0.0),
         (piece, "tensor", "green", 0.5),
-        (cached, "freed", "", 0.0),
+        (cached, "cached", "", 0.0),
         (context, "context", "blue", 0.3),
         (found["driver"], "driver", "grey", 0.3),
     ]
@@ -515,9 +515,10 @@ def late_readings() -> Figure:
     return show(
         lambda figure, theme: _draw_late(figure, theme, work, seconds, shares),
         alt="Three lines over time, each as a share of its highest reading, over two shaded stretches of work of a "
-        "second each. Utilisation and the momentary power rise some tenths of a second after the work begins; the "
-        "power averaged over a second rises more slowly, and all fall after the work has ended.",
-        caption="Readings follow the work late. Shaded: matmuls run. Each line: share of its highest reading.",
+        "second each. Utilisation and the momentary power rise 0.1 to 0.3 seconds after the work begins; the power "
+        "averaged over a second rises more slowly, and none returns to idle before the work has ended.",
+        caption="Readings lag behind the work. Shaded: matmuls run. Each line: share of its highest reading; one "
+        "reading in six.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 3.3),

@@ -380,9 +380,8 @@ def random_numbers_of_a_batch() -> Figure:
         alt="Two tables of tiles, each with a row for request A alone and one for each of three requests in a batch, "
         "over two steps. From one generator, requests take its numbers in turn, so A gets others in the batch. From "
         f"seed and step, A gets the same. {words}.",
-        caption="From a generator, a request's numbers depend on its neighbours. The numbers r1, r2 and so on come in "
-        "this order. Computed from a request's seed and the step, they are the same in any batch. Orange: what "
-        "request A gets.",
+        caption="From a generator, a request's numbers depend on its neighbours. Each tile: the numbers of one draw. "
+        "Orange: request A.",
         size=(WIDE, 2.6),
         narrow=(4.6, 4.7),
         name="random-numbers-of-a-batch",
@@ -454,9 +453,9 @@ def times_of_a_draw() -> Figure:
         lambda figure, theme: _draw_times(figure, theme),
         alt=f"Two panels, for one sequence and for {BATCHES[-1]}. In each, four cuts with three bars, one for each "
         f"sampler, on a logarithmic scale. With {BATCHES[-1]}: {words}.",
-        caption=f"Of these three, our sampler is the fastest with every cut. Time of one draw from {WORDS} random "
-        f"logits on {reference_gpu.word('a short')}, on a logarithmic axis. The functions of transformers are launched "
-        "one by one; the others are in a CUDA graph.",
+        caption=f"Of these three, our sampler is the fastest with every cut. Time of one draw from {WORDS:,} random "
+        f"logits on {reference_gpu.word('a short')}, at temperature 0.8. The functions of transformers are "
+        "launched one by one; the others are in a CUDA graph.",
         size=(WIDE, 3.4),
         narrow=(4.6, 5.6),
         name="times-of-a-draw",

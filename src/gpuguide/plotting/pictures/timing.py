@@ -64,8 +64,8 @@ def two_matmuls() -> Figure:
         lambda figure, theme: _draw_products(figure, theme, found),
         alt="Two matmuls, each drawn as three matrices to scale with two bars for the times of its operations and its "
         f"bytes at the rates of the datasheet. {words}. The longer bar is the roofline bound.",
-        caption="The longer of two times is the roofline bound. The matrices are to scale within a matmul, and so are "
-        f"its two bars, at the rates in the datasheet of {reference_gpu.word('a short')}.",
+        caption="The longer of two times is the roofline bound. Matrices (thin ones thickened) and bars are to scale "
+        f"within a matmul, at the rates in the datasheet of {reference_gpu.word('a short')}.",
         size=(WIDE, 2.9),
         narrow=(4.6, 5.8),
         name="two-matmuls",
@@ -133,8 +133,8 @@ def ten_calls() -> Figure:
         alt=f"A bar of time for {CALLS} calls in a fresh process. The first takes {spoken[0]} of it, the nine others "
         f"the small rest. Below, to the same scale, the reported mean, {spoken[1]}, and the true time of a call, "
         f"{spoken[2]}.",
-        caption=f"Without warm-up, the first call takes most of the measured time. {CALLS} calls of the square matmul "
-        "in a fresh process, to scale, with medians of several processes.",
+        caption="Without warm-up, the first call takes most of the measured time. Ten calls of the square matmul in a "
+        "fresh process, to scale, medians.",
         records=[store.load_published("timing-mistakes")],
         size=(WIDE, 1.9),
         narrow=(4.6, 1.9),
@@ -159,7 +159,7 @@ def _draw_calls(figure: Canvas, first: float, mean: float, right: float) -> None
     for place in range(CALLS - 1):
         x = left + (first + place * rest) * scale
         drawings.box(ax, x, bottom, max(1.0, rest * scale - 0.8), tall, colour="green", strength=0.6)
-    nine = "nine more: set up, and fast"
+    nine = "nine warm calls"
     drawings.label(ax, width - left, bottom - 10, nine, across="right", size=10)
     for place, (name, seconds, colour) in enumerate(
         (("reported as one call", mean, "pink"), ("true time of one call", right, "green"))
@@ -182,11 +182,11 @@ def pause_before_a_call() -> Figure:
     return show(
         lambda figure, theme: _draw_pause(figure, theme, run, queue, read, late, flush),
         alt="Two pairs of timelines, to scale. Above, the host queues a call while the GPU still overwrites a buffer; "
-        f"the kernel runs right after the first event, and the events read {spoken[0]}. Below, after a second of "
+        f"the kernel takes {spoken[0]} right after the first event. Below, after a second of "
         f"idling, the host takes {spoken[2]} to queue the call, the GPU passes the first event and waits, and the "
         f"events read {spoken[1]}.",
-        caption="After a pause, events also count the GPU's wait for the host. The skinny matmul, to scale: medians, "
-        "and the time of the overwriting calculated from the bandwidth of a copy.",
+        caption="After a pause, events also count the GPU's wait for the host. The skinny matmul, to scale; the "
+        "overwriting calculated (below: not drawn), the kernel timed in a CUDA graph.",
         records=[store.load_published("timing-mistakes"), store.load_published("ceilings")],
         size=(WIDE, 3.6),
         narrow=(4.6, 3.6),
@@ -222,7 +222,7 @@ def _draw_pause(figure: Canvas, theme: Theme, run: float, queue: float, read: fl
         drawings.time_line(ax, left, gpu, scale, [(last - run, last, "", "orange")], height=tall)
         for at in (first, last):
             drawings.moment(ax, left + at * scale, gpu - 12, gpu + tall + 4, dotted=False)
-        words = f"between the events: {format_quantity(last - first, 's')}"
+        words = f"{'between the events' if place else 'the kernel'}: {format_quantity(last - first, 's')}"
         side = "left" if not place else "right"
         x = left + (first * scale if not place else last * scale)
         drawings.label(ax, x, gpu - 19, words, across=side)  # type: ignore[arg-type]
@@ -316,8 +316,8 @@ def share_of_the_datasheet() -> Figure:
         lambda figure, _: _draw_shares(figure, shares, words),
         alt="One bar for each ceiling, as long as its share of the datasheet. "
         f"{'; '.join(f'{name} {each}' for name, each in words.items())}.",
-        caption=f"No ceiling of {reference_gpu.word('a short')} reaches its datasheet. Measured rate, of the rate "
-        "in the datasheet. Blue: memory; orange: arithmetic; green: the link to the host.",
+        caption="Measured rate as a share of the stated one. Blue: memory; orange: arithmetic; green: PCIe, by its "
+        "specification.",
         records=[store.load_published("ceilings")],
         size=(WIDE, 3.3),
         narrow=(4.6, 3.3),

@@ -125,7 +125,7 @@ def image_node(
 
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
-FIRST_SENTENCE = re.compile(r"(.+?[^A-Z. ][.?!])(?= [A-Z])(.*)", re.DOTALL)
+FIRST_SENTENCE = re.compile(r"(.+?[^A-Z. ][.?!])(?= [A-Z\d])(.*)", re.DOTALL)
 
 
 def caption_node(text: str) -> nodes.caption:
