@@ -254,8 +254,7 @@ def overlapped_schedule() -> Figure:
         "tensor cores compute matmuls of the other, without a gap.",
         caption="Matmuls and exponentials on one multiprocessor, in clock cycles. For 64 queries, 128 keys and heads "
         f"of 128, a matmul takes at least {product:.0f} cycles, and the exponentials {powers:.0f}. A program by "
-        f"itself keeps the tensor cores busy {busy:.0%} of the time. This is a model, not a measurement, and shows "
-        "only the order of the loads.",
+        f"itself keeps the tensor cores busy {busy:.0%} of the time. A model, not a measurement.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="overlapped-schedule",

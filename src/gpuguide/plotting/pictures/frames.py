@@ -61,10 +61,9 @@ def frame_to_the_gpu() -> Figure:
         "two bars for each of four operations on a hundred million rows, with lengths in proportion to their times. "
         f"{told}.",
         caption="The copies take far longer than the work itself. A frame of a hundred million rows in the host's "
-        "memory, processed there (upper bars, best library) or on the GPU (lower bars). Grey: the copies there and "
-        "back, by cuDF's own functions (the time with the copy minus the time without it, which differs somewhat from "
-        f"a copy timed alone). Orange: the work on {reference_gpu.word('a short')}. The ring of buffers is the faster "
-        "copy described below. We did not time reading from a file.",
+        "memory, processed there (upper bars, best library) or on the GPU (lower bars). Grey: cuDF's own copies there "
+        f"and back, as differences of times. Orange: the work on {reference_gpu.word('a short')}. The ring is the "
+        "faster copy described below. Reading a file is not timed.",
         records=[speed, copies],
         size=(WIDE, 4.75),
         narrow=(4.6, 4.75),
@@ -332,10 +331,9 @@ def ring_of_buffers() -> Figure:
         alt="Three lines of time. On the first the cores fill the buffers A, B, C and D and then A again. On the "
         f"second the GPU fetches each, one after another without a pause, in {spoken[0]}, while the cores fill the "
         f"next. On the third the driver copies one piece of the same size from pageable memory in {spoken[1]}.",
-        caption=f"Pieces of 8 MiB on their way to the GPU, to scale. The link needs {spoken[0]} for a piece, and the "
-        "cores have the next piece ready before then. A copy that leaves pinning to the driver takes "
-        f"{spoken[1]} for each piece, {times} times as long. All pieces of a hundred million rows need {spoken[3]} on "
-        f"the link, and the whole copy took {spoken[2]}.",
+        caption=f"Pieces of 8 MiB on their way to the GPU, to scale. The link needs {spoken[0]} for a piece; a "
+        f"pageable copy takes {spoken[1]}, {times} times as long. All pieces of a hundred million rows need "
+        f"{spoken[3]} on the link, and the whole copy took {spoken[2]}.",
         records=[copies, ceilings],
         size=(WIDE, 2.2),
         narrow=(4.6, 2.2),

@@ -71,8 +71,8 @@ def prefill_and_decode() -> Figure:
         alt=f"Four passes from left to right, each a box of weights of the same height. {ways}. What comes out of a "
         "pass goes into the next. Below, a row of tiles for the keys and values grows by one tile per step.",
         caption="Prefill takes the whole prompt at once; each decode step takes one token. Every pass reads all "
-        f"weights ({read} of the small model on this page, in 16 bits), and each token leaves "
-        f"{format_bytes(CACHED)} of keys and values in the cache, which all later steps read.",
+        f"weights ({read} of this page's small model in 16 bits) and the cache, to which each token adds "
+        f"{format_bytes(CACHED)}.",
         size=(WIDE, 4.3),
         narrow=(4.6, 4.6),
         name="prefill-and-decode",
@@ -171,9 +171,8 @@ def kernels_of_a_step() -> Figure:
         "in which the GPU waits for the host. In a CUDA graph the same kernels follow one another closely. Fused, they "
         f"are only a few. A token takes: {'; '.join(words)}.",
         caption="A graph shortens the gaps between kernels; fusion reduces their number. A sketch of a decode step of "
-        "GPT-2 small for one sequence, with measured times per token, prefill included: transformers in the first row, "
-        "our own loop in the others. Compiled with a static cache, transformers takes "
-        f"{format_quantity(static, 's')}. A launch takes the host {format_quantity(launch, 's')}.",
+        "GPT-2 small for one sequence, with measured times per token, prefill included. Compiled with a static cache, "
+        f"transformers takes {format_quantity(static, 's')}. A launch takes the host {format_quantity(launch, 's')}.",
         records=[record, ceilings],
         size=(WIDE, 2.8),
         narrow=(4.6, 2.8),

@@ -215,10 +215,9 @@ def loss_in_chunks() -> Figure:
         f"hidden states, and down, where they are added to the gradient of the head. In bf16 all logits would take "
         f"{sizes['all logits']}, those of a chunk take {sizes['logits of a chunk']}.",
         caption="Head and loss, a chunk of positions at a time. Step 1 multiplies a chunk of hidden states by the "
-        "head. Step 2 computes the loss and overwrites the logits with their gradient. (If step 1 stores exponentials, "
-        "step 2 changes one number per position.) Step 3 multiplies this gradient by the head, which gives the "
-        "gradient of the hidden states. Step 4 multiplies it by the hidden states and adds the result to the gradient "
-        f"of the head. The next chunk uses the same memory. Sizes: {tokens:,} tokens of GPT-2 in bf16.",
+        "head. Step 2 computes the loss and overwrites the logits with their gradient. Step 3 turns it into the "
+        "gradient of the hidden states, and step 4 adds to that of the head. The next chunk uses the same memory. "
+        f"Sizes: {tokens:,} tokens of GPT-2 in bf16.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.3),
         name="loss-in-chunks",
@@ -289,8 +288,7 @@ def memory_of_a_loss() -> Figure:
         alt="Three timelines, in which each tensor of the size of the logits is a box as high as its bytes, from the "
         "step that makes it to the one that needs it last. Eager PyTorch holds up to three fp32 tensors at once, the "
         f"compiled loss one in bf16, the loss in chunks a quarter of that. Measured peaks: {spoken}.",
-        caption="Which tensors are in memory at which step. A box begins with the step that makes a tensor and ends "
-        "with the last one that needs it; its height shows the bytes. Steps are not to scale. The numbers are the "
+        caption="Which tensors are in memory at which step. Heights are bytes; steps are not to scale. Numbers: "
         f"measured peaks of extra memory with {SHAPE['tokens']:,} tokens of GPT-2.",
         records=[record],
         size=(WIDE, 4.6),

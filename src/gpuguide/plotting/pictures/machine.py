@@ -32,10 +32,9 @@ def stream_and_queue() -> Figure:
         f"second, the GPU runs them one after another, {spoken[1]} each. A timer that stops when the host has "
         f"submitted them reads too short a time; a timer that waits for the GPU reads {spoken[2]}.",
         caption="The host queues kernels in a stream, and the GPU runs them later. A timer that does "
-        f"not synchronise stops when all kernels are queued, but they are done only after {spoken[2]}. The boxes are "
-        f"as long as the measured times of a square matmul: {spoken[1]} on the GPU and {spoken[0]} on the host. The "
-        "time on the host is that of one call, made right after the host had waited for the GPU; further calls in a "
-        "row may take less time.",
+        f"not synchronise stops when all kernels are queued; they are done after {spoken[2]}. Boxes are to scale: a "
+        f"square matmul takes {spoken[1]} on the GPU, and the first call after a wait {spoken[0]} on the host; "
+        "further calls may take less.",
         records=[record],
         size=(WIDE, 2.9),
         narrow=(4.6, 2.9),

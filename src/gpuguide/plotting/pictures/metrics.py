@@ -58,9 +58,9 @@ def what_utilisation_counts() -> Figure:
         lambda figure, theme: _draw(figure, theme, lanes),
         alt="Three timelines, divided into sample periods. The height of each kernel is the share of the "
         f"multiprocessors that it keeps busy. {words}.",
-        caption="GPU utilisation counts whether a kernel ran, not its size. The height of a "
-        f"kernel is the share of the multiprocessors of {reference_gpu.word('a short')} that it keeps busy. The pauses "
-        "are not to scale: a period contains many more of them.",
+        caption="GPU utilisation counts whether a kernel ran, not its size. Height: the share of "
+        f"the multiprocessors of {reference_gpu.word('a short')} that a kernel keeps busy. The pauses are not to "
+        "scale.",
         records=[store.load_published("gpu-metrics")],
         size=(WIDE, 4.1),
         narrow=(4.6, 4.1),
@@ -242,7 +242,7 @@ def four_counters() -> Figure:
         f"tensor cores work. Below, four strips show what each metric counts in each slot. Their means: {words}.",
         caption="Four metrics of the same second, and four different numbers. A made-up second of a GPU with "
         f"{PROCESSORS} multiprocessors (SMs), each with room for {WARPS} warps. Filled height: warps present; orange: "
-        "tensor cores at work. Each metric is the mean of its strip.",
+        "tensor cores at work.",
         size=(WIDE, 4.2),
         narrow=(4.6, 4.9),
         name="four-counters",
@@ -314,7 +314,7 @@ def readings(scenario: str) -> dict[str, tuple[float, str]]:
     ceilings = {"throughput": gpu.arithmetic["bf16"].value, "bandwidth": gpu.bandwidth["copy"].value}
     done = [case.measured[name].summary.median / most for name, most in ceilings.items() if name in case.measured]
     share = max(done, default=0.0)
-    found["share of ceiling"] = (share, _share("sm_activity", share) if share > 0.01 else "under 1%")
+    found["of ceiling"] = (share, _share("sm_activity", share) if share > 0.01 else "under 1%")
     return found
 
 

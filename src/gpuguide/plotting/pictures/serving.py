@@ -174,8 +174,8 @@ def cycle_of_guesses() -> Figure:
         f"the next place the target's own token is taken, and its tokens after that are of no use. The cycle gives "
         f"{count + 1} tokens: {gained}.",
         caption=f"A cycle of speculative decoding, after the text {'“for i”'}. The draft model takes one step "
-        "per guess; the target model checks all guesses in a single pass. Guesses are accepted up to the first that "
-        "differs, and there the same pass already gives the right token.",
+        "per guess; the target model checks all in one pass, which also gives the right token after the last accepted "
+        "guess.",
         size=(WIDE, 3.0),
         narrow=(4.6, 3.1),
         name="cycle-of-guesses",

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 TAG = "skip-execution"
-REASON = (
-    "it times the machine that it runs on, and the times of the machine that builds this site "
-    "would tell you nothing about yours"
-)
+REASON = "it times the machine it runs on"
 _DATED = re.compile(r".+\((\d{4}-\d{2}-\d{2})\)")
 
 
