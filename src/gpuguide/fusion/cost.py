@@ -81,24 +81,11 @@ def limits(kernels: int, moved: float, flops: float, machine: Machine, *, graph:
     return Limits(kernels * launch, moved / machine.bandwidth, flops / machine.arithmetic)
 
 
-def chain_limits(
-    elements: int, operations: int, element_size: int, machine: Machine, *, fused: bool = False, graph: bool = False
-) -> Limits:
-    """Return the limits of a chain of element-wise operations, each of which reads an array and writes one.
-
-    Fused, the chain is one kernel that reads once and writes once. Tensor cores only multiply matrices, so
-    ``machine.arithmetic`` is to be a GPU's rate in fp32 here.
-    """
-    kernels = 1 if fused else operations
-    moved = 2 * kernels * elements * element_size
-    return limits(kernels, moved, elements * operations, machine, graph=graph)
-
-
 def add_layer_norm_bytes(rows: int, columns: int, element_size: int, *, backward: bool) -> int:
     """Return the fewest bytes of a residual addition with layer norm, and of its backward pass if asked for.
 
-    Forward, two arrays are read and two are written; backward, three are read and one is written. What has a number a
-    row or a column does not count.
+    The forward pass reads two arrays and writes two. The backward pass reads three and writes one. Vectors with one
+    number for each row or column do not count.
     """
     return (8 if backward else 4) * rows * columns * element_size
 
