@@ -28,8 +28,8 @@ def diagnose(
 ) -> None:
     """Say what limits a step, and what a CUDA graph, torch.compile or both would gain.
 
-    The function runs about thirty times. On a GPU the step is timed and its kernels are counted. Without one, its
-    operations are counted, and times are predicted from the published ceilings of a GPU.
+    On a GPU the function runs up to 120 times: the step is timed and its kernels are counted. Without a GPU it runs
+    twice: its operations are counted, and times are predicted from the published ceilings of a GPU.
 
     Example: gpuguide diagnose train.py:step
     """
