@@ -195,11 +195,10 @@ def test_masks_that_make_no_wait_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_the_machine_is_measured_alike_twice() -> None:
-    first, second = machine.measure_machine(), machine.measure_machine()
-    assert first.graph_launch < first.launch < 1e-4
-    assert first.bandwidth == pytest.approx(second.bandwidth, rel=0.05)
-    assert first.arithmetic == pytest.approx(second.arithmetic, rel=0.1)
+def test_a_graph_launches_sooner_than_the_host() -> None:
+    measured = machine.measure_machine()
+    assert 0 < measured.graph_launch < measured.launch
+    assert measured.arithmetic > measured.bandwidth > 0
 
 
 @pytest.mark.gpu

@@ -104,7 +104,7 @@ class Kernel:
 
     @property
     def is_fusable(self) -> bool:
-        """Whether a compiler writes it."""
+        """Whether a compiler can fuse it with others."""
         return self.operations[0].kind != "other"
 
     def seconds(self, machine: Machine) -> float:
@@ -120,9 +120,9 @@ def eager_kernels(trace: StepTrace) -> list[Kernel]:
 def fuse(trace: StepTrace) -> list[Kernel]:
     """Return the kernels that a compiler would make of a step.
 
-    An operation has a depth: on the longest way to it from the inputs, the number of operations that end a kernel.
-    Operations of one depth that depend on each other, or read the same array, are fused; no cycle can arise, since a
-    way through another kernel would make the depth larger.
+    An operation has a depth: on the longest path to it from the inputs, the number of operations that end a kernel.
+    Operations of one depth that depend on each other, or read the same array, are fused. No cycle can arise, since a
+    path through another kernel would make the depth larger.
     """
     writer: dict[int, int] = {}
     depths: list[int] = []

@@ -157,10 +157,10 @@ def predict(
     in_graph = sum(max(duration, machine.graph_launch) for duration in durations)
     fused = max(gpu * fused_share(before, after, machine, count), fused_kernels * machine.graph_launch)
     compiled_host = GUARDS + COMPILED_LAUNCH * host * remaining
-    found = limits(kernels, traced.moved, traced.flops, machine)
+    shortest = limits(kernels, traced.moved, traced.flops, machine)
     return Diagnosis(
         limit="launches" if gpu < BUSY * seconds else _longer_on_gpu(before, machine),
-        limits=found,
+        limits=shortest,
         kernels=kernels,
         fused_kernels=fused_kernels,
         moved=traced.moved,
@@ -202,11 +202,11 @@ def fused_share(
 
 def find_waits(step: Callable[[], object]) -> list[Wait]:
     """Return the lines of a step at which PyTorch waits for the GPU, by its own warnings."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
 
     def note(message: Warning | str, *_: object, **__: object) -> None:
         if SYNCHRONIZED in str(message):
-            found.append(Wait(user_line(), "waits for the GPU"))
+            waits.append(Wait(user_line(), "waits for the GPU"))
 
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -217,7 +217,7 @@ def find_waits(step: Callable[[], object]) -> list[Wait]:
             step()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return found
+    return waits
 
 
 def _merge(known: Sequence[Wait], further: Sequence[Wait]) -> list[Wait]:

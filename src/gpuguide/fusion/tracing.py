@@ -146,19 +146,19 @@ class _Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func.__name__.partition(".")[0]
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if (reason := _why_waits(func, name, args, kwargs, out)) is not None:
             self.trace.waits.append(Wait(user_line(), reason))
-        before = {_address(tensor) for tensor in given}
+        before = {_address(tensor) for tensor in inputs}
         written = list(_written(func, args, kwargs))
         fresh = [tensor for tensor in _tensors(out) if _address(tensor) not in before]
-        for tensor in given:
+        for tensor in inputs:
             self._number(tensor)
         for tensor in fresh:
             self._number(tensor, fresh=True)
         if name in ALLOCATIONS or not (fresh or written):
             return out
-        read = given if name not in OVERWRITTEN else [each for each in given if all(each is not w for w in written)]
+        read = inputs if name not in OVERWRITTEN else [each for each in inputs if all(each is not w for w in written)]
         flops = flop_registry.get(_on_a_gpu(func._overloadpacket))
         self.trace.operations.append(
             Operation(
@@ -187,8 +187,8 @@ class _Tracer(TorchDispatchMode):
 
 def _on_a_gpu(packet: Any) -> Any:
     """Return the counterpart of an operation for processors, such as attention, whose FLOPs PyTorch knows."""
-    found = getattr(torch.ops.aten, packet.__name__.replace("_for_cpu", ""), packet)
-    return found if "_for_cpu" in packet.__name__ else packet
+    counterpart = getattr(torch.ops.aten, packet.__name__.replace("_for_cpu", ""), packet)
+    return counterpart if "_for_cpu" in packet.__name__ else packet
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -267,9 +267,9 @@ def user_line() -> str:
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith((*_LIBRARY, "<frozen")):
-            place = f"{Path(path).name}:{frame.f_lineno}"
+            line = f"{Path(path).name}:{frame.f_lineno}"
             if "site-packages" not in path:
-                return place
-            installed = installed or place
+                return line
+            installed = installed or line
         frame = frame.f_back
     return installed or "the backward pass"

@@ -58,11 +58,11 @@ def work(make_compile: Callable[[], Compile], graph: bool, diagnosed: bool, devi
         forget_compiled()
     before = memory_in_use(device)
     step = SCENARIOS[name].make(device.torch_device, make_compile())
-    found = dict(memory_of_third_call(step, device, before))
+    metrics = dict(memory_of_third_call(step, device, before))
     if diagnosed and device.backend == "cuda":
         predicted = diagnose(step).predicted
         names = {change: "expected_" + change.replace(" + ", "_") for change in CHANGES}
-        found |= {names[change]: records.metric("s", [predicted[change]]) for change in CHANGES}
+        metrics |= {names[change]: records.metric("s", [predicted[change]]) for change in CHANGES}
 
     def check() -> None:
         expected = tensors_of(SCENARIOS[name].make(device.torch_device, uncompiled)())
@@ -73,9 +73,9 @@ def work(make_compile: Callable[[], Compile], graph: bool, diagnosed: bool, devi
     sampler = None if device.backend != "cuda" else in_graph(step) if graph else launched_by_host(step)
 
     def further() -> Mapping[str, Metric]:
-        return {**found, "kernels": records.metric("1", [count_kernels(step).kernels])}
+        return {**metrics, "kernels": records.metric("1", [count_kernels(step).kernels])}
 
-    return Work([step], check, sample=sampler, further=further if device.backend == "cuda" else lambda: found)
+    return Work([step], check, sample=sampler, further=further if device.backend == "cuda" else lambda: metrics)
 
 
 def memory_of_third_call(step: Callable[[], object], device: Device, before: tuple[int, int]) -> Mapping[str, Metric]:
