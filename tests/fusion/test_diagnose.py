@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import types
+import warnings
+from typing import Any
+
 import pytest
 import torch
 
 from gpuguide.errors import GpuguideError
-from gpuguide.fusion import counting, reference
-from gpuguide.fusion.cost import Machine
+from gpuguide.fusion import counting, machine, reference
+from gpuguide.fusion.cost import Machine, eager_kernels, fuse
 from gpuguide.fusion.counting import KernelCount
-from gpuguide.fusion.diagnose import CHANGES, diagnose, predict
+from gpuguide.fusion.diagnose import CHANGES, diagnose, find_waits, fused_share, predict
 from gpuguide.fusion.tracing import trace
 
 MACHINE = Machine(launch=8e-6, graph_launch=1e-6, bandwidth=4e12, arithmetic=7e14)
@@ -56,14 +60,79 @@ def test_measurements_replace_the_model() -> None:
     x, weight = torch.empty(256, 256), torch.empty(256, 256)
     traced = trace(lambda: torch.relu(torch.tanh(torch.sigmoid(x @ weight))))
     count = KernelCount((3e-3, 1e-3, 1e-3, 1e-3), {"mm": 3e-3, "relu": 1e-3, "tanh": 1e-3, "sigmoid": 1e-3}, 4)
-    machine = Machine(launch=8e-6, graph_launch=1e-9, bandwidth=4e12, arithmetic=7e14)
-    found = predict(traced, machine, seconds=6.1e-3, host_seconds=40e-6, count=count)
+    fast = Machine(launch=8e-6, graph_launch=1e-9, bandwidth=4e12, arithmetic=7e14)
+    found = predict(traced, fast, seconds=6.1e-3, host_seconds=40e-6, count=count)
     assert found.measured
     assert found.predicted["graph"] == pytest.approx(6e-3)
     assert found.predicted["compile"] == found.predicted["compile + graph"] == pytest.approx(4e-3)
-    idle = predict(traced, machine, seconds=60e-3, host_seconds=60e-3, count=count)
+    idle = predict(traced, fast, seconds=60e-3, host_seconds=60e-3, count=count)
     assert idle.limit == "launches"
     assert idle.gain("graph") == pytest.approx(10)
+
+
+def test_what_pytorch_says_about_its_debug_mode_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_sync_debug_mode",
+        lambda mode: warnings.warn("a prototype that does not detect all synchronizing operations", stacklevel=1),
+    )
+
+    def step() -> None:
+        warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+
+    (wait,) = find_waits(step)
+    assert wait.line == f"test_diagnose.py:{step.__code__.co_firstlineno + 1}"
+
+
+def test_a_step_that_only_copies() -> None:
+    """The profiler counts copies apart from kernels."""
+    x = torch.empty(8)
+    found = predict(trace(x.clone), MACHINE, 1e-5, 8e-6, KernelCount((2e-6,), {"clone": 2e-6}, 0))
+    assert found.kernels == 0
+    assert found.gain("graph") == pytest.approx(5)
+
+
+def test_a_conversion_is_found_under_the_name_of_its_kernel() -> None:
+    x = torch.empty(8)
+    traced = trace(lambda: x.double() * 2)
+    count = KernelCount((1e-3, 1e-3), {"copy_": 1e-3, "mul": 1e-3}, 2)
+    before, after = eager_kernels(traced), fuse(traced)
+    assert fused_share(before, after, MACHINE, count) == pytest.approx(fused_share(before, after, MACHINE, None))
+
+
+def test_calls_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first launch and the last wait take, 10 µs each here, is divided by the calls."""
+    clock = Clock()
+    monkeypatch.setattr(torch.cuda, "Event", clock.event)
+    monkeypatch.setattr(torch.cuda, "synchronize", clock.wait)
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: clock.now)
+    for timer in (machine.gpu_seconds, machine.wall_seconds):
+        assert timer(lambda: clock.go(1e-4)) == pytest.approx(1e-4, rel=0.02)
+
+
+class Clock:
+    """A clock that is told how much time goes by. Each event and each wait takes 10 µs."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def go(self, seconds: float) -> None:
+        self.now += seconds
+
+    def wait(self) -> None:
+        self.go(10e-6)
+
+    def event(self, enable_timing: bool) -> Any:
+        event = types.SimpleNamespace(synchronize=self.wait)
+
+        def record() -> None:
+            self.wait()
+            event.at = self.now
+
+        event.record = record
+        event.elapsed_time = lambda end: (end.at - event.at) * 1e3
+        return event
 
 
 def test_a_step_that_waits() -> None:
@@ -110,6 +179,38 @@ def test_lines_that_wait_on_a_gpu() -> None:
     line = step.__code__.co_firstlineno
     found = {wait.line for wait in diagnose(step).waits}
     assert found == {f"test_diagnose.py:{line + number}" for number in (1, 2, 3)}
+
+
+@pytest.mark.gpu
+def test_masks_that_make_no_wait_on_a_gpu() -> None:
+    x = torch.rand(8, device="cuda")
+
+    def step() -> None:
+        mask = x > 2
+        x[mask] = 0.0
+        mask[torch.arange(4, device="cuda")] = mask[4:]
+        x.masked_fill_(mask, 1.0)
+
+    assert diagnose(step).waits == ()
+
+
+@pytest.mark.gpu
+def test_a_graph_launches_sooner_than_the_host() -> None:
+    measured = machine.measure_machine()
+    assert 0 < measured.graph_launch < measured.launch
+    assert measured.arithmetic > measured.bandwidth > 0
+
+
+@pytest.mark.gpu
+def test_annotations_are_no_kernels() -> None:
+    x = torch.rand(2**20, device="cuda")
+
+    def step() -> None:
+        with torch.profiler.record_function("annotated"):
+            torch.tanh(x)
+
+    count = counting.count_kernels(step)
+    assert count.kernels == len(count.durations) == 1
 
 
 @pytest.mark.gpu

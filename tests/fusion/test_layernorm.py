@@ -69,6 +69,30 @@ def test_gradients_on_a_processor(with_ds: bool) -> None:
     compare(gradients(add_layer_norm, values, with_ds), values, 1e-12, with_ds)
 
 
+def mixed(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the same with x and residual in bf16, and weight and bias in fp32."""
+    return [each if number in (2, 3) else each.bfloat16() for number, each in enumerate(values)]
+
+
+def check_mixed(device: str) -> None:
+    values = mixed(problem((9, 96), torch.float32, device))
+    found = gradients(add_layer_norm, values)
+    assert [each.dtype for each in found] == [*[torch.bfloat16] * 4, *[torch.float32] * 2]
+    compare(found, values, 1e-2)
+
+
+def test_weights_in_fp32_of_inputs_in_bf16() -> None:
+    check_mixed("cpu")
+
+
+def test_no_rows() -> None:
+    values = [torch.zeros(0, 8), torch.zeros(0, 8), torch.ones(8), torch.zeros(8), *torch.zeros(2, 0, 8)]
+    y, s, dx, _, dw, db = gradients(add_layer_norm, values)
+    assert y.shape == s.shape == dx.shape == (0, 8)
+    assert not dw.any()
+    assert not db.any()
+
+
 def test_only_the_sum_is_used() -> None:
     values = problem((2, 8), torch.float32, "cpu")
     x = values[0].requires_grad_()
@@ -102,6 +126,7 @@ def bad(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
         ({"weight": torch.zeros(9)}, ValueError, r"\(9,\)"),
         ({"residual": torch.zeros(4, 8).bfloat16()}, TypeError, "bfloat16"),
         ({"bias": torch.zeros(8).double()}, TypeError, "float64"),
+        ({"x": torch.zeros(4, 8).int(), "residual": torch.zeros(4, 8).int()}, TypeError, "int32"),
         ({"x": torch.zeros(8, 4).t()}, ValueError, r"x\.contiguous\(\)"),
         ({"x": torch.zeros(4, 0), "residual": torch.zeros(4, 0)}, ValueError, r"\(4, 0\)"),
         ({"x": torch.zeros(2, WIDEST + 1)}, ValueError, "layer_norm"),
@@ -220,6 +245,40 @@ def test_other_dtypes(dtype: torch.dtype, accepted: float) -> None:
     for with_ds in (True, False):
         values = problem((130, 768), dtype, "cuda")
         compare(gradients(add_layer_norm, values, with_ds), values, accepted, with_ds)
+
+
+@pytest.mark.gpu
+def test_mixed_dtypes_and_no_rows_on_a_gpu() -> None:
+    check_mixed("cuda")
+    nothing, one = torch.zeros(0, 8, device="cuda"), torch.ones(8, device="cuda")
+    assert add_layer_norm(nothing, nothing, one, one)[0].shape == (0, 8)
+
+
+@pytest.mark.gpu
+def test_upstream_gradients_that_are_not_contiguous() -> None:
+    values = problem((40, 768), torch.float32, "cuda")
+    values[4] = torch.ones((), device="cuda").expand(40, 768)
+    values[5] = values[5].t().contiguous().t()
+    compare(gradients(add_layer_norm, values), values, 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [1024, 16384])
+def test_more_elements_than_an_int32_can_number(columns: int) -> None:
+    """The last rows of a large array are those of an array of their own."""
+    rows = 2**31 // columns + 2
+    x = torch.zeros(rows, columns, device="cuda", dtype=torch.bfloat16)
+    x[-3:] = torch.randn(3, columns, device="cuda")
+    weight, bias = torch.ones(columns, device="cuda"), torch.zeros(columns, device="cuda")
+
+    def results(x: torch.Tensor) -> list[torch.Tensor]:
+        y, _, mean, rstd = torch.ops.gpuguide.add_layer_norm(x, x, weight, bias, 1e-5)
+        return [y, *torch.ops.gpuguide.add_layer_norm_backward(y, None, x, weight, mean, rstd)]
+
+    large, small = results(x), results(x[-3:].clone())
+    for got, right in zip(large[:2], small[:2], strict=True):
+        torch.testing.assert_close(got[-3:], right)
+    torch.testing.assert_close(large[2:], small[2:], rtol=1e-3, atol=1e-3)  # rows of zeros add nothing
 
 
 @pytest.mark.gpu

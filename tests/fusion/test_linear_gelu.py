@@ -14,6 +14,7 @@ from interpreted import needs_triton
 from torch.nn import functional
 
 from gpuguide.fusion import linear_gelu
+from gpuguide.fusion.tracing import trace
 
 
 def problem(rows: int, inner: int, columns: int, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
@@ -56,12 +57,46 @@ def test_bad_input() -> None:
         linear_gelu(x.half(), weight, bias)
 
 
-def check_kernel(keep_input: bool, persistent: bool) -> None:
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(0, 8, 4), (3, 0, 4), (3, 8, 0)])
+def test_empty_input(rows: int, inner: int, columns: int) -> None:
+    values = problem(rows, max(inner, 1), columns, torch.float64, "cpu")
+    values[:2] = [each[:, :inner] for each in values[:2]]
+    torch.testing.assert_close(results(linear_gelu, values), results(plain, values))
+
+
+def test_gradients_that_nobody_needs_are_not_computed() -> None:
+    x, weight, bias, dy = problem(4, 8, 16, torch.float32, "cpu")
+    y = linear_gelu(x, weight.requires_grad_(), bias)
+    traced = trace(lambda: torch.autograd.grad(y, weight, dy))
+    assert [each.name for each in traced.operations] == ["gelu_backward", "mm"]
+
+
+def strided(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the same, each in every second column of a tensor, bias included."""
+    return [torch.stack([each, each + 1], -1)[..., 0] for each in values]
+
+
+def in_wider_rows(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return x and weight as the left parts of wider matrices, which the kernel can read, and a strided bias."""
+    x, weight, bias, *others = values
+    x, weight = (torch.cat([each, torch.ones_like(each)], 1)[:, : each.shape[1]] for each in (x, weight))
+    return [x, weight, *strided([bias]), *others]
+
+
+@pytest.mark.parametrize("layout", [strided, in_wider_rows])
+def test_input_that_is_not_contiguous(layout: Any) -> None:
+    values = layout(problem(9, 8, 12, torch.float64, "cpu"))
+    assert not any(each.is_contiguous() for each in values[:3])
+    torch.testing.assert_close(linear_gelu(*values[:3]), plain(*values[:3]))
+
+
+def check_kernel(keep_input: bool, persistent: bool, contiguous: bool) -> None:
     """Run the kernel in small tiles, in fp32: the interpreter multiplies no bf16."""
     from gpuguide.fusion import matmul_gelu as fused
     from gpuguide.triton_support.tiles import MatmulTiling
 
-    x, weight, bias, _ = problem(70, 48, 72, torch.float32, "cpu")
+    values = problem(70, 48, 72, torch.float32, "cpu")
+    x, weight, bias, _ = values if contiguous else in_wider_rows(values)
     tiling = MatmulTiling(32, 32, stages=2, warps=4, group=2, persistent=persistent)
     y, before = fused.launch(x, weight, bias, keep_input, tiling)
     torch.testing.assert_close(y.double(), plain(x.double(), weight.double(), bias.double()), rtol=1e-5, atol=1e-5)
@@ -70,9 +105,26 @@ def check_kernel(keep_input: bool, persistent: bool) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize(("keep_input", "persistent"), [(False, False), (True, True)])
-def test_kernel(keep_input: bool, persistent: bool) -> None:
-    interpreted.run(__file__, f"check_kernel({keep_input}, {persistent})")
+@pytest.mark.parametrize(
+    ("keep_input", "persistent", "contiguous"), [(False, False, True), (True, True, True), (True, False, False)]
+)
+def test_kernel(keep_input: bool, persistent: bool, contiguous: bool) -> None:
+    interpreted.run(__file__, f"check_kernel({keep_input}, {persistent}, {contiguous})")
+
+
+def check_readable_rows() -> None:
+    from gpuguide.fusion.matmul_gelu import has_readable_rows
+
+    x = torch.zeros(16, 64, dtype=torch.float16)
+    assert has_readable_rows(x)
+    assert has_readable_rows(x[:, :24])
+    for other in (x[:0], x.t(), x[:, 1:], x[:, ::2], x[:1].expand(16, 64)):
+        assert not has_readable_rows(other)
+
+
+@needs_triton
+def test_rows_that_the_copy_engine_can_read() -> None:
+    interpreted.run(__file__, "check_readable_rows()")
 
 
 def check_machine_code(path: str) -> None:
@@ -118,3 +170,26 @@ def test_on_a_gpu(shape: tuple[int, int, int]) -> None:
     torch.testing.assert_close(
         results(torch.compile(linear_gelu, fullgraph=True), values), results(linear_gelu, values), rtol=2e-2, atol=2e-2
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", [strided, in_wider_rows])
+def test_layouts_on_a_gpu(layout: Any, dtype: torch.dtype) -> None:
+    values = problem(300, 128, 256, dtype, "cuda")
+    torch.testing.assert_close(linear_gelu(*layout(values)[:3]), linear_gelu(*values[:3]), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.gpu
+def test_rows_that_the_kernel_cannot_read_on_a_gpu() -> None:
+    """Rows that are the same one in memory, an odd number of columns, and empty matrices."""
+    x, weight, bias, _ = problem(64, 128, 256, torch.bfloat16, "cuda")
+    for given in (
+        (x[:1].expand(64, 128), weight, bias),
+        (x[:, 1:], weight[:, 1:], bias),
+        (x, weight[:255], bias[:255]),
+        (x, weight[:0], bias[:0]),
+        (x[:0], weight, bias),
+        (x[:, :0], weight[:, :0], bias),
+    ):
+        torch.testing.assert_close(linear_gelu(*given), plain(*given), rtol=1e-2, atol=1e-2)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from gpuguide.fusion import cost, reference
@@ -92,7 +95,7 @@ def test_an_expanded_array_is_read_once() -> None:
     assert filled.moved == (8 * 16 + 16) * FLOAT
 
 
-def test_views_of_one_tensor_are_told_apart() -> None:
+def test_views_of_one_tensor_are_distinguished() -> None:
     a, b, c = torch.rand(3, N).unbind()
     traced = trace(lambda: a + b + c)
     assert traced.moved == 6 * N * FLOAT
@@ -123,16 +126,60 @@ def test_lines_at_which_the_host_waits_are_the_users() -> None:
     assert "item" in waits[0].reason
 
 
+@pytest.mark.parametrize(
+    ("step", "waits"),
+    [
+        (lambda x, mask, rows: x[mask], True),
+        (lambda x, mask, rows: x.__setitem__(mask, x[0, 0].expand(2)), True),
+        (lambda x, mask, rows: x.index_put_((rows, mask[0]), x[0, :1].clone(), accumulate=True), True),
+        (lambda x, mask, rows: x.__setitem__(mask, 0.0), False),
+        (lambda x, mask, rows: mask.index_put_((rows,), mask[0].clone()), False),
+        (lambda x, mask, rows: mask[rows], False),
+        (lambda x, mask, rows: mask.index_select(0, rows), False),
+        (lambda x, mask, rows: x.masked_fill_(mask, 0.0), False),
+    ],
+)
+def test_only_a_mask_as_index_makes_the_host_wait(step: Callable[..., object], waits: bool) -> None:
+    """A mask that is a value, or says where one number is written, makes no wait."""
+    x, rows = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1])
+    mask = x > 0.5
+    assert bool(trace(lambda: step(x, mask, rows)).waits) is waits
+
+
+def test_copies_that_wait() -> None:
+    with FakeTensorMode():
+        x, host = torch.empty(8, device="cuda"), torch.empty(8)
+        for step, waits in (
+            (lambda: x.cpu(), True),
+            (lambda: host.copy_(x), True),
+            (lambda: x.to("cpu", non_blocking=True), False),
+            (lambda: host.copy_(x, non_blocking=True), False),
+        ):
+            assert bool(trace(step).waits) is waits
+
+
+def test_reductions_of_rows_are_known_by_their_axis() -> None:
+    x = torch.rand(2, 3, 4)
+    for step, kind in (
+        (lambda: torch.linalg.vector_norm(x, 2.0, dim=-1), "row"),
+        (lambda: torch.linalg.vector_norm(x, 2), "columns"),
+        (lambda: x.sum(2), "row"),
+        (lambda: x.sum([0, 2]), "columns"),
+        (lambda: x.sum(), "columns"),
+    ):
+        (operation,) = trace(step).operations
+        assert operation.kind == kind
+
+
 # --- the limits ------------------------------------------------------------------------------------------
 
 
 def test_the_longest_limit_holds() -> None:
-    assert cost.chain_limits(2**14, 24, 2, MACHINE).name == "launches"
-    assert cost.chain_limits(2**26, 24, 2, MACHINE).name == "bytes"
-    assert cost.chain_limits(2**26, 4096, 2, MACHINE, fused=True).name == "FLOPs"
-    assert cost.chain_limits(2**14, 24, 2, MACHINE, graph=True).launches == 24 * MACHINE.graph_launch
-    eager, fused = (cost.chain_limits(2**26, 24, 2, MACHINE, fused=fused).bytes for fused in (False, True))
-    assert eager == pytest.approx(24 * fused)
+    assert cost.limits(24, 2**20, 0, MACHINE).name == "launches"
+    assert cost.limits(24, 2**32, 0, MACHINE).name == "bytes"
+    assert cost.limits(1, 2**32, 2**40, MACHINE).name == "FLOPs"
+    assert cost.limits(24, 2**20, 0, MACHINE, graph=True).launches == 24 * MACHINE.graph_launch
+    assert cost.limits(24, 2**20, 0, MACHINE).seconds == 24 * MACHINE.launch
 
 
 def test_layer_norm_moves_four_arrays_each_way() -> None:

@@ -28,8 +28,8 @@ def diagnose(
 ) -> None:
     """Say what limits a step, and what a CUDA graph, torch.compile or both would gain.
 
-    The function runs about thirty times. On a GPU the step is timed and its kernels are counted. Without one, its
-    operations are counted, and times are predicted from the published ceilings of a GPU.
+    On a GPU the function runs up to 120 times: the step is timed and its kernels are counted. Without a GPU it runs
+    twice: its operations are counted, and times are predicted from the published ceilings of a GPU.
 
     Example: gpuguide diagnose train.py:step
     """
@@ -43,12 +43,12 @@ def diagnose(
         machine, name = published_machine(gpu)
         err.print(f"There is no CUDA GPU here, so times are predicted for {name}; the counts hold on any GPU.")
     try:
-        found = examine(step, machine)
+        diagnosis = examine(step, machine)
     except GpuguideError:
         raise
     except Exception as error:
         raise GpuguideError(f"{target} failed: {type(error).__name__}: {error}") from error
-    print(found)
+    print(diagnosis)
 
 
 def load_step(target: str) -> Callable[[], object]:
@@ -108,7 +108,7 @@ def published_machine(gpu: str | None) -> tuple[Machine, str]:
     from gpuguide.fusion.cost import Machine
     from gpuguide.measure import citation, measured_ceilings
 
-    found = measured_ceilings.load(gpu) if gpu else measured_ceilings.load_reference()
+    ceilings = measured_ceilings.load(gpu) if gpu else measured_ceilings.load_reference()
     host = citation.measurement("ceilings/launch:time").value
     in_graph = citation.measurement("ceilings/launch-graph:time").value
-    return Machine(host, in_graph, found.bandwidth["copy"].value, found.rate("bf16").value), found.name
+    return Machine(host, in_graph, ceilings.bandwidth["copy"].value, ceilings.rate("bf16").value), ceilings.name

@@ -81,24 +81,11 @@ def limits(kernels: int, moved: float, flops: float, machine: Machine, *, graph:
     return Limits(kernels * launch, moved / machine.bandwidth, flops / machine.arithmetic)
 
 
-def chain_limits(
-    elements: int, operations: int, element_size: int, machine: Machine, *, fused: bool = False, graph: bool = False
-) -> Limits:
-    """Return the limits of a chain of element-wise operations, each of which reads an array and writes one.
-
-    Fused, the chain is one kernel that reads once and writes once. Tensor cores only multiply matrices, so
-    ``machine.arithmetic`` is to be a GPU's rate in fp32 here.
-    """
-    kernels = 1 if fused else operations
-    moved = 2 * kernels * elements * element_size
-    return limits(kernels, moved, elements * operations, machine, graph=graph)
-
-
 def add_layer_norm_bytes(rows: int, columns: int, element_size: int, *, backward: bool) -> int:
     """Return the fewest bytes of a residual addition with layer norm, and of its backward pass if asked for.
 
-    Forward, two arrays are read and two are written; backward, three are read and one is written. What has a number a
-    row or a column does not count.
+    The forward pass reads two arrays and writes two. The backward pass reads three and writes one. Vectors with one
+    number for each row or column do not count.
     """
     return (8 if backward else 4) * rows * columns * element_size
 
@@ -117,7 +104,7 @@ class Kernel:
 
     @property
     def is_fusable(self) -> bool:
-        """Whether a compiler writes it."""
+        """Whether a compiler can fuse it with others."""
         return self.operations[0].kind != "other"
 
     def seconds(self, machine: Machine) -> float:
@@ -133,9 +120,9 @@ def eager_kernels(trace: StepTrace) -> list[Kernel]:
 def fuse(trace: StepTrace) -> list[Kernel]:
     """Return the kernels that a compiler would make of a step.
 
-    An operation has a depth: on the longest way to it from the inputs, the number of operations that end a kernel.
-    Operations of one depth that depend on each other, or read the same array, are fused; no cycle can arise, since a
-    way through another kernel would make the depth larger.
+    An operation has a depth: on the longest path to it from the inputs, the number of operations that end a kernel.
+    Operations of one depth that depend on each other, or read the same array, are fused. No cycle can arise, since a
+    path through another kernel would make the depth larger.
     """
     writer: dict[int, int] = {}
     depths: list[int] = []

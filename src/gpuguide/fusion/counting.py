@@ -55,7 +55,7 @@ def count_kernels(call: Callable[[], object]) -> KernelCount:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiled:
         call()
         torch.cuda.synchronize()
-    events = list(profiled.events())
+    events = [event for event in profiled.events() if not event.is_user_annotation]  # such as Optimizer.step
     on_gpu = sorted(
         (event for event in events if event.device_type.name == "CUDA"),
         key=lambda event: event.time_range.start,

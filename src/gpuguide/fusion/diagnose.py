@@ -18,6 +18,7 @@ from gpuguide.fusion import machine as measuring
 from gpuguide.fusion.cost import Kernel, Limits, Machine, eager_kernels, fuse, limits
 from gpuguide.fusion.counting import KernelCount, count_kernels
 from gpuguide.fusion.tracing import StepTrace, Wait, trace, user_line
+from gpuguide.units import format_quantity
 
 COMPILED_LAUNCH = 0.5
 """Time that compiled code takes to launch a kernel, as a share of what the eager step takes for one of its own"""
@@ -27,7 +28,11 @@ BUSY = 0.9
 """Share of a step's time from which the GPU counts as busy all the time"""
 ATTRIBUTED = 0.9
 """Share of the GPU's time that must be known by operation; otherwise the model's shares are taken"""
+SYNCHRONIZED = "called a synchronizing CUDA operation"
+"""PyTorch's warning where the host waits for the GPU, which differs from what it says about the debug mode itself"""
 CHANGES = ("graph", "compile", "compile + graph")
+COPIES = {"_to_copy", "clone"}
+"""Operations whose kernel the profiler finds in ``copy_``"""
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,11 @@ class Diagnosis:
     limit: str
     """``launches``, ``bytes`` or ``FLOPs``"""
     limits: Limits
-    """Shortest time that each of the three allows the step as it is"""
+    """Shortest time that each of the three allows the uncompiled step"""
     kernels: int
     """Kernels of the step"""
     fused_kernels: int
-    """Kernels of it once a compiler has fused what it can"""
+    """Kernels of the step once a compiler has fused what it can"""
     moved: int
     """Bytes that its operations read and write"""
     fused_moved: int
@@ -49,9 +54,9 @@ class Diagnosis:
     flops: int
     """Floating-point operations of its matmuls, convolutions and attention"""
     seconds: float
-    """Time of the step as it is, measured on a GPU, else predicted"""
+    """Time of the uncompiled step, measured on a GPU, else predicted"""
     gpu_seconds: float
-    """Time of it in which the GPU computes"""
+    """Part of that time in which the GPU computes"""
     predicted: dict[str, float]
     """Seconds of the step with each of :data:`CHANGES`"""
     waits: tuple[Wait, ...]
@@ -68,16 +73,16 @@ class Diagnosis:
         busy = min(1.0, self.gpu_seconds / self.seconds)
         rows = [
             f"limit      {self.limit}",
-            f"step       {_time(self.seconds)} {how}, GPU busy {busy:.0%} of it",
+            f"step       {format_quantity(self.seconds, 's')} {how}, GPU busy {busy:.0%} of it",
             f"kernels    {self.kernels:,}, fused {self.fused_kernels:,}",
-            f"bytes      {self.moved / 1e6:,.1f} MB, fused {self.fused_moved / 1e6:,.1f} MB",
-            f"FLOPs      {self.flops / 1e9:,.1f} GFLOP",
-            f"shortest   launches {_time(self.limits.launches)}, bytes {_time(self.limits.bytes)}, "
-            f"FLOPs {_time(self.limits.flops)}",
+            f"bytes      {format_quantity(self.moved, 'B')}, fused {format_quantity(self.fused_moved, 'B')}",
+            f"FLOPs      {format_quantity(self.flops, 'FLOP')}",
+            f"shortest   launches {format_quantity(self.limits.launches, 's')}, "
+            f"bytes {format_quantity(self.limits.bytes, 's')}, FLOPs {format_quantity(self.limits.flops, 's')}",
         ]
         rows += [
-            f"{change:<16}{_time(self.predicted[change])} expected, {self.gain(change):.2f} times as fast"
-            for change in CHANGES
+            f"{change:<16}{format_quantity(seconds, 's')} expected, {self.gain(change):.2f} times as fast"
+            for change, seconds in self.predicted.items()
         ]
         rows += [f"waits at {wait.line}: {wait.reason}; a graph cannot hold it" for wait in self.waits]
         return "\n".join(rows)
@@ -89,8 +94,8 @@ def diagnose(step: Callable[[], object], machine: Machine | None = None) -> Diag
     Parameters
     ----------
     step : callable
-        Takes no argument, and does the same work each time, uncompiled. It runs about thirty times; if it trains, it
-        trains as many steps.
+        Takes no argument, and does the same work each time, uncompiled. On a GPU it runs up to 120 times, otherwise
+        twice; if it trains, it trains as many steps.
     machine : Machine, optional
         Ceilings; by default those of the current GPU, which are measured in half a second. Needed without one.
 
@@ -147,14 +152,15 @@ def predict(
     gpu = sum(durations)
     host = host_seconds if host_seconds is not None else len(before) * machine.launch
     seconds = seconds if seconds is not None else max(host, gpu)
-    fused_kernels = max(1, round(kernels * len(after) / len(before)))
+    remaining = len(after) / len(before)
+    fused_kernels = max(1, round(kernels * remaining))
     in_graph = sum(max(duration, machine.graph_launch) for duration in durations)
     fused = max(gpu * fused_share(before, after, machine, count), fused_kernels * machine.graph_launch)
-    compiled_host = GUARDS + COMPILED_LAUNCH * host * fused_kernels / kernels
-    found = limits(kernels, traced.moved, traced.flops, machine)
+    compiled_host = GUARDS + COMPILED_LAUNCH * host * remaining
+    shortest = limits(kernels, traced.moved, traced.flops, machine)
     return Diagnosis(
         limit="launches" if gpu < BUSY * seconds else _longer_on_gpu(before, machine),
-        limits=found,
+        limits=shortest,
         kernels=kernels,
         fused_kernels=fused_kernels,
         moved=traced.moved,
@@ -187,6 +193,7 @@ def fused_share(
     fusable = old / (old + others)
     if count:
         names = {kernel.operations[0].name for kernel in before if kernel.is_fusable}
+        names |= {"copy_"} if names & COPIES else set()
         known = sum(count.by_operation.values())
         if known > ATTRIBUTED * count.seconds:
             fusable = sum(time for name, time in count.by_operation.items() if name in names) / known
@@ -195,11 +202,11 @@ def fused_share(
 
 def find_waits(step: Callable[[], object]) -> list[Wait]:
     """Return the lines of a step at which PyTorch waits for the GPU, by its own warnings."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
 
     def note(message: Warning | str, *_: object, **__: object) -> None:
-        if "synchroniz" in str(message):
-            found.append(Wait(user_line(), "waits for the GPU"))
+        if SYNCHRONIZED in str(message):
+            waits.append(Wait(user_line(), "waits for the GPU"))
 
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -210,7 +217,7 @@ def find_waits(step: Callable[[], object]) -> list[Wait]:
             step()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return found
+    return waits
 
 
 def _merge(known: Sequence[Wait], further: Sequence[Wait]) -> list[Wait]:
@@ -229,7 +236,3 @@ def _longer_on_gpu(kernels: Sequence[Kernel], machine: Machine) -> str:
         else:
             by_flops += computing
     return "bytes" if by_bytes > by_flops else "FLOPs"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

@@ -10,12 +10,15 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch.autograd import forward_ad
 
 from gpuguide.triton_support.context import device_of
 
 BLOCK = 2048
 """Elements of a program"""
 WARPS = 4
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Dtypes of arrays, which fp32 holds without rounding"""
 
 
 @triton.jit
@@ -38,8 +41,8 @@ def add_all(a, b, c, d):
 
 @triton.jit
 def add_mul_relu_div(a, b, c, d):
-    """Return ``relu((a + b) * c) / d``."""
-    return tl.maximum((a + b) * c, 0.0) / d
+    """Return ``relu((a + b) * c) / d``. Like PyTorch's, this ReLU of NaN is NaN."""
+    return tl.maximum((a + b) * c, 0.0, propagate_nan=tl.PropagateNan.ALL) / d
 
 
 @triton.jit
@@ -83,22 +86,26 @@ def elementwise_kernel(
 
 
 def add_four(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """Return ``a + b + c + d`` in one kernel and five passes; arrays of one shape and dtype, contiguous."""
+    """Return ``a + b + c + d`` in one kernel and five passes.
+
+    The arrays have one shape and one of :data:`DTYPES`, and are contiguous. The functions of this module have no
+    gradients.
+    """
     return _apply(add_all, a, b, c, d)
 
 
 def add_multiply_relu_divide(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """Return ``relu((a + b) * c) / d`` in one kernel and five passes; arrays as in :func:`add_four`."""
+    """Return ``relu((a + b) * c) / d`` in one kernel and five passes; arrays as those of :func:`add_four`."""
     return _apply(add_mul_relu_div, a, b, c, d)
 
 
 def tanh_chain(x: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Take ``x = tanh(x * b + c)`` eight times in one kernel and four passes; arrays as in :func:`add_four`."""
+    """Take ``x = tanh(x * b + c)`` eight times in one kernel and four passes; arrays as those of :func:`add_four`."""
     return _apply(eight_links, x, b, c)
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
-    """Return GELU in its tanh form, in one kernel and two passes; ``x`` contiguous."""
+    """Return GELU in its tanh form, in one kernel and two passes; ``x`` as the arrays of :func:`add_four`."""
     return _apply(only_gelu, x)
 
 
@@ -111,6 +118,16 @@ def _apply(function: object, *inputs: torch.Tensor) -> torch.Tensor:
                 f"{first.dtype} and {tuple(other.shape)} in {other.dtype} with strides {other.stride()}. "
                 "Call .expand(...), .to(...) or .contiguous() first."
             )
+    if first.dtype not in DTYPES:
+        raise TypeError(
+            f"The kernel computes in fp32, so it takes fp32, bf16 and fp16; given {first.dtype}. Use "
+            "gpuguide.fusion.reference."
+        )
+    if any(_is_differentiated(each) for each in inputs):
+        raise NotImplementedError(
+            "The element-wise kernels have no gradients. Call them under torch.no_grad(), or use "
+            "gpuguide.fusion.reference."
+        )
     out = torch.empty_like(first)
     if not out.numel():
         return out
@@ -125,3 +142,9 @@ def _apply(function: object, *inputs: torch.Tensor) -> torch.Tensor:
             num_warps=WARPS,
         )
     return out
+
+
+def _is_differentiated(array: torch.Tensor) -> bool:
+    """Return whether autograd would differentiate what is computed from an array, backward or forward."""
+    has_tangent = forward_ad._current_level >= 0 and forward_ad.unpack_dual(array).tangent is not None
+    return has_tangent or (torch.is_grad_enabled() and array.requires_grad)

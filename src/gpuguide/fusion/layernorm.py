@@ -155,9 +155,9 @@ def add_layer_norm_backward_kernel(
             dx += tl.load(ds_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + start + column, dx.to(dx_ptr.dtype.element_ty), mask=inside)
     if SUMS:
-        place = sums_ptr + program.to(tl.int64) * columns + column
-        tl.store(place, dw, mask=inside)
-        tl.store(place + programs.to(tl.int64) * columns, db, mask=inside)
+        dw_sums = sums_ptr + program.to(tl.int64) * columns + column
+        tl.store(dw_sums, dw, mask=inside)
+        tl.store(dw_sums + programs.to(tl.int64) * columns, db, mask=inside)
 
 
 @triton.jit
@@ -188,9 +188,9 @@ def weight_sums_kernel(
         rstd = tl.load(rstd_ptr + row, mask=row < rows, other=0.0)
         dw += dy * (s - mean[:, None]) * rstd[:, None]
         db += dy
-    place = sums_ptr + program.to(tl.int64) * columns + column
-    tl.store(place, tl.sum(dw, 0), mask=inside)
-    tl.store(place + programs.to(tl.int64) * columns, tl.sum(db, 0), mask=inside)
+    dw_sums = sums_ptr + program.to(tl.int64) * columns + column
+    tl.store(dw_sums, tl.sum(dw, 0), mask=inside)
+    tl.store(dw_sums + programs.to(tl.int64) * columns, tl.sum(db, 0), mask=inside)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The four ceilings of a GPU that a diagnosis needs, measured in about half a second."""
+"""The four ceilings of a GPU that a diagnosis needs, measured in about half a second, and timers of a step."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ import torch
 
 from gpuguide.fusion.cost import Machine
 
-CALLS = 400
-"""Launches that are timed together"""
+LAUNCHES = 400
+"""Operations of the step that measures launches"""
 COPIED = 2**28
 """Bytes that are copied, more than any cache holds"""
 SIZE = 4096
 """Rows and columns of the matrices"""
+SPAN = 4e-3
+"""Seconds of calls that are timed together, so that the launch of the first and the wait for the last do not count"""
+MOST_CALLS = 20
+"""Calls that are timed together, at most"""
 ROUNDS = 5
+"""Times of which the median is returned"""
 
 
 def measure_machine() -> Machine:
-    """Return the ceilings of the current GPU and its host. Needs CUDA."""
+    """Return the ceilings of the current GPU and its host, for matmuls in bf16. Needs CUDA."""
     small = torch.zeros(256, device="cuda")
     source = torch.empty(COPIED, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
     left, right = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 
     def launch_many() -> None:
-        for _ in range(CALLS):
+        for _ in range(LAUNCHES):
             small.add_(1)
 
     graph = capture(launch_many)
     return Machine(
-        launch=wall_seconds(launch_many) / CALLS,
-        graph_launch=gpu_seconds(graph.replay) / CALLS,
+        launch=wall_seconds(launch_many) / LAUNCHES,
+        graph_launch=gpu_seconds(graph.replay) / LAUNCHES,
         bandwidth=2 * COPIED / gpu_seconds(lambda: target.copy_(source)),
         arithmetic=2 * SIZE**3 / gpu_seconds(lambda: torch.mm(left, right)),
     )
@@ -57,37 +62,58 @@ def capture(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
 
 
 def wall_seconds(step: Callable[[], object]) -> float:
-    """Return the median time of a step by the host's clock, the GPU's work included."""
-    times = []
-    for _ in range(ROUNDS + 1):
+    """Return the median time of a step by the host's clock, the GPU's work included. Calls follow one another."""
+    calls = _count_calls(step)
+
+    def span() -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        step()
+        for _ in range(calls):
+            step()
         torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+        return time.perf_counter() - start
+
+    return statistics.median(span() for _ in range(ROUNDS)) / calls
 
 
 def host_seconds(step: Callable[[], object]) -> float:
-    """Return the median time until a step returns, which is what it takes to launch its kernels."""
-    times = []
-    for _ in range(ROUNDS + 1):
+    """Return the median time until a step returns, which is what it takes to launch its kernels.
+
+    Each call finds the GPU idle: behind many calls, the host would wait for room in the queue of launches.
+    """
+
+    def call() -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
         step()
-        times.append(time.perf_counter() - start)
+        return time.perf_counter() - start
+
+    median = statistics.median([call() for _ in range(ROUNDS + 1)][1:])
     torch.cuda.synchronize()
-    return statistics.median(times[1:])
+    return median
 
 
 def gpu_seconds(step: Callable[[], object]) -> float:
-    """Return the median time of a step between two events on the GPU."""
-    times = []
-    for _ in range(ROUNDS + 1):
+    """Return the median time of a step between two events on the GPU. Calls follow one another."""
+    calls = _count_calls(step)
+
+    def span() -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        step()
+        for _ in range(calls):
+            step()
         end.record()
         end.synchronize()
-        times.append(start.elapsed_time(end) * 1e-3)
-    return statistics.median(times[1:])
+        return start.elapsed_time(end) * 1e-3
+
+    return statistics.median(span() for _ in range(ROUNDS)) / calls
+
+
+def _count_calls(step: Callable[[], object]) -> int:
+    """Return how many calls are timed together, after two calls, of which the first sets up what is set up once."""
+    step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    return max(1, min(MOST_CALLS, round(SPAN / (time.perf_counter() - start))))

@@ -114,7 +114,7 @@ def launch(
         linear_gelu_kernel[(programs,)](
             describe_tiles(x, tiling.rows, inner_block),
             describe_tiles(weight, tiling.columns, inner_block),
-            bias,
+            bias.contiguous(),
             written,
             describe_tiles(kept, tiling.rows, tiling.columns) if keep_input else written,
             rows,
@@ -144,7 +144,12 @@ def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
         x.dtype in (torch.bfloat16, torch.float16)
         and torch.cuda.get_device_capability(x.device)[0] >= 9
-        and not is_misaligned(x)
-        and not is_misaligned(weight)
+        and has_readable_rows(x)
+        and has_readable_rows(weight)
         and weight.shape[0] * x.element_size() % ALIGNED == 0
     )
+
+
+def has_readable_rows(matrix: torch.Tensor) -> bool:
+    """Return whether the copy engine can read a matrix: some rows, which are aligned and do not overlap."""
+    return matrix.numel() > 0 and not is_misaligned(matrix) and matrix.stride(0) >= matrix.shape[1]

@@ -4,17 +4,21 @@
 change what it computes. An operator tells it all that it needs: a schema, the shapes of its results (*fake*), and the
 operator that computes its gradients. So ``torch.compile(fullgraph=True)`` keeps it as one node.
 
-On a CPU, and in float64, the operators are the plain versions of :mod:`gpuguide.fusion.reference`.
+On a CPU and in float64, the operators compute with PyTorch's own operations. On any device, forward mode and the
+transforms of :mod:`torch.func` use those operations. In reverse mode an operator can be differentiated once.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 from gpuguide import triton_support
+from gpuguide.triton_support import forward_mode
 
 DEVICES = ("cpu", "cuda")
 WIDEST = 65536
@@ -32,13 +36,29 @@ for _schema in (
     )
 
 
+def _is_transformed() -> bool:
+    """Return whether forward mode or a transform of :mod:`torch.func` is active, which operators have no rules for."""
+    forward_mode.refuse_compiled()
+    return not torch.compiler.is_compiling() and (
+        forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    )
+
+
+def _refuse_second_derivative(name: str) -> None:
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            f"{name} can be differentiated once, so create_graph=True is not supported. For second derivatives, use "
+            f"gpuguide.fusion.reference.{name}."
+        )
+
+
 # --- residual and layer norm -----------------------------------------------------------------------------
 
 
 def add_layer_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float = 1e-5
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add a residual and normalise the sum, in one kernel on a GPU. It has gradients, which take two kernels.
+    """Add a residual and normalise the sum, in one kernel on a GPU. Its backward pass takes two kernels.
 
     Parameters
     ----------
@@ -62,6 +82,8 @@ def add_layer_norm(
         If shapes do not fit, a row is empty or wider than :data:`WIDEST`, or a tensor is not contiguous.
     TypeError
         If dtypes do not fit.
+    NotImplementedError
+        If it is differentiated with ``create_graph=True``, or in forward mode under ``torch.compile``.
     """
     columns = x.shape[-1] if x.ndim else 0
     if not 0 < columns <= WIDEST:
@@ -74,16 +96,28 @@ def add_layer_norm(
             f"x and residual have one shape (..., columns), weight and bias (columns,); given {tuple(x.shape)}, "
             f"{tuple(residual.shape)}, {tuple(weight.shape)} and {tuple(bias.shape)}."
         )
-    if residual.dtype != x.dtype or weight.dtype != bias.dtype or weight.dtype not in (x.dtype, torch.float32):
+    dtypes_fit = residual.dtype == x.dtype and weight.dtype == bias.dtype and weight.dtype in (x.dtype, torch.float32)
+    if not (x.is_floating_point() and dtypes_fit):
         raise TypeError(
-            f"x and residual have one dtype, weight and bias the same one or torch.float32; given {x.dtype}, "
-            f"{residual.dtype}, {weight.dtype} and {bias.dtype}."
+            f"x and residual have one floating-point dtype, weight and bias the same one or torch.float32; given "
+            f"{x.dtype}, {residual.dtype}, {weight.dtype} and {bias.dtype}."
         )
     for name, tensor in (("x", x), ("residual", residual), ("weight", weight), ("bias", bias)):
         if not tensor.is_contiguous():
             raise ValueError(f"{name} is not contiguous: its strides are {tensor.stride()}. Pass {name}.contiguous().")
-    y, s, _, _ = torch.ops.gpuguide.add_layer_norm(x, residual, weight, bias, epsilon)
+    function = _compute_norm if _is_transformed() else torch.ops.gpuguide.add_layer_norm
+    y, s, _, _ = function(x, residual, weight, bias, epsilon)
     return y, s
+
+
+def _compute_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, ...]:
+    """Return what the operator does, by PyTorch's own operations."""
+    s = x + residual
+    wide = _compute_dtype(x)
+    y, mean, rstd = torch.native_layer_norm(s.to(wide), weight.shape, weight.to(wide), bias.to(wide), epsilon)
+    return y.to(x.dtype), s, mean.flatten(), rstd.flatten()
 
 
 @torch.library.impl("gpuguide::add_layer_norm", DEVICES)
@@ -94,12 +128,7 @@ def _add_layer_norm(
         from gpuguide.fusion import layernorm
 
         return layernorm.launch_forward(x, residual, weight, bias, epsilon)
-    s = x + residual
-    wide = s.to(_compute_dtype(x))
-    mean = wide.mean(-1)
-    rstd = (wide.var(-1, correction=0) + epsilon).rsqrt()
-    y = functional.layer_norm(wide, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), epsilon).to(x.dtype)
-    return y, s, mean.flatten(), rstd.flatten()
+    return _compute_norm(x, residual, weight, bias, epsilon)
 
 
 @torch.library.impl("gpuguide::add_layer_norm_backward", DEVICES)
@@ -160,6 +189,7 @@ def _keep_for_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _norm_gradients(ctx: Any, dy: torch.Tensor | None, ds: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+    _refuse_second_derivative("add_layer_norm")
     s, weight, mean, rstd = ctx.saved_tensors
     if dy is None:
         return ds, ds, None, None, None
@@ -196,6 +226,8 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
         If shapes do not fit.
     TypeError
         If dtypes differ.
+    NotImplementedError
+        If it is differentiated with ``create_graph=True``, or in forward mode under ``torch.compile``.
     """
     if x.ndim < 1 or weight.ndim != 2 or x.shape[-1] != weight.shape[1] or bias.shape != weight.shape[:1]:
         raise ValueError(
@@ -204,8 +236,11 @@ def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
         )
     if not x.dtype == weight.dtype == bias.dtype:
         raise TypeError(f"x, weight and bias have one dtype; given {x.dtype}, {weight.dtype} and {bias.dtype}.")
+    if _is_transformed():
+        return functional.gelu(functional.linear(x, weight, bias), approximate="tanh")
     keep_input = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, weight, bias))
-    y, _ = torch.ops.gpuguide.linear_gelu(x.reshape(-1, x.shape[-1]), weight, bias, keep_input)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # -1 would be ambiguous for an inner size of 0
+    y, _ = torch.ops.gpuguide.linear_gelu(rows, weight, bias, keep_input)
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -232,13 +267,21 @@ def _linear_gelu_shapes(
 
 def _keep_for_gelu(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros in the place of the gradient that output[1] does not have
     ctx.save_for_backward(inputs[0], inputs[1], output[1])
 
 
 def _gelu_gradients(ctx: Any, dy: torch.Tensor, *_: Any) -> tuple[Any, ...]:
+    _refuse_second_derivative("linear_gelu")
     x, weight, before = ctx.saved_tensors
+    of_x, of_weight, of_bias, _ = ctx.needs_input_grad
     d_before = torch.ops.aten.gelu_backward(dy, before, approximate="tanh")
-    return d_before @ weight, d_before.t() @ x, d_before.sum(0), None
+    return (
+        d_before @ weight if of_x else None,
+        d_before.t() @ x if of_weight else None,
+        d_before.sum(0) if of_bias else None,
+        None,
+    )
 
 
 torch.library.register_autograd("gpuguide::linear_gelu", _gelu_gradients, setup_context=_keep_for_gelu)

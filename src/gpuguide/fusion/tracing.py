@@ -8,6 +8,7 @@ kernel, which is what most of PyTorch's are in eager mode; a profiler counts exa
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,21 +48,25 @@ REDUCTIONS = {"sum", "mean", "var", "var_mean", "amax", "amin", "std", "linalg_v
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 OVERWRITTEN = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
 """In-place operations that do not read what they write over"""
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+"""Operations with a list of indices, of which some may be masks"""
 WAITING = {
     "_local_scalar_dense": "reads a number (.item(), float(), if)",
     "nonzero": "needs to know how many elements are not zero",
     "masked_select": "needs to know how many elements a mask selects",
     "_unique2": "needs to know how many elements are different",
+    "unique_dim": "needs to know how many elements are different",
+    "unique_consecutive": "needs to know how many elements are different",
     "equal": "compares on the host (torch.equal)",
 }
 """Operations for which the host waits until the GPU has finished all earlier work, and why"""
-_LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-"""Folders whose lines are not the user's"""
+_LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).parent), warnings.__file__)
+"""Beginnings of the paths of files whose lines are not the user's"""
 
 
 Region = tuple[int, int, int]
 """Part of a memory: its number, and where the part begins and how many elements it has, so that views of one tensor,
-such as queries, keys and values, are told apart"""
+such as queries, keys and values, are distinguished"""
 
 
 @dataclass(frozen=True)
@@ -141,19 +146,19 @@ class _Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func.__name__.partition(".")[0]
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if (reason := _why_waits(name, given, out, kwargs)) is not None:
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if (reason := _why_waits(func, name, args, kwargs, out)) is not None:
             self.trace.waits.append(Wait(user_line(), reason))
-        before = {_address(tensor) for tensor in given}
+        before = {_address(tensor) for tensor in inputs}
         written = list(_written(func, args, kwargs))
         fresh = [tensor for tensor in _tensors(out) if _address(tensor) not in before]
-        for tensor in given:
+        for tensor in inputs:
             self._number(tensor)
         for tensor in fresh:
             self._number(tensor, fresh=True)
         if name in ALLOCATIONS or not (fresh or written):
             return out
-        read = given if name not in OVERWRITTEN else [each for each in given if all(each is not w for w in written)]
+        read = inputs if name not in OVERWRITTEN else [each for each in inputs if all(each is not w for w in written)]
         flops = flop_registry.get(_on_a_gpu(func._overloadpacket))
         self.trace.operations.append(
             Operation(
@@ -182,8 +187,8 @@ class _Tracer(TorchDispatchMode):
 
 def _on_a_gpu(packet: Any) -> Any:
     """Return the counterpart of an operation for processors, such as attention, whose FLOPs PyTorch knows."""
-    found = getattr(torch.ops.aten, packet.__name__.replace("_for_cpu", ""), packet)
-    return found if "_for_cpu" in packet.__name__ else packet
+    counterpart = getattr(torch.ops.aten, packet.__name__.replace("_for_cpu", ""), packet)
+    return counterpart if "_for_cpu" in packet.__name__ else packet
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -209,6 +214,13 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterab
             yield from _tensors(args[number] if number < len(args) else kwargs.get(argument.name))
 
 
+def _argument(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+    """Return an argument by the name that the schema gives it, ``None`` if it was left out or does not exist."""
+    names = [argument.name for argument in func._schema.arguments]
+    values = {**dict(zip(names, args, strict=False)), **kwargs}
+    return values.get(name)
+
+
 def _kind(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], has_flops: bool) -> Kind:
     if has_flops:
         return "other"
@@ -217,23 +229,35 @@ def _kind(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], h
     if name in ROWS:
         return "row"
     if name in REDUCTIONS:
-        axes = args[1] if len(args) > 1 else kwargs.get("dim")
-        last = {-1, args[0].ndim - 1}
-        return "row" if axes and set([axes] if isinstance(axes, int) else axes) <= last else "columns"
+        dim = _argument(func, args, kwargs, "dim")
+        axes = [dim] if isinstance(dim, int) else dim
+        return "row" if axes and set(axes) <= {-1, args[0].ndim - 1} else "columns"
     return "columns" if name in COLUMNS else "other"
 
 
-def _why_waits(name: str, given: list[torch.Tensor], out: Any, kwargs: dict[str, Any]) -> str | None:
+def _why_waits(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> str | None:
     """Return why the host waits for an operation, or ``None`` if it does not."""
     if name in WAITING:
         return WAITING[name]
-    if name.startswith("index") and any(each.dtype == torch.bool for each in given[1:]):
-        return "needs to know how many elements a mask selects"
-    if name in ("_to_copy", "copy_") and not kwargs.get("non_blocking"):
+    if name in INDEXING:
+        masks = [each for each in _tensors(args[1]) if each.dtype in (torch.bool, torch.uint8)]
+        return "needs to know how many elements a mask selects" if masks and not _fills(func, args, kwargs) else None
+    if name in ("_to_copy", "copy_") and not _argument(func, args, kwargs, "non_blocking"):
         results = _tensors(out)
-        if results and not results[0].is_cuda and any(each.is_cuda for each in given):
+        if results and not results[0].is_cuda and any(each.is_cuda for each in _tensors(args)):
             return "copies to the host"
     return None
+
+
+def _fills(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a number of the host is written where a mask is true, as by ``x[mask] = 0``, which needs no count.
+
+    Source: PyTorch, ``canDispatchToMaskedFill`` in ATen.
+    """
+    value = _argument(func, args, kwargs, "values")
+    accumulates = _argument(func, args, kwargs, "accumulate")
+    is_number = value is not None and value.numel() == 1 and value.device.type == "cpu"
+    return is_number and not accumulates and len(_tensors(args[1])) == 1
 
 
 def user_line() -> str:
@@ -243,9 +267,9 @@ def user_line() -> str:
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith((*_LIBRARY, "<frozen")):
-            place = f"{Path(path).name}:{frame.f_lineno}"
+            line = f"{Path(path).name}:{frame.f_lineno}"
             if "site-packages" not in path:
-                return place
-            installed = installed or place
+                return line
+            installed = installed or line
         frame = frame.f_back
     return installed or "the backward pass"

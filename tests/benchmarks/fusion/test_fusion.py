@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def in_eager_mode(function: Any) -> Any:
 
 
 SMALL = {
+    "many-small-operations": functools.partial(scenarios.many_small_operations, elements=64),
+    "large-arrays": functools.partial(scenarios.large_arrays, elements=64),
+    "matmul": functools.partial(scenarios.matmul, size=16),
     "gpt2": scenarios.gpt2(1, 8, shape=TINY),
     "written-out": scenarios.gpt2(1, 8, True, TINY),
     "llama": lambda device, compile: scenarios.llama_of_transformers(device, compile, 1, 64, 16),
@@ -80,7 +84,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_scenarios_are_the_same_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS, name, Scenario(SMALL[name], blocks=True))
-    for compile in (gains.as_it_is, in_eager_mode, BlockCompiler(in_eager_mode)):
+    for compile in (gains.uncompiled, in_eager_mode, BlockCompiler(in_eager_mode)):
         work = gains.work(lambda compile=compile: compile, False, False, CPU, {"scenario": name})
         assert work.check is not None
         work.check()

@@ -11,6 +11,7 @@ import torch
 
 from gpuguide.benchmarks.fusion.launching import in_graph, launched_by_host, mark_steps
 from gpuguide.benchmarks.fusion.scenarios import SCENARIOS, BlockCompiler, Compile, forget_compiled
+from gpuguide.benchmarks.training.ladder import memory_in_use, memory_metrics
 from gpuguide.fusion.counting import count_kernels
 from gpuguide.fusion.diagnose import CHANGES, diagnose
 from gpuguide.hardware.device import Device
@@ -30,8 +31,8 @@ STARTS = 3
 # --- gains -----------------------------------------------------------------------------------------------
 
 
-def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function uncompiled."""
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function itself."""
     return function
 
 
@@ -55,35 +56,36 @@ def work(make_compile: Callable[[], Compile], graph: bool, diagnosed: bool, devi
     name = str(keys["scenario"])
     if diagnosed:  # the first contender of a case
         forget_compiled()
-    before = torch.cuda.memory_allocated() if device.backend == "cuda" else 0
+    before = memory_in_use(device)
     step = SCENARIOS[name].make(device.torch_device, make_compile())
-    found: dict[str, Metric] = {}
+    metrics = dict(memory_of_third_call(step, device, before))
     if diagnosed and device.backend == "cuda":
-        diagnosis = diagnose(step)
+        predicted = diagnose(step).predicted
         names = {change: "expected_" + change.replace(" + ", "_") for change in CHANGES}
-        found |= {names[change]: records.metric("s", [diagnosis.predicted[change]]) for change in CHANGES}
+        metrics |= {names[change]: records.metric("s", [predicted[change]]) for change in CHANGES}
 
     def check() -> None:
-        expected = tensors_of(SCENARIOS[name].make(device.torch_device, as_it_is)())
+        expected = tensors_of(SCENARIOS[name].make(device.torch_device, uncompiled)())
         for got, right in zip(tensors_of(step()), expected, strict=True):
             error = float((got.double() - right.double()).norm() / right.double().norm().clamp_min(1e-12))
             assert error <= ACCEPTED, f"the difference from eager code is {error:.1e}, and {ACCEPTED} is accepted"
 
-    began = time.perf_counter()
-    step()
-    if device.backend == "cuda":
-        torch.cuda.synchronize()
-        found["first_call"] = records.metric("s", [time.perf_counter() - began])
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        torch.cuda.synchronize()
-        found["peak_memory"] = records.metric("B", [torch.cuda.max_memory_allocated() - before])
     sampler = None if device.backend != "cuda" else in_graph(step) if graph else launched_by_host(step)
 
     def further() -> Mapping[str, Metric]:
-        return {**found, "kernels": records.metric("1", [count_kernels(step).kernels])}
+        return {**metrics, "kernels": records.metric("1", [count_kernels(step).kernels])}
 
-    return Work([step], check, sample=sampler, further=further if device.backend == "cuda" else lambda: found)
+    return Work([step], check, sample=sampler, further=further if device.backend == "cuda" else lambda: metrics)
+
+
+def memory_of_third_call(step: Callable[[], object], device: Device, before: tuple[int, int]) -> Mapping[str, Metric]:
+    """Return the peak memory of a step's third call: the first one compiles, and the second may capture a graph."""
+    step()
+    step()
+    if device.backend == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    step()
+    return memory_metrics(device, before)
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
@@ -110,8 +112,8 @@ COMPILE_GAIN = Benchmark(
     title="Whole steps, compiled and in a CUDA graph",
     question="By how much do torch.compile and a CUDA graph speed up steps of different kinds?",
     contenders={
-        "eager": contender(lambda: as_it_is, diagnosed=True),
-        "eager-graph": contender(lambda: as_it_is, graph=True),
+        "eager": contender(lambda: uncompiled, diagnosed=True),
+        "eager-graph": contender(lambda: uncompiled, graph=True),
         "compile": contender(whole),
         "compile-blocks": contender(blocks, skip_reason=has_no_blocks),
         "reduce-overhead": contender(reduce_overhead),
@@ -134,6 +136,7 @@ def start_work(make_compile: Callable[[], Compile], device: Device, keys: Keys) 
     def first_call() -> float:
         forget_compiled()
         step = SCENARIOS["small-batch"].make(device.torch_device, make_compile())
+        torch.cuda.synchronize()
         began = time.perf_counter()
         step()
         torch.cuda.synchronize()

@@ -136,10 +136,10 @@ def work(make: Callable[[], Norm], device: Device, keys: Keys) -> Work:
         calls[0]()
 
     def further() -> Mapping[str, Metric]:
-        found = {"error": records.metric("1", [max(errors)])}
+        metrics = {"error": records.metric("1", [max(errors)])}
         if device.backend == "cuda":
-            found["kernels"] = records.metric("1", [count_kernels(calls[0]).kernels])
-        return found
+            metrics["kernels"] = records.metric("1", [count_kernels(calls[0]).kernels])
+        return metrics
 
     return Work(calls, check, {"bandwidth": Rate("B/s", moved)}, "graph", moved, further=further)
 

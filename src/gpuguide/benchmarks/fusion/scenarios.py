@@ -1,7 +1,8 @@
 """Steps of programs that people ask about: will ``torch.compile`` or a CUDA graph help?
 
 Five are those of a table that is often copied, one is a matmul alone, and two are models of ``transformers``. A step of
-a model in training is forward pass, loss and backward pass, in bf16, without an optimizer. Weights are random.
+a model in training is forward pass, loss and backward pass, in bf16, without an optimizer. Weights and inputs are
+random, from one seed, so that the results of compiled and uncompiled code can be compared.
 """
 
 from __future__ import annotations
@@ -15,14 +16,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gpuguide.benchmarks.training.contenders import SHAPE
 from gpuguide.fusion import reference
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.training.slow import written_out_attention
-
-SHAPE = GPT2Config(vocab_size=50304)
-"""GPT-2 small, its vocabulary padded"""
-SMALL_OPERATIONS, LARGE_ARRAY, SQUARE = 2**14, 2**26, 8192
-"""Elements of arrays, and rows of a matrix"""
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -45,33 +42,36 @@ class BlockCompiler:
     done: list[nn.Module] = field(default_factory=list)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function as it is, whose blocks are compiled already."""
+        """Return the function itself: its blocks are compiled already."""
         return function
 
     def compile_blocks(self, blocks: Iterable[nn.Module]) -> None:
-        """Compile each block in its place."""
+        """Compile the forward pass of each block."""
         for block in blocks:
             block.forward = self.compile(block.forward)
             self.done.append(block)
 
 
-def many_small_operations(device: str, compile: Compile) -> Callable[[], object]:
-    """Return 24 operations on arrays so small that launching them takes longer than they do."""
-    arrays = [torch.rand(SMALL_OPERATIONS, device=device).bfloat16() for _ in range(3)]
+def many_small_operations(device: str, compile: Compile, elements: int = 2**14) -> Callable[[], object]:
+    """Return 24 operations on arrays so small that launching them takes longer than running them."""
+    torch.manual_seed(0)
+    arrays = [torch.rand(elements, device=device).bfloat16() for _ in range(3)]
     function = compile(reference.tanh_chain)
     return lambda: function(*arrays)
 
 
-def large_arrays(device: str, compile: Compile) -> Callable[[], object]:
+def large_arrays(device: str, compile: Compile, elements: int = 2**26) -> Callable[[], object]:
     """Return four operations on arrays that no cache holds."""
-    arrays = [torch.rand(LARGE_ARRAY, device=device).add_(0.5).bfloat16() for _ in range(4)]
+    torch.manual_seed(0)
+    arrays = [torch.rand(elements, device=device).add_(0.5).bfloat16() for _ in range(4)]
     function = compile(reference.add_multiply_relu_divide)
     return lambda: function(*arrays)
 
 
-def matmul(device: str, compile: Compile) -> Callable[[], object]:
-    """Return a matmul and nothing else."""
-    left, right = (torch.randn(SQUARE, SQUARE, device=device, dtype=torch.bfloat16) for _ in range(2))
+def matmul(device: str, compile: Compile, size: int = 8192) -> Callable[[], object]:
+    """Return a matmul of square matrices and nothing else."""
+    torch.manual_seed(0)
+    left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     function = compile(torch.mm)
     return lambda: function(left, right)
 
