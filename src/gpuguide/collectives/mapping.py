@@ -12,8 +12,8 @@ expert parallel    four all-to-alls of tokens a layer                     comput
 =================  =====================================================  =====================================
 
 A division is *in time* over a link if what cannot be hidden takes a small share of the step's computation. What is
-counted: transfers at a share of the link's rate in the table, with a latency, or by a fit. What is not: waiting for slower ranks, the bubble of a
-pipeline, experts that get more tokens than others.
+counted: transfers at a share of the link's rate in the table, with a latency, or by a fit. What is not: waiting for
+slower ranks, the bubble of a pipeline, experts that get more tokens than others.
 
 References
 ----------
