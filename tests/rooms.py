@@ -45,7 +45,7 @@ MAY_IMPORT = {
         "hardware",
     },
     "interconnect": {"hardware", "triton_support", "costs"},
-    "collectives": {"interconnect", "costs", "hardware"},
+    "collectives": {"costs", "hardware"},
     "clusters": set[str](),
     "benchmarks": {
         "measure",

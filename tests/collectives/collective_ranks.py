@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,9 +20,8 @@ from gpuguide.collectives import (
     average_flat,
     require_agreement,
     ring_all_reduce,
-    share_of_tokens,
+    tokens_per_rank,
 )
-from gpuguide.errors import GpuguideError
 from gpuguide.interconnect.processes import Member
 
 VOCAB, HIDDEN, SEQ = 19, 8, 6
@@ -32,17 +30,18 @@ VOCAB, HIDDEN, SEQ = 19, 8, 6
 class TinyModel(nn.Module):
     """A tied embedding, a layer whose order of use is not that of registration, and one that can be left out."""
 
-    def __init__(self, skips: bool = False) -> None:
+    def __init__(self, skips: bool = False, reduction: str = "mean") -> None:
         super().__init__()
         torch.manual_seed(0)
         self.embedding = nn.Embedding(VOCAB, HIDDEN)
         self.late, self.early = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.skips = skips
+        self.skips, self.reduction = skips, reduction
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.early(self.embedding(tokens)))
         hidden = hidden if self.skips else torch.tanh(self.late(hidden))
-        return functional.cross_entropy((hidden @ self.embedding.weight.T).flatten(0, 1), targets.flatten())
+        logits = (hidden @ self.embedding.weight.T).flatten(0, 1)
+        return functional.cross_entropy(logits, targets.flatten(), reduction=self.reduction)
 
 
 def sequences(ranks: int, of_each: int = 2) -> torch.Tensor:
@@ -97,9 +96,9 @@ def averaged(member: Member, name: str, steps: int = 2) -> float:
 
 def in_micro_batches(member: Member) -> tuple[float, float]:
     """Add up two micro-batches in buckets, the first without sums; return the error, and that of a gradient kept."""
-    given = sequences(member.world_size, of_each=4)
-    model = TinyModel()
-    right = whole_batch(TinyModel(), given)
+    given = sequences(member.world_size, of_each=4).to(member.device)
+    model = TinyModel().to(member.device)
+    right = whole_batch(TinyModel().to(member.device), given)
     buckets = Buckets(model, bucket_bytes=300)
     first, last = given[member.rank].split(2)
     with buckets.no_sync():
@@ -117,45 +116,73 @@ def in_micro_batches(member: Member) -> tuple[float, float]:
     return found, error(model, right)
 
 
-def gathered_rows(member: Member) -> tuple[float, list[float]]:
+def gathered_rows(member: Member, dtype_name: str | None = None) -> tuple[float, list[float]]:
     """Gather the rows of a tied embedding, over two micro-batches; return the error, and the sum of each gradient."""
     given = sequences(member.world_size, of_each=4).to(member.device)
     right = whole_batch(TinyModel().to(member.device), given)
     model = TinyModel().to(member.device)
-    model.embedding = lookup = GatheredEmbedding(model.embedding)  # type: ignore[assignment]
-    buckets = Buckets(model, bucket_bytes=1, first=[lookup.weight])
+    model.embedding = GatheredEmbedding(model.embedding)  # type: ignore[assignment]
+    buckets = Buckets(model, bucket_bytes=1, dtype=getattr(torch, dtype_name) if dtype_name else None)
     for is_last, own in zip((False, True), given[member.rank].split(2), strict=True):
         with buckets.synchronised(is_last):
             (model(own[:, :-1], own[:, 1:]) / 2).backward()
-    lookup.add_rows()
     gradients = [each.grad for each in model.parameters()]
     return error(model, right), [float(each.sum()) for each in gradients]  # type: ignore[union-attr]
 
 
-def unequal_tokens(member: Member) -> tuple[float, float]:
-    """Let rank 0 have three times as many sequences; return the errors without and with the right weights."""
-    counts = [3 if rank == 0 else 1 for rank in range(member.world_size)]
-    given = sequences(1, sum(counts))
+def unequal_tokens(member: Member, counts: list[int], masked: bool = False) -> tuple[float, float, float, float]:
+    """Give ranks unequally many sequences, or as many with some masked.
+
+    Return the errors of gradients with means of each rank's own tokens and with sums over :func:`tokens_per_rank`, and
+    the mean of the ranks' losses, and the loss of one process.
+    """
+    given = sequences(1, sum(counts)).to(member.device)
     own = given[0].split(counts)[member.rank]
-    right = whole_batch(TinyModel(), given)
+    targets = own[:, 1:]
+    if masked:  # a sequence more on each rank, none of whose targets count
+        own = torch.cat([given[0, :1], own])
+        targets = torch.cat([torch.full_like(given[0, :1, 1:], -100), targets])
+    one_process = TinyModel().to(member.device)
+    right = whole_batch(one_process, given)
+    whole = one_process(given[0][:, :-1], given[0][:, 1:])
     errors = []
-    for weight in (torch.tensor(1.0), share_of_tokens(own[:, 1:].numel())):
-        model = TinyModel()
+    for reduction in ("mean", "sum"):
+        model = TinyModel(reduction=reduction).to(member.device)
         buckets = Buckets(model)
-        (weight * model(own[:, :-1], own[:, 1:])).backward()
+        loss = model(own[:, :-1], targets)
+        if reduction == "sum":
+            loss = loss / tokens_per_rank((targets != -100).sum())
+        loss.backward()
         buckets.wait()
         errors.append(error(model, right))
-    return errors[0], errors[1]
+    mean = loss.detach().clone()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    return errors[0], errors[1], float(mean), float(whole)
+
+
+def no_tokens_at_all(member: Member) -> float:
+    """Divide a sum of no losses where no rank has a token."""
+    return float(torch.zeros((), device=member.device) / tokens_per_rank(0))
+
+
+def lying_otherwise(member: Member, name: str) -> list[list[float]]:
+    """Average a gradient that lies transposed in the memory of rank 0."""
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=member.device)
+    weight = nn.Parameter(torch.zeros_like(values))
+    weight.grad = values.T.contiguous().T if member.rank == 0 else values
+    {"each": average_each, "flat": average_flat, "coalesced": average_coalesced}[name]([weight])
+    return weight.grad.tolist()
 
 
 def unused_on_some(member: Member, dtype_name: str | None = None) -> tuple[float, list[str]]:
     """Let the last rank leave a layer out; return the error against the mean of what each rank has, and the names."""
-    given = sequences(member.world_size)
+    given = sequences(member.world_size).to(member.device)
     right = []
     for rank in range(member.world_size):
-        right.append(whole_batch(TinyModel(skips=rank == member.world_size - 1), given[rank : rank + 1]))
+        model = TinyModel(skips=rank == member.world_size - 1).to(member.device)
+        right.append(whole_batch(model, given[rank : rank + 1]))
     means = [torch.stack(each).mean(dim=0) for each in zip(*right, strict=True)]
-    model = TinyModel(skips=member.rank == member.world_size - 1)
+    model = TinyModel(skips=member.rank == member.world_size - 1).to(member.device)
     buckets = Buckets(model, bucket_bytes=1, dtype=getattr(torch, dtype_name) if dtype_name else None)
     own = given[member.rank]
     model(own[:, :-1], own[:, 1:]).backward()
@@ -165,16 +192,15 @@ def unused_on_some(member: Member, dtype_name: str | None = None) -> tuple[float
 
 def exact_in_bf16(member: Member) -> bool:
     """Add up whole numbers in buckets of bf16, whose sums and means bf16 holds."""
-    layer = nn.Linear(64, 32, bias=False)
-    layer.weight.data = torch.randint(-8, 8, (32, 64), generator=torch.Generator().manual_seed(0)).float()
+    layer = nn.Linear(64, 32, bias=False).to(member.device)
     buckets = Buckets(layer, dtype=torch.bfloat16)
-    inputs = torch.randint(-8, 8, (1, 64), generator=torch.Generator().manual_seed(member.rank)).float()
-    layer(inputs * member.world_size).sum().backward()
-    buckets.wait()
-    alone = [
-        torch.randint(-8, 8, (1, 64), generator=torch.Generator().manual_seed(r)) for r in range(member.world_size)
+    inputs = [
+        torch.randint(-8, 8, (1, 64), generator=torch.Generator().manual_seed(rank)).float().to(member.device)
+        for rank in range(member.world_size)
     ]
-    return torch.equal(layer.weight.grad, torch.cat(alone).sum(dim=0).float().expand(32, 64))  # type: ignore[arg-type]
+    layer(inputs[member.rank] * member.world_size).sum().backward()
+    buckets.wait()
+    return torch.equal(layer.weight.grad, torch.cat(inputs).sum(dim=0).expand(32, 64))  # type: ignore[arg-type]
 
 
 def bytes_in_order(member: Member) -> list[int]:
@@ -220,6 +246,37 @@ def nothing_to_train(member: Member) -> None:
     Buckets(TinyModel().requires_grad_(False))
 
 
+def not_of_the_module(member: Member) -> None:
+    Buckets(TinyModel(), first=[nn.Parameter(torch.zeros(3))])
+
+
+def other_order(member: Member) -> None:
+    model = TinyModel()
+    Buckets(model, first=[model.embedding.weight] if member.rank else [])
+
+
+def other_buckets(member: Member) -> None:
+    Buckets(TinyModel(), bucket_bytes=300 if member.rank else 10**6)
+
+
+def rows_twice(member: Member) -> None:
+    model = TinyModel()
+    model.embedding = lookup = GatheredEmbedding(model.embedding)  # type: ignore[assignment]
+    buckets = Buckets(model)
+    own = sequences(1)[0]
+    model(own[:, :-1], own[:, 1:]).backward()
+    buckets.wait()
+    lookup.add_rows()
+
+
+def padded_rows(member: Member) -> None:
+    GatheredEmbedding(nn.Embedding(4, 2, padding_idx=0))
+
+
+def frozen_rows(member: Member) -> None:
+    GatheredEmbedding(nn.Embedding(4, 2).requires_grad_(False))
+
+
 def empty_buckets(member: Member) -> None:
     Buckets(TinyModel(), bucket_bytes=0)
 
@@ -234,19 +291,7 @@ def alone(member: Member) -> bool:
     buckets.wait()
     average_flat(model.parameters())
     average_each(model.parameters())
-    return error(model, right) == 0 and float(share_of_tokens(7)) == 1 and float(ring_all_reduce(torch.ones(1))) == 1
-
-
-def coalesced_then_summed(member: Member) -> float:
-    """Be refused by Gloo, and find the group of use still."""
-    model = TinyModel()
-    own = sequences(1)[0]
-    model(own[:, :-1], own[:, 1:]).backward()
-    with pytest.raises(GpuguideError, match="Gloo"):
-        average_coalesced(model.parameters())
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    return float(total)
+    return error(model, right) == 0 and float(tokens_per_rank(7)) == 7 and float(ring_all_reduce(torch.ones(1))) == 1
 
 
 def disagree(member: Member, difference: str) -> None:

@@ -42,21 +42,6 @@ def test_two_levels_send_over_the_slow_link_what_one_rank_of_a_group_has() -> No
     assert cost.two_level_time(8e9, 8, 1, slow, fast) == pytest.approx(2 * 7e9 / 50e9)
 
 
-def test_a_collective_left_out_is_predicted_from_bytes_that_a_rank_sends() -> None:
-    line = AlphaBeta(1e-5, 1 / 300e9)
-    sizes = [2.0**power for power in range(12, 31, 3)]
-    times = {
-        name: {size: line.time(cost.ring(name, size, 4).moved) for size in sizes}
-        for name in ("all-reduce", "all-gather", "broadcast")
-    }
-    found = cost.collective_left_out(times, 4)
-    assert found.keys() == times.keys()
-    assert max(abs(each.error) for errors in found.values() for each in errors) < 1e-6
-    times["broadcast"] = {size: 2 * seconds for size, seconds in times["broadcast"].items()}
-    wrong = cost.collective_left_out(times, 4)["broadcast"]
-    assert all(each.error == pytest.approx(-0.5, abs=1e-6) for each in wrong)
-
-
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     assert cost.bus_bandwidth("all-reduce", 8e9, 8, 1.0) == 14e9
     assert cost.bus_bandwidth("all-gather", 8e9, 8, 1.0) == 7e9
@@ -65,7 +50,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
 
 @pytest.mark.parametrize("gpus", [0, -1, 2.0, True])
 def test_numbers_that_make_no_sense_are_named(gpus: int) -> None:
-    for count in (lambda: cost.ring("all-reduce", 1, gpus), lambda: cost.tree(1, gpus), lambda: cost.one_shot(1, gpus)):
+    for count in (lambda: cost.ring("all-reduce", 1, gpus), lambda: cost.tree(1, gpus)):
         with pytest.raises(GpuguideError, match="number of GPUs"):
             count()
     with pytest.raises(GpuguideError, match="bytes"):

@@ -10,7 +10,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.interconnect.processes import Team
 
 EXACT_ENOUGH = 1e-6
-WAYS = ["each", "at once", "flat", "buckets 1", "buckets 300", "buckets 100000000"]
+WAYS = ["each", "at once", "flat", "coalesced", "buckets 1", "buckets 300", "buckets 100000000"]
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -23,15 +23,28 @@ def test_micro_batches_are_added_up_once_and_gradients_may_stay_in_place(team: T
         assert max(once, again) < EXACT_ENOUGH
 
 
-def test_rows_of_a_tied_embedding_are_gathered(team: Team) -> None:
-    found = team.run(ranks.gathered_rows)
-    assert max(error for error, _ in found) < EXACT_ENOUGH
+@pytest.mark.parametrize("name", ["each", "flat", "coalesced"])
+def test_gradients_that_lie_otherwise_on_another_rank_are_averaged_by_place(team: Team, name: str) -> None:
+    assert team.run(ranks.lying_otherwise, name) == [[[1.0, 2.0], [3.0, 4.0]]] * team.size
+
+
+@pytest.mark.parametrize(("dtype_name", "accepted"), [(None, EXACT_ENOUGH), ("bfloat16", 1e-2)])
+def test_rows_of_a_tied_embedding_are_added_to_the_mean(team: Team, dtype_name: str | None, accepted: float) -> None:
+    found = team.run(ranks.gathered_rows, dtype_name)
+    assert max(error for error, _ in found) < accepted
     assert all(sums == found[0][1] for _, sums in found)  # replicas stay equal, bit by bit
 
 
-def test_unequal_token_counts_need_weights(team: Team) -> None:
-    for unweighted, weighted in team.run(ranks.unequal_tokens):
-        assert weighted < EXACT_ENOUGH < 0.01 < unweighted
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("counts", [[3, 1, 1], [3, 0, 1], [0, 2, 0]])
+def test_every_token_weighs_the_same_on_whichever_rank_it_lies(team: Team, counts: list[int], masked: bool) -> None:
+    for of_means, of_sums, loss, right in team.run(ranks.unequal_tokens, counts[: team.size], masked):
+        assert of_sums < EXACT_ENOUGH < 0.01 < of_means
+        assert loss == pytest.approx(right, rel=1e-6)
+
+
+def test_no_token_on_any_rank_gives_no_loss(team: Team) -> None:
+    assert team.run(ranks.no_tokens_at_all) == [0.0] * team.size
 
 
 def test_a_parameter_that_some_ranks_do_not_use_gets_the_mean(team: Team) -> None:
@@ -63,6 +76,12 @@ def test_sums_begin_during_the_backward_pass_and_last_bucket_holds_what_comes_la
         (ranks.without_a_gradient, r"Parameter 0 of shape \(19, 8\) has no gradient"),
         (ranks.nothing_to_train, "there is nothing to add up"),
         (ranks.empty_buckets, "bucket_bytes is 0"),
+        (ranks.not_of_the_module, r"shape \(3,\) comes first, and the module does not train it"),
+        (ranks.other_order, "at place 0 rank 0 has early.weight .* rank 1 has embedding.weight"),
+        (ranks.other_buckets, r"rank 0 has bucket 0 \(\d+,\) in float32, and rank 1 has bucket 0"),
+        (ranks.rows_twice, r"Buckets.wait\(\) adds them by itself"),
+        (ranks.padded_rows, "padding_idx"),
+        (ranks.frozen_rows, "ask for no gradient"),
         (ranks.die_before_a_sum, r"Rank 1 of 2 died while running die_before_a_sum \(exit status 7\)"),
     ],
 )
@@ -88,10 +107,6 @@ def test_ranks_that_disagree_are_named(two: Team, difference: str, said: str) ->
         two.run(ranks.disagree, difference)
 
 
-def test_gloo_refuses_coalesced_sums_and_stays_of_use(two: Team) -> None:
-    assert two.run(ranks.coalesced_then_summed) == [2.0, 2.0]
-
-
 def test_a_world_of_one_changes_nothing() -> None:
     with Team(1, "cpu", start="fork") as team:
         assert team.run(ranks.alone) == [True]
@@ -101,8 +116,22 @@ def test_a_world_of_one_changes_nothing() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_gradients_are_those_of_one_process_on_gpus() -> None:
     with Team(2) as team:
-        for name in [*WAYS, "coalesced", "ddp"]:
+        for name in [*WAYS, "ddp"]:
             assert max(team.run(ranks.averaged, name)) < 1e-5, name
-        found = team.run(ranks.gathered_rows)
-        assert max(error for error, _ in found) < 1e-5
-        assert found[0][1] == found[1][1]
+        for name in ("each", "flat", "coalesced"):
+            assert team.run(ranks.lying_otherwise, name) == [[[1.0, 2.0], [3.0, 4.0]]] * 2, name
+        for dtype_name, accepted in ((None, 1e-5), ("bfloat16", 1e-2)):
+            found = team.run(ranks.gathered_rows, dtype_name)
+            assert max(error for error, _ in found) < accepted
+            assert found[0][1] == found[1][1]
+            unused = team.run(ranks.unused_on_some, dtype_name)
+            assert max(error for error, _ in unused) < accepted
+        for once, again in team.run(ranks.in_micro_batches):
+            assert max(once, again) < 1e-5
+        for counts in ([3, 1], [3, 0]):
+            for _, of_sums, loss, right in team.run(ranks.unequal_tokens, counts, True):
+                assert of_sums < 1e-5
+                assert loss == pytest.approx(right, rel=1e-5)
+        assert team.run(ranks.no_tokens_at_all) == [0.0, 0.0]
+        assert all(team.run(ranks.exact_in_bf16))
+        team.run(ranks.agree)

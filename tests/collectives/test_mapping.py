@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuguide.collectives import mapping, plan
-from gpuguide.costs import presets, transfers
+from gpuguide.costs import presets
 from gpuguide.errors import GpuguideError
 from gpuguide.interconnect import AlphaBeta
 
@@ -17,9 +17,11 @@ def test_each_division_sends_what_its_papers_say() -> None:
     weights = 2 * LARGE.parameters()
     assert found["data parallel"].moved == pytest.approx(2 * 7 / 8 * weights)
     assert found["sharded"].moved == pytest.approx(1.5 * found["data parallel"].moved)  # ZeRO, section 7
-    forward = transfers.tensor_parallel_step(LARGE, gpus, tokens * gpus)
-    assert found["tensor parallel"].moved == pytest.approx(2 * forward.moved)
-    assert found["tensor parallel"].messages == 2 * forward.messages
+    assert found["data parallel"].messages == 2 * 7
+    assert found["sharded"].messages == 3 * 7 * LARGE.layers
+    states = 2 * tokens * gpus * LARGE.hidden
+    assert found["tensor parallel"].moved == pytest.approx(4 * LARGE.layers * 2 * 7 / 8 * states)  # Megatron, section 3
+    assert found["tensor parallel"].messages == 4 * LARGE.layers * 2 * 7
     assert found["pipeline"].moved == 2 * 2 * tokens * gpus * LARGE.hidden
     assert "expert parallel" not in found
     mixed = plan(MIXTURE, gpus, [FAST], tokens=tokens)["expert parallel"]

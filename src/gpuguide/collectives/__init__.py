@@ -4,7 +4,7 @@ To understand: :mod:`~gpuguide.collectives.reference` has the six collectives on
 :func:`~gpuguide.collectives.ring.ring_all_reduce` is an all-reduce by send and receive.
 
 To train: :class:`~gpuguide.collectives.gradients.Buckets` averages a module's gradients during its backward pass, and
-:func:`~gpuguide.collectives.gradients.share_of_tokens` weights the losses of ranks that have unequally many tokens.
+:func:`~gpuguide.collectives.gradients.tokens_per_rank` weights the losses of ranks that have unequally many tokens.
 :func:`~gpuguide.collectives.agreement.require_agreement` names the rank whose tensors differ, before anything hangs.
 
 To plan: :func:`~gpuguide.collectives.mapping.plan` counts what each way of dividing a model sends in a step, and over
@@ -26,7 +26,7 @@ from gpuguide.collectives.mapping import Division, plan
 
 if TYPE_CHECKING:
     from gpuguide.collectives.agreement import require_agreement
-    from gpuguide.collectives.gradients import Buckets, average_coalesced, average_each, average_flat, share_of_tokens
+    from gpuguide.collectives.gradients import Buckets, average_coalesced, average_each, average_flat, tokens_per_rank
     from gpuguide.collectives.lookup import GatheredEmbedding
     from gpuguide.collectives.ring import ring_all_reduce
 
@@ -41,7 +41,7 @@ __all__ = [
     "plan",
     "require_agreement",
     "ring_all_reduce",
-    "share_of_tokens",
+    "tokens_per_rank",
 ]
 
 OF_TENSORS = {
@@ -52,7 +52,7 @@ OF_TENSORS = {
     "average_flat": "gradients",
     "require_agreement": "agreement",
     "ring_all_reduce": "ring",
-    "share_of_tokens": "gradients",
+    "tokens_per_rank": "gradients",
 }
 """Module of each name that needs PyTorch"""
 

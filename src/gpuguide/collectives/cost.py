@@ -1,12 +1,11 @@
-"""What a collective sends, in how many steps, and how long that takes: by ring, by tree, in one shot, in two levels.
+"""What a collective sends, in how many steps, and how long that takes: by ring, by tree, in two levels.
 
 An algorithm sends a number of bytes out of each rank, in messages that wait for one another. Its time over a link is
 ``messages · latency + bytes / bandwidth`` (:func:`gpuguide.costs.transfers.time_to_move`).
 
 A ring sends the fewest bytes, in ``2 (n − 1)`` messages for an all-reduce. A tree needs ``2 log₂ n`` and sends all of
-the bytes in each, so that it is faster for small ones. In one shot each rank sends its message to all others at once.
-Where ranks are in groups, such as nodes, with a fast link inside and a slow one between, a two-level sum sends only
-``1 / ranks in a group`` of the bytes over the slow one.
+the bytes in each, so that it is faster for small ones. Where ranks are in groups, such as nodes, with a fast link
+inside and a slow one between, a two-level sum sends only ``1 / ranks in a group`` of the bytes over the slow one.
 
 References
 ----------
@@ -23,7 +22,6 @@ from types import MappingProxyType
 from gpuguide.costs.transfers import FittedTimes, Transfer, time_to_move
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.hardware.links import Link
-from gpuguide.interconnect.alpha_beta import HeldOutTime, fit_protocols
 
 AnyLink = str | Link | FittedTimes
 """A link of the table by its id, a link, or a fit to measured times"""
@@ -79,16 +77,6 @@ def tree(size: float, gpus: int) -> Transfer:
     _check(size, gpus)
     steps = 2 * math.ceil(math.log2(gpus))
     return Transfer(float(steps * size), steps)
-
-
-def one_shot(size: float, gpus: int) -> Transfer:
-    """Return what an all-reduce sends where each rank sends its message to all others at once.
-
-    >>> one_shot(1000, 8)
-    Transfer(moved=7000.0, messages=1)
-    """
-    _check(size, gpus)
-    return Transfer(float((gpus - 1) * size), min(1, gpus - 1))
 
 
 def two_level_time(
@@ -157,36 +145,6 @@ def bus_bandwidth(collective: str, size: float, gpus: int, seconds: float) -> fl
     350.0
     """
     return ring(collective, size, gpus).moved / seconds
-
-
-def collective_left_out(
-    times: Mapping[str, Mapping[float, float]], gpus: int, protocols: int = 1
-) -> dict[str, list[HeldOutTime]]:
-    """Return, for each collective, the times that a fit to all others predicts from the bytes that a rank sends.
-
-    Parameters
-    ----------
-    times : mapping
-        From collectives to their measured seconds by the size of the message in bytes.
-    gpus : int
-        Ranks.
-    protocols : int
-        Lines of the fit (:func:`gpuguide.interconnect.fit_protocols`).
-
-    Raises
-    ------
-    GpuguideError
-        If a collective is unknown, or there are too few times for a fit.
-    """
-    moved = {
-        name: [(ring(name, size, gpus).moved, seconds) for size, seconds in by_size.items()]
-        for name, by_size in times.items()
-    }
-    found = {}
-    for name, own in moved.items():
-        fit = fit_protocols([each for other in moved if other != name for each in moved[other]], protocols)
-        found[name] = [HeldOutTime(size, seconds, fit.time(size)) for size, seconds in sorted(own)]
-    return found
 
 
 def _check(size: float, gpus: int) -> None:

@@ -12,7 +12,7 @@ What is left after the backward pass is *exposed*: the GPU has nothing else to d
 is at least the last bucket, whose gradients come last.
 
 Each rank's loss is a mean over its own tokens. Where ranks have unequally many, the mean of these means is not the mean
-over all tokens; :func:`share_of_tokens` says by what to multiply the loss.
+over all tokens; :func:`tokens_per_rank` says by what to divide the sum of the losses.
 
 Source: S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020, section 3.2.
 """
@@ -29,39 +29,39 @@ from torch import nn
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from gpuguide.collectives.agreement import require_agreement
+from gpuguide.collectives.lookup import GatheredEmbedding
 from gpuguide.errors import GpuguideError
 
 BUCKET_BYTES = 25 * 2**20
 """DDP's too: large enough for the bandwidth of a link, and small enough that the first one can start early"""
 
 
-def share_of_tokens(count: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """Return the factor of a rank's mean loss with which averaged gradients are those of the mean over all tokens.
+def tokens_per_rank(count: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return the mean number of tokens of a rank: what each rank divides the sum of its tokens' losses by.
 
-    It is the rank's number of tokens over the mean number of a rank: 1 where all have equally many. Every token then
-    weighs the same, on whichever rank it lies.
+    Averaged gradients are then those of the mean over all tokens, so that every token weighs the same on whichever rank
+    it lies. A rank without tokens has a sum of zero and adds nothing, where its own mean would be 0/0.
 
     Parameters
     ----------
     count : int or torch.Tensor
-        Targets of this rank's loss that count; as a tensor, a scalar on the rank's device.
+        Targets of this rank that count in its loss; as a tensor, a scalar on the rank's device.
     group : torch.distributed.ProcessGroup, optional
         The ranks; all of them if none is given.
 
     Returns
     -------
     torch.Tensor
-        A scalar in fp32. Nobody has waited for it.
+        A scalar in fp32, above 0 even if no rank has a token. On a GPU the host has not waited for it.
 
     Examples
     --------
-    ``(share_of_tokens((targets != -100).sum()) * loss).backward()``
+    ``(cross_entropy(logits, targets, reduction="sum") / tokens_per_rank((targets != -100).sum())).backward()``
     """
     device = count.device if isinstance(count, torch.Tensor) else _device(group)
-    own = torch.as_tensor(count, device=device).float()
-    total = own.clone()
+    total = torch.as_tensor(count, device=device).to(torch.float32, copy=True)
     dist.all_reduce(total, group=group)
-    return own * dist.get_world_size(group) / total
+    return total.clamp(min=1) / dist.get_world_size(group)
 
 
 def average_each(
@@ -84,11 +84,12 @@ def average_each(
         If a parameter that asks for a gradient has none.
     """
     gradients = _gradients(parameters)
-    works = [dist.all_reduce(each, group=group, async_op=at_once) for each in gradients]
+    messages = [each.contiguous() for each in gradients]
+    works = [dist.all_reduce(each, group=group, async_op=at_once) for each in messages]
     for work in works:
         if work is not None:
             work.wait()
-    torch._foreach_div_(gradients, dist.get_world_size(group))
+    _set_means(gradients, messages, group)
 
 
 def average_flat(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
@@ -104,25 +105,22 @@ def average_flat(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | 
 
 
 def average_coalesced(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
-    """Average gradients over ranks in one group of NCCL calls, after the backward pass and without a copy.
+    """Average gradients over ranks in one group of NCCL calls, after the backward pass and without a flat copy.
+
+    Gloo copies them into one message. All gradients must have one format.
 
     Raises
     ------
     GpuguideError
-        If a parameter that asks for a gradient has none, or the ranks go through Gloo, which cannot do it and would
-        leave the group unusable.
+        If a parameter that asks for a gradient has none.
     """
     gradients = _gradients(parameters)
-    if dist.get_backend(group) == "gloo":
-        raise GpuguideError(
-            "Gloo cannot add up several tensors as one call, and after a try its group is of no use any more. "
-            "Take average_flat there."
-        )
-    with _coalescing_manager(group=group, device=gradients[0].device, async_ops=True) as under_way:
-        for each in gradients:
+    messages = [each.contiguous() for each in gradients]
+    with _coalescing_manager(group=group, async_ops=True) as under_way:
+        for each in messages:
             dist.all_reduce(each, group=group)
     under_way.wait()
-    torch._foreach_div_(gradients, dist.get_world_size(group))
+    _set_means(gradients, messages, group)
 
 
 class Buckets:
@@ -133,14 +131,18 @@ class Buckets:
     of buckets on every rank, so that ranks never add up different ones, even where a parameter is used on some ranks
     only; that parameter's bucket and those after it begin in :meth:`wait` then.
 
+    Of each :class:`~gpuguide.collectives.lookup.GatheredEmbedding` in the module, the head's gradient is in the first
+    bucket, and :meth:`wait` adds the rows when all sums are complete.
+
     Parameters
     ----------
     module : nn.Module
-        With the same values on all ranks.
+        With the same values on all ranks, which nobody checks.
     bucket_bytes : int
         Bytes of gradients from which a bucket is full.
     first : iterable of nn.Parameter
-        Parameters whose gradients come before those of the last layers: the head's, where it is defined first.
+        Trained parameters of the module whose gradients come before those of the last layers: the head's, where it is
+        defined first.
     dtype : torch.dtype, optional
         Format that gradients are added up in: ``torch.bfloat16`` halves the bytes, and rounds each gradient and each
         sum to 8 bits. That of each gradient if left out.
@@ -150,7 +152,8 @@ class Buckets:
     Raises
     ------
     GpuguideError
-        If no parameter asks for a gradient, a bucket would hold nothing, or ranks have different parameters.
+        If no parameter asks for a gradient, ``first`` names one that is not trained, a bucket would hold nothing, or
+        ranks have parameters of other names, shapes or formats, or put them into other buckets.
 
     Notes
     -----
@@ -180,12 +183,20 @@ class Buckets:
             raise GpuguideError("No parameter of the module asks for a gradient; there is nothing to add up.")
         if bucket_bytes < 1:
             raise GpuguideError(f"bucket_bytes is {bucket_bytes}; it must be 1 or more.")
-        require_agreement({name: each for each, name in self.names.items()}, group)
         self.group, self.world_size = group, dist.get_world_size(group)
-        ordered = list(dict.fromkeys([*first, *reversed(self.names)]))
+        self._lookups = [each for each in module.modules() if isinstance(each, GatheredEmbedding)]
+        ordered = list(dict.fromkeys([*first, *(each.weight for each in self._lookups), *reversed(self.names)]))
+        for each in ordered:
+            if each not in self.names:
+                raise GpuguideError(
+                    f"A parameter of shape {tuple(each.shape)} comes first, and the module does not train it; leave it "
+                    "out of first."
+                )
         self.buckets = [_Bucket(each, dtype) for each in _in_buckets(ordered, bucket_bytes)]
+        messages = {f"bucket {number}": bucket.flat for number, bucket in enumerate(self.buckets)}
+        require_agreement({**{self.names[each]: each for each in ordered}, **messages}, group)
         self.unused: list[str] = []
-        """Names of the parameters that had no gradient on this rank in the last step; zeros were added up for them"""
+        """Names of the parameters that had no gradient on this rank at the last :meth:`wait`, and count as zeros"""
         self._adds_up = True
         self._begun = 0
         """Buckets whose sums have begun"""
@@ -220,22 +231,24 @@ class Buckets:
     def wait(self) -> None:
         """Begin the sums that have not begun, and wait for all: then each gradient is the mean over ranks.
 
-        On a GPU only the current stream waits. A parameter without a gradient on this rank gets the others' mean.
+        On a GPU only the current stream waits. A parameter without a gradient on this rank counts as zeros here. One
+        that no rank used gets zeros for its gradient, so that an optimizer may still decay it.
 
         Raises
         ------
         GpuguideError
             If no parameter has a gradient on this rank: the backward pass is missing.
         """
-        if self.world_size == 1:
-            return
         self.unused = [name for each, name in self.names.items() if each.grad is None]
         if len(self.unused) == len(self.names):
             raise GpuguideError("No parameter has a gradient yet; call wait() after the backward pass.")
-        self._begin_ready(all_of_them=True)
-        for bucket in self.buckets:
-            bucket.finish(self.world_size)
-        self._begun = 0
+        if self.world_size > 1:
+            self._begin_ready(all_of_them=True)
+            for bucket in self.buckets:
+                bucket.finish()
+            self._begun = 0
+        for lookup in self._lookups:
+            lookup.add_rows()
 
     def close(self) -> None:
         """Take the hooks off the parameters, which keep their gradients."""
@@ -288,16 +301,13 @@ class _Bucket:
         if self.flat.dtype == self.parameters[0].dtype:
             for view, parameter in zip(self.views, self.parameters, strict=True):
                 parameter.grad = view  # what autograd had made is free now
-        mean = dist.ReduceOp.AVG if self.flat.is_cuda else dist.ReduceOp.SUM  # Gloo does not divide
-        self.work = dist.all_reduce(self.flat, op=mean, group=group, async_op=True)
+        self.work = dist.all_reduce(self.flat, op=dist.ReduceOp.AVG, group=group, async_op=True)
 
     @torch.no_grad()
-    def finish(self, world_size: int) -> None:
-        """Wait for the sum, and see to it that the gradients are the mean."""
+    def finish(self) -> None:
+        """Wait for the mean, and see to it that the gradients are it."""
         assert self.work is not None
         self.work.wait()
-        if not self.flat.is_cuda:
-            self.flat /= world_size
         if self.flat.dtype != self.parameters[0].dtype:
             torch._foreach_copy_([each.grad for each in self.parameters], self.views)  # type: ignore[misc]
         self.work, self.missing = None, len(self.parameters)
@@ -337,6 +347,14 @@ def _gradients(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
     if not found:
         raise GpuguideError("No parameter asks for a gradient; there is nothing to add up.")
     return found
+
+
+def _set_means(gradients: list[torch.Tensor], messages: list[torch.Tensor], group: dist.ProcessGroup | None) -> None:
+    """Set gradients to the sums in messages over the number of ranks; where both are one tensor, divide it."""
+    torch._foreach_div_(messages, dist.get_world_size(group))
+    for gradient, message in zip(gradients, messages, strict=True):
+        if message is not gradient:  # its numbers did not lie in order, and may lie otherwise on another rank
+            gradient.copy_(message)
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:

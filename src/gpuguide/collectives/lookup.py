@@ -23,6 +23,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from gpuguide.collectives.torch_names import all_gather_single
+from gpuguide.errors import GpuguideError
+
 
 class GatheredEmbedding(nn.Module):
     """An embedding with the weights of another one, whose gradient :meth:`add_rows` brings.
@@ -30,19 +33,32 @@ class GatheredEmbedding(nn.Module):
     Parameters
     ----------
     embedding : nn.Embedding
-        Tied to a head, which gives its weights a gradient in each backward pass.
+        Tied to a head, which gives its weights a gradient in each backward pass; of the weights that are trained, with
+        none of the options that change their gradient or themselves.
     group : torch.distributed.ProcessGroup, optional
         The ranks; all of them if none is given.
 
+    Raises
+    ------
+    GpuguideError
+        If the weights ask for no gradient, or the embedding has ``padding_idx``, ``max_norm``, ``scale_grad_by_freq``
+        or ``sparse``.
+
     Notes
     -----
-    Put it in the place of the embedding before :class:`~gpuguide.collectives.gradients.Buckets` are made, with its
-    weight as their ``first``. After ``buckets.wait()`` call :meth:`add_rows`. All ranks have equally many tokens.
+    Put it in the place of the embedding before :class:`~gpuguide.collectives.gradients.Buckets` are made. They add the
+    rows when their sums are complete. All ranks must have equally many tokens in a step, which nobody checks.
     """
 
     def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
-        self.weight = embedding.weight
+        if not embedding.weight.requires_grad:
+            raise GpuguideError("The embedding's weights ask for no gradient; there are no rows to gather.")
+        for option in ("padding_idx", "max_norm", "scale_grad_by_freq", "sparse"):
+            value = getattr(embedding, option)
+            if value is not None and value is not False:  # a padding_idx of 0 is one, too
+                raise GpuguideError(f"The embedding has {option}, which a gathered one does not know; leave it out.")
+        self.weight: nn.Parameter = embedding.weight  # type: ignore[assignment]  # PyTorch calls it a Tensor
         self.group = group
         self._looked_up: list[tuple[torch.Tensor, torch.Tensor]] = []
         # Something must ask for a gradient, or autograd would not come back here; the weights do not.
@@ -55,18 +71,31 @@ class GatheredEmbedding(nn.Module):
 
     @torch.no_grad()
     def add_rows(self) -> None:
-        """Add the mean over ranks of the lookups' gradients to that of the weights, the same bits on every rank.
+        """Add the mean over ranks of the lookups' gradients to that of the weights, which must be a mean already.
 
-        On a GPU only the current stream waits.
+        :meth:`Buckets.wait <gpuguide.collectives.gradients.Buckets.wait>` calls it. Whoever averages the head's
+        gradient in another way calls it afterwards. GPUs add the same bits on every rank. A processor does so with one
+        thread, and with several it may round each rank's sum in another way. Of a GPU only the current stream waits.
+
+        Raises
+        ------
+        GpuguideError
+            If nothing was looked up in a backward pass since the last call, or the weights have no gradient.
         """
+        if not self._looked_up:
+            raise GpuguideError(
+                "No lookup has a gradient since the rows were last added. Buckets.wait() adds them by itself; if you "
+                "average in another way, call add_rows() once a step, after that."
+            )
+        if self.weight.grad is None:
+            raise GpuguideError("The embedding's weights have no gradient; tie them to a head, or keep nn.Embedding.")
         world_size = dist.get_world_size(self.group)
         tokens = torch.cat([each.flatten() for each, _ in self._looked_up])
         rows = torch.cat([each.flatten(0, -2) for _, each in self._looked_up])
         self._looked_up.clear()
         if world_size > 1:
             tokens, rows = (_gather(each, world_size, self.group) for each in (tokens, rows))
-        assert self.weight.grad is not None
-        # This sorts the tokens first; index_add_ would add rows of one token in another order on each rank.
+        # On a GPU this sorts the tokens first; index_add_ would add rows of one token in another order on each rank.
         self.weight.grad.index_put_((tokens,), (rows / world_size).to(self.weight.dtype), accumulate=True)
 
 
@@ -95,6 +124,5 @@ class _Lookup(torch.autograd.Function):
 def _gather(own: torch.Tensor, world_size: int, group: dist.ProcessGroup | None) -> torch.Tensor:
     """Return the tensors of all ranks, one after another."""
     whole = own.new_empty(world_size * len(own), *own.shape[1:])
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
-    gather(whole, own.contiguous(), group=group)
+    all_gather_single(whole, own.contiguous(), group=group)
     return whole

@@ -12,8 +12,8 @@ expert parallel    four all-to-alls of tokens a layer                     comput
 =================  =====================================================  =====================================
 
 A division is *in time* over a link if what cannot be hidden takes a small share of the step's computation. What is
-counted: transfers at the link's rate in the table or in a fit. What is not: waiting for slower ranks, the bubble of a
-pipeline, experts that get more tokens than others.
+counted: transfers at a share of the link's rate in the table, with a latency, or by a fit. What is not: waiting for
+slower ranks, the bubble of a pipeline, experts that get more tokens than others.
 
 References
 ----------
@@ -29,12 +29,18 @@ from dataclasses import dataclass, replace
 
 from gpuguide.collectives.cost import AnyLink, ring
 from gpuguide.costs.memory import Shape
-from gpuguide.costs.transfers import Transfer, time_to_move
+from gpuguide.costs.transfers import (
+    Transfer,
+    gradient_all_reduce,
+    model_weights,
+    tensor_parallel_step,
+    time_to_move,
+)
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware.links import Link
 
 NUMBER_SIZE = 2
-"""Bytes of a weight, an activation and a gradient in bf16"""
+"""Bytes of an activation in bf16"""
 FLOPS = 400e12
 """Operations a second of a training step on an H100 or H200, from which :func:`plan` has its computation by default"""
 ACCEPTED = 0.25
@@ -157,19 +163,15 @@ def transfers(shape: Shape, gpus: int, tokens: int, micro_batches: int = 8) -> d
     gpus, tokens, micro_batches : int
         As for :func:`plan`.
     """
-    weights = NUMBER_SIZE * shape.parameters()
-    states = NUMBER_SIZE * tokens * gpus * shape.hidden
-    """Hidden states of all tokens, which tensor and pipeline parallel GPUs share"""
+    gathered = ring("all-gather", model_weights(shape).moved, gpus)
     found = {
-        "data parallel": (ring("all-reduce", weights, gpus), BACKWARD),
-        "sharded": (
-            _times(3, Transfer(ring("all-gather", weights, gpus).moved, shape.layers * (gpus - 1))),
-            1.0,
-        ),
+        "data parallel": (gradient_all_reduce(shape, gpus), BACKWARD),
+        "sharded": (_times(3, Transfer(gathered.moved, shape.layers * gathered.messages)), 1.0),
     }
     if shape.heads % gpus == 0:
-        found["tensor parallel"] = (_times(4 * shape.layers, ring("all-reduce", states, gpus)), 0.0)
+        found["tensor parallel"] = (_times(2, tensor_parallel_step(shape, gpus, tokens * gpus)), 0.0)
     if shape.layers % gpus == 0:
+        states = NUMBER_SIZE * tokens * gpus * shape.hidden  # of all tokens, which the stages share
         crossings = Transfer(2.0 * states, 2 * micro_batches)
         found["pipeline"] = (crossings, 1 - 1 / micro_batches)
     if shape.experts > 1 and shape.experts % gpus == 0:

@@ -24,6 +24,7 @@ import functools
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
@@ -38,10 +39,10 @@ from gpuguide.benchmarks.training.contenders import SHAPE, many_compilations, mo
 from gpuguide.collectives import Buckets, GatheredEmbedding, average_coalesced, average_each, average_flat
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member
-from gpuguide.measure import records
+from gpuguide.measure import records, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
-from gpuguide.models.gpt2 import GPT2Config
+from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.training import LossModule, WithoutHead, shard
 from gpuguide.training.feeding import split_windows
 
@@ -87,6 +88,17 @@ CAPTURE_WARM_UP = 11
 """Passes before DDP may be captured, as PyTorch's notes on CUDA graphs ask for"""
 
 
+@functools.cache
+def parameter_count(config: GPT2Config) -> int:
+    """Return the number of parameters of a model, a tied head counted once.
+
+    >>> parameter_count(SHAPE)
+    124475904
+    """
+    with torch.device("meta"):
+        return sum(each.numel() for each in GPT2(config).parameters())
+
+
 # --- in the process of each rank -------------------------------------------------------------------------
 
 
@@ -124,10 +136,12 @@ def set_up_or_raise(
     member: Member, name: str, case: tuple[int, int, bool], config: GPT2Config, compiled: bool
 ) -> tuple[str | None, float, int]:
     """Do what :func:`set_up` does, or raise what PyTorch does."""
-    before = in_use(member)
     if name == "sum-alone":
         member.kept["run"][name] = run_alone(member, config)
         return None, 0.0, 0
+    if name != "none" and "none" not in member.kept["run"]:  # what it is compared with, where it is measured alone
+        set_up_or_raise(member, "none", case, config, compiled)
+    before = in_use(member)
     passes = make(member, name, case, config, compiled)
     with many_compilations():
         for _ in range(WARM_UP):
@@ -158,9 +172,8 @@ def make(member: Member, name: str, case: tuple[int, int, bool], config: GPT2Con
     batch, seq_len, captured = case
     made = model(config, str(member.device))
     tokens, targets = sequences(member, batch, seq_len, config)
-    rows = GatheredEmbedding(made.token_embedding) if name == "gpuguide-rows" else None
-    if rows is not None:
-        made.token_embedding = rows  # type: ignore[assignment]
+    if name == "gpuguide-rows":
+        made.token_embedding = GatheredEmbedding(made.token_embedding)  # type: ignore[assignment]
     if compiled and name == "fsdp2":
         made.blocks = nn.ModuleList(torch.compile(block, dynamic=False) for block in made.blocks)  # type: ignore[misc]
     elif compiled:
@@ -173,8 +186,7 @@ def make(member: Member, name: str, case: tuple[int, int, bool], config: GPT2Con
     elif name in DDP_SETTINGS:
         module = ddp(module, name, captured)
     elif name in BUCKETS:
-        given = {**BUCKETS[name], "first": [made.head.weight]} if rows is not None else BUCKETS[name]
-        after = average_in(Buckets(module, **given), rows)
+        after = Buckets(module, **BUCKETS[name]).wait
     elif name != "none":
         averages: Mapping[str, Callable[..., None]] = {
             "loop": average_each,
@@ -215,33 +227,16 @@ def ddp(module: nn.Module, name: str, captured: bool) -> DistributedDataParallel
     return made
 
 
-def average_in(buckets: Buckets, rows: GatheredEmbedding | None) -> Callable[[], None]:
-    """Return what ends the averages of buckets, and of the embedding's rows if they are gathered."""
-
-    def after() -> None:
-        buckets.wait()
-        if rows is not None:
-            rows.add_rows()
-
-    return after
-
-
 def run_alone(member: Member, config: GPT2Config) -> Callable[[], object]:
     """Return the sum of as many bytes as gradients in fp32 have."""
-    numbers = sum(each.numel() for each in model(config, "cpu").parameters())
-    values = torch.zeros(numbers, device=member.device)
+    values = torch.zeros(parameter_count(config), device=member.device)
     return lambda: dist.all_reduce(values)
 
 
 def capture(passes: Passes) -> Callable[[], object]:
     """Return the replay of a graph of both passes and the sums."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(CAPTURE_WARM_UP):
-            passes()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
+    for _ in range(ceil(CAPTURE_WARM_UP / timing.WARM_UP_CALLS)):
+        timing.on_side_stream(passes)
     for each in passes.parameters:
         each.grad = None
     graph = torch.cuda.CUDAGraph()
@@ -333,7 +328,8 @@ def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes on a GPU: weights and gradients of each contender, copies, and both passes."""
     tokens = int(keys["batch"]) * int(keys["seq_len"])
     passes = tokens * SHAPE.layers * SHAPE.hidden * 80
-    return float(12 * 124_475_904 * len(NAMES) + (len(CAPTURED) if keys["captured"] else 1) * passes + 2**32)
+    weights = parameter_count(SHAPE)
+    return float(12 * weights * len(NAMES) + (len(CAPTURED) if keys["captured"] else 1) * passes + 2**32)
 
 
 NAMES = ("none", "loop", "loop-async", "flat", "coalesced", *DDP_SETTINGS, *BUCKETS, "fsdp2", "sum-alone")

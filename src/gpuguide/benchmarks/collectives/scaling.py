@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpuguide.benchmarks.collectives.gradient_sum import sequences
+from gpuguide.benchmarks.collectives.gradient_sum import parameter_count, sequences
 from gpuguide.benchmarks.interconnect import ranks
 from gpuguide.benchmarks.training import data_parallel
 from gpuguide.benchmarks.training.contenders import SHAPE, many_compilations, model, settings
@@ -76,53 +76,40 @@ def set_up_or_raise(
 def make(member: Member, name: str, batch: int, seq_len: int, config: GPT2Config, compiled: bool) -> TrainingStep:
     """Return a contender's step."""
     made = model(config, str(member.device))
-    rows = GatheredEmbedding(made.token_embedding) if name == "gpuguide-rows" else None
-    if rows is not None:
-        made.token_embedding = rows  # type: ignore[assignment]
+    if name == "gpuguide-rows":
+        made.token_embedding = GatheredEmbedding(made.token_embedding)  # type: ignore[assignment]
     if compiled:
         for block in made.blocks:
             block.compile(dynamic=False)
     module: Any = LossModule(made, WithoutHead(made).loss)
-    around: Callable[[bool], AbstractContextManager[object]] | None = None
+    around: Callable[[bool], AbstractContextManager[None]] | None = None
     if name == "ddp-static":
         module = replicate(module, static_graph=True)
     elif name == "flat":
-        around = averaging(lambda: average_flat(made.parameters()))
+        around = flat_afterwards(made)
     elif name != "one-gpu":
-        around = in_buckets(name, made, rows)
+        around = in_buckets(name, made)
     chosen = settings(autocast="bf16", backend=None, graphed=False)
     return TrainingStep(module, made.parameters(), batch, seq_len, chosen, synchronised=around)
 
 
-def in_buckets(
-    name: str, made: GPT2, rows: GatheredEmbedding | None
-) -> Callable[[bool], AbstractContextManager[object]]:
+def in_buckets(name: str, made: GPT2) -> Callable[[bool], AbstractContextManager[None]]:
     """Return the context of a backward pass whose gradients are averaged in buckets."""
     more: dict[str, Any] = {}
     if name == "gpuguide-bf16":
         more["dtype"] = torch.bfloat16
     if name == "gpuguide-few":
         more["group"] = with_few_blocks(made.head.weight.device)
-    if rows is not None:
-        more["first"] = [made.head.weight]
-    buckets = Buckets(made, **more)
-    if rows is None:
-        return buckets.synchronised
-
-    def finish() -> None:
-        buckets.wait()
-        rows.add_rows()
-
-    return averaging(finish)
+    return Buckets(made, **more).synchronised
 
 
-def averaging(average: Callable[[], None]) -> Callable[[bool], AbstractContextManager[object]]:
-    """Return the context of a backward pass at whose end gradients are averaged."""
+def flat_afterwards(made: GPT2) -> Callable[[bool], AbstractContextManager[None]]:
+    """Return the context of a backward pass at whose end gradients are averaged as one message."""
 
     @contextmanager
     def context(is_last: bool) -> Iterator[None]:
         yield
-        average()
+        average_flat(made.parameters())
 
     return context
 
@@ -169,7 +156,7 @@ def cases(device: Device) -> Sequence[Keys]:
 def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes on a GPU: weights, gradients and states of each contender, and a step."""
     tokens = int(keys["batch"]) * int(keys["seq_len"])
-    return float(20 * 124_475_904 * len(NAMES) + tokens * SHAPE.layers * SHAPE.hidden * 80 + 2**32)
+    return float(20 * parameter_count(SHAPE) * len(NAMES) + tokens * SHAPE.layers * SHAPE.hidden * 80 + 2**32)
 
 
 NAMES = ("one-gpu", "ddp-static", "flat", "gpuguide", "gpuguide-bf16", "gpuguide-rows", "gpuguide-few")

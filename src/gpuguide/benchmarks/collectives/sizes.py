@@ -4,8 +4,9 @@ The size is that of the longer one of what a rank has before and after: of an al
 bandwidth counts what a rank of a ring sends of it, so that it can be compared with one direction of a link.
 
 Numbers are whole ones that bf16 holds with all of their sums, and each rank checks every number that the timed calls
-leave. NCCL's calls are captured in a graph. The ring is not: its sends are launched one after another by the host, as
-in a program, while the GPU still overwrites its cache and waits for the other rank.
+leave. After a reduction that is the root only, since nothing says what the others have. NCCL's calls are captured in a
+graph. The ring is not: its sends are launched one after another by the host, as in a program, while the GPU still
+overwrites its cache and waits for the other rank.
 
 Source: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth).
 """
@@ -25,6 +26,7 @@ from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.collectives import bus_bandwidth
 from gpuguide.collectives.cost import RING
 from gpuguide.collectives.ring import ring_all_reduce
+from gpuguide.collectives.torch_names import all_gather_single, reduce_scatter_single
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -48,7 +50,7 @@ def nccl(member: Member, collective: str, size: int) -> Task:
     calls = calls_in_graph(size) if member.device.type == "cuda" else 1  # Gloo changes what a rank sends
     share = elements // member.world_size
     begin = share * member.rank
-    own = drawn(0, elements, member.rank, member.device)
+    own = message(elements, member)
     if collective == "broadcast":
         return task(own, lambda values: dist.broadcast(values, 0), lambda i, j: numbers(i, j, 0, member), calls)
     if collective == "reduce":
@@ -62,18 +64,21 @@ def nccl(member: Member, collective: str, size: int) -> Task:
 
         return task(own, lambda values: dist.reduce(values, 0), right, calls)
     if collective == "all-gather":
-        part = own[begin : begin + share].clone()
-        gather = by_name("all_gather_single", "all_gather_into_tensor")
-        return task(own.zero_(), lambda values: gather(values, part), lambda i, j: gathered(i, j, share, member), calls)
+        part = own[begin : begin + share]
+        return task(
+            torch.zeros_like(own),
+            lambda values: all_gather_single(values, part),
+            lambda i, j: gathered(i, j, share, member),
+            calls,
+        )
     if collective == "reduce-scatter":
-        scatter = by_name("reduce_scatter_single", "reduce_scatter_tensor")
 
         def summed(i: int, j: int) -> torch.Tensor:
             return torch.stack([numbers(begin + i, begin + j, rank, member) for rank in range(member.world_size)]).sum(
                 dim=0
             )
 
-        return task(torch.zeros_like(own[:share]), lambda values: scatter(values, own), summed, calls)
+        return task(torch.zeros_like(own[:share]), lambda values: reduce_scatter_single(values, own), summed, calls)
     assert collective == "all-to-all"
     return task(
         torch.zeros_like(own),
@@ -95,21 +100,16 @@ def by_hand(member: Member, collective: str, size: int) -> Task:
     )
 
 
-def by_name(name: str, before: str) -> Callable[..., Any]:
-    """Return a collective by its name from torch 2.13 on, or the one before."""
-    return getattr(dist, name, None) or getattr(dist, before)
-
-
 def numbers(begin: int, end: int, rank: int, member: Member) -> torch.Tensor:
     """Return numbers of a rank's message, -1, 0 or 1: bf16 holds them after a hundred sums in place, ``int64``."""
     return whole_numbers(begin, end, rank, member.device).sign()
 
 
-def drawn(begin: int, end: int, rank: int, device: torch.device) -> torch.Tensor:
-    """Return a rank's message in bf16."""
-    values = torch.empty(end - begin, dtype=torch.bfloat16, device=device)
-    for i, j in parts(len(values)):
-        values[i:j] = whole_numbers(begin + i, begin + j, rank, device).sign()
+def message(elements: int, member: Member) -> torch.Tensor:
+    """Return this rank's message, (elements,) in bf16."""
+    values = torch.empty(elements, dtype=torch.bfloat16, device=member.device)
+    for begin, end in parts(elements):
+        values[begin:end] = numbers(begin, end, member.rank, member)
     return values
 
 
