@@ -276,7 +276,8 @@ def check_parameters(parameters: Sequence[torch.Tensor]) -> None:
     """Raise a :class:`~gpuguide.errors.GpuguideError` if the optimizer cannot train some parameters together."""
     for parameter in parameters:
         described = f"A parameter of shape {tuple(parameter.shape)}"
-        if is_traceable_wrapper_subclass(parameter):
+        holds_others: bool = is_traceable_wrapper_subclass(parameter)
+        if holds_others:
             raise GpuguideError(
                 f"{described} is a {type(parameter).__name__}, and AdamW8bit updates plain tensors; use "
                 "torch.optim.AdamW for sharded or quantised parameters."

@@ -228,8 +228,8 @@ class KernelLaunch:
             return set()
         rows: list[list[int]] = [[parameter.data_ptr() for parameter in optimizer.parameters]]
         for dtype in FORMATS:
-            addresses = {number: each.data_ptr() for number, each in gradients.items() if each.dtype == dtype}
-            rows.append([addresses.get(number, 0) for number in range(len(optimizer.parameters))])
+            of_format = {number: each.data_ptr() for number, each in gradients.items() if each.dtype == dtype}
+            rows.append([of_format.get(number, 0) for number in range(len(optimizer.parameters))])
         addresses = self._table("addresses", rows, torch.int64)
         has_gradient = self._table(
             "has_gradient", [float(number in gradients) for number in range(len(optimizer.parameters))], torch.float32

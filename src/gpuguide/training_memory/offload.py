@@ -24,7 +24,7 @@ SMALL = 2**16
 def numbered(device: torch.device | str) -> torch.device:
     """Return a device as tensors name theirs: ``cuda`` is the current GPU, and there is one ``cpu``."""
     device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
+    if str(device) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu") if device.type == "cpu" else device
 
