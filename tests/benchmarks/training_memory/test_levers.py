@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpuguide.benchmarks.training import contenders
 from gpuguide.benchmarks.training_memory import levers, models, optimizers, predictions, shards
 from gpuguide.benchmarks.training_memory.levers import LEVERS, LeverStep
 from gpuguide.costs import memory
@@ -33,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make models small, and train few steps."""
     monkeypatch.setattr(models, "CONFIGS", TINY)
     monkeypatch.setattr(optimizers, "CONFIGS", TINY)
-    monkeypatch.setattr(models, "text", lambda: np.tile(np.arange(100, dtype=np.uint16), 100))
+    monkeypatch.setattr(contenders, "text", lambda: np.tile(np.arange(100, dtype=np.uint16), 100))
     monkeypatch.setattr(levers, "SAMPLES", 2)
     monkeypatch.setattr(levers, "TRAINED", {"gpt2-small": 40})
     levers._first_losses.clear()
@@ -143,8 +144,8 @@ def test_predictions_are_near_each_other_and_rules_are_not() -> None:
 def test_ranks_train_in_replicas_and_shards() -> None:
     with Team(2, device="cpu") as team:
         for name in shards.NAMES:
-            answers = team.run(shards.measure, name, dict(keys_of("llama-1b-shape")), TINY["llama-1b-shape"], 1)
-            for seconds, _, losses in answers:
+            answers = team.run(shards.measure, name, dict(keys_of("llama-1b-shape")), TINY["llama-1b-shape"], CPU, 1)
+            for seconds, losses, _ in answers:
                 assert len(seconds) == 1
                 assert losses[-1] < losses[0]
 
