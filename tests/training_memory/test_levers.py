@@ -80,6 +80,12 @@ def forward(made: GPT2, batch: torch.Tensor, call: Call, chunked: bool = False) 
     return functional.cross_entropy(made.head(made.final_norm(hidden)).flatten(0, 1), batch.flatten())
 
 
+def bytes_on_device(offload: ActivationOffload) -> int:
+    """Return the bytes of saved tensors that are on the device now, except those that always stay there."""
+    storages = (storage for layer in offload.layers for storage in layer.storages.values())
+    return sum(len(storage.on_device) for storage in storages if storage.on_device is not None)
+
+
 def gradients(call: Call, chunked: bool = False, autocast: bool = False) -> list[torch.Tensor]:
     """Return the gradients of all parameters."""
     made = model()
@@ -219,9 +225,9 @@ def test_one_layer_is_on_the_device_between_the_passes(name: str) -> None:
     loss = forward(made, tokens(), offload)
     setup = memory.Setup(precision="fp32", batch=BATCH, seq_len=SEQ_LEN, offloaded=True)
     expected = memory.values(COSTS, setup)["activations"]
-    assert offload.bytes_on_device() == pytest.approx(expected, rel=0.02)
+    assert bytes_on_device(offload) == pytest.approx(expected, rel=0.02)
     loss.backward()
-    assert offload.bytes_on_device() == 0
+    assert bytes_on_device(offload) == 0
 
 
 def test_a_device_without_a_number_is_that_of_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +237,7 @@ def test_a_device_without_a_number_is_that_of_its_tensors(monkeypatch: pytest.Mo
     assert numbered("cpu:0") == torch.zeros(0).device
     offload = ActivationOffload("cpu:0")
     forward(model(), tokens(), offload)
-    assert offload.bytes_on_device() > 0
+    assert bytes_on_device(offload) > 0
 
 
 def test_a_sparse_tensor_stays_on_its_device() -> None:
@@ -323,7 +329,7 @@ def test_on_a_gpu_gradients_are_those_of_the_plain_step(name: str) -> None:
                 for each in layer.storages.values()
                 if each.on_host is not None
             )
-            assert 0 < call.bytes_on_device() < 0.5 * whole
+            assert 0 < bytes_on_device(call) < 0.5 * whole
         loss.backward()
         found.append([each.grad for each in made.parameters() if each.grad is not None])
     for right, got in zip(*found, strict=True):

@@ -80,11 +80,6 @@ class ActivationOffload:
         self.last = last
         self.layers: list[_Layer] = []
 
-    def bytes_on_device(self) -> int:
-        """Return the bytes of saved tensors that are on the device now, except those that always stay there."""
-        storages = (each for saved in self.layers for each in saved.storages.values())
-        return sum(len(each.on_device) for each in storages if each.on_device is not None)
-
     def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
         """Return ``layer(*inputs)``."""
         parameters = list(layer.parameters())

@@ -101,9 +101,7 @@ def read_snapshot(path: Path, report: Callable[[int], object] | None = None) -> 
     try:
         with path.open("rb") as raw:
             start = raw.read(16)
-        opener = next(
-            (each for magic, each in OPENERS.items() if start.startswith(magic)), lambda path: path.open("rb")
-        )
+        opener = next((opener for magic, opener in OPENERS.items() if start.startswith(magic)), _open_plain)
         with opener(path) as file:
             start = file.read(16)
             _refuse_others(path, start)
