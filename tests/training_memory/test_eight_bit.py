@@ -15,13 +15,13 @@ from torch import nn
 from gpuguide.errors import GpuguideError, UnknownName
 from gpuguide.training_memory import eight_bit
 from gpuguide.training_memory.eight_bit import (
-    GROUP,
     AdamW8bit,
     pack_first,
     pack_second,
     unpack_first,
     unpack_second,
 )
+from gpuguide.training_memory.eight_bit_layout import GROUP
 
 SHAPES = ((5, 300), (7,), (33, 64), (1024,))
 BETAS = (0.9, 0.95)

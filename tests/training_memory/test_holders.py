@@ -18,9 +18,9 @@ PYTORCH = (
     "/opt/pytorch/torch/_dynamo/eval_frame.py",
 )
 LIBRARIES = (
-    "/home/me/.venv/lib/python3.12/site-packages/transformers/trainer.py",
+    "/project/.venv/lib/python3.12/site-packages/transformers/trainer.py",
     "/opt/conda/lib/python3.11/contextlib.py",
-    "/home/me/.local/share/uv/python/cpython-3.13.1-linux/lib/python3.13t/functools.py",
+    "/project/.local/share/uv/python/cpython-3.13.1-linux/lib/python3.13t/functools.py",
     r"C:\Python312\Lib\contextlib.py",
     r"D:\work\venv\Lib\site-packages\lightning\loop.py",
     "<frozen importlib._bootstrap>",
@@ -28,11 +28,11 @@ LIBRARIES = (
     "<eval_with_key>.7",
 )
 OWN = (
-    "/home/me/torch/train.py",
+    "/project/torch/train.py",
     "train.py",
     r"C:\Users\me\torch\train.py",
-    "/home/me/lib/python3-course/train.py",
-    "/home/me/eight_bit/train.py",
+    "/project/lib/python3-course/train.py",
+    "/project/eight_bit/train.py",
     "/tmp/ipykernel_41/1234.py",
     "<ipython-input-3-abc>",
     "<stdin>",
@@ -86,4 +86,4 @@ def test_a_cast_of_a_linear_layer_is_known_on_windows() -> None:
     filename = r"C:\venv\Lib\site-packages\torch\nn\modules\linear.py"
     allocation = holders.Allocation(0, 1, 0, frames=[frame(filename, "forward")])
     assert names._is_cast(allocation)
-    assert not names._is_cast(holders.Allocation(0, 1, 0, frames=[frame("/home/me/linear.py", "forward")]))
+    assert not names._is_cast(holders.Allocation(0, 1, 0, frames=[frame("/project/linear.py", "forward")]))

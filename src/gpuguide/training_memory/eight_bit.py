@@ -30,12 +30,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from gpuguide import triton_support
 from gpuguide.errors import GpuguideError, unknown
 from gpuguide.precision.adamw import to_bf16_stochastically
+from gpuguide.training_memory.eight_bit_layout import FORMATS, GROUP, is_capturing, is_on
 
-GROUP = 256
-"""Numbers that share a scale"""
 FIRST_STEPS, SECOND_STEPS = 127, 255
-FORMATS = (torch.bfloat16, torch.float32)
-"""Formats of the parameters"""
+STATES = ("m", "v", "m_scale", "v_scale", "count")
+"""Names of the tensors that :meth:`AdamW8bit.state_dict` holds"""
 Rounding = Literal["fourth-root-up", "square-root-nearest"]
 
 
@@ -254,10 +253,6 @@ class AdamW8bit(torch.optim.Optimizer):
                     group[name] = value
 
 
-STATES = ("m", "v", "m_scale", "v_scale", "count")
-"""Names of the tensors that :meth:`AdamW8bit.state_dict` holds"""
-
-
 def _padded(size: int) -> int:
     """Return how many states a parameter has, which fills its last group up."""
     return -(-size // GROUP) * GROUP
@@ -288,13 +283,3 @@ def check_parameters(parameters: Sequence[torch.Tensor]) -> None:
     if len(devices) > 1:
         names = " and ".join(sorted(map(str, devices)))
         raise GpuguideError(f"Parameters are on {names}; make one AdamW8bit for the parameters of each device.")
-
-
-def is_capturing(tensor: torch.Tensor) -> bool:
-    """Return whether a CUDA graph is being captured on the device of a tensor."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def is_on(value: object, device: torch.device) -> bool:
-    """Return whether a value is a tensor on a device."""
-    return isinstance(value, torch.Tensor) and value.device == device

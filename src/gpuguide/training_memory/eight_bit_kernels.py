@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from gpuguide.errors import GpuguideError
-from gpuguide.training_memory.eight_bit import FORMATS, GROUP, is_capturing, is_on
+from gpuguide.training_memory.eight_bit_layout import FORMATS, GROUP, is_capturing, is_on
 from gpuguide.triton_support.context import device_of
 
 ROWS = 4
