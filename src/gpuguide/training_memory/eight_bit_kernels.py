@@ -193,10 +193,10 @@ class KernelLaunch:
         self.optimizer, self.device = optimizer, optimizer.m.device
         parameters = optimizer.parameters
         groups = [id(group) for group in optimizer.param_groups]
-        self.sizes = torch.tensor([each.numel() for each in parameters], device=self.device)
+        self.sizes = torch.tensor([parameter.numel() for parameter in parameters], device=self.device)
         self.starts = torch.tensor(optimizer.starts, device=self.device)
         self.groups = torch.tensor([groups.index(id(group)) for group in optimizer.groups], device=self.device)
-        self.programs = {dtype: self._programs(dtype) for dtype in {each.dtype for each in parameters}}
+        self.programs = {dtype: self._programs(dtype) for dtype in {parameter.dtype for parameter in parameters}}
         self._known: dict[str, list[Any]] = {}
         self._tables: dict[str, torch.Tensor] = {}
         self.captured: list[Any] = []
@@ -228,7 +228,7 @@ class KernelLaunch:
             return set()
         rows: list[list[int]] = [[parameter.data_ptr() for parameter in optimizer.parameters]]
         for dtype in FORMATS:
-            of_format = {number: each.data_ptr() for number, each in gradients.items() if each.dtype == dtype}
+            of_format = {number: grad.data_ptr() for number, grad in gradients.items() if grad.dtype == dtype}
             rows.append([of_format.get(number, 0) for number in range(len(optimizer.parameters))])
         addresses = self._table("addresses", rows, torch.int64)
         has_gradient = self._table(
@@ -238,7 +238,7 @@ class KernelLaunch:
         if is_capturing(optimizer.m):
             self.captured.append((addresses, has_gradient, settings, gradients))
         optimizer.count += has_gradient
-        formats = {(optimizer.parameters[number].dtype, each.dtype) for number, each in gradients.items()}
+        formats = {(optimizer.parameters[number].dtype, grad.dtype) for number, grad in gradients.items()}
         with device_of(optimizer.m):
             for dtype, gradient_dtype in sorted(formats, key=str):
                 numbers, firsts = self.programs[dtype]

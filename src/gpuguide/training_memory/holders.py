@@ -164,61 +164,82 @@ class _Names:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.phases = {id(each): phase_of(each.frames) if each.start >= 0 else "before" for each in history.allocations}
-        self.first_loss = min((each.start for each in self._recorded() if is_of_loss(each.frames)), default=-1)
-        self.backward = [each.start for each in self._recorded() if self.phases[id(each)] == "backward"]
-        """Events at which the backward pass asked for memory"""
+        self.phases = {
+            id(allocation): phase_of(allocation.frames) if allocation.start >= 0 else "before"
+            for allocation in history.allocations
+        }
+        self.first_loss = min(
+            (allocation.start for allocation in self._recorded() if is_of_loss(allocation.frames)), default=-1
+        )
+        self.backward = [
+            allocation.start for allocation in self._recorded() if self.phases[id(allocation)] == "backward"
+        ]
+        """Events at which the backward pass requested memory"""
         self.first_backward = min(self.backward, default=len(history.events))
-        self.frees_have_frames = any(each.end_frames for each in history.allocations)
+        self.frees_have_frames = any(allocation.end_frames for allocation in history.allocations)
         self.first_forward = self._find_first_forward()
         self.gradients = self._find_gradients()
         self.loss_sizes = self._find_loss_sizes()
         self.weights, self.states = self._find_weights()
-        self.weight_sizes = Counter(each.size for each in history.allocations if id(each) in self.weights)
+        self.weight_sizes = Counter(
+            allocation.size for allocation in history.allocations if id(allocation) in self.weights
+        )
 
     def _recorded(self) -> Iterable[Allocation]:
-        return (each for each in self.history.allocations if each.start >= 0)
+        return (allocation for allocation in self.history.allocations if allocation.start >= 0)
 
     def _find_first_forward(self) -> int:
         """Return the first event of a module's call, or whose allocation a backward pass frees."""
         freed = (
-            each.start
-            for each in self._recorded()
-            if self.phases[id(each)] == "forward"
-            and each.end is not None
-            and each.end >= self.first_backward
-            and phase_of(each.end_frames or each.frames) != "optimizer"
+            allocation.start
+            for allocation in self._recorded()
+            if self.phases[id(allocation)] == "forward"
+            and allocation.end is not None
+            and allocation.end >= self.first_backward
+            and phase_of(allocation.end_frames or allocation.frames) != "optimizer"
         )
-        called = (each.start for each in self._recorded() if any(frame["name"] in CALLS for frame in each.frames))
+        called = (
+            allocation.start
+            for allocation in self._recorded()
+            if any(frame["name"] in CALLS for frame in allocation.frames)
+        )
         first = min((*freed, *called), default=len(self.history.events))
         return first if self.first_loss < 0 else min(first, self.first_loss)
 
-    def _lasts(self, each: Allocation) -> bool:
+    def _lasts(self, allocation: Allocation) -> bool:
         """Return whether an allocation exists until the end of the history."""
-        return each.end is None
+        return allocation.end is None
 
     def _find_weights(self) -> tuple[set[int], set[int]]:
         """Return the ids of weights, and those of the optimizer's states."""
         weights, states = set(), set()
-        lasting = [each for each in self.history.allocations if self._lasts(each) and each.size >= 1]
-        gradient_count = Counter(each.size for each in self.history.allocations if id(each) in self.gradients)
+        lasting = [
+            allocation for allocation in self.history.allocations if self._lasts(allocation) and allocation.size >= 1
+        ]
+        gradient_count = Counter(
+            allocation.size for allocation in self.history.allocations if id(allocation) in self.gradients
+        )
         steps = max(1, self._count_steps())
-        for each in lasting:
-            phase = self.phases[id(each)]
+        for allocation in lasting:
+            phase = self.phases[id(allocation)]
             if phase == "optimizer":
-                states.add(id(each))
-            elif phase == "forward" and each.start < self.first_forward and each.size not in WORKSPACES:
-                weights.add(id(each))
-        # What is older than the history is weights and states: of each size, as many weights as gradients in a step.
-        old = [each for each in lasting if self.phases[id(each)] == "before" and each.size not in WORKSPACES]
+                states.add(id(allocation))
+            elif phase == "forward" and allocation.start < self.first_forward and allocation.size not in WORKSPACES:
+                weights.add(id(allocation))
+        # Older than the history are weights and states: of each size, as many weights as gradients in a step.
+        old = [
+            allocation
+            for allocation in lasting
+            if self.phases[id(allocation)] == "before" and allocation.size not in WORKSPACES
+        ]
         by_size: dict[int, list[Allocation]] = {}
-        for each in old:
-            by_size.setdefault(each.size, []).append(each)
+        for allocation in old:
+            by_size.setdefault(allocation.size, []).append(allocation)
         for size, group in by_size.items():
             per_step = -(-gradient_count[size] // steps) if gradient_count[size] else len(group)
-            for number, each in enumerate(sorted(group, key=lambda each: each.address)):
-                is_state = phase_of(each.frames) == "optimizer" if each.frames else number >= per_step
-                (states if is_state else weights).add(id(each))
+            for number, allocation in enumerate(sorted(group, key=lambda allocation: allocation.address)):
+                is_state = phase_of(allocation.frames) == "optimizer" if allocation.frames else number >= per_step
+                (states if is_state else weights).add(id(allocation))
         return weights, states
 
     def _count_steps(self) -> int:
@@ -233,59 +254,69 @@ class _Names:
 
     def _find_gradients(self) -> set[int]:
         """Return the ids of gradients, which a backward pass allocates and does not free."""
-        found = set()
-        for each in self._recorded():
-            if self.phases[id(each)] != "backward":
+        gradients = set()
+        for allocation in self._recorded():
+            if self.phases[id(allocation)] != "backward":
                 continue
-            freed = phase_of(each.end_frames) if each.end_frames else "nobody"
-            if each.end is None or freed in ("optimizer", "forward"):
-                found.add(id(each))
-        return found
+            freed = phase_of(allocation.end_frames) if allocation.end_frames else "nobody"
+            if allocation.end is None or freed in ("optimizer", "forward"):
+                gradients.add(id(allocation))
+        return gradients
 
     def _find_loss_sizes(self) -> set[int]:
         """Return the sizes of tensors with one number for each logit, in two or in four bytes."""
-        sizes = {each.size for each in self.history.allocations if each.size >= SMALL and is_of_loss(each.frames)}
+        sizes = {
+            allocation.size
+            for allocation in self.history.allocations
+            if allocation.size >= SMALL and is_of_loss(allocation.frames)
+        }
         return sizes | {2 * size for size in sizes} | {size // 2 for size in sizes}
 
-    def kind_of(self, each: Allocation) -> str:
+    def kind_of(self, allocation: Allocation) -> str:
         """Return the purpose of an allocation, one of :data:`KINDS`."""
-        phase = self.phases[id(each)]
-        if id(each) in self.weights:
+        phase = self.phases[id(allocation)]
+        if id(allocation) in self.weights:
             return "weight"
-        if id(each) in self.states:
+        if id(allocation) in self.states:
             return "state"
-        if each.size in WORKSPACES and self._lasts(each):
+        if allocation.size in WORKSPACES and self._lasts(allocation):
             return "workspace"
         if phase == "optimizer":
-            return "state" if self._lasts(each) else "temporary"
-        if phase == "backward" and id(each) in self.gradients and each.size in (self.weight_sizes or (each.size,)):
+            return "state" if self._lasts(allocation) else "temporary"
+        if (
+            phase == "backward"
+            and id(allocation) in self.gradients
+            and allocation.size in (self.weight_sizes or (allocation.size,))
+        ):
             return "gradient"
-        if is_of_loss(each.frames) or (each.size in self.loss_sizes and each.start >= max(0, self.first_forward)):
+        if is_of_loss(allocation.frames) or (
+            allocation.size in self.loss_sizes and allocation.start >= max(0, self.first_forward)
+        ):
             return "loss"
         if phase == "backward":
-            return "activation" if python_frames(each.frames) else "temporary"
+            return "activation" if python_frames(allocation.frames) else "temporary"
         if phase == "forward":
-            return self._kind_in_forward(each)
+            return self._kind_in_forward(allocation)
         return "unnamed"
 
-    def _kind_in_forward(self, each: Allocation) -> str:
+    def _kind_in_forward(self, allocation: Allocation) -> str:
         """Return the purpose of an allocation of the forward pass."""
-        if each.start < self.first_forward:
-            return "weight" if self._lasts(each) else "temporary"
-        if 2 * each.size in self.weight_sizes and self._is_cast(each):
+        if allocation.start < self.first_forward:
+            return "weight" if self._lasts(allocation) else "temporary"
+        if 2 * allocation.size in self.weight_sizes and self._is_cast(allocation):
             return "copy"
-        return "activation" if self._reaches_backward(each) else "temporary"
+        return "activation" if self._reaches_backward(allocation) else "temporary"
 
-    def _reaches_backward(self, each: Allocation) -> bool:
+    def _reaches_backward(self, allocation: Allocation) -> bool:
         """Return whether an allocation exists in a backward pass, or at the end."""
-        if each.end is None or (each.end_frames == [] and self.frees_have_frames):
+        if allocation.end is None or (allocation.end_frames == [] and self.frees_have_frames):
             return True
-        place = bisect_right(self.backward, each.start)
-        return place < len(self.backward) and self.backward[place] < each.end
+        place = bisect_right(self.backward, allocation.start)
+        return place < len(self.backward) and self.backward[place] < allocation.end
 
-    def _is_cast(self, each: Allocation) -> bool:
+    def _is_cast(self, allocation: Allocation) -> bool:
         """Return whether a linear layer made an allocation: autocast casts its weight on the way in."""
-        frames = python_frames(each.frames)
+        frames = python_frames(allocation.frames)
         if not frames:
             return False
         filename = frames[0]["filename"]

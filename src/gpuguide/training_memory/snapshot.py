@@ -301,19 +301,20 @@ def _replay(snapshot: Mapping[str, Any], device: int, trace: Sequence[Mapping[st
                 alive[at] = Allocation(at, size, -1, None, block.get("frames", ()), (), pools[segment["address"]])
             address = at + block["size"]
     allocations = list(alive.values())
-    now, reserved_now = sum(each.size for each in allocations), sum(segment["total_size"] for segment in segments)
+    now = sum(allocation.size for allocation in allocations)
+    reserved_now = sum(segment["total_size"] for segment in segments)
     totals, reserved, requests = [0] * len(trace), [0] * len(trace), []
-    known_frames = {id(each) for each in allocations if each.frames}
+    known_frames = {id(allocation) for allocation in allocations if allocation.frames}
     for number in range(len(trace) - 1, -1, -1):  # backwards: what an event did is undone
         event = trace[number]
         action, size = event["action"], event["size"]
         totals[number], reserved[number] = now, reserved_now
         if action == "alloc":
-            found = alive.pop(event["addr"], None)
-            if found is None:  # freed by an event that was not recorded
+            allocation = alive.pop(event["addr"], None)
+            if allocation is None:  # freed by an event that was not recorded
                 continue
-            found.start, found.frames = number, event.get("frames", ())
-            now -= found.size
+            allocation.start, allocation.frames = number, event.get("frames", ())
+            now -= allocation.size
         elif action == "free_completed":
             earlier = Allocation(event["addr"], size, -1, number, (), event.get("frames", ()))
             allocations.append(earlier)
@@ -326,23 +327,22 @@ def _replay(snapshot: Mapping[str, Any], device: int, trace: Sequence[Mapping[st
             reserved_now += size
         elif action == "oom":
             requests.append(MemoryRequest(number, size, event.get("device_free", 0), event.get("frames", ())))
-    old = [each for each in allocations if each.start < 0]
-    wrapped = any(id(each) in known_frames for each in old)
-    allocations.sort(key=lambda each: (each.start, each.address))
+    wrapped = any(allocation.start < 0 and id(allocation) in known_frames for allocation in allocations)
+    allocations.sort(key=lambda allocation: (allocation.start, allocation.address))
     return History(device, allocations, totals, reserved, requests[::-1], trace, segments, now, reserved_now, wrapped)
 
 
 def _segments_at(history: History, moment: int) -> dict[int, int]:
     """Return the addresses and sizes of the segments after an event, without private pools."""
     private = {segment["address"] for segment in history.segments if is_private(segment)}
-    found = {each["address"]: each["total_size"] for each in history.segments}
+    segments = {segment["address"]: segment["total_size"] for segment in history.segments}
     for event in reversed(history.events[moment + 1 :]):
         address, size = event.get("addr"), event["size"]
         if event["action"] == "segment_alloc":
-            found.pop(address, None)
+            segments.pop(address, None)
         elif event["action"] == "segment_free":
-            found[address] = size
-        elif event["action"] in ("segment_map", "segment_unmap"):  # an expandable segment has one piece at a time more
-            for start in [each for each in found if each <= address <= each + found[each]]:
-                found[start] += size if event["action"] == "segment_unmap" else -size
-    return {start: size for start, size in found.items() if start not in private and size > 0}
+            segments[address] = size
+        elif event["action"] in ("segment_map", "segment_unmap"):  # an expandable segment grows piece by piece
+            for start in [each for each in segments if each <= address <= each + segments[each]]:
+                segments[start] += size if event["action"] == "segment_unmap" else -size
+    return {start: size for start, size in segments.items() if start not in private and size > 0}
