@@ -1,0 +1,225 @@
+"""Drawings of collectives: what ranks have before and after, the two phases of a ring, and sums during backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuguide.plotting import drawings
+from gpuguide.plotting.figure import Figure, show
+from gpuguide.plotting.renditions import WIDE, is_narrow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+RANKS = 3
+COLOURS = ("blue", "orange", "green")
+"""Of what comes from each rank; what is a sum over all has the colour violet"""
+EVERYONE = -1
+"""In place of a rank: the sum over all ranks"""
+Part = tuple[int, int]
+"""From which rank, and which piece of its message"""
+Held = list[list[Part]]
+"""What each rank has"""
+
+
+# --- six collectives -----------------------------------------------------------------------------------------
+
+
+def _own() -> Held:
+    """Return all pieces of each rank's own message."""
+    return [[(rank, piece) for piece in range(RANKS)] for rank in range(RANKS)]
+
+
+def _sums() -> list[Part]:
+    return [(EVERYONE, piece) for piece in range(RANKS)]
+
+
+def six() -> dict[str, tuple[Held, Held]]:
+    """Return what each rank has before and after each collective."""
+    own = _own()
+    return {
+        "broadcast": (own, [own[0]] * RANKS),
+        "reduce": (own, [_sums(), *own[1:]]),
+        "all-reduce": (own, [_sums()] * RANKS),
+        "all-gather": ([[own[rank][rank]] for rank in range(RANKS)], [[own[r][r] for r in range(RANKS)]] * RANKS),
+        "reduce-scatter": (own, [[part] for part in _sums()]),
+        "all-to-all": (own, [[own[other][rank] for other in range(RANKS)] for rank in range(RANKS)]),
+    }
+
+
+def six_collectives() -> Figure:
+    """Draw what three ranks have before and after each of the six collectives."""
+    return show(
+        lambda figure, theme: _draw_six(figure),
+        alt="Six pairs of tables with a row for each of three ranks. Broadcast: all rows become the first one. "
+        "Reduce: the first row becomes the sums. All-reduce: all rows become the sums. All-gather: from one piece a "
+        "rank to all pieces on each. Reduce-scatter: each rank has one piece of the sums. All-to-all: rows become "
+        "columns.",
+        caption="What three ranks have before and after each collective. Each colour is a rank's own message in "
+        "pieces 0 to 2, and Σ is a sum over all ranks.",
+        size=(WIDE, 3.1),
+        narrow=(4.6, 4.8),
+        name="six-collectives",
+        rows=[
+            {"collective": name, "moment": moment, "rank": rank, "has": " ".join(_text(part) for part in row)}
+            for name, tables in six().items()
+            for moment, held in zip(("before", "after"), tables, strict=True)
+            for rank, row in enumerate(held)
+        ],
+    )
+
+
+def _text(part: Part) -> str:
+    rank, piece = part
+    return f"Σ{piece}" if rank == EVERYONE else f"{'abc'[rank]}{piece}"
+
+
+def _draw_six(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    columns = 2 if is_narrow(figure) else 3
+    rows = 6 // columns
+    wide, tall = width / columns, height / rows
+    side = min((wide - 46) / (2 * RANKS), (tall - 40) / RANKS)
+    for place, (name, (before, after)) in enumerate(six().items()):
+        left, top = (place % columns) * wide + 8, height - (place // columns) * tall
+        drawings.label(ax, left, top - 12, name, across="left", bold=True)
+        lower = top - 26 - RANKS * side
+        _draw_held(ax, left, lower, side, before)
+        second = left + RANKS * side + 28
+        drawings.arrow(ax, (second - 24, lower + RANKS * side / 2), (second - 5, lower + RANKS * side / 2))
+        _draw_held(ax, second, lower, side, after)
+
+
+def _draw_held(ax: Axes, left: float, bottom: float, side: float, held: Held) -> None:
+    """Draw a table: a row for each rank, a tile for each piece."""
+    for rank, row in enumerate(held):
+        y = bottom + (RANKS - 1 - rank) * side
+        for place, part in enumerate(row):
+            colour = "violet" if part[0] == EVERYONE else COLOURS[part[0]]
+            drawings.box(
+                ax, left + place * side, y, side - 2, side - 2, _text(part), colour=colour, strength=0.25, size=10
+            )
+
+
+# --- the ring ------------------------------------------------------------------------------------------------
+
+
+def ring_in_two_phases(states: Sequence[Sequence[Sequence[int]]]) -> Figure:
+    """Draw how many ranks' parts have been added up in each place after every step of a ring.
+
+    Parameters
+    ----------
+    states : sequence
+        Before the first step and after each: of each rank, of each part, how many summands it has.
+    """
+    ranks, steps = len(states[0]), len(states) - 1
+    return show(
+        lambda figure, theme: _draw_states(figure, states),
+        alt=f"{steps + 1} tables side by side, with a row for each of {ranks} ranks and a column for each part. At the "
+        f"start each place holds one summand. In each of the first {ranks - 1} steps one part of each rank gains one, "
+        f"until each rank has one complete sum of {ranks}. In the last {ranks - 1} steps the complete sums go around "
+        "until all places hold them.",
+        caption=f"A ring of {ranks} ranks: how many summands each part has after each step, computed by the functions "
+        "above. In each step every rank sends one part to the next rank, and the last one to the first.",
+        size=(WIDE, 1.7),
+        narrow=(4.6, 3.4),
+        name="ring-in-two-phases",
+        rows=[
+            {"step": step, "rank": rank, "part": part, "summands": count}
+            for step, state in enumerate(states)
+            for rank, row in enumerate(state)
+            for part, count in enumerate(row)
+        ],
+    )
+
+
+def _draw_states(figure: Canvas, states: Sequence[Sequence[Sequence[int]]]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    ranks = len(states[0])
+    lines = 2 if is_narrow(figure) else 1
+    columns = -(-len(states) // lines)
+    wide, tall = (width - 16) / columns, height / lines
+    side = min((wide - 16) / ranks, (tall - 44) / ranks)
+    for step, state in enumerate(states):
+        left, top = 8 + (step % columns) * wide, height - (step // columns) * tall
+        phase = "start" if step == 0 else f"{step}: scatter" if step < ranks else f"{step}: gather"
+        drawings.label(ax, left, top - 13, phase, across="left", size=10, bold=True)
+        for rank, row in enumerate(state):
+            y = top - 28 - (rank + 1) * side
+            for part, count in enumerate(row):
+                colour, strength = ("violet", 0.4) if count == ranks else ("blue", 0.12 * count)
+                drawings.box(
+                    ax, left + part * side, y, side - 2, side - 2, str(count), colour=colour, strength=strength, size=10
+                )
+
+
+# --- sums during the backward pass -----------------------------------------------------------------------------
+
+FORWARD, LAYERS, LAYER, SUM = 6.0, 4, 3.0, 1.8
+"""Of the drawn step, in any unit: the forward pass, layers, the backward pass of each, the sum of its gradients"""
+Span = tuple[float, float, str, str]
+
+
+def after_backward() -> tuple[list[Span], list[Span]]:
+    """Return what a GPU computes and what the link carries, if sums follow the backward pass."""
+    end = FORWARD + LAYERS * LAYER
+    sums = [(end + place * SUM, end + (place + 1) * SUM, "sum", "orange") for place in range(LAYERS)]
+    return _compute(), sums
+
+
+def in_buckets() -> tuple[list[Span], list[Span]]:
+    """Return what a GPU computes and what the link carries, if each sum starts when its gradients are there."""
+    ready = [FORWARD + (place + 1) * LAYER for place in range(LAYERS)]
+    return _compute(), [(begin, begin + SUM, "sum", "orange") for begin in ready]
+
+
+def _compute() -> list[Span]:
+    layers = [
+        (FORWARD + place * LAYER, FORWARD + (place + 1) * LAYER, f"layer {LAYERS - place}", "blue")
+        for place in range(LAYERS)
+    ]
+    return [(0.0, FORWARD, "forward", ""), *layers]
+
+
+def backward_with_buckets() -> Figure:
+    """Draw the time line of a step whose sums follow the backward pass, and of one whose sums run during it."""
+    lines = {"after the backward pass": after_backward(), "in buckets": in_buckets()}
+    return show(
+        lambda figure, theme: _draw_lines(figure),
+        alt="Two time lines, each of what a GPU computes and what the link carries. In the first, forward pass and "
+        "backward pass of all layers are followed by four sums, and all of their time is exposed. In the second each "
+        "sum starts when its layer's gradients are complete, while the next layer computes, and only the last sum is "
+        "exposed.",
+        caption="Sums after the backward pass are exposed as a whole. In buckets, only the last one is. Lengths are "
+        "chosen for clarity, not measured.",
+        size=(WIDE, 2.8),
+        narrow=(4.6, 3.0),
+        name="backward-with-buckets",
+        rows=[
+            {"sums": name, "line": line, "from": begin, "to": end, "what": what}
+            for name, both in lines.items()
+            for line, spans in zip(("GPU", "link"), both, strict=True)
+            for begin, end, what, _ in spans
+        ],
+    )
+
+
+def _draw_lines(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    left, tall = (36.0, 22.0)
+    computed = FORWARD + LAYERS * LAYER
+    scale = (width - left - 8) / (computed + LAYERS * SUM)
+    for place, (title, (compute, sums)) in enumerate(
+        (("Sums after the backward pass", after_backward()), ("Sums in buckets", in_buckets()))
+    ):
+        top = height - 14 - place * (height - 8) / 2
+        drawings.label(ax, left, top, title, across="left", bold=True, size=10)
+        if is_narrow(figure):  # a layer is too narrow for its name
+            compute = [(begin, end, text.removeprefix("layer "), colour) for begin, end, text, colour in compute]
+        for line, spans, y in (("GPU", compute, top - 36), ("link", sums, top - 62)):
+            drawings.label(ax, left - 4, y + tall / 2, line, across="right", size=10)
+            drawings.time_line(ax, left, y, scale, spans, height=tall, size=9)
+        ends = (left + computed * scale, left + sums[-1][1] * scale)
+        drawings.extent(ax, *ends, top - 69, "exposed", below=True)
