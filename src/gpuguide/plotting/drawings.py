@@ -141,12 +141,17 @@ def tiles(
 
 def tile(ax: Axes, left: float, bottom: float, side: float, colour: str, strength: float) -> None:
     """Draw one tile, dashed and empty where its ``strength`` is zero."""
+    bar(ax, left, bottom, side, side, colour, strength)
+
+
+def bar(ax: Axes, left: float, bottom: float, width: float, height: float, colour: str, strength: float) -> None:
+    """Draw a rectangle with sharp corners, dashed and empty where its ``strength`` is zero."""
     from matplotlib.patches import Rectangle
 
     theme = palette.current()
     hue = theme.series[colour] if colour else theme.faint
     edge: dict[str, Any] = {"edgecolor": hue, "linestyle": "-" if strength else ":", "linewidth": 0.8}
-    ax.add_patch(Rectangle((left, bottom), side, side, facecolor=(hue, strength), **edge))
+    ax.add_patch(Rectangle((left, bottom), width, height, facecolor=(hue, strength), **edge))
 
 
 def time_line(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from figure_rows import rows_of
 
-from gpuguide.collectives import reference
+from gpuguide.collectives import reference, ring
 from gpuguide.plotting.pictures import collectives as pictures
 
 
@@ -25,9 +25,19 @@ def test_tables_are_what_the_collectives_leave() -> None:
     assert len(rows_of(pictures.six_collectives())) == 2 * 3 * 6
 
 
-def test_the_ring_says_how_many_summands_there_are() -> None:
-    rows = rows_of(pictures.ring_in_two_phases([[[1, 1], [1, 1]], [[1, 2], [2, 1]], [[2, 2], [2, 2]]]))
-    assert [row["summands"] for row in rows if row["step"] == "1"] == ["1", "2", "2", "1"]
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_the_ring_has_the_states_that_its_steps_leave(ranks: int) -> None:
+    todo = [ring.steps(rank, ranks) for rank in range(ranks)]
+    held = [[1] * ranks for _ in range(ranks)]
+    states = [[list(row) for row in held]]
+    for number in range(2 * (ranks - 1)):
+        sent = [held[rank][todo[rank][number].sends] for rank in range(ranks)]
+        for rank in range(ranks):
+            step = todo[rank][number]
+            held[rank][step.receives] = sent[rank - 1] + (held[rank][step.receives] if step.adds else 0)
+        states.append([list(row) for row in held])
+    assert pictures.ring_states(ranks) == states
+    assert len(rows_of(pictures.ring_in_two_phases(ranks))) == len(states) * ranks**2
 
 
 def test_sums_in_buckets_start_when_gradients_are_there_and_leave_one_exposed() -> None:

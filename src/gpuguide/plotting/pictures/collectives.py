@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpuguide.plotting import drawings
@@ -93,36 +94,45 @@ def _draw_six(figure: Canvas) -> None:
 
 
 def _draw_held(ax: Axes, left: float, bottom: float, side: float, held: Held) -> None:
-    """Draw a table: a row for each rank, a tile for each piece."""
+    """Draw a table: a row for each rank, and in it a bar for pieces that come from one rank."""
     for rank, row in enumerate(held):
-        y = bottom + (RANKS - 1 - rank) * side
-        for place, part in enumerate(row):
-            colour = "violet" if part[0] == EVERYONE else COLOURS[part[0]]
-            drawings.box(
-                ax, left + place * side, y, side - 2, side - 2, _text(part), colour=colour, strength=0.25, size=10
-            )
+        y, x = bottom + (RANKS - 1 - rank) * side, left
+        for source, pieces in groupby(row, key=lambda part: part[0]):
+            texts = [_text(part) for part in pieces]
+            colour = "violet" if source == EVERYONE else COLOURS[source]
+            wide = len(texts) * side
+            drawings.bar(ax, x, y, wide - 2, side - 2, colour, 0.25)
+            drawings.label(ax, x + wide / 2 - 1, y + side / 2 - 1, "  ".join(texts), size=10)
+            x += wide
 
 
 # --- the ring ------------------------------------------------------------------------------------------------
 
 
-def ring_in_two_phases(states: Sequence[Sequence[Sequence[int]]]) -> Figure:
-    """Draw how many ranks' parts have been added up in each place after every step of a ring.
+def ring_states(ranks: int) -> list[list[list[int]]]:
+    """Return how many summands each part of each rank has: before the first step of a ring, and after each."""
+    states = [[[1] * ranks for _ in range(ranks)]]
+    for step in range(2 * (ranks - 1)):
+        state = [list(row) for row in states[-1]]
+        for rank in range(ranks):
+            part = (rank - step) % ranks
+            state[(rank + 1) % ranks][part] = states[-1][rank][part] + (step < ranks - 1)
+        states.append(state)
+    return states
 
-    Parameters
-    ----------
-    states : sequence
-        Before the first step and after each: of each rank, of each part, how many summands it has.
-    """
-    ranks, steps = len(states[0]), len(states) - 1
+
+def ring_in_two_phases(ranks: int = RANKS) -> Figure:
+    """Draw how many ranks' parts have been added up in each place after every step of a ring."""
+    states = ring_states(ranks)
+    steps = len(states) - 1
     return show(
         lambda figure, theme: _draw_states(figure, states),
         alt=f"{steps + 1} tables side by side, with a row for each of {ranks} ranks and a column for each part. At the "
         f"start each place holds one summand. In each of the first {ranks - 1} steps one part of each rank gains one, "
         f"until each rank has one complete sum of {ranks}. In the last {ranks - 1} steps the complete sums go around "
         "until all places hold them.",
-        caption=f"A ring of {ranks} ranks: how many summands each part has after each step, computed by the functions "
-        "above. In each step every rank sends one part to the next rank, and the last one to the first.",
+        caption=f"A ring of {ranks} ranks: how many summands each part has after each step. In each "
+        "step every rank sends one part to the next rank, and the last one to the first.",
         size=(WIDE, 1.7),
         narrow=(4.6, 3.4),
         name="ring-in-two-phases",
@@ -150,9 +160,8 @@ def _draw_states(figure: Canvas, states: Sequence[Sequence[Sequence[int]]]) -> N
             y = top - 28 - (rank + 1) * side
             for part, count in enumerate(row):
                 colour, strength = ("violet", 0.4) if count == ranks else ("blue", 0.12 * count)
-                drawings.box(
-                    ax, left + part * side, y, side - 2, side - 2, str(count), colour=colour, strength=strength, size=10
-                )
+                drawings.bar(ax, left + part * side, y, side - 2, side - 2, colour, strength)
+                drawings.label(ax, left + (part + 0.5) * side - 1, y + side / 2 - 1, str(count), size=10)
 
 
 # --- sums during the backward pass -----------------------------------------------------------------------------
