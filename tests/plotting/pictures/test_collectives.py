@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from figure_rows import rows_of
 
@@ -40,10 +42,40 @@ def test_the_ring_has_the_states_that_its_steps_leave(ranks: int) -> None:
     assert len(rows_of(pictures.ring_in_two_phases(ranks))) == len(states) * ranks**2
 
 
+def exposed(rows: list[dict[str, str]], variant: str) -> float:
+    """Return for how long the link carries gradients after the GPU has computed the last one."""
+    ends = {
+        line: max(float(row["to"]) for row in rows if row["variant"] == variant and row["line"] == line)
+        for line in ("GPU", "link")
+    }
+    return ends["link"] - ends["GPU"]
+
+
 def test_sums_in_buckets_start_when_gradients_are_there_and_leave_one_exposed() -> None:
     rows = rows_of(pictures.backward_with_buckets())
-    for sums, exposed in (("after the backward pass", pictures.LAYERS), ("in buckets", 1)):
-        computed = max(float(row["to"]) for row in rows if row["sums"] == sums and row["line"] == "GPU")
-        carried = [row for row in rows if row["sums"] == sums and row["line"] == "link"]
-        assert len(carried) == pictures.LAYERS
-        assert max(float(row["to"]) for row in carried) == pytest.approx(computed + exposed * pictures.SUM)
+    after, buckets = dict.fromkeys(row["variant"] for row in rows)
+    assert exposed(rows, after) == pytest.approx(pictures.LAYERS * pictures.SUM)
+    assert exposed(rows, buckets) == pytest.approx(pictures.SUM)
+
+
+def test_a_tied_embedding_in_two_parts_exposes_its_rows_but_not_its_matrix() -> None:
+    rows = rows_of(pictures.tied_embedding())
+    as_one, apart = dict.fromkeys(row["variant"] for row in rows)
+    assert exposed(rows, as_one) == pytest.approx(pictures.SUM + pictures.MATRIX)
+    assert exposed(rows, apart) == pytest.approx(pictures.SUM + pictures.ROWS)
+    carried = [(float(row["from"]), float(row["to"])) for row in rows if row["variant"] == apart]
+    link = carried[pictures.LAYERS + 1 :]
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(link))
+
+
+def test_sequences_count_by_the_rank_or_by_their_tokens() -> None:
+    rows = rows_of(pictures.unequal_tokens())
+    of_means, of_all = dict.fromkeys(row["mean"] for row in rows)
+    found = {mean: [float(row["weight"]) for row in rows if row["mean"] == mean] for mean in (of_means, of_all)}
+    assert found == {of_means: pytest.approx([1 / 6] * 3 + [1 / 2], rel=1e-5), of_all: pytest.approx([1 / 4] * 4)}
+
+
+def test_the_second_calls_of_the_ranks_do_not_match() -> None:
+    rows = rows_of(pictures.mismatched_calls())
+    called = [{row["collective"] for row in rows if row["call"] == str(place)} for place in (1, 2)]
+    assert [len(names) for names in called] == [1, 2]

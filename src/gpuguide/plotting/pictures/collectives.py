@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -174,14 +174,14 @@ Span = tuple[float, float, str, str]
 def after_backward() -> tuple[list[Span], list[Span]]:
     """Return what a GPU computes and what the link carries, if sums follow the backward pass."""
     end = FORWARD + LAYERS * LAYER
-    sums = [(end + place * SUM, end + (place + 1) * SUM, "sum", "orange") for place in range(LAYERS)]
+    sums = [(end + place * SUM, end + (place + 1) * SUM, "Σ", "orange") for place in range(LAYERS)]
     return _compute(), sums
 
 
 def in_buckets() -> tuple[list[Span], list[Span]]:
     """Return what a GPU computes and what the link carries, if each sum starts when its gradients are there."""
     ready = [FORWARD + (place + 1) * LAYER for place in range(LAYERS)]
-    return _compute(), [(begin, begin + SUM, "sum", "orange") for begin in ready]
+    return _compute(), [(begin, begin + SUM, "Σ", "orange") for begin in ready]
 
 
 def _compute() -> list[Span]:
@@ -193,36 +193,80 @@ def _compute() -> list[Span]:
 
 
 def backward_with_buckets() -> Figure:
-    """Draw the time line of a step whose sums follow the backward pass, and of one whose sums run during it."""
-    lines = {"after the backward pass": after_backward(), "in buckets": in_buckets()}
-    return show(
-        lambda figure, theme: _draw_lines(figure),
+    """Draw the time line of a step whose all-reduces follow the backward pass, and of one where they run during it."""
+    return _show_lines(
+        {"All-reduce after the backward pass": after_backward(), "All-reduce in buckets": in_buckets()},
         alt="Two time lines, each of what a GPU computes and what the link carries. In the first, forward pass and "
-        "backward pass of all layers are followed by four sums, and all of their time is exposed. In the second each "
-        "sum starts when its layer's gradients are complete, while the next layer computes, and only the last sum is "
-        "exposed.",
-        caption="Sums after the backward pass are exposed as a whole. In buckets, only the last one is. Lengths are "
-        "chosen for clarity, not measured.",
+        "backward pass of all layers are followed by four all-reduces, and all of their time is exposed. In the second "
+        "each all-reduce starts when its layer's gradients are complete, while the next layer computes, and only the "
+        "last one is exposed.",
+        caption="Σ is the all-reduce of one layer's gradients. After the backward pass all of them are exposed. In "
+        "buckets, only the last one is. Lengths are chosen for clarity, not measured.",
+        name="backward-with-buckets",
+    )
+
+
+MATRIX, ROWS = 4.4, 1.2
+"""The all-reduce of the gradient of a tied embedding, and the all-gather of its rows"""
+
+
+def tied_as_one() -> tuple[list[Span], list[Span]]:
+    """Return what a GPU computes and a link carries, if the gradient of a tied embedding is complete at the end."""
+    compute, sums = in_buckets()
+    end = compute[-1][1]
+    return compute, [*sums[:-1], (end, end + SUM, "Σ", "orange"), (end + SUM, end + SUM + MATRIX, "matrix", "violet")]
+
+
+def tied_in_two_parts() -> tuple[list[Span], list[Span]]:
+    """Return what a GPU computes and a link carries, if the head's part goes first and the looked-up rows last."""
+    compute, sums = in_buckets()
+    spans, free = [(FORWARD, FORWARD + MATRIX, "head", "violet")], FORWARD + MATRIX
+    for begin, _, text, colour in sums:
+        free = max(begin, free)
+        spans.append((free, free + SUM, text, colour))
+        free += SUM
+    return compute, [*spans, (free, free + ROWS, "rows", "violet")]
+
+
+def tied_embedding() -> Figure:
+    """Draw the time line of a step with a tied embedding, whose gradient is all-reduced as one or in two parts."""
+    return _show_lines(
+        {"Embedding as one gradient": tied_as_one(), "Head and rows apart": tied_in_two_parts()},
+        alt="Two time lines, each of what a GPU computes and what the link carries. In the first, the gradient of the "
+        "whole matrix is all-reduced after the backward pass. In the second, the head's part is all-reduced at its "
+        "beginning, and after it only the rows follow, so that less is exposed.",
+        caption="A tied embedding's gradient as one, and with the head's part and the looked-up rows apart. The head's "
+        "gradient comes before all layers'. Lengths are chosen for clarity, not measured.",
+        name="tied-embedding",
+    )
+
+
+Lines = Mapping[str, tuple[Sequence[Span], Sequence[Span]]]
+
+
+def _show_lines(lines: Lines, *, alt: str, caption: str, name: str) -> Figure:
+    return show(
+        lambda figure, theme: _draw_lines(figure, lines),
+        alt=alt,
+        caption=caption,
         size=(WIDE, 2.8),
         narrow=(4.6, 3.0),
-        name="backward-with-buckets",
+        name=name,
         rows=[
-            {"sums": name, "line": line, "from": begin, "to": end, "what": what}
-            for name, both in lines.items()
+            {"variant": variant, "line": line, "from": begin, "to": end, "what": what}
+            for variant, both in lines.items()
             for line, spans in zip(("GPU", "link"), both, strict=True)
             for begin, end, what, _ in spans
         ],
     )
 
 
-def _draw_lines(figure: Canvas) -> None:
+def _draw_lines(figure: Canvas, lines: Lines) -> None:
     ax, width, height = drawings.sheet(figure)
     left, tall = (36.0, 22.0)
     computed = FORWARD + LAYERS * LAYER
-    scale = (width - left - 8) / (computed + LAYERS * SUM)
-    for place, (title, (compute, sums)) in enumerate(
-        (("Sums after the backward pass", after_backward()), ("Sums in buckets", in_buckets()))
-    ):
+    scale = (width - left - 8) / max(sums[-1][1] for _, sums in lines.values())
+    for place, (title, (compute, sums)) in enumerate(lines.items()):
         top = height - 14 - place * (height - 8) / 2
         drawings.label(ax, left, top, title, across="left", bold=True, size=10)
         if is_narrow(figure):  # a layer is too narrow for its name
@@ -232,3 +276,96 @@ def _draw_lines(figure: Canvas) -> None:
             drawings.time_line(ax, left, y, scale, spans, height=tall, size=9)
         ends = (left + computed * scale, left + sums[-1][1] * scale)
         drawings.extent(ax, *ends, top - 69, "exposed", below=True)
+
+
+# --- unequally many tokens -----------------------------------------------------------------------------------
+
+SEQUENCES = (3, 1)
+"""Of each rank"""
+
+
+def weights() -> dict[str, list[list[float]]]:
+    """Return by how much each rank's sequences count: in the mean of the ranks' means, and in the mean over tokens."""
+    ranks = len(SEQUENCES)
+    return {
+        "mean of means": [[1 / ranks / count] * count for count in SEQUENCES],
+        "mean over all tokens": [[1 / sum(SEQUENCES)] * count for count in SEQUENCES],
+    }
+
+
+def unequal_tokens() -> Figure:
+    """Draw by how much each sequence counts in the two means over ranks with unequally many."""
+    return show(
+        lambda figure, theme: _draw_weights(figure),
+        alt="Two stripes of four boxes for four equally long sequences, as wide as each counts. In the mean of means "
+        "the three of rank 0 count a sixth each, and the one of rank 1 a half. In the mean over all tokens each counts "
+        "a quarter.",
+        caption="How much each of four equally long sequences counts in the averaged gradient, three of them on rank 0 "
+        "and one on rank 1.",
+        size=(WIDE, 1.5),
+        narrow=(4.6, 1.6),
+        name="unequal-tokens",
+        rows=[
+            {"mean": mean, "rank": rank, "sequence": place, "weight": weight}
+            for mean, by_rank in weights().items()
+            for rank, row in enumerate(by_rank)
+            for place, weight in enumerate(row)
+        ],
+    )
+
+
+def _draw_weights(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    for place, (mean, by_rank) in enumerate(weights().items()):
+        top = height - 12 - place * height / 2
+        drawings.label(ax, 8, top, mean, across="left", bold=True, size=10)
+        spans, begin = [], 0.0
+        for rank, row in enumerate(by_rank):
+            for weight in row:
+                text = f"1/{round(1 / weight)}" if is_narrow(figure) else f"rank {rank}: 1/{round(1 / weight)}"
+                spans.append((begin, begin + weight, text, COLOURS[rank]))
+                begin += weight
+        drawings.time_line(ax, 8, top - 36, width - 16, spans, height=24)
+
+
+# --- ranks that call different collectives ---------------------------------------------------------------------
+
+CALLS = (("all-reduce", "broadcast", "all-reduce"), ("all-reduce", "all-reduce", ""))
+"""Of each rank, in order: rank 0 evaluates in between and broadcasts the result, which rank 1 does not expect"""
+
+
+def mismatched_calls() -> Figure:
+    """Draw the collectives that two ranks call, of which the second ones do not belong together."""
+    return show(
+        lambda figure, theme: _draw_calls(figure),
+        alt="Two rows of collectives, one for each of two ranks. Both ranks call an all-reduce first. Then rank 0 calls "
+        "a broadcast and rank 1 an all-reduce: they do not match, and everything after them waits.",
+        caption="Rank 0 calls a broadcast that rank 1 does not call. NCCL pairs calls by their order, so the second "
+        "calls of the two ranks meet.",
+        size=(WIDE, 1.4),
+        narrow=(4.6, 1.4),
+        name="mismatched-calls",
+        rows=[
+            {"rank": rank, "call": place + 1, "collective": name}
+            for rank, names in enumerate(CALLS)
+            for place, name in enumerate(names)
+            if name
+        ],
+    )
+
+
+def _draw_calls(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    left, tall = 50.0, 28.0
+    wide = (width - left - 8) / len(CALLS[0])
+    for place, names in enumerate(zip(*CALLS, strict=True)):
+        middle = left + (place + 0.5) * wide
+        drawings.label(ax, middle, height - 12, f"call {place + 1}", size=10, bold=True)
+        matches = len(set(names)) == 1
+        for rank, name in enumerate(names):
+            y = height - 28 - tall - rank * (tall + 8)
+            colour = "green" if matches else "orange" if place == 1 else ""
+            drawings.box(ax, left + place * wide, y, wide - 8, tall, name, colour=colour, dashed=not name, size=10)
+    for rank in range(len(CALLS)):
+        y = height - 28 - tall / 2 - rank * (tall + 8)
+        drawings.label(ax, left - 6, y, f"rank {rank}", across="right", size=10)
