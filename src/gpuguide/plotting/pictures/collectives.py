@@ -206,7 +206,7 @@ def backward_with_buckets() -> Figure:
     )
 
 
-MATRIX, ROWS = 4.4, 1.2
+MATRIX, ROWS = 4.4, 2.2
 """The all-reduce of the gradient of a tied embedding, and the all-gather of its rows"""
 
 
@@ -236,7 +236,7 @@ def tied_embedding() -> Figure:
         "whole matrix is all-reduced after the backward pass. In the second, the head's part is all-reduced at its "
         "beginning, and after it only the rows follow, so that less is exposed.",
         caption="A tied embedding's gradient as one, and with the head's part and the looked-up rows apart. The head's "
-        "gradient comes before all layers'. Lengths are chosen for clarity, not measured.",
+        "part is complete before the gradients of the layers. Lengths are chosen for clarity, not measured.",
         name="tied-embedding",
     )
 
@@ -338,8 +338,8 @@ def mismatched_calls() -> Figure:
     """Draw the collectives that two ranks call, of which the second ones do not belong together."""
     return show(
         lambda figure, theme: _draw_calls(figure),
-        alt="Two rows of collectives, one for each of two ranks. Both ranks call an all-reduce first. Then rank 0 calls "
-        "a broadcast and rank 1 an all-reduce: they do not match, and everything after them waits.",
+        alt="Two rows of collectives, one for each of two ranks. Both ranks call an all-reduce first. Then rank 0 "
+        "calls a broadcast and rank 1 an all-reduce: they do not match, and everything after them waits.",
         caption="Rank 0 calls a broadcast that rank 1 does not call. NCCL pairs calls by their order, so the second "
         "calls of the two ranks meet.",
         size=(WIDE, 1.4),
