@@ -517,9 +517,9 @@ def reads_by_vocabulary() -> Figure:
     told = "; ".join(f"{REPLAYED[name]} {', '.join(f'{each:.1f}' for each in found)}" for name, found in reads.items())
     return show(
         lambda figure, theme: _draw_reads(figure, theme, reads),
-        alt=f"Bars for the vocabularies of {', '.join(VOCABULARIES)}, one for each of three samplers, in units of one "
-        f"read, with a dashed line at one read. {told}.",
-        caption=f"The larger the vocabulary, the fewer reads a draw takes. Time for {MANY} sequences divided by that "
+        alt=f"Bars for the vocabularies of {', '.join(VOCABULARIES)}, one for each of three samplers, in units of the "
+        f"time of one read, with a dashed line there. {told}.",
+        caption=f"Relative to one read, large vocabularies take less time. For {MANY} sequences, divided by the time "
         "of one read (dashed).",
         records=[store.load_published("sample-token"), store.load_published("ceilings")],
         size=(WIDE, 3.5),
@@ -544,7 +544,7 @@ def _draw_reads(figure: Canvas, theme: Theme, reads: Mapping[str, list[float]]) 
     ax.set_yticks(range(len(VOCABULARIES)), [f"{name}\n{vocab:,}" for name, vocab in VOCABULARIES.items()])
     ax.set_ylim(len(VOCABULARIES) - 0.5, -0.5)
     ax.set_xlim(0, 1.12 * max(max(found) for found in reads.values()))
-    ax.set_xlabel("reads of the logits")
+    ax.set_xlabel("time, in reads of the logits")
     ax.grid(axis="y", visible=False)
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
@@ -608,7 +608,7 @@ def pieces_of_a_row() -> Figure:
         alt=f"A row of {len(EXAMPLE)} logits is divided among {PROGRAMS} programs. Each finds the largest logit of its "
         f"piece and the sum of exponentials relative to it ({told}). Arrows lead from all of them to the numbers of "
         f"the row, {highest} and {whole:.2f}, and from there to the probabilities, which each program writes.",
-        caption="Each program reads its piece once and shares two numbers. (Made-up logits.)",
+        caption="Each program reads its piece once and shares two numbers. The logits are made up.",
         size=(WIDE, 3.5),
         narrow=(4.6, 3.5),
         name="pieces-of-a-row",
@@ -634,16 +634,16 @@ def _draw_pieces(
         drawings.label(ax, centre, height - 12, name, bold=True, size=10 if narrow else 11)
         side = across / len(piece)
         for place, logit in enumerate(piece):
-            drawings.box(ax, x + place * side + 1, top, side - 2, tall, f"{logit:g}", colour="blue", strength=0.3)
+            drawings.box(ax, x + place * side + 1, top, side - 2, tall, f"{logit:.1f}", colour="blue", strength=0.3)
             share = float(np.exp(logit - highest)) / whole
             words = f"{share:.2f}" if side > 30 else f"{share:.2f}"[1:]
             drawings.box(ax, x + place * side + 1, foot, side - 2, tall, words, colour="blue", strength=0.3)
-        numbers = f"max {largest:g}\nsum {total:.2f}"
+        numbers = f"max {largest:.1f}\nsum {total:.2f}"
         drawings.arrow(ax, (centre, top - 2), (centre, middle + tall + 8), width=1.2)
         drawings.box(ax, x + 3, middle - 4, across - 6, tall + 8, numbers, colour="orange", strength=0.3)
         drawings.arrow(ax, (centre, middle - 6), (centre, shared + tall + 2), colour="orange", width=1.2)
         drawings.arrow(ax, (centre, shared - 2), (centre, foot + tall + 2), width=1.2)
-    words = f"the row: max {highest:g}, sum {whole:.2f}"
+    words = f"the row: max {highest:.1f}, sum {whole:.2f}"
     drawings.box(ax, left, shared, width - 2 * left, tall, words, colour="orange", strength=0.5)
     for y, says in ((top - 12, "reads"), (shared - 14, "writes")):
         drawings.label(ax, left + across / 2 + 6, y, says, across="left", size=10)
