@@ -86,9 +86,8 @@ def slots_over_time() -> Figure:
         f"Below, with continuous batching, each row takes the next request at once: {steps[1]} steps, {used[1]:.0%}. "
         f"Request {name} waits {waits[0]} steps above and {waits[1]} below.",
         caption="The same requests in static batches and with continuous batching. A row is the place of one sequence "
-        "in the batch; a box is a request, as long as its answer; a dashed stretch is a row that is computed although "
-        f"no request uses it. Orange is request {name}, which finds none of the {ROWS} rows free. Derived, not "
-        "measured.",
+        "in the batch; a box is a request, as long as its answer; dashed: computed for no request. Orange: request "
+        f"{name}, which finds none of the {ROWS} rows free. Derived, not measured.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.7),
         name="slots-over-time",
