@@ -18,7 +18,7 @@ from gpuguide.measure import runner
 from gpuguide.models.gpt2 import GPT2Config
 
 CPU, H200 = devices.cpu(), devices.fake("h200")
-COLLECTIVES, SUMS, SCALING = (declarations.get(name) for name in ("collectives", "gradient-sum", "two-gpu-scaling"))
+COLLECTIVES, SUMS, SCALING = (declarations.get(name) for name in ("collectives", "gradient-sum", "gpu-scaling"))
 TINY = GPT2Config(vocab_size=2048, context=32, layers=2, heads=2, hidden=32)
 SMALL = (2, 16, False)
 ELSEWHERE = ("ddp-bf16", "fsdp2")

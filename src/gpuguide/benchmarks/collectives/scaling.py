@@ -160,8 +160,8 @@ def bytes_needed(keys: Keys) -> float:
 
 NAMES = ("one-gpu", "ddp-static", "flat", "gpuguide", "gpuguide-bf16", "gpuguide-rows", "gpuguide-few")
 
-TWO_GPU_SCALING = Benchmark(
-    name="two-gpu-scaling",
+GPU_SCALING = Benchmark(
+    name="gpu-scaling",
     title="As many times the sequences on several GPUs",
     question="How much of each further GPU reaches a training step?",
     contenders={name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"})) for name in NAMES},
