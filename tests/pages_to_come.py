@@ -10,6 +10,6 @@ BENCHMARKS = {
         "sharded-memory",
     },
     "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
-    "50-collectives": {"collectives", "gradient-sum", "two-gpu-scaling"},
+    "50-collectives": {"collectives", "gradient-sum", "gpu-scaling"},
 }
 WITHOUT_PAGE = set[str]().union(*BENCHMARKS.values())

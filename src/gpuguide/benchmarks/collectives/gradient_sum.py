@@ -1,4 +1,4 @@
-"""Forward and backward pass of GPT-2 small on two GPUs, and its gradients averaged over them in different ways.
+"""Forward and backward pass of GPT-2 small on several GPUs, and its gradients averaged over them in different ways.
 
 Each rank has its own sequences. Parameters are in fp32 and layers compute in bf16 under autocast, compiled, with the
 loss in chunks; nothing is updated. Gradients are forgotten before each pass, as ``zero_grad()`` does by default.
@@ -46,7 +46,6 @@ from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.training import LossModule, WithoutHead, shard
 from gpuguide.training.feeding import split_windows
 
-WORLD = 2
 MIB = 2**20
 CASES = (
     {"batch": 8, "seq_len": 1024, "captured": False},
@@ -336,8 +335,8 @@ NAMES = ("none", "loop", "loop-async", "flat", "coalesced", *DDP_SETTINGS, *BUCK
 
 GRADIENT_SUM = Benchmark(
     name="gradient-sum",
-    title="Gradients averaged over two GPUs",
-    question="How much of the sum over two GPUs is left after the backward pass?",
+    title="Gradients averaged over GPUs",
+    question="How much of the all-reduce of gradients is left after the backward pass?",
     contenders={
         name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"}), functools.partial(left_out, name))
         for name in NAMES
@@ -345,6 +344,6 @@ GRADIENT_SUM = Benchmark(
     cases=lambda device: [dict(each) for each in CASES] if device.is_gpu else [],
     memory=bytes_needed,
     budget=1.0,
-    gpus=WORLD,
+    gpus="all",
     end=ranks.end,
 )
