@@ -315,9 +315,8 @@ def save_step_by_step() -> Figure:
         lambda figure, _: _draw_saves(figure, lanes),
         alt="Two groups of timelines. With torch.save, training stops after an update while the state is copied, "
         "its checksum computed and its file written, and then goes on. With PinnedCheckpoint, the next forward and "
-        "backward pass begin at "
-        f"once, while a copy stream fills {BUFFERS_DRAWN} buffers and threads write each full buffer and compute its "
-        "checksum. Only the next update waits, until the copy is done.",
+        f"backward pass begin at once, while a copy stream fills {BUFFERS_DRAWN} buffers and threads write each full "
+        "buffer and compute its checksum. Only the next update waits, until the copy is done.",
         caption="With PinnedCheckpoint, only the next update waits for the copy. Threads write the buffers and compute "
         "their checksums meanwhile. (Not to scale.)",
         size=(WIDE, 2.85),

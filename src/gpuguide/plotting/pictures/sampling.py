@@ -14,7 +14,7 @@ from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.axes import log_axis
 from gpuguide.plotting.figure import Figure, note, show
 from gpuguide.plotting.marks import legend
-from gpuguide.plotting.parts import stacked_bars
+from gpuguide.plotting.parts import grouped_bars, stacked_bars
 from gpuguide.plotting.renditions import WIDE, is_narrow
 from gpuguide.units import format_quantity
 
@@ -514,9 +514,19 @@ def reads_by_vocabulary() -> Figure:
         name: [seconds_of_a_draw(name, MANY, vocab) / seconds_of_a_read(MANY, vocab) for vocab in VOCABULARIES.values()]
         for name in REPLAYED
     }
-    told = "; ".join(f"{REPLAYED[name]} {', '.join(f'{each:.1f}' for each in found)}" for name, found in reads.items())
+    told = "; ".join(f"{REPLAYED[name]} {', '.join(f'{each:.2f}' for each in found)}" for name, found in reads.items())
+
+    def draw(figure: Canvas, theme: Theme) -> None:
+        ax = figure.subplots()
+        columns = zip(*reads.values(), strict=True)
+        rows = {f"{name}\n{vocab:,}": found for (name, vocab), found in zip(VOCABULARIES.items(), columns, strict=True)}
+        colours = {REPLAYED[name]: palette.style(name).colour for name in reads}
+        grouped_bars(ax, rows, colours, unit="1", label="time, in reads of the logits")
+        ax.axvline(1, color=theme.ceiling, linestyle=(0, (6, 2)), linewidth=1.5)
+        legend(ax)
+
     return show(
-        lambda figure, theme: _draw_reads(figure, theme, reads),
+        draw,
         alt=f"Bars for the vocabularies of {', '.join(VOCABULARIES)}, one for each of three samplers, in units of the "
         f"time of one read, with a dashed line there. {told}.",
         caption=f"Relative to one read, large vocabularies take less time. For {MANY} sequences, divided by the time "
@@ -531,22 +541,6 @@ def reads_by_vocabulary() -> Figure:
             for vocab, each in zip(VOCABULARIES.values(), found, strict=True)
         ],
     )
-
-
-def _draw_reads(figure: Canvas, theme: Theme, reads: Mapping[str, list[float]]) -> None:
-    ax = figure.subplots()
-    for number, (name, found) in enumerate(reads.items()):
-        places = np.arange(len(found)) + 0.27 * (number - 1)
-        ax.barh(places, found, 0.24, color=theme.series[palette.style(name).colour], label=REPLAYED[name])
-        for place, each in zip(places, found, strict=True):
-            ax.annotate(f"{each:.1f}", (each, place), (4, 0), textcoords="offset points", va="center", fontsize=10)
-    ax.axvline(1, color=theme.ceiling, linestyle=(0, (6, 2)), linewidth=1.5)
-    ax.set_yticks(range(len(VOCABULARIES)), [f"{name}\n{vocab:,}" for name, vocab in VOCABULARIES.items()])
-    ax.set_ylim(len(VOCABULARIES) - 0.5, -0.5)
-    ax.set_xlim(0, 1.12 * max(max(found) for found in reads.values()))
-    ax.set_xlabel("time, in reads of the logits")
-    ax.grid(axis="y", visible=False)
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
 # --- one read, and the rest of a draw ----------------------------------------------------------------------
