@@ -42,7 +42,8 @@ from gpuguide.interconnect.processes import Member
 from gpuguide.measure import records, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
-from gpuguide.models.gpt2 import GPT2, GPT2Config
+from gpuguide.models import shapes
+from gpuguide.models.gpt2 import GPT2Config
 from gpuguide.training import LossModule, WithoutHead, shard
 from gpuguide.training.feeding import split_windows
 
@@ -94,8 +95,7 @@ def parameter_count(config: GPT2Config) -> int:
     >>> parameter_count(SHAPE)
     124475904
     """
-    with torch.device("meta"):
-        return sum(each.numel() for each in GPT2(config).parameters())
+    return shapes.build_meta_model(config, torch.bfloat16).parameter_count()
 
 
 # --- in the process of each rank -------------------------------------------------------------------------
