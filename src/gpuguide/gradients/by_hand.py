@@ -63,7 +63,7 @@ def layer_norm_backward(
 def attention(
     Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, causal: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the output ``O = P V`` and the probabilities ``P = softmax(Q Kᵀ/√d)``; all are ``(..., seq, head_dim)``."""
+    """Return ``O = P V`` and the probabilities ``P = softmax(Q Kᵀ/√d)``; inputs are ``(..., seq, head_dim)``."""
     S = Q @ K.transpose(-2, -1) / math.sqrt(Q.shape[-1])
     if causal:
         S = S.masked_fill(torch.ones(S.shape[-2:], dtype=torch.bool, device=S.device).triu(1), -math.inf)

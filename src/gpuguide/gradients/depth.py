@@ -139,10 +139,9 @@ def _start_as_xavier(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
 
 
-def find_layers(model: nn.Module) -> tuple[str, list[nn.Module]]:
-    """Return the name and the modules of the longest list of layers of a model; an empty name if there is none."""
-    lists = [(name, list(each)) for name, each in model.named_modules() if isinstance(each, nn.ModuleList)]
-    return max(lists, key=lambda found: len(found[1]), default=("", []))
+def find_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the longest ``nn.ModuleList`` of a model; an empty list if there is none."""
+    return max((list(each) for each in model.modules() if isinstance(each, nn.ModuleList)), key=len, default=[])
 
 
 @torch.no_grad()
@@ -161,7 +160,7 @@ def norm_by_layer(model: nn.Module, layers: Iterable[nn.Module] | None = None) -
     GpuguideError
         If there are no layers, or one of them has no gradient.
     """
-    found = find_layers(model)[1] if layers is None else list(layers)
+    found = find_layers(model) if layers is None else list(layers)
     if not found:
         raise GpuguideError(f"{type(model).__name__} has no nn.ModuleList of layers; pass the layers.")
     norms = []

@@ -8,15 +8,15 @@ it can stay in a training loop and run every hundredth step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import nn
 
 from gpuguide.errors import GpuguideError
-from gpuguide.gradients.depth import find_layers
 from gpuguide.gradients.why_none import Run, why_none
 
 State = Literal["ok", "zero", "not finite", "none", "frozen"]
@@ -44,10 +44,11 @@ VANISHING = 1e-6
 SAME = 0.05
 """Share of a gradient's norm by which it may differ from the gradient of the batch, in 16 bits for example"""
 MOST_NAMES = 3
+LAYER = re.compile(r"(.*?\.)?(\d+)\.")
+"""Name of a parameter of a numbered layer, as of an ``nn.ModuleList``"""
 
 
-@dataclass(frozen=True)
-class GradientRow:
+class GradientRow(NamedTuple):
     """Gradient of one parameter."""
 
     name: str
@@ -137,7 +138,7 @@ def report(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, run
     findings = [
         *_missing(model, rows, run),
         *([] if optimizer is None else _membership(named, optimizer)),
-        *_values(model, named, rows),
+        *_values(named, rows),
         *([] if run is None else _against_batch(named, run)),
         *_steps(named, rows, updates),
     ]
@@ -166,63 +167,50 @@ def _check(model: nn.Module, named: Sequence[tuple[str, nn.Parameter]]) -> None:
 
 @torch.no_grad()
 def _measure(named: Sequence[tuple[str, nn.Parameter]], updates: dict[nn.Parameter, torch.Tensor]) -> list[GradientRow]:
-    """Return the rows; the device is waited for once."""
-    graded = [each for _, each in named if each.grad is not None]
-    gradients = [_local(cast(torch.Tensor, each.grad)) for each in graded]
-    moved = [each for each in graded if each in updates]
-    scalars = [
-        *_norms(gradients),
-        *_nonzero_counts(gradients),
-        *_norms([_local(each.detach()) for each in graded]),
-        *_norms([updates[each] for each in moved]),
-    ]
-    numbers = iter(_fetch(scalars))
-    norm, nonzero, weight, update = (
-        {id(each): next(numbers) for each in owners} for owners in (graded, graded, graded, moved)
-    )
+    """Return the rows; the device is waited for once for each format of parameters."""
+    groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    for _, each in named:
+        if each.grad is not None:
+            groups.setdefault((each.dtype, each.device), []).append(each)
+    numbers: dict[int, tuple[float, ...]] = {}
+    for alike in groups.values():
+        numbers |= zip(map(id, alike), _norms(alike, updates), strict=True)
     rows = []
     for name, each in named:
-        key, shape = id(each), tuple(each.shape)
+        shape = tuple(each.shape)
         if each.grad is None:
             rows.append(GradientRow(name, shape, "none" if each.requires_grad else "frozen"))
             continue
-        is_finite = math.isfinite(norm[key])
-        state: State = "not finite" if not is_finite else "zero" if norm[key] == 0 else "ok"
-        zeros = 1 - nonzero[key] / max(_local(each.grad).numel(), 1) if is_finite else math.nan
-        ratio = update[key] / weight[key] if key in update and weight[key] else None
-        rows.append(GradientRow(name, shape, state, norm[key], weight[key], zeros, ratio))
+        norm, nonzero, weight, update = numbers[id(each)]
+        is_finite = math.isfinite(norm)
+        state: State = "not finite" if not is_finite else "zero" if norm == 0 else "ok"
+        zeros = 1 - nonzero / max(_local(each.grad).numel(), 1) if is_finite else math.nan
+        ratio = update / weight if each in updates and weight else None
+        rows.append(GradientRow(name, shape, state, norm, weight, zeros, ratio))
     return rows
 
 
-def _norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the norm of each tensor, those of one format and device in one call."""
-    return _by_format(tensors, lambda alike: torch._foreach_norm(alike, 2, _wide(alike[0])))
+def _norms(alike: Sequence[nn.Parameter], updates: dict[nn.Parameter, torch.Tensor]) -> Iterable[tuple[float, ...]]:
+    """Return four numbers of each parameter of one format, computed together and fetched with one wait.
 
-
-def _nonzero_counts(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return how many values of each tensor are not zero: the sum of the magnitudes of their signs."""
-    return _by_format(tensors, lambda alike: torch._foreach_norm(torch._foreach_sign(alike), 1, _wide(alike[0])))
-
-
-def _by_format(tensors: Sequence[torch.Tensor], compute: Callable[[list[torch.Tensor]], Iterable[Any]]) -> list[Any]:
-    """Compute one value a tensor, together for all of one format and device, and return them in order."""
-    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    for number, each in enumerate(tensors):
-        groups.setdefault((each.dtype, each.device), []).append(number)
-    found: dict[int, Any] = {}
-    for numbers in groups.values():
-        found |= zip(numbers, compute([tensors[number] for number in numbers]), strict=True)
-    return [found[number] for number in range(len(tensors))]
-
-
-def _fetch(scalars: Sequence[torch.Tensor]) -> list[float]:
-    """Return scalars as numbers, with one wait for each format and device."""
-    return _by_format(scalars, lambda alike: torch.stack(alike).tolist())
-
-
-def _wide(tensor: torch.Tensor) -> torch.dtype:
-    """Return the format to add up in."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    They are the norm of the gradient, how many of its values are not zero (the sum of the magnitudes of their signs),
+    the norm of the weights, and that of the update, 0 where none is known.
+    """
+    gradients = [_local(cast(torch.Tensor, each.grad)) for each in alike]
+    weights = [_local(each.detach()) for each in alike]
+    changes = [updates[each] for each in alike if each in updates]
+    wide = torch.float64 if alike[0].dtype == torch.float64 else torch.float32
+    columns = [
+        torch._foreach_norm(gradients, 2, wide),
+        torch._foreach_norm(torch._foreach_sign(gradients), 1, wide),
+        torch._foreach_norm(weights, 2, wide),
+        torch._foreach_norm(changes, 2, wide) if changes else (),
+    ]
+    numbers = torch.stack([scalar for column in columns for scalar in column]).tolist()
+    count = len(alike)
+    changed = iter(numbers[3 * count :])
+    update = [next(changed) if each in updates else 0.0 for each in alike]
+    return zip(numbers[:count], numbers[count : 2 * count], numbers[2 * count : 3 * count], update, strict=True)
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:
@@ -246,7 +234,7 @@ def _plain(name: str) -> str:
 
 @torch.no_grad()
 def _updates(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, torch.Tensor]:
-    """Return what an optimizer subtracts from each parameter, without weight decay; nothing for one it does not know."""
+    """Return what an optimizer subtracts from each parameter, without weight decay; nothing for an unknown one."""
     found: dict[nn.Parameter, torch.Tensor] = {}
     for group in optimizer.param_groups:
         graded = [each for each in group["params"] if each.grad is not None]
@@ -343,7 +331,7 @@ def _holds_copies(optimizer: torch.optim.Optimizer, named: Sequence[tuple[str, n
     return not any(id(each) in owned for each in held) and sorted(tuple(each.shape) for each in held) == shapes
 
 
-def _values(model: nn.Module, named: Sequence[tuple[str, nn.Parameter]], rows: Sequence[GradientRow]) -> list[Finding]:
+def _values(named: Sequence[tuple[str, nn.Parameter]], rows: Sequence[GradientRow]) -> list[Finding]:
     """Name gradients that are not finite, zero, vanishing, or parts of a graph."""
     findings = []
     broken = [row.name for row in rows if row.state == "not finite"]
@@ -375,7 +363,7 @@ def _values(model: nn.Module, named: Sequence[tuple[str, nn.Parameter]], rows: S
             "derivatives, or call zero_grad(set_to_none=True)."
         )
         findings.append(Finding("keeps graph", tuple(graphed), sentence))
-    return findings + ([] if broken else _vanishing(model, rows))
+    return findings + ([] if broken else _vanishing(rows))
 
 
 def _has_cause(name: str, named: Sequence[tuple[str, nn.Parameter]]) -> bool:
@@ -387,32 +375,23 @@ def _has_cause(name: str, named: Sequence[tuple[str, nn.Parameter]]) -> bool:
     )
 
 
-def _vanishing(model: nn.Module, rows: Sequence[GradientRow]) -> list[Finding]:
+def _vanishing(rows: Sequence[GradientRow]) -> list[Finding]:
     """Name layers whose gradient is a vanishing share of that of another layer."""
-    prefix, layers = find_layers(model)
-    norms = [0.0] * len(layers)
-    trained = set[int]()
+    stacks: dict[str, dict[int, float]] = {}
     for row in rows:
-        number = _plain_number(row.name, _plain(prefix))
-        if number is not None and row.state in ("ok", "zero"):
-            norms[number] = math.hypot(norms[number], row.norm)
-            trained.add(number)
-    largest = max(norms, default=0.0)
-    weak = [number for number in sorted(trained) if norms[number] < VANISHING * largest]
+        if row.state in ("ok", "zero") and (found := LAYER.match(row.name)):
+            norms = stacks.setdefault(found[1] or "", {})
+            norms[int(found[2])] = math.hypot(norms.get(int(found[2]), 0.0), row.norm)
+    prefix, norms = max(stacks.items(), key=lambda stack: len(stack[1]), default=("", {}))
+    largest = max(norms.values(), default=0.0)
+    weak = [number for number, norm in sorted(norms.items()) if norm < VANISHING * largest]
     if not weak:
         return []
     sentence = (
-        f"The gradients of {len(weak)} of {len(layers)} layers vanish: that of layer {weak[0]} has a norm of "
+        f"The gradients of {len(weak)} of {len(norms)} layers vanish: that of layer {weak[0]} has a norm of "
         f"{norms[weak[0]]:.1e}, and the largest {largest:.1e}. Add residual connections, or check the ones there are."
     )
-    return [Finding("vanishing", tuple(f"{_plain(prefix)}.{number}" for number in weak), sentence)]
-
-
-def _plain_number(name: str, prefix: str) -> int | None:
-    """Return the index of the layer that a parameter belongs to."""
-    start, _, rest = name.partition(f"{prefix}.")
-    number = rest.split(".")[0]
-    return int(number) if prefix and not start and number.isdigit() else None
+    return [Finding("vanishing", tuple(f"{prefix}{number}" for number in weak), sentence)]
 
 
 def _against_batch(named: Sequence[tuple[str, nn.Parameter]], run: Run) -> list[Finding]:
