@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from gpuguide.gradients import by_hand, central_difference, check_gradients
-from gpuguide.gradients.differences import best_step
+from gpuguide.gradients.differences import best_step, loss_slice
 from gpuguide.models.gpt2 import GPT2Block, GPT2Config
 
 CONFIG = GPT2Config(vocab_size=11, context=16, layers=1, heads=3, hidden=24)
@@ -125,7 +125,10 @@ def test_a_weight_is_as_it_was_afterwards() -> None:
     weight = draw(3).detach()
     before = weight.clone()
     central_difference(lambda: weight.exp().sum(), weight, (1,))
+    losses = loss_slice(lambda: weight.exp().sum(), weight, (1,), [-1.0, 0.0, 2.0])
     assert torch.equal(weight, before)
+    others = float(weight.exp().sum() - weight[1].exp())
+    assert losses == pytest.approx([others + math.exp(float(weight[1]) + offset) for offset in (-1.0, 0.0, 2.0)])
 
 
 def test_what_cannot_be_differentiated_says_so() -> None:

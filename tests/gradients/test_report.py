@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +31,7 @@ def quiet_checkpoint() -> Any:
 @pytest.mark.parametrize("name", FAILURES)
 def test_the_report_names_each_failure_and_its_parameters(name: str) -> None:
     failure = FAILURES[name]
-    step = failure.made()
+    step = failure.plant()
     findings = report(step.model, step.optimizer, step.run).findings
     assert failure.kind in {finding.kind for finding in findings}
     named = {each for finding in findings if finding.kind == failure.kind for each in finding.names}
@@ -37,7 +40,7 @@ def test_the_report_names_each_failure_and_its_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_nothing_is_wrong_once_a_failure_is_mended(name: str) -> None:
-    step = FAILURES[name].mended()
+    step = FAILURES[name].mend()
     found = report(step.model, step.optimizer, step.run)
     assert found.findings == ()
     assert str(found).startswith("Nothing is wrong with the gradients of 6 parameters")
@@ -48,7 +51,7 @@ def test_nothing_is_wrong_once_a_failure_is_mended(name: str) -> None:
     [("forgotten", "never called"), ("detached", "cut off from the loss"), ("checkpointed", "use_reentrant=False")],
 )
 def test_the_sentence_says_why_a_gradient_is_missing(name: str, cause: str) -> None:
-    step = FAILURES[name].made()
+    step = FAILURES[name].plant()
     assert cause in str(report(step.model, step.optimizer, step.run))
     (unknown,) = report(step.model, step.optimizer).findings
     assert unknown.names == FAILURES[name].names
@@ -172,6 +175,13 @@ def test_a_learning_rate_that_is_too_high_is_named() -> None:
     assert kinds(plain_step(rate=0.01)) == set()
 
 
+def test_gradients_that_are_all_nan_are_named() -> None:
+    step = plain_step(scale=math.nan)
+    (finding,) = report(step.model, step.optimizer, step.run).findings
+    assert finding.kind == "not finite"
+    assert len(finding.names) == 6
+
+
 def test_a_dead_part_is_named() -> None:
     model = TwoParts()
     inputs, targets = batch()
@@ -192,7 +202,7 @@ def test_layers_whose_gradient_vanishes_are_named() -> None:
 
 
 def test_an_optimizer_that_holds_what_the_model_lost_is_named() -> None:
-    step = FAILURES["replaced-head"].made()
+    step = FAILURES["replaced-head"].plant()
     assert kinds(step) == {"not in optimizer", "not in model"}
 
 
@@ -243,6 +253,67 @@ def test_a_sparse_gradient_and_a_compiled_model_are_read() -> None:
     found = report(compiled)  # type: ignore[arg-type]
     assert [row.name for row in found.rows] == ["0.weight", "1.weight", "1.bias"]
     assert found.findings == ()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of one."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_of_a_sharded_model_the_part_of_this_process_is_read() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = TwoParts()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    inputs, targets = batch()
+
+    def run() -> torch.Tensor:
+        return functional.cross_entropy(model(inputs), targets)
+
+    optimizer = adamw(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        run().backward()
+        found = report(model, optimizer, run)
+        assert found.findings == ()
+        assert "this process's part" in str(found)
+        optimizer.step()
+    assert found.norm == pytest.approx(float(nn.utils.get_total_norm([each.grad for each in model.parameters()])))  # type: ignore[misc]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FAILURES)
+def test_the_report_reads_a_gpu(name: str) -> None:
+    with torch.device("cuda"):
+        failure = FAILURES[name]
+        for step, expected in ((failure.plant(), {failure.kind}), (failure.mend(), set())):
+            found = {finding.kind for finding in report(step.model, step.optimizer, step.run).findings}
+            assert found - {"not in model"} == expected
+
+
+@pytest.mark.gpu
+def test_no_alarm_on_a_model_on_a_gpu_with_a_fused_optimizer() -> None:
+    model = WiredModel(64, 16, 4, 2, 32).cuda()
+    tokens = torch.randint(64, (4, 17), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(3e-4, device="cuda"), fused=True, capturable=True)
+
+    def run() -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(tokens[:, :-1])
+        return functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        run().backward()
+        found = report(model, optimizer, run)
+        optimizer.step()
+        assert found.findings == (), str(found)
 
 
 # --- bad input ---------------------------------------------------------------------------------------------

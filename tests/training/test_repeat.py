@@ -78,3 +78,15 @@ def test_a_gpu_without_the_setting_of_cublas_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv(repeating.WORKSPACE, raising=False)
     with pytest.raises(GpuguideError, match="CUBLAS_WORKSPACE_CONFIG=:4096:8"), deterministic():
         pass
+
+
+@pytest.mark.gpu
+def test_atomic_additions_on_a_gpu_are_made_in_order_by_the_setting() -> None:
+    index = torch.randint(4, (200_000,), device="cuda")
+    values = torch.randn(200_000, 8, device="cuda")
+
+    def run() -> Mapping[str, torch.Tensor]:
+        return {"sum": torch.zeros(4, 8, device="cuda").index_add_(0, index, values)}
+
+    with deterministic(warn_only=True):
+        assert repeat(run, times=5) == []

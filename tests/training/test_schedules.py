@@ -103,6 +103,10 @@ def test_after_the_end_the_rate_stays_and_one_call_warns(shape: str) -> None:
 def test_the_scheduler_of_pytorch_counts_optimizer_steps() -> None:
     schedule = Schedule("cosine", PEAK, 12, 3)
     assert rates_of(schedule.scheduler(optimizer(0.5)), 12) == pytest.approx([schedule(step) for step in range(12)])
+    rate = torch.tensor(0.5, dtype=torch.float64)
+    scheduler = schedule.scheduler(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate))
+    assert scheduler.optimizer.param_groups[0]["lr"] is rate
+    assert float(rate) == pytest.approx(schedule(0))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@
 """
 
 from gpuguide.gradients.depth import WIRINGS, WiredModel, norm_by_layer
-from gpuguide.gradients.differences import central_difference, check_gradients
+from gpuguide.gradients.differences import central_difference, check_gradients, loss_slice
 from gpuguide.gradients.failures import FAILURES, Failure
 from gpuguide.gradients.report import Finding, GradientReport, GradientRow, report
 from gpuguide.gradients.why_none import Reason, why_none
@@ -25,6 +25,7 @@ __all__ = [
     "WiredModel",
     "central_difference",
     "check_gradients",
+    "loss_slice",
     "norm_by_layer",
     "report",
     "why_none",

@@ -84,6 +84,20 @@ def central_difference(loss: Loss, parameter: torch.Tensor, index: tuple[int, ..
     return (loss_above - loss_below) / (above - below)  # the nudge as it was rounded
 
 
+@torch.no_grad()
+def loss_slice(loss: Loss, parameter: torch.Tensor, index: tuple[int, ...], offsets: Iterable[float]) -> list[float]:
+    """Return the loss along one weight, with each offset added to it; the weight is as it was afterwards.
+
+    Parameters as of :func:`central_difference`.
+    """
+    weight, losses = parameter[index].item(), list[float]()
+    for offset in offsets:
+        parameter[index] = weight + offset
+        losses.append(float(loss()))
+    parameter[index] = weight
+    return losses
+
+
 def check_gradients(
     loss: Loss, parameters: Iterable[tuple[str, nn.Parameter]], count: int = 2, seed: int = 0
 ) -> list[GradientCheck]:

@@ -1,7 +1,7 @@
 """Ten failures of a training step that raise no error, each made as it happens, found by the report, and mended.
 
-Each has a small model, an optimizer and one step on a batch of 16 vectors. :func:`made` takes the step with the failure
-and :func:`mended` without it; both stop between ``backward()`` and ``optimizer.step()``, where
+Each has a small model, an optimizer and one step on a batch of 16 vectors. :meth:`Failure.plant` takes the step with
+the failure and :meth:`Failure.mend` without it; both stop between ``backward()`` and ``optimizer.step()``, where
 :func:`gpuguide.gradients.report` is called.
 """
 
@@ -55,24 +55,26 @@ class Failure:
     """How the report names it"""
     names: tuple[str, ...]
     """Parameters that the report names, if they are some"""
-    make: Callable[[bool], Step]
+    take_step: Callable[[bool], Step]
     """Takes the step: with the failure if given True, else mended"""
 
-    def made(self) -> Step:
+    def plant(self) -> Step:
         """Take the step with the failure in it."""
         torch.manual_seed(0)
-        return self.make(True)
+        return self.take_step(True)
 
-    def mended(self) -> Step:
+    def mend(self) -> Step:
         """Take the step without the failure."""
         torch.manual_seed(0)
-        return self.make(False)
+        return self.take_step(False)
 
 
 def batch(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return inputs ``(16, WIDTH)`` and targets ``(16,)``."""
+    """Return inputs ``(16, WIDTH)`` and targets ``(16,)``, on the default device."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(16, WIDTH, generator=generator), torch.randint(3, (16,), generator=generator)
+    inputs = torch.randn(16, WIDTH, generator=generator, device="cpu")
+    targets = torch.randint(3, (16,), generator=generator, device="cpu")
+    return inputs.to(torch.get_default_device()), targets.to(torch.get_default_device())
 
 
 def adamw(model: nn.Module, rate: float = 1e-3) -> torch.optim.AdamW:

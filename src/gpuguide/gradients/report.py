@@ -116,9 +116,9 @@ def report(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, run
         Which parameters it holds is checked, and the update is computed: of Adam and AdamW the one that their averages
         gave last, or will give first, of SGD that of the gradient or of its momentum, each without weight decay.
     run : callable, optional
-        Runs the forward pass of the same step and returns its loss, the same each time. It costs one more forward and
-        backward pass, and tells why a gradient is missing, and whether ``.grad`` is the gradient of this batch:
-        reversed, scaled, or with the gradient of another batch in it.
+        Runs the forward pass of the same step and returns its loss, the same loss in each call. The report then takes
+        one more forward and backward pass, says why a gradient is missing, and compares ``.grad`` with the gradient of
+        the batch: it may be reversed, scaled, or hold the gradient of another batch as well.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def report(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, run
         If no parameter has a gradient, the model has no floating-point parameter, or it was made in inference mode.
     """
     model = getattr(model, "_orig_mod", model)  # that of torch.compile
-    named = [(_plain(name), each) for name, each in model.named_parameters() if each.is_floating_point()]
+    named = [(_plain(name), parameter) for name, parameter in model.named_parameters() if parameter.is_floating_point()]
     _check(model, named)
     updates = {} if optimizer is None else _updates(optimizer)
     rows = _measure(named, updates)
@@ -143,7 +143,7 @@ def report(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, run
         *_steps(named, rows, updates),
     ]
     notes = []
-    if any(_is_sharded(each) for _, each in named):
+    if any(_is_sharded(parameter) for _, parameter in named):
         notes.append("Norms and shares are those of this process's part of each sharded parameter.")
     total = math.sqrt(sum(row.norm**2 for row in rows))
     return GradientReport(tuple(rows), tuple(findings), total, tuple(notes))
@@ -153,12 +153,12 @@ def _check(model: nn.Module, named: Sequence[tuple[str, nn.Parameter]]) -> None:
     name = type(model).__name__
     if not named:
         raise GpuguideError(f"{name} has no floating-point parameters, and integers have no gradients.")
-    if any(each.is_inference() for _, each in named):
+    if any(parameter.is_inference() for _, parameter in named):
         raise GpuguideError(
             f"The parameters of {name} were made in torch.inference_mode(), so they can have no gradients; build or "
             "load the model outside of it."
         )
-    if all(each.grad is None for _, each in named):
+    if all(parameter.grad is None for _, parameter in named):
         raise GpuguideError("No parameter has a gradient; call report after backward().")
 
 
@@ -169,23 +169,23 @@ def _check(model: nn.Module, named: Sequence[tuple[str, nn.Parameter]]) -> None:
 def _measure(named: Sequence[tuple[str, nn.Parameter]], updates: dict[nn.Parameter, torch.Tensor]) -> list[GradientRow]:
     """Return the rows; the device is waited for once for each format of parameters."""
     groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for _, each in named:
-        if each.grad is not None:
-            groups.setdefault((each.dtype, each.device), []).append(each)
+    for _, parameter in named:
+        if parameter.grad is not None:
+            groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     numbers: dict[int, tuple[float, ...]] = {}
     for alike in groups.values():
         numbers |= zip(map(id, alike), _norms(alike, updates), strict=True)
     rows = []
-    for name, each in named:
-        shape = tuple(each.shape)
-        if each.grad is None:
-            rows.append(GradientRow(name, shape, "none" if each.requires_grad else "frozen"))
+    for name, parameter in named:
+        shape = tuple(parameter.shape)
+        if parameter.grad is None:
+            rows.append(GradientRow(name, shape, "none" if parameter.requires_grad else "frozen"))
             continue
-        norm, nonzero, weight, update = numbers[id(each)]
+        norm, nonzero, weight, update = numbers[id(parameter)]
         is_finite = math.isfinite(norm)
         state: State = "not finite" if not is_finite else "zero" if norm == 0 else "ok"
-        zeros = 1 - nonzero / max(_local(each.grad).numel(), 1) if is_finite else math.nan
-        ratio = update / weight if each in updates and weight else None
+        zeros = 1 - nonzero / max(_local(parameter.grad).numel(), 1) if is_finite else math.nan
+        ratio = update / weight if parameter in updates and weight else None
         rows.append(GradientRow(name, shape, state, norm, weight, zeros, ratio))
     return rows
 
@@ -196,9 +196,9 @@ def _norms(alike: Sequence[nn.Parameter], updates: dict[nn.Parameter, torch.Tens
     They are the norm of the gradient, how many of its values are not zero (the sum of the magnitudes of their signs),
     the norm of the weights, and that of the update, 0 where none is known.
     """
-    gradients = [_local(cast(torch.Tensor, each.grad)) for each in alike]
-    weights = [_local(each.detach()) for each in alike]
-    changes = [updates[each] for each in alike if each in updates]
+    gradients = [_local(cast(torch.Tensor, parameter.grad)) for parameter in alike]
+    weights = [_local(parameter.detach()) for parameter in alike]
+    changes = [updates[parameter] for parameter in alike if parameter in updates]
     wide = torch.float64 if alike[0].dtype == torch.float64 else torch.float32
     columns = [
         torch._foreach_norm(gradients, 2, wide),
@@ -209,7 +209,7 @@ def _norms(alike: Sequence[nn.Parameter], updates: dict[nn.Parameter, torch.Tens
     numbers = torch.stack([scalar for column in columns for scalar in column]).tolist()
     count = len(alike)
     changed = iter(numbers[3 * count :])
-    update = [next(changed) if each in updates else 0.0 for each in alike]
+    update = [next(changed) if parameter in updates else 0.0 for parameter in alike]
     return zip(numbers[:count], numbers[count : 2 * count], numbers[2 * count : 3 * count], update, strict=True)
 
 
@@ -237,17 +237,17 @@ def _updates(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, torch.Tenso
     """Return what an optimizer subtracts from each parameter, without weight decay; nothing for an unknown one."""
     found: dict[nn.Parameter, torch.Tensor] = {}
     for group in optimizer.param_groups:
-        graded = [each for each in group["params"] if each.grad is not None]
-        begun = [each for each in graded if optimizer.state.get(each)]
+        graded = [parameter for parameter in group["params"] if parameter.grad is not None]
+        begun = [parameter for parameter in graded if optimizer.state.get(parameter)]
         if isinstance(optimizer, torch.optim.Adam):  # AdamW too
-            first = [each for each in graded if not optimizer.state.get(each)]
-            found |= {each: _first_adam_update(group, _local(each.grad)) for each in first}
-            found |= zip(begun, _adam_updates(group, [optimizer.state[each] for each in begun]), strict=True)
+            first = [parameter for parameter in graded if not optimizer.state.get(parameter)]
+            found |= {parameter: _first_adam_update(group, _local(parameter.grad)) for parameter in first}
+            found |= zip(begun, _adam_updates(group, [optimizer.state[parameter] for parameter in begun]), strict=True)
         elif isinstance(optimizer, torch.optim.SGD):
-            momenta = {each: optimizer.state[each].get("momentum_buffer") for each in begun}
-            for each in graded:
-                momentum = momenta.get(each)
-                found[each] = group["lr"] * _local(each.grad if momentum is None else momentum)
+            momenta = {parameter: optimizer.state[parameter].get("momentum_buffer") for parameter in begun}
+            for parameter in graded:
+                momentum = momenta.get(parameter)
+                found[parameter] = group["lr"] * _local(parameter.grad if momentum is None else momentum)
     return found
 
 
@@ -289,16 +289,17 @@ def _missing(model: nn.Module, rows: Sequence[GradientRow], run: Run | None) -> 
         if reason.cause != "frozen":
             reasons.setdefault((reason.cause, reason.module), []).append(reason)
     return [
-        Finding("no gradient", tuple(_plain(each.name) for each in alike), str(alike[0])) for alike in reasons.values()
+        Finding("no gradient", tuple(_plain(reason.name) for reason in alike), str(alike[0]))
+        for alike in reasons.values()
     ]
 
 
 def _membership(named: Sequence[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer) -> list[Finding]:
     """Compare the parameters of the model with those of the optimizer."""
-    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    owned = {id(each) for _, each in named}
-    frozen = [name for name, each in named if id(each) in held and not each.requires_grad]
-    outside = [name for name, each in named if id(each) not in held and each.grad is not None]
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    owned = {id(parameter) for _, parameter in named}
+    frozen = [name for name, parameter in named if id(parameter) in held and not parameter.requires_grad]
+    outside = [name for name, parameter in named if id(parameter) not in held and parameter.grad is not None]
     strangers = len(held - owned)
     findings = []
     if frozen:
@@ -324,11 +325,14 @@ def _membership(named: Sequence[tuple[str, nn.Parameter]], optimizer: torch.opti
 
 def _holds_copies(optimizer: torch.optim.Optimizer, named: Sequence[tuple[str, nn.Parameter]]) -> bool:
     """Return whether an optimizer holds copies of all trained parameters, as with master weights in fp32."""
-    held = [each for group in optimizer.param_groups for each in group["params"]]
-    trained = [each for _, each in named if each.requires_grad]
-    owned = {id(each) for each in trained}
-    shapes = sorted(tuple(each.shape) for each in trained)
-    return not any(id(each) in owned for each in held) and sorted(tuple(each.shape) for each in held) == shapes
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    trained = [parameter for _, parameter in named if parameter.requires_grad]
+    owned = {id(parameter) for parameter in trained}
+    shapes = sorted(tuple(parameter.shape) for parameter in trained)
+    return (
+        not any(id(parameter) in owned for parameter in held)
+        and sorted(tuple(parameter.shape) for parameter in held) == shapes
+    )
 
 
 def _values(named: Sequence[tuple[str, nn.Parameter]], rows: Sequence[GradientRow]) -> list[Finding]:
@@ -336,7 +340,7 @@ def _values(named: Sequence[tuple[str, nn.Parameter]], rows: Sequence[GradientRo
     findings = []
     broken = [row.name for row in rows if row.state == "not finite"]
     zero = [row.name for row in rows if row.state == "zero"]
-    graphed = [name for name, each in named if each.grad is not None and each.grad.requires_grad]
+    graphed = [name for name, parameter in named if parameter.grad is not None and parameter.grad.requires_grad]
     if broken and zero and not any(row.state == "ok" for row in rows):
         sentence = (
             f"{_list(broken)}: not finite, and every other gradient is exactly zero. The gradients were clipped with "
@@ -370,8 +374,8 @@ def _has_cause(name: str, named: Sequence[tuple[str, nn.Parameter]]) -> bool:
     """Return whether a zero gradient is a matter of course: a matrix near it is zero, as LoRA's B is at first."""
     layer = ".".join(name.split(".")[:-3])
     return bool(layer) and any(
-        other != name and other.startswith(f"{layer}.") and each.ndim >= 2 and not bool(each.detach().any())
-        for other, each in named
+        other != name and other.startswith(f"{layer}.") and parameter.ndim >= 2 and not bool(parameter.detach().any())
+        for other, parameter in named
     )
 
 
@@ -396,9 +400,15 @@ def _vanishing(rows: Sequence[GradientRow]) -> list[Finding]:
 
 def _against_batch(named: Sequence[tuple[str, nn.Parameter]], run: Run) -> list[Finding]:
     """Compare ``.grad`` with the gradient that the batch gives when it is computed anew."""
-    held = [each for _, each in named if each.grad is not None and bool(_local(each.grad).isfinite().all())]
-    ours = _flat(cast(torch.Tensor, each.grad) for each in held)
-    if not held or not bool(ours.any()):
+    held = [
+        parameter
+        for _, parameter in named
+        if parameter.grad is not None and bool(_local(parameter.grad).isfinite().all())
+    ]
+    if not held:
+        return []
+    ours = _flat(cast(torch.Tensor, parameter.grad) for parameter in held)
+    if not bool(ours.any()):
         return []
     fresh = _fresh(held, named, run)
     along = float(ours @ fresh / fresh.square().sum()) if bool(fresh.any()) else 0.0
@@ -429,20 +439,22 @@ def _against_batch(named: Sequence[tuple[str, nn.Parameter]], run: Run) -> list[
 
 def _fresh(held: Sequence[nn.Parameter], named: Sequence[tuple[str, nn.Parameter]], run: Run) -> torch.Tensor:
     """Return the gradients of a run for some parameters, all in one vector; ``.grad`` is as it was afterwards."""
-    kept = [each.grad for _, each in named]
+    kept = [parameter.grad for _, parameter in named]
     try:
-        for _, each in named:
-            each.grad = None
+        for _, parameter in named:
+            parameter.grad = None
         with torch.enable_grad():
             run().backward()
-        return _flat(torch.zeros_like(each) if each.grad is None else each.grad for each in held)
+        return _flat(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in held)
     finally:
-        for (_, each), gradient in zip(named, kept, strict=True):
-            each.grad = gradient
+        for (_, parameter), gradient in zip(named, kept, strict=True):
+            parameter.grad = gradient
 
 
 def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([_local(each.detach()).flatten().float() for each in tensors])
+    """Return all values in one vector, in fp32 and on the device of the first tensor."""
+    parts = [_local(tensor.detach()).flatten().float() for tensor in tensors]
+    return torch.cat([part.to(parts[0].device) for part in parts])
 
 
 @torch.no_grad()
@@ -451,10 +463,14 @@ def _steps(
 ) -> list[Finding]:
     """Name updates that rounding swallows, and an update that is too large."""
     findings = []
-    narrow = [(name, each) for name, each in named if each in updates and each.dtype in (torch.bfloat16, torch.float16)]
+    narrow = [
+        (name, parameter)
+        for name, parameter in named
+        if parameter in updates and parameter.dtype in (torch.bfloat16, torch.float16)
+    ]
     stuck, count = torch.zeros(()), torch.zeros(())
-    for _, each in narrow:
-        update, weight = updates[each].float(), _local(each.detach())
+    for _, parameter in narrow:
+        update, weight = updates[parameter].float(), _local(parameter.detach())
         stuck = stuck + (((weight.float() - update).to(weight.dtype) == weight) & (update != 0)).sum()
         count = count + (update != 0).sum()
     share = float(stuck / count) if narrow else 0.0  # NaN without an update

@@ -122,7 +122,10 @@ class Schedule:
     def scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """Return PyTorch's scheduler with these rates; call its ``step()`` once after each ``optimizer.step()``."""
         for group in optimizer.param_groups:
-            group["lr"] = self.learning_rate
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(self.learning_rate)  # in its place, where a CUDA graph reads it
+            else:
+                group["lr"] = self.learning_rate
             group.pop("initial_lr", None)
         multiplier: Callable[[int], Any] = lambda step: self(step) / self.learning_rate  # noqa: E731
         return torch.optim.lr_scheduler.LambdaLR(optimizer, multiplier)

@@ -205,3 +205,30 @@ def test_a_step_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.check is not None
     with pytest.raises(AssertionError, match="differ from fp32"):
         made.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rungs", [small_runs.CAPTURED, small_runs.COMPILED])
+def test_a_captured_run_is_that_of_single_kernels_and_starts_anew(rungs: frozenset[str]) -> None:
+    eager = SmallRun("eager", plan(rungs=small_runs.EAGER), "cuda").further()
+    first, other, again = (SmallRun("graph", plan(rungs=rungs, seed=seed), "cuda").further() for seed in (0, 1, 0))
+    losses = [each["training_loss"].samples for each in (eager, first, other, again)]
+    assert losses[1] == pytest.approx(losses[0], abs=0.02)
+    assert losses[3] == pytest.approx(losses[1], abs=1e-3)
+    assert losses[2] != pytest.approx(losses[1], abs=1e-3)
+    assert max(first["gradient_norm"].samples) > 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", repeatable.KERNELS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_kernel_passes_its_check(kernel: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = np.random.default_rng(0).integers(0, 64, 9000).astype(np.uint16)
+    monkeypatch.setattr("gpuguide.benchmarks.training.contenders.text", lambda: stream)
+    config = GPT2Config(vocab_size=64, context=256, layers=2, heads=2, hidden=128)
+    for strict in (False, True):
+        keys: Keys = {"attention": kernel, "strict": strict, "batch": 2, "seq_len": 256}
+        made = repeatable.work(compiled, devices.current(), keys, config)
+        assert made.check is not None
+        made.check()
+        assert made.further()["largest_change"].samples[0] < 0.1

@@ -47,7 +47,8 @@ def plan(contender: str, keys: Keys) -> Plan:
     batch, rate, seed = int(keys["batch"]), float(keys["learning_rate"]), int(keys["seed"])
     steps = small_runs.WINDOWS // batch
     beta_2 = BETAS[1] ** (batch / REFERENCE_BATCH) if contender == "scaled-beta2" else BETAS[1]
-    rungs = EAGER if contender == "eager" else COMPILED if batch <= COMPILED_UP_TO else CAPTURED
+    is_long = keys["model"] == "small" and batch <= COMPILED_UP_TO
+    rungs = EAGER if contender == "eager" else COMPILED if is_long else CAPTURED
     return Plan(
         Architecture(SHAPES[str(keys["model"])]),
         batch,
