@@ -210,12 +210,15 @@ def test_a_step_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("rungs", [small_runs.CAPTURED, small_runs.COMPILED])
 def test_a_captured_run_is_that_of_single_kernels_and_starts_anew(rungs: frozenset[str]) -> None:
-    eager = SmallRun("eager", plan(rungs=small_runs.EAGER), "cuda").further()
-    first, other, again = (SmallRun("graph", plan(rungs=rungs, seed=seed), "cuda").further() for seed in (0, 1, 0))
+    slow = replace(plan(), rate=lambda step: 1e-3)  # a high rate makes much of the last bits
+    eager = SmallRun("eager", replace(slow, rungs=small_runs.EAGER), "cuda").further()
+    first, other, again = (
+        SmallRun("graph", replace(slow, rungs=rungs, seed=seed), "cuda").further() for seed in (0, 1, 0)
+    )
     losses = [each["training_loss"].samples for each in (eager, first, other, again)]
-    assert losses[1] == pytest.approx(losses[0], abs=0.02)
-    assert losses[3] == pytest.approx(losses[1], abs=1e-3)
-    assert losses[2] != pytest.approx(losses[1], abs=1e-3)
+    assert losses[1] == pytest.approx(losses[0], abs=5e-3)
+    assert losses[3] == pytest.approx(losses[1], abs=5e-3)
+    assert losses[2] != pytest.approx(losses[1], abs=5e-3)
     assert max(first["gradient_norm"].samples) > 0.1
 
 
