@@ -184,12 +184,17 @@ def show_columns(query: Query) -> None:
     table = listing("column", "type", "least", "greatest", "missing")
     for name, type in source.schema.items():
         known = source.statistics.get(name)
-        ends = ["", "", ""] if known is None else [str(known.least), str(known.greatest), f"{known.nulls:,}"]
+        ends = ["", "", ""] if known is None else [*map(in_words, (known.least, known.greatest)), f"{known.nulls:,}"]
         table.add_row(name, str(type), *ends)
     show(table)
     err.print(f"{source.rows:,} rows in {len(source.row_groups):,} row groups.")
     if (large := source.describe_large_row_group()) is not None:
         err.print(large)
+
+
+def in_words(value: Any) -> str:
+    """Return a value as a cell of a table; a missing one is empty."""
+    return "" if value is None else str(value)
 
 
 def show_result(result: Any, rows: int, out: Path | None) -> None:
@@ -199,7 +204,7 @@ def show_result(result: Any, rows: int, out: Path | None) -> None:
         err.print(f"{result.num_rows:,} rows are in {out}.")
     table = listing(*result.column_names)
     for row in result.slice(0, rows).to_pylist():
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
+        table.add_row(*map(in_words, row.values()))
     show(table)
     if (more := result.num_rows - rows) > 0 and out is None:
         err.print(f"{more:,} more rows; --rows prints more of them, and --out writes all to a file.")

@@ -19,8 +19,16 @@ from gpuguide.dataframes import engines as available
 from gpuguide.dataframes.cost import MachineParameters
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import polars_plan, sql
-from gpuguide.dataframes.query.choice import ENGINES, QueryChoice, check_gpu_polars, choose, where_to_run
+from gpuguide.dataframes.query.choice import (
+    ENGINES,
+    QueryChoice,
+    check_gpu_polars,
+    choose,
+    free_memory,
+    where_to_run,
+)
 from gpuguide.dataframes.query.cudf_calls import CuDFCalls
+from gpuguide.dataframes.query.join_size import check_joins
 from gpuguide.dataframes.query.source import Source, open_source
 from gpuguide.dataframes.query.steps import (
     AGGREGATES,
@@ -73,6 +81,12 @@ class Query:
         query = Query(table_or_path)
         for _, step in self.steps:
             query = query._add(step)
+        return query
+
+    def first_steps(self, count: int) -> Query:
+        """Return the query that ends after so many steps."""
+        query = Query(self.source)
+        query.schema, query.steps = self.steps[count][0] if count < len(self.steps) else self.schema, self.steps[:count]
         return query
 
     def filter(self, column: str, comparison: str, value: Any) -> Query:
@@ -132,7 +146,7 @@ class Query:
             if isinstance(step, (GroupBy, Window)):
                 used |= {*step.keys, *(each.column for each in step.aggregates)}
             elif isinstance(step, Join):
-                used |= set(step.on)
+                used |= set(step.other.schema)  # the keys, and the columns whose names make others end with _right
             else:
                 used |= set(step.columns) if isinstance(step, Sort) else {step.column}
             if isinstance(step, GroupBy):
@@ -160,8 +174,8 @@ class Query:
         Raises
         ------
         GpuguideError
-            If there is no such engine, it cannot run here, or cannot run this query; or if a sum of integers might not
-            fit 64 bits.
+            If there is no such engine, it cannot run here, or cannot run this query; if a sum of integers might not fit
+            64 bits; or if a join would have more rows than the memory holds.
         """
         if engine not in (*ENGINES, "auto"):
             raise unknown("engine", engine, (*ENGINES, "auto"))
@@ -171,26 +185,29 @@ class Query:
         if why := available.why_not_here(engine):
             here = [other for other in ENGINES if available.why_not_here(other) is None]
             raise GpuguideError(f"{why}. Engines that can run here: {', '.join(here) or 'none'}.")
-        if engine == "duckdb":
-            return finish(sql.run(self), self.schema)
-        if engine == "cudf":
-            return finish(CuDFCalls().run(self), self.schema)
-        return finish(self._collect(engine).to_arrow(), self.schema)
-
-    def _collect(self, engine: str) -> Any:
-        """Return the result of the plan. What cannot be run on a GPU is an error, and not run on the host instead."""
-        if engine == "polars":
-            return self.plan().collect(engine="streaming")
-        check_gpu_polars()
+        check_joins(self, free_memory(engine))
         try:
-            return self.plan().collect(engine=library("polars").GPUEngine(raise_on_fail=True))
+            return finish(self._run(engine), self.schema)
+        except GpuguideError:
+            raise
         except Exception as error:
             said = (str(error).splitlines() or ["no message"])[0]
+            types = ", ".join(f"{name} {self.source.schema[name]}" for name in self.columns_read)
             raise GpuguideError(
-                f"polars-gpu cannot run this query ({type(error).__name__}: {said}). Columns: "
-                f"{', '.join(f'{name} {type}' for name, type in self.source.schema.items())}. Cast the one that it "
-                "refuses, or use the engine 'polars'."
+                f"{engine} cannot run this query ({type(error).__name__}: {said}). It reads {types}. If it refuses "
+                "one of these types, cast that column, leave it out, or use another engine."
             ) from error
+
+    def _run(self, engine: str) -> Any:
+        """Return the result of an engine. What cannot run on a GPU is an error, and is not run on the host instead."""
+        if engine == "duckdb":
+            return sql.run(self)
+        if engine == "cudf":
+            return CuDFCalls().run(self)
+        if engine == "polars":
+            return self.plan().collect(engine="streaming").to_arrow()
+        check_gpu_polars()
+        return self.plan().collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()
 
 
 def _aggregates(asked: dict[str, str | list[str]]) -> tuple[Aggregate, ...]:

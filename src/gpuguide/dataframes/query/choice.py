@@ -17,7 +17,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gpuguide.dataframes import cost
 from gpuguide.dataframes import engines as available
@@ -150,11 +153,7 @@ def choose(query: Query, *, machine: MachineParameters | None) -> QueryChoice:
     here = [engine for engine in ENGINES if available.why_not_here(engine) is None]
     if not here:
         raise GpuguideError(f"No engine can run here: {available.why_not_here('polars')}.")
-    free = None
-    if "cudf" in here:
-        import torch
-
-        free = torch.cuda.mem_get_info()[0]
+    free = free_memory("cudf") if "cudf" in here else None
     if machine is not None:
         return where_to_run(query, machine=machine, gpu_memory=free, among=here)
     if free is not None and query.source.rows >= cost.RULE_ROWS:
@@ -163,6 +162,20 @@ def choose(query: Query, *, machine: MachineParameters | None) -> QueryChoice:
             engine = "cudf" if fits else "polars-gpu"
             return QueryChoice(engine, f"There are at least {cost.RULE_ROWS:,} rows, and a GPU.")
     return QueryChoice(here[0], f"There are fewer than {cost.RULE_ROWS:,} rows, or no GPU that has room for them.")
+
+
+def free_memory(engine: str) -> float:
+    """Return the bytes that are free where an engine works; infinite where the system does not tell.
+
+    Source: proc(5), ``/proc/meminfo``, ``MemAvailable``.
+    """
+    if engine in ON_GPU:
+        return float(torch.cuda.mem_get_info()[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return math.inf
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), math.inf)
 
 
 def explain(engine: str, seconds: Mapping[str, float], copies: Mapping[str, float], refused: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.dataframes.libraries import library
@@ -26,19 +26,22 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 def plan(query: Query) -> Any:
     """Return the query as a ``polars.LazyFrame``."""
-    frame = scan(query.source)
+    frame = scan(query.source, query.columns_read)
     for schema, step in query.steps:
         frame = add_step(frame, step, schema)
     return frame
 
 
-def scan(source: Source) -> Any:
+def scan(source: Source, columns: Sequence[str]) -> Any:
     """Return the beginning of a plan: NaN becomes a missing value, and a dictionary's codes become text."""
     polars = library("polars")
-    frame = polars.scan_parquet(list(source.paths)) if source.paths else polars.from_arrow(source.table).lazy()
-    is_dictionary = library("pyarrow").types.is_dictionary
-    floats = [name for name, type in source.schema.items() if kind(type) == "float"]
-    texts = [name for name, type in source.schema.items() if is_dictionary(type) and kind(type) == "text"]
+    if source.paths:
+        frame = polars.scan_parquet(list(source.paths)).select(columns)
+    else:
+        frame = polars.from_arrow(source.table.select(list(columns))).lazy()
+    is_dictionary, types = library("pyarrow").types.is_dictionary, source.schema
+    floats = [name for name in columns if kind(types[name]) == "float"]
+    texts = [name for name in columns if is_dictionary(types[name]) and kind(types[name]) == "text"]
     return frame.with_columns(
         *(polars.col(name).fill_nan(None) for name in floats), *(polars.col(name).cast(polars.String) for name in texts)
     )
@@ -56,19 +59,25 @@ def add_step(frame: Any, step: Step, schema: Schema) -> Any:
     if isinstance(step, Sort):
         return frame.sort(step.columns, descending=step.descending, nulls_last=True)
     if isinstance(step, Join):
-        integers = {key: str(schema[key]) for key in step.on if kind(schema[key]) == "integer"}
-        types = {
-            key: getattr(polars, type.replace("uint", "UInt").replace("int", "Int")) for key, type in integers.items()
-        }
-        # Polars joins equal types only; a key that does not fit the left one's type has no partner there.
-        right = plan(step.other).with_columns(col(key).cast(type, strict=False) for key, type in types.items())
-        return frame.join(right, on=list(step.on), how="inner", suffix=RIGHT)
+        return join_plans(frame, plan(step.other), step, schema)
     has_keys = polars.all_horizontal(col(key).is_not_null() for key in step.keys)
     totals = {each.name: total(each, schema) for each in step.aggregates}
     if isinstance(step, GroupBy):
         return frame.filter(has_keys).group_by(step.keys).agg(**totals)
     beside = {name: polars.when(has_keys).then(each.over(step.keys)) for name, each in totals.items()}
     return frame.with_columns(**beside)
+
+
+def join_plans(left: Any, right: Any, step: Join, schema: Schema) -> Any:
+    """Return the join of two plans. ``schema`` has the columns of the left one.
+
+    Polars joins equal types only; a key that does not fit the left one's type has no partner there.
+    """
+    polars = library("polars")
+    integers = {key: str(schema[key]) for key in step.on if kind(schema[key]) == "integer"}
+    types = {key: getattr(polars, type.replace("uint", "UInt").replace("int", "Int")) for key, type in integers.items()}
+    same = right.with_columns(polars.col(key).cast(type, strict=False) for key, type in types.items())
+    return left.join(same, on=list(step.on), how="inner", suffix=RIGHT)
 
 
 def total(aggregate: Aggregate, schema: Schema) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuguide.dataframes.libraries import library
@@ -27,23 +28,27 @@ def run(query: Query) -> Any:
 
 def select(query: Query, connection: Any) -> str:
     """Return the query as a SELECT, with the tables that it reads registered."""
-    found = read(query.source, connection)
+    found = read(query.source, query.columns_read, connection)
     for schema, step in query.steps:
         check_names(schema)
         found = add_step(found, step, schema, connection)
     return found
 
 
-def read(source: Source, connection: Any) -> str:
-    """Return the SELECT of a source, in which NaN is a missing value."""
+def read(source: Source, columns: Sequence[str], connection: Any) -> str:
+    """Return the SELECT of columns of a source, in which NaN is a missing value."""
     if source.paths:
         origin = f"read_parquet([{', '.join(map(literal, source.paths))}])"
     else:
         origin = name(f"source {id(source)}")
-        connection.register(f"source {id(source)}", source.table)
-    floats = [name(column) for column, type in source.schema.items() if kind(type) == "float"]
-    replaced = ", ".join(f"CASE WHEN NOT isnan({column}) THEN {column} END AS {column}" for column in floats)
-    return f"SELECT * {f'REPLACE ({replaced})' if replaced else ''} FROM {origin}"
+        connection.register(f"source {id(source)}", source.table.select(list(columns)))
+    chosen = [
+        f"CASE WHEN NOT isnan({name(column)}) THEN {name(column)} END AS {name(column)}"
+        if kind(source.schema[column]) == "float"
+        else name(column)
+        for column in columns
+    ]
+    return f"SELECT {', '.join(chosen)} FROM {origin}"
 
 
 def add_step(before: str, step: Step, schema: Schema, connection: Any) -> str:
@@ -63,8 +68,7 @@ def add_step(before: str, step: Step, schema: Schema, connection: Any) -> str:
     if isinstance(step, Join):
         right = step.other.schema
         check_names(right)
-        chosen = [f"l.{name(column)}" for column in schema]
-        chosen += [
+        chosen = ["l.*"] + [
             f"r.{name(column)} AS {name(step.renamed(column, schema))}" for column in right if column not in step.on
         ]
         return (
