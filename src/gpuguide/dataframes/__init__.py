@@ -1,8 +1,8 @@
 """Dataframes on the host and on a GPU: the same operations on several libraries, and when a GPU pays.
 
 :func:`load` takes an Arrow table to one of the engines, :func:`run` does an operation there, and
-:func:`gpuguide.dataframes.cost.where_to_run` says beforehand where it is done sooner. :class:`Query` does the same with
-the columns of one's own table or Parquet file.
+:func:`gpuguide.dataframes.cost.where_to_run` says beforehand where it is done sooner.
+:class:`~gpuguide.dataframes.query.Query` does the same with the columns of one's own table or Parquet file.
 
 >>> from gpuguide import dataframes
 >>> from gpuguide.dataframes import data

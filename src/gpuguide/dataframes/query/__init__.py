@@ -13,7 +13,7 @@ The sum of no values is 0.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from gpuguide.dataframes import engines as available
 from gpuguide.dataframes.cost import MachineParameters
@@ -29,18 +29,18 @@ from gpuguide.dataframes.query.choice import (
 )
 from gpuguide.dataframes.query.cudf_calls import CuDFCalls
 from gpuguide.dataframes.query.join_size import check_joins
-from gpuguide.dataframes.query.source import Source, open_source
+from gpuguide.dataframes.query.source import Source
 from gpuguide.dataframes.query.steps import (
     AGGREGATES,
     RIGHT,
     ROWS,
     Aggregate,
+    Chain,
     Filter,
     GroupBy,
     Join,
     Search,
     Sort,
-    Step,
     Window,
 )
 from gpuguide.dataframes.query.types import Schema, kind
@@ -51,7 +51,7 @@ __all__ = ["ENGINES", "Query", "QueryChoice", "where_to_run"]
 LARGEST_SUM = 2**63 - 1
 
 
-class Query:
+class Query(Chain):
     """A source and the steps that are done with it. Each method returns a new query with a step more.
 
     A step is checked when it is added, so that an error is raised where it was written. Nothing is read before
@@ -63,33 +63,7 @@ class Query:
         A path may be a Parquet file, a folder of them, or a pattern such as ``trips/*.parquet``.
     """
 
-    def __init__(self, table_or_path: Any) -> None:
-        self.source: Source = open_source(table_or_path)
-        self.schema: Schema = self.source.schema
-        """The Arrow type of each column of the result"""
-        self.steps: tuple[tuple[Schema, Step], ...] = ()
-        """Each step with the columns before it"""
-
-    def _add(self, step: Step) -> Query:
-        resolved, schema = step.resolve(self.schema)
-        query = Query(self.source)
-        query.schema, query.steps = schema, (*self.steps, (self.schema, resolved))
-        return query
-
-    def over(self, table_or_path: Any) -> Query:
-        """Return the same steps on another source."""
-        query = Query(table_or_path)
-        for _, step in self.steps:
-            query = query._add(step)
-        return query
-
-    def first_steps(self, count: int) -> Query:
-        """Return the query that ends after so many steps."""
-        query = Query(self.source)
-        query.schema, query.steps = self.steps[count][0] if count < len(self.steps) else self.schema, self.steps[:count]
-        return query
-
-    def filter(self, column: str, comparison: str, value: Any) -> Query:
+    def filter(self, column: str, comparison: str, value: Any) -> Self:
         """Keep the rows whose column compares so with a value.
 
         Parameters
@@ -101,13 +75,13 @@ class Query:
         value : object
             Of the column's type, or text that says it, such as ``2024-01-31`` for a date.
         """
-        return self._add(Filter(column, comparison, value))
+        return self.add(Filter(column, comparison, value))
 
-    def search(self, column: str, text: str) -> Query:
+    def search(self, column: str, text: str) -> Self:
         """Keep the rows whose column contains a text, and add ``<column>_length``, the number of its characters."""
-        return self._add(Search(column, text))
+        return self.add(Search(column, text))
 
-    def group_by(self, *keys: str, **aggregates: str | list[str]) -> Query:
+    def group_by(self, *keys: str, **aggregates: str | list[str]) -> Self:
         """Compute a number for each group: ``group_by("city", sum="fare", mean=["fare", "tip"])``.
 
         Parameters
@@ -118,43 +92,26 @@ class Query:
             ``sum``, ``mean``, ``min``, ``max`` or ``count`` of which columns. A result is named after both, such as
             ``fare_sum``. Without any, ``rows`` counts the rows of each group.
         """
-        return self._add(GroupBy(keys, _aggregates(aggregates)))
+        return self.add(GroupBy(keys, _aggregates(aggregates)))
 
-    def window(self, *keys: str, **aggregates: str | list[str]) -> Query:
+    def window(self, *keys: str, **aggregates: str | list[str]) -> Self:
         """Add a number of its group to each row; parameters as for :meth:`group_by`."""
-        return self._add(Window(keys, _aggregates(aggregates)))
+        return self.add(Window(keys, _aggregates(aggregates)))
 
-    def join(self, other: Any, *, on: str | list[str]) -> Query:
+    def join(self, other: Any, *, on: str | list[str]) -> Self:
         """Put each row beside each row of another query or source with the same keys, and drop the others.
 
         A column of the other that has the name of one of this query gets the suffix ``_right``.
         """
-        right = other if isinstance(other, Query) else Query(other)
-        return self._add(Join(right, (on,) if isinstance(on, str) else tuple(on)))
+        right = other if isinstance(other, Chain) else Chain(other)
+        return self.add(Join(right, (on,) if isinstance(on, str) else tuple(on)))
 
-    def sort(self, *columns: str, descending: bool = False) -> Query:
+    def sort(self, *columns: str, descending: bool = False) -> Self:
         """Order the rows by columns, with missing values last."""
-        return self._add(Sort(columns, descending))
-
-    @property
-    def columns_read(self) -> list[str]:
-        """The columns of the source that the query needs: those used up to a group-by, or all if there is none."""
-        if not any(isinstance(step, GroupBy) for _, step in self.steps):
-            return list(self.source.schema)
-        used: set[str] = set()
-        for _, step in self.steps:
-            if isinstance(step, (GroupBy, Window)):
-                used |= {*step.keys, *(each.column for each in step.aggregates)}
-            elif isinstance(step, Join):
-                used |= set(step.other.schema)  # the keys, and the columns whose names make others end with _right
-            else:
-                used |= set(step.columns) if isinstance(step, Sort) else {step.column}
-            if isinstance(step, GroupBy):
-                break
-        return [name for name in self.source.schema if name in used]
+        return self.add(Sort(columns, descending))
 
     def plan(self) -> Any:
-        """Return the query as a ``polars.LazyFrame``; :meth:`polars.LazyFrame.explain` shows what will be done."""
+        """Return the query as a ``polars.LazyFrame``, whose method ``explain`` shows what Polars will do."""
         return polars_plan.plan(self)
 
     def on(self, engine: str = "auto", *, machine: MachineParameters | None = None) -> Any:
@@ -166,7 +123,7 @@ class Query:
         ----------
         engine : str
             ``polars`` (its streaming engine), ``duckdb``, ``cudf``, ``polars-gpu`` (the plan of :meth:`plan` on a GPU),
-            or ``auto``, which takes what :func:`where_to_run` names of those that can run here.
+            or ``auto``, which takes what :func:`~gpuguide.dataframes.query.choice.where_to_run` names of those that can run here.
         machine : MachineParameters, optional
             For ``auto``: what was measured. Without it, a GPU is taken from
             :data:`gpuguide.dataframes.cost.RULE_ROWS` rows upwards.
@@ -220,7 +177,7 @@ def _aggregates(asked: dict[str, str | list[str]]) -> tuple[Aggregate, ...]:
     return tuple(found) or (Aggregate("", ROWS),)
 
 
-def check_sums(query: Query) -> None:
+def check_sums(query: Chain) -> None:
     """Refuse a sum of integers that may need more than 64 bits, which most engines would wrap without a word.
 
     The largest value comes from the statistics, and otherwise from the type. A join may repeat rows, so that the rows

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,12 +29,9 @@ from gpuguide.dataframes.cost.sizes import ROOM
 from gpuguide.dataframes.data import KEYS, ROWS_AN_ID
 from gpuguide.dataframes.operations import THRESHOLD
 from gpuguide.dataframes.query.source import Source, Statistics
-from gpuguide.dataframes.query.steps import Filter, Join, Search, Sort, Window
+from gpuguide.dataframes.query.steps import Chain, Filter, Join, Search, Sort, Window
 from gpuguide.dataframes.query.types import Schema, kind
 from gpuguide.errors import GpuguideError
-
-if TYPE_CHECKING:
-    from gpuguide.dataframes.query import Query
 
 ENGINES = ("polars", "duckdb", "cudf", "polars-gpu")
 ON_GPU = ("cudf", "polars-gpu")
@@ -76,7 +73,7 @@ class QueryChoice:
 
 
 def where_to_run(
-    query: Query,
+    query: Chain,
     table_or_path: Any = None,
     *,
     machine: MachineParameters,
@@ -148,7 +145,7 @@ def where_to_run(
     return QueryChoice(engine, reason, seconds, copied, refused, steps, result_rows, gpu_bytes)
 
 
-def choose(query: Query, *, machine: MachineParameters | None) -> QueryChoice:
+def choose(query: Chain, *, machine: MachineParameters | None) -> QueryChoice:
     """Return the choice among the engines that can run here."""
     here = [engine for engine in ENGINES if available.why_not_here(engine) is None]
     if not here:
@@ -197,7 +194,7 @@ def explain(engine: str, seconds: Mapping[str, float], copies: Mapping[str, floa
 # --- estimates -------------------------------------------------------------------------------------------
 
 
-def estimate(query: Query) -> tuple[list[StepEstimate], float]:
+def estimate(query: Chain) -> tuple[list[StepEstimate], float]:
     """Return what each step of a query is expected to do, and how many rows the result has.
 
     A filter right before a group-by is one operation with it.
@@ -283,7 +280,7 @@ def _row_bytes(schema: Schema, source: Source) -> float:
     return sum(source.widths.get(name, WIDTH) for name in schema)
 
 
-def _joined(query: Query) -> list[Query]:
+def _joined(query: Chain) -> list[Chain]:
     """Return the queries that a query joins, and those that they join."""
     others = [step.other for _, step in query.steps if isinstance(step, Join)]
     return others + [inner for other in others for inner in _joined(other)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query.polars_plan import OPERATORS
 from gpuguide.dataframes.query.source import Source
-from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Filter, GroupBy, Join, Search, Sort, Step
+from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Chain, Filter, GroupBy, Join, Search, Sort, Step
 from gpuguide.dataframes.query.types import Schema, column_kind
-
-if TYPE_CHECKING:
-    from gpuguide.dataframes.query import Query
 
 
 class CuDFCalls:
@@ -37,11 +34,11 @@ class CuDFCalls:
         """Return a column as ``int64`` or ``float64``."""
         return column.astype(type)
 
-    def run(self, query: Query) -> Any:
+    def run(self, query: Chain) -> Any:
         """Return the query's result as an Arrow table."""
         return self.unload(self.frame(query))
 
-    def frame(self, query: Query) -> Any:
+    def frame(self, query: Chain) -> Any:
         """Return the query's result on the GPU."""
         frame = self.load(query.source, query.columns_read)
         for schema, step in query.steps:

@@ -6,21 +6,18 @@ in both is enough to exceed any memory, and on several GPUs all of its rows meet
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import polars_plan
-from gpuguide.dataframes.query.steps import Join
+from gpuguide.dataframes.query.steps import Chain, Join
 from gpuguide.errors import GpuguideError
-
-if TYPE_CHECKING:
-    from gpuguide.dataframes.query import Query
 
 VALUE = 8.0
 """Bytes of a value whose width is not known"""
 
 
-def check_joins(query: Query, memory: float) -> None:
+def check_joins(query: Chain, memory: float) -> None:
     """Refuse a join whose result would not fit the memory. Only key columns are read for it.
 
     Parameters
@@ -54,7 +51,7 @@ def check_joins(query: Query, memory: float) -> None:
         )
 
 
-def count_rows(left: Query, step: Join) -> tuple[int, dict[str, Any]]:
+def count_rows(left: Chain, step: Join) -> tuple[int, dict[str, Any]]:
     """Return how many rows a join has, and the key that makes most of them, with its rows on both sides."""
     polars = library("polars")
     keys = list(step.on)
@@ -63,7 +60,7 @@ def count_rows(left: Query, step: Join) -> tuple[int, dict[str, Any]]:
         return frame.group_by(keys).agg(polars.len().cast(polars.Int64).alias(side))
 
     counted = polars_plan.join_plans(
-        count(left.plan(), "left"), count(polars_plan.plan(step.other), "right"), step, left.schema
+        count(polars_plan.plan(left), "left"), count(polars_plan.plan(step.other), "right"), step, left.schema
     )
     made = counted.with_columns(rows=polars.col("left") * polars.col("right"))
     found = made.select(polars.col("rows").sum().alias("total"), polars.all().sort_by("rows").last())

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query.source import Source
-from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Filter, GroupBy, Join, Search, Sort, Step
+from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Chain, Filter, GroupBy, Join, Search, Sort, Step
 from gpuguide.dataframes.query.types import Schema, column_kind, kind
-
-if TYPE_CHECKING:
-    from gpuguide.dataframes.query import Query
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
@@ -24,7 +21,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def plan(query: Query) -> Any:
+def plan(query: Chain) -> Any:
     """Return the query as a ``polars.LazyFrame``."""
     frame = scan(query.source, query.columns_read)
     for schema, step in query.steps:

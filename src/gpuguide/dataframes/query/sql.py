@@ -5,19 +5,16 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query.source import Source
-from gpuguide.dataframes.query.steps import Aggregate, Filter, GroupBy, Join, Search, Sort, Step
+from gpuguide.dataframes.query.steps import Aggregate, Chain, Filter, GroupBy, Join, Search, Sort, Step
 from gpuguide.dataframes.query.types import Schema, column_kind, kind
 from gpuguide.errors import GpuguideError
 
-if TYPE_CHECKING:
-    from gpuguide.dataframes.query import Query
 
-
-def run(query: Query) -> Any:
+def run(query: Chain) -> Any:
     """Return the query's result as an Arrow table."""
     connection = library("duckdb").connect(":memory:")
     try:
@@ -26,7 +23,7 @@ def run(query: Query) -> Any:
         connection.close()
 
 
-def select(query: Query, connection: Any) -> str:
+def select(query: Chain, connection: Any) -> str:
     """Return the query as a SELECT, with the tables that it reads registered."""
     found = read(query.source, query.columns_read, connection)
     for schema, step in query.steps:

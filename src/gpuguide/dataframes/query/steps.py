@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.query.source import Source, open_source
 from gpuguide.dataframes.query.types import REMEDIES, SUMMED, Schema, coerce, column_kind
 from gpuguide.errors import GpuguideError, unknown
-
-if TYPE_CHECKING:
-    from gpuguide.dataframes.query import Query
 
 COMPARISONS = (">=", "<=", "==", "!=", ">", "<")
 AGGREGATES = ("sum", "mean", "min", "max", "count")
@@ -142,7 +140,7 @@ class Sort:
 class Join:
     """Put each row beside each row of another query with the same keys; rows without a partner are dropped."""
 
-    other: Query
+    other: Chain
     on: tuple[str, ...]
 
     def resolve(self, schema: Schema) -> tuple[Join, Schema]:
@@ -165,6 +163,64 @@ class Join:
 
 
 Step = Filter | Search | GroupBy | Window | Sort | Join
+
+
+class Chain:
+    """A source and the steps that are done with it.
+
+    Parameters
+    ----------
+    table_or_path : object
+        As for :func:`gpuguide.dataframes.query.source.open_source`.
+    """
+
+    def __init__(self, table_or_path: Any) -> None:
+        self.source: Source = open_source(table_or_path)
+        self.schema: Schema = self.source.schema
+        """The Arrow type of each column of the result"""
+        self.steps: tuple[tuple[Schema, Step], ...] = ()
+        """Each step with the columns before it"""
+
+    def add(self, step: Step) -> Self:
+        """Return the chain with a step more, which is checked against the columns there are."""
+        resolved, schema = step.resolve(self.schema)
+        chain = type(self)(self.source)
+        chain.schema, chain.steps = schema, (*self.steps, (self.schema, resolved))
+        return chain
+
+    def over(self, table_or_path: Any) -> Self:
+        """Return the same steps on another source."""
+        chain = type(self)(table_or_path)
+        for _, step in self.steps:
+            chain = chain.add(step)
+        return chain
+
+    def first_steps(self, count: int) -> Self:
+        """Return the chain that ends after so many steps."""
+        chain = type(self)(self.source)
+        chain.schema, chain.steps = self.steps[count][0] if count < len(self.steps) else self.schema, self.steps[:count]
+        return chain
+
+    @property
+    def columns_read(self) -> list[str]:
+        """The columns of the source that are needed: those used up to a group-by, or all if there is none."""
+        if not any(isinstance(step, GroupBy) for _, step in self.steps):
+            return list(self.source.schema)
+        used: set[str] = set()
+        for _, step in self.steps:
+            used |= _columns_of(step)
+            if isinstance(step, GroupBy):
+                break
+        return [name for name in self.source.schema if name in used]
+
+
+def _columns_of(step: Step) -> set[str]:
+    """Return the columns that a step uses."""
+    if isinstance(step, (GroupBy, Window)):
+        return {*step.keys, *(each.column for each in step.aggregates)}
+    if isinstance(step, Join):
+        return set(step.other.schema)  # the keys, and the columns whose names make others end with _right
+    return set(step.columns) if isinstance(step, Sort) else {step.column}
 
 
 def _results(aggregates: Sequence[Aggregate], schema: Schema) -> dict[str, Any]:
