@@ -248,6 +248,75 @@ def test_a_table_gives_what_its_file_gives(engine: str, files: tuple[str, str]) 
         assert_equal(run(engine, build(Query(files[0]), files[1]).over(given_as)), right)
 
 
+# --- any frame --------------------------------------------------------------------------------------------
+
+CELLS = st.tuples(
+    st.one_of(st.none(), st.integers(-3, 3)),
+    st.one_of(st.none(), st.sampled_from(["", "a", "ü", "aü", "'", '"'])),
+    st.one_of(st.none(), st.booleans()),
+    st.one_of(st.none(), st.sampled_from([math.nan, 0.0, -0.5, 1e300, math.inf, 0.1])),
+    st.one_of(st.none(), st.decimals(-99, 99, places=2)),
+    st.one_of(st.none(), st.dates(datetime.date(1900, 1, 1), datetime.date(2100, 1, 1))),
+)
+COLUMNS = {
+    "i": pa.int16(),
+    "t": pa.string(),
+    "b": pa.bool_(),
+    "f": pa.float64(),
+    "d": pa.decimal128(6, 2),
+    "y": pa.date32(),
+}
+TESTS = st.sampled_from(
+    [("i", 1), ("t", "a"), ("b", True), ("f", 0.1), ("f", 0), ("d", "0.50"), ("d", 3), ("y", "2000-01-01")]
+)
+KEYS = st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=2, unique=True)
+
+
+@given(
+    st.lists(CELLS, max_size=8),
+    st.lists(CELLS, max_size=4),
+    TESTS,
+    st.sampled_from(sorted(OPERATORS)),
+    KEYS,
+    st.sampled_from(["group_by", "window", "join", "sort"]),
+)
+def test_engines_agree_on_any_frame(
+    rows: list[Any], others: list[Any], test: tuple[str, Any], comparison: str, keys: list[str], step: str
+) -> None:
+    table, other = (
+        pa.table(
+            {name: pa.array([row[place] for row in each], type) for place, (name, type) in enumerate(COLUMNS.items())}
+        )
+        for each in (rows, others)
+    )
+    asked = Query(table).filter(test[0], comparison, test[1])
+    if step == "join":
+        asked = asked.join(other, on=keys)
+    elif step == "sort":
+        asked = asked.sort(*keys)
+    else:
+        asked = getattr(asked, step)(*keys, count="f", sum=["i", "d", "b"], mean=["i", "d"], min="t", max=["y", "f"])
+    right = asked.on("duckdb")
+    for engine in ("polars", "pandas"):
+        found = run(engine, asked)
+        assert found.schema.types == right.schema.types
+        assert_equal(found, right)
+        if step == "sort":
+            assert found.select(keys).to_pylist() == right.select(keys).to_pylist()
+
+
+def test_a_file_of_no_rows_is_a_frame_of_none(tmp_path: Path) -> None:
+    for groups in (1, 0):
+        empty = taxi_like.trips().slice(0, 0)
+        with pq.ParquetWriter(tmp_path / "none.parquet", empty.schema) as writer:
+            for _ in range(groups):
+                writer.write_table(empty)
+        asked = Query(tmp_path / "none.parquet").group_by("zone", sum="fare", max="payment")
+        for engine in (*ON_HOST, "pandas"):
+            assert run(engine, asked).num_rows == 0
+        assert where_to_run(asked, machine=MACHINE).engine == "polars"
+
+
 # --- types ------------------------------------------------------------------------------------------------
 
 

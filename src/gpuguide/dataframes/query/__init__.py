@@ -123,10 +123,11 @@ class Query(Chain):
         ----------
         engine : str
             ``polars`` (its streaming engine), ``duckdb``, ``cudf``, ``polars-gpu`` (the plan of :meth:`plan` on a GPU),
-            or ``auto``, which takes what :func:`~gpuguide.dataframes.query.choice.where_to_run` names of those that can run here.
+            or ``auto``, which takes the engine that :func:`~gpuguide.dataframes.query.choice.where_to_run` names among
+            those that can run here.
         machine : MachineParameters, optional
-            For ``auto``: what was measured. Without it, a GPU is taken from
-            :data:`gpuguide.dataframes.cost.RULE_ROWS` rows upwards.
+            The measured times that ``auto`` goes by. Without it, a GPU is taken from
+            :data:`gpuguide.dataframes.cost.accuracy.RULE_ROWS` rows upwards.
 
         Raises
         ------

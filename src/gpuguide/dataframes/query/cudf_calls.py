@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,9 +51,8 @@ class CuDFCalls:
     def add_step(self, frame: Any, step: Step, schema: Schema) -> Any:
         """Return the frame after a step. ``schema`` has the columns before it."""
         if isinstance(step, Filter):
-            is_day = column_kind(schema, step.column) == "date"  # cuDF has no days, and reads them as seconds
-            value = np.datetime64(step.value, "s") if is_day else step.value
-            return frame[OPERATORS[step.comparison](frame[step.column], value)]
+            column = frame[step.column]
+            return frame[OPERATORS[step.comparison](column, self.literal(step.value, column))]
         if isinstance(step, Search):
             found = frame[frame[step.column].str.contains(step.text, regex=False)]
             return found.assign(**{step.length: found[step.column].str.len()})
@@ -72,8 +74,19 @@ class CuDFCalls:
         sums = {each.name: found[each.name].fillna(0) for each in step.aggregates if each.how == "sum"}
         if isinstance(step, GroupBy):
             return found.assign(**sums)
-        has_keys = frame[keys].notna().all(axis=1)
+        has_keys = functools.reduce(operator.and_, (frame[key].notna() for key in keys))
         return found.assign(**{name: column.where(has_keys) for name, column in sums.items()})
+
+    def literal(self, value: Any, column: Any) -> Any:
+        """Return a value as the type that a column is compared with.
+
+        cuDF reads days as seconds, and may read a moment with a time zone as UTC without one.
+        """
+        if not isinstance(value, datetime.date):
+            return value
+        if not isinstance(value, datetime.datetime):
+            return np.datetime64(value, "s")
+        return value.replace(tzinfo=None) if isinstance(column.dtype, np.dtype) else value
 
     def values(self, frame: Any, keys: Sequence[str], aggregate: Aggregate, schema: Schema) -> Any:
         """Return the column that an aggregate is computed of: integers as 64 bits, what has a mean as doubles."""

@@ -13,10 +13,10 @@ from gpuguide.dataframes.query.types import Schema, kind
 from gpuguide.errors import GpuguideError
 
 MAGIC = b"PAR1"
-"""The first and the last four bytes of a Parquet file. Source: Parquet's "File Format"."""
+"""The first and the last four bytes of a Parquet file, as Parquet's "File Format" says."""
 LARGE_PIECE = 128 * 2**20
-"""Bytes of a row group in memory, above which it is worth rewriting the file: an engine that streams holds several
-row groups at a time, one for each thread"""
+"""Bytes of a row group in memory, above which it is worth rewriting the file, because an engine that streams holds
+several row groups at a time"""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ class Chain:
 
     @property
     def columns_read(self) -> list[str]:
-        """The columns of the source that are needed: those used up to a group-by, or all if there is none."""
+        """The columns of the source that are used up to the first group-by, or all if there is none."""
         if not any(isinstance(step, GroupBy) for _, step in self.steps):
             return list(self.source.schema)
         used: set[str] = set()
