@@ -143,6 +143,7 @@ CONTENDERS = {
     "nvml": Style("blue", "o"),
     "pandas": Style("pink", "D"),
     "polars": Style("blue", "o"),
+    "polars-gpu": Style("green", "D"),
     "duckdb": Style("ochre", "P"),
     "cudf": Style("orange", "s"),
     "cudf-raw": Style("grey", "X"),

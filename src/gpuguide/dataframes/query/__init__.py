@@ -13,6 +13,7 @@ The sum of no values is 0.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Self
 
 from gpuguide.dataframes import engines as available
@@ -145,7 +146,7 @@ class Query(Chain):
             raise GpuguideError(f"{why}. Engines that can run here: {', '.join(here) or 'none'}.")
         check_joins(self, free_memory(engine))
         try:
-            return finish(self._run(engine), self.schema)
+            return finish(self.compute(engine), self.schema)
         except GpuguideError:
             raise
         except Exception as error:
@@ -156,8 +157,11 @@ class Query(Chain):
                 "one of these types, cast that column, leave it out, or use another engine."
             ) from error
 
-    def _run(self, engine: str) -> Any:
-        """Return the result of an engine. What cannot run on a GPU is an error, and is not run on the host instead."""
+    def compute(self, engine: str) -> Any:
+        """Run the query without the checks of :meth:`on`, and return the Arrow table as the engine gives it.
+
+        What cannot run on a GPU is an error, and is not run on the host instead.
+        """
         if engine == "duckdb":
             return sql.run(self)
         if engine == "cudf":
@@ -165,6 +169,8 @@ class Query(Chain):
         if engine == "polars":
             return self.plan().collect(engine="streaming").to_arrow()
         check_gpu_polars()
+        # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
+        os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
         return self.plan().collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()
 
 
