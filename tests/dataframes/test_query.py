@@ -232,7 +232,7 @@ def test_every_engine_gives_duckdbs_answer(
 def test_the_gpu_gives_duckdbs_answer(
     name: str, engine: str, files: tuple[str, str], answer: Callable[[str], pa.Table]
 ) -> None:
-    if why := query.available.why_not_here(engine):
+    if why := query.why_not_here(engine):
         pytest.skip(why)
     build, statement = QUERIES[name]
     assert_equal(run(engine, build(Query(files[0]), files[1])), answer(statement), name.startswith("sorted"))
@@ -560,6 +560,16 @@ def test_a_folder_of_files_is_one_frame(tmp_path: Path, files: tuple[str, str]) 
         Query(tmp_path / "absent.parquet")
 
 
+def test_signs_of_patterns_in_the_name_of_a_file_are_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "may [2024]"
+    folder.mkdir()
+    for name, number in (("trips [1]?.parquet", 1), ("trips 1x.parquet", 2)):
+        pq.write_table(pa.table({"key": [number]}), folder / name)
+    for engine in (*ON_HOST, "pandas"):
+        assert run(engine, Query(folder / "trips [1]?.parquet").group_by("key"))["key"].to_pylist() == [1]
+        assert sorted(run(engine, Query(folder).group_by("key"))["key"].to_pylist()) == [1, 2]
+
+
 def test_one_huge_row_group_is_told_with_a_size_that_is_none(tmp_path: Path) -> None:
     rows = 2_500_000
     zeros = pa.py_buffer(bytes(8 * rows))
@@ -739,12 +749,13 @@ def test_a_polars_too_new_for_the_gpu_is_told_with_both_versions(
     versions = {"polars": installed, "cudf-polars-cu12": "26.10.2"}
     monkeypatch.setattr(choice.metadata, "requires", requires)
     monkeypatch.setattr(choice.metadata, "version", versions.__getitem__)
-    if works:
-        choice.check_gpu_polars()
-        return
-    with pytest.raises(GpuguideError, match=r"pip install 'polars<1.45,>=1.30'") as caught:
-        choice.check_gpu_polars()
-    assert all(version in str(caught.value) for version in versions.values())
+    monkeypatch.setattr(choice.available, "why_not_here", lambda name: None)
+    told = query.why_not_here("polars-gpu")
+    assert (told is None) is works
+    if told is not None:
+        assert all(text in told for text in (*versions.values(), "pip install 'polars<1.45,>=1.30'"))
+        with pytest.raises(GpuguideError, match="cudf-polars-cu12"):
+            Query(pa.table({"key": [1]})).group_by("key").on("polars-gpu")
 
 
 def test_what_polars_cannot_do_on_a_gpu_is_told(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -753,8 +764,7 @@ def test_what_polars_cannot_do_on_a_gpu_is_told(files: tuple[str, str], monkeypa
     def refuse(*_: Any, engine: Any, **__: Any) -> None:
         raise NotImplementedError("Decimal of 40 digits")
 
-    monkeypatch.setattr(query.available, "why_not_here", lambda name: None)
-    monkeypatch.setattr(query, "check_gpu_polars", lambda: None)
+    monkeypatch.setattr(query, "why_not_here", lambda name: None)
     monkeypatch.setattr(query, "free_memory", lambda engine: 2.0**40)
     monkeypatch.setattr(polars.LazyFrame, "collect", refuse)
     with pytest.raises(GpuguideError, match=r"polars-gpu .*Decimal of 40 digits.*fare decimal128\(10, 2\)"):
@@ -762,7 +772,7 @@ def test_what_polars_cannot_do_on_a_gpu_is_told(files: tuple[str, str], monkeypa
 
 
 def test_a_gpu_that_is_not_here_is_told_with_what_is(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query.available, "why_not_here", lambda name: "no GPU" if name in ON_GPU else None)
+    monkeypatch.setattr(query, "why_not_here", lambda name: "no GPU" if name in ON_GPU else None)
     for engine in ON_GPU:
         with pytest.raises(GpuguideError, match=r"no GPU. Engines that can run here: polars, duckdb"):
             Query(files[0]).group_by("zone").on(engine)

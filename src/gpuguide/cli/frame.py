@@ -149,8 +149,8 @@ def load_machine() -> tuple[MachineParameters, str]:
 
 def report_engines(query: Query, asked: str) -> str:
     """Print which engine runs the query and what the others would take, and return its name."""
-    from gpuguide.dataframes import engines, where_to_run
-    from gpuguide.dataframes.query.choice import ENGINES, choose
+    from gpuguide.dataframes import where_to_run
+    from gpuguide.dataframes.query.choice import ENGINES, choose, why_not_here
 
     machine, name = load_machine()
     everywhere = where_to_run(query, machine=machine)
@@ -158,7 +158,7 @@ def report_engines(query: Query, asked: str) -> str:
     table = listing("engine", f"predicted for {name}", "here")
     for engine in ENGINES:
         seconds = everywhere.seconds.get(engine)
-        here = engines.why_not_here(engine) or (chosen.refused.get(engine) if chosen else None) or "yes"
+        here = why_not_here(engine) or (chosen.refused.get(engine) if chosen else None) or "yes"
         table.add_row(engine, "not measured" if seconds is None else format_quantity(seconds, "s"), here)
     show(table, stderr=True)
     err.print(describe(everywhere, query))

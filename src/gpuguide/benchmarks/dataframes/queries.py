@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU, rows_of
-from gpuguide.dataframes import Query, engines
+from gpuguide.dataframes import Query
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.operations import TOLERANCE
 from gpuguide.dataframes.query import finish
-from gpuguide.dataframes.query.choice import check_gpu_polars
-from gpuguide.errors import GpuguideError
+from gpuguide.dataframes.query.choice import why_not_here
 from gpuguide.hardware.device import Device
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
@@ -155,30 +154,19 @@ def query_work(engine: str, device: Device, keys: Keys) -> Work:
     return Work([lambda: query.compute(engine)], check, rates, timing="wall")
 
 
-def why_no_gpu_polars() -> str | None:
-    """Return why Polars cannot run on a GPU here, or ``None`` if it can."""
-    if why := engines.why_not_here("polars-gpu"):
-        return why
-    try:
-        check_gpu_polars()
-    except GpuguideError as error:
-        return str(error)
-    return None
-
-
 def host_contender(name: str) -> Contender:
     """Return the contender of an engine on the host."""
     return Contender(
         lambda device, keys: query_work(name, device, keys),
         libraries=(name, "duckdb", "pyarrow") if name != "duckdb" else ("duckdb", "pyarrow"),
-        unavailable_reason=lambda: engines.why_not_here(name),
+        unavailable_reason=lambda: why_not_here(name),
     )
 
 
-def gpu_contender(name: str, why_not_here: Callable[[], str | None], *libraries: str) -> Contender:
+def gpu_contender(name: str, *libraries: str) -> Contender:
     """Return the contender of an engine on a GPU."""
     declared = Contender(lambda device, keys: query_work(name, device, keys), needs=ON_GPU)
-    return replace(declared, libraries=(*libraries, "duckdb", *CUDF), unavailable_reason=why_not_here)
+    return replace(declared, libraries=(*libraries, "duckdb", *CUDF), unavailable_reason=lambda: why_not_here(name))
 
 
 def cases(device: Device) -> list[Keys]:
@@ -194,8 +182,8 @@ FRAME_QUERIES = Benchmark(
     contenders={
         "polars": host_contender("polars"),
         "duckdb": host_contender("duckdb"),
-        "cudf": gpu_contender("cudf", lambda: engines.why_not_here("cudf")),
-        "polars-gpu": gpu_contender("polars-gpu", why_no_gpu_polars, "polars"),
+        "cudf": gpu_contender("cudf"),
+        "polars-gpu": gpu_contender("polars-gpu", "polars"),
     },
     cases=cases,
     memory=lambda keys: IN_MEMORY * ROW_BYTES * rows_of(keys),

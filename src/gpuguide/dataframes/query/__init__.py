@@ -16,17 +16,16 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from gpuguide.dataframes import engines as available
 from gpuguide.dataframes.cost import MachineParameters
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import polars_plan, sql
 from gpuguide.dataframes.query.choice import (
     ENGINES,
     QueryChoice,
-    check_gpu_polars,
     choose,
     free_memory,
     where_to_run,
+    why_not_here,
 )
 from gpuguide.dataframes.query.cudf_calls import CuDFCalls
 from gpuguide.dataframes.query.join_size import check_joins
@@ -141,8 +140,8 @@ class Query(Chain):
         check_sums(self)
         if engine == "auto":
             engine = choose(self, machine=machine).engine
-        if why := available.why_not_here(engine):
-            here = [other for other in ENGINES if available.why_not_here(other) is None]
+        if why := why_not_here(engine):
+            here = [other for other in ENGINES if why_not_here(other) is None]
             raise GpuguideError(f"{why}. Engines that can run here: {', '.join(here) or 'none'}.")
         check_joins(self, free_memory(engine))
         try:
@@ -168,7 +167,6 @@ class Query(Chain):
             return CuDFCalls().run(self)
         if engine == "polars":
             return self.plan().collect(engine="streaming").to_arrow()
-        check_gpu_polars()
         # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
         os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
         return self.plan().collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.requirements import Requirement
 
 from gpuguide.dataframes import cost
 from gpuguide.dataframes import engines as available
@@ -147,9 +147,9 @@ def where_to_run(
 
 def choose(query: Chain, *, machine: MachineParameters | None) -> QueryChoice:
     """Return the choice among the engines that can run here."""
-    here = [engine for engine in ENGINES if available.why_not_here(engine) is None]
+    here = [engine for engine in ENGINES if why_not_here(engine) is None]
     if not here:
-        raise GpuguideError(f"No engine can run here: {available.why_not_here('polars')}.")
+        raise GpuguideError(f"No engine can run here: {why_not_here('polars')}.")
     free = free_memory("cudf") if "cudf" in here else None
     if machine is not None:
         return where_to_run(query, machine=machine, gpu_memory=free, among=here)
@@ -302,34 +302,29 @@ def _room(step: StepEstimate) -> float:
     return ROOM[step.operation] * max(1.0, step.row_bytes / _measured_bytes(step.operation))
 
 
-# --- versions --------------------------------------------------------------------------------------------
+# --- what can run here -----------------------------------------------------------------------------------
 
 
-def check_gpu_polars() -> None:
-    """Refuse a Polars that the installed cudf-polars does not work with.
+def why_not_here(engine: str) -> str | None:
+    """Return why an engine of a query cannot run here, or ``None`` if it can."""
+    return available.why_not_here(engine) or (explain_polars_version() if engine == "polars-gpu" else None)
 
-    Raises
-    ------
-    GpuguideError
-        The message has both versions and the command that installs the right one.
+
+def explain_polars_version() -> str | None:
+    """Return why the installed cudf-polars does not work with the Polars here, or ``None`` if it does.
+
+    The sentence has both versions and the command that installs the right one.
     """
     here = metadata.version("polars")
     for package in ("cudf-polars-cu13", "cudf-polars-cu12", "cudf-polars"):
         try:
-            needed = [each for each in metadata.requires(package) or [] if re.match(r"polars\b(?!-)", each)]
+            requirements = [Requirement(each) for each in metadata.requires(package) or []]
         except metadata.PackageNotFoundError:
             continue
-        for requirement in needed:
-            bounds = requirement.removeprefix("polars").split(";")[0].strip(" ()")
-            if not _allows(bounds, here):
-                raise GpuguideError(
-                    f"{package} {metadata.version(package)} works with polars{bounds}, and Polars {here} is here; "
-                    f"install the right one: pip install 'polars{bounds}'"
+        for needed in requirements:
+            if needed.name == "polars" and not needed.specifier.contains(here, prereleases=True):
+                return (
+                    f"{package} {metadata.version(package)} works with polars{needed.specifier}, and Polars {here} is "
+                    f"here; install the right one: pip install 'polars{needed.specifier}'"
                 )
-
-
-def _allows(bounds: str, version: str) -> bool:
-    """Return whether bounds such as ``<1.45,>=1.30`` allow a version."""
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(re.sub(r"^\[.*?\]", "", bounds)).contains(version, prereleases=True)
+    return None

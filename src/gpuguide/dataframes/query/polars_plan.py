@@ -33,7 +33,7 @@ def scan(source: Source, columns: Sequence[str]) -> Any:
     """Return the beginning of a plan: NaN becomes a missing value, and a dictionary's codes become text."""
     polars = library("polars")
     if source.paths:
-        frame = polars.scan_parquet(list(source.paths)).select(columns)
+        frame = polars.scan_parquet(list(source.paths), glob=False).select(columns)
     else:
         frame = polars.from_arrow(source.table.select(list(columns))).lazy()
     is_dictionary, types = library("pyarrow").types.is_dictionary, source.schema

@@ -91,7 +91,9 @@ def open_source(table_or_path: Any) -> Source:
 
 
 def _find_files(path: str) -> list[str]:
-    pattern = str(Path(path) / "*.parquet") if Path(path).is_dir() else path
+    if Path(path).is_file():
+        return [path]
+    pattern = f"{glob.escape(path)}/*.parquet" if Path(path).is_dir() else path
     found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
     if not found:
         raise GpuguideError(f"There is no Parquet file in {path}; name a folder that has one, or a file.")

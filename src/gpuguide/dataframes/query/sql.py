@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import glob
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ def select(query: Chain, connection: Any) -> str:
 def read(source: Source, columns: Sequence[str], connection: Any) -> str:
     """Return the SELECT of columns of a source, in which NaN is a missing value."""
     if source.paths:
-        origin = f"read_parquet([{', '.join(map(literal, source.paths))}])"
+        origin = f"read_parquet([{', '.join(literal(glob.escape(path)) for path in source.paths)}])"
     else:
         origin = name(f"source {id(source)}")
         connection.register(f"source {id(source)}", source.table.select(list(columns)))
