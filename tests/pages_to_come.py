@@ -10,7 +10,7 @@ BENCHMARKS = {
         "sharded-memory",
     },
     "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
-    "42-more-than-one-gpu": {"frame-queries"},
+    "42-more-than-one-gpu": {"exchange", "frame-queries"},
     "50-collectives": {"collectives", "gradient-sum", "two-gpu-scaling"},
 }
 WITHOUT_PAGE = set[str]().union(*BENCHMARKS.values())

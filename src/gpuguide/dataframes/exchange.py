@@ -41,7 +41,7 @@ class OwnedTotals:
 
 
 def group_first(
-    keys: torch.Tensor, values: torch.Tensor, groups: int, group: dist.ProcessGroup | None = None
+    keys: torch.Tensor, values: torch.Tensor, groups: int, group: dist.ProcessGroup | None = None, *, check: bool = True
 ) -> GroupTotals:
     """Return the sum and count of every key over all ranks, on each of them.
 
@@ -53,8 +53,11 @@ def group_first(
         How many keys there are, from 0 upwards. The same on all ranks.
     group : torch.distributed.ProcessGroup, optional
         The ranks; all of them if none is given.
+    check : bool
+        Whether to check that all ranks run the same query, for which they wait for each other.
     """
-    require_same_query(f"group_first with {groups} groups", group)
+    if check:
+        require_same_query(f"group_first with {groups} groups", group)
     totals = dense_group_by(keys, values, groups, check=False)
     for part in (totals.sum, totals.count, totals.outside):
         dist.all_reduce(part, group=group)
@@ -66,6 +69,8 @@ def group_exchanged(
     values: torch.Tensor,
     group: dist.ProcessGroup | None = None,
     memory: float | None = None,
+    *,
+    check: bool = True,
 ) -> OwnedTotals:
     """Return the sum and count of the keys that this rank owns, over the rows of all ranks.
 
@@ -79,6 +84,8 @@ def group_exchanged(
         The ranks; all of them if none is given.
     memory : float, optional
         Bytes that each rank has for the rows that it receives.
+    check : bool
+        Whether to check that all ranks run the same query, for which they wait for each other.
 
     Raises
     ------
@@ -86,7 +93,8 @@ def group_exchanged(
         On every rank, if a rank would receive more than its memory holds: the message names the share of the rows and
         the key that has most of them. Or if the ranks do not run the same query.
     """
-    require_same_query(f"group_exchanged of {keys.dtype} and {values.dtype}", group)
+    if check:
+        require_same_query(f"group_exchanged of {keys.dtype} and {values.dtype}", group)
     keys, values, counts = partition(keys, dist.get_world_size(group), values)
     if memory is not None:
         check_shares(keys, counts, memory / (keys.itemsize + values.itemsize), group)
@@ -156,7 +164,7 @@ def check_shares(
     raise GpuguideError(
         f"Rank {int(received.argmax())} would receive {largest:,} of {rows:,} rows ({largest / rows:.0%}), and "
         f"{int(rows_that_fit):,} fit. The key {int(candidates[place])} alone has {int(rows_of[place]) / rows:.0%} of "
-        "all rows, and all rows of a key meet on one rank. Group first and add up the totals, which moves one row a key."
+        "all rows, and the rows of a key meet on one rank. Group first and add up the totals, which moves a row a key."
     )
 
 
