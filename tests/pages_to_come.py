@@ -12,6 +12,7 @@ BENCHMARKS = {
     },
     "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
     "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
+    "42-more-than-one-gpu": {"exchange", "frame-queries"},
     "50-collectives": {"collectives", "gradient-sum", "gpu-scaling"},
 }
 WITHOUT_PAGE = set[str]().union(*BENCHMARKS.values())
