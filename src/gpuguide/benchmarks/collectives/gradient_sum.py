@@ -242,7 +242,13 @@ def capture(passes: Passes) -> Callable[[], object]:
     # NCCL's watchdog asks for events from a thread of its own, which must not end the capture.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         passes()
-    return graph.replay
+
+    def replay() -> Passes:
+        """Replay the graph, and keep the tokens and weights whose addresses it has."""
+        graph.replay()
+        return passes
+
+    return replay
 
 
 def compare(member: Member, name: str, passes: Passes) -> float:
