@@ -188,7 +188,7 @@ def test_masks_that_make_no_wait_on_a_gpu() -> None:
     def step() -> None:
         mask = x > 2
         x[mask] = 0.0
-        mask[torch.arange(4, device="cuda")] = mask[4:]
+        mask[torch.arange(4, device="cuda")] = mask[4:].clone()
         x.masked_fill_(mask, 1.0)
 
     assert diagnose(step).waits == ()

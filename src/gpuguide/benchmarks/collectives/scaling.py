@@ -21,9 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpuguide.benchmarks.collectives.gradient_sum import parameter_count, sequences
+from gpuguide.benchmarks.collectives.gradient_sum import parameter_count
 from gpuguide.benchmarks.interconnect import ranks
-from gpuguide.benchmarks.training import data_parallel
+from gpuguide.benchmarks.training import contenders, data_parallel
 from gpuguide.benchmarks.training.contenders import SHAPE, many_compilations, model, settings
 from gpuguide.collectives import Buckets, GatheredEmbedding, average_flat
 from gpuguide.hardware.device import Device
@@ -32,6 +32,8 @@ from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.training import LossModule, TrainingStep, WithoutHead, replicate
+from gpuguide.training.feeding import split_windows
+from gpuguide.training.tokens import Windows
 
 CASES = ((8, 1024), (32, 1024))
 """Sequences on each GPU, and tokens of each"""
@@ -62,7 +64,8 @@ def set_up_or_raise(
 ) -> str | None:
     """Do what :func:`set_up` does, or raise what PyTorch does."""
     step = make(member, name, batch, seq_len, config, compiled)
-    given = sequences(member, batch, seq_len, config)
+    windows = Windows(contenders.text(), seq_len, member.world_size * batch)
+    given = split_windows(windows.draw(0, member.rank, member.world_size).to(member.device))
     with many_compilations():
         losses = [float(step(*given)) for _ in range(WARM_UP)]
     member.kept["steps"][name] = step, given

@@ -74,7 +74,7 @@ def make(member: Member, name: str, keys: Keys, config: Any) -> Any:
     model = make_model(config, device)
     module = LossModule(model, loss_of(model, autocast=name == "ddp"))
     if name == "ddp":
-        return replicate(module)
+        return replicate(module.to(device))  # DDP sends buffers too, and NCCL only those of a GPU
     return shard(module, model.blocks, reshard=name == "fsdp2-reshard")
 
 
