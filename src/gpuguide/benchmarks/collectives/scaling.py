@@ -39,7 +39,8 @@ CASES = ((8, 1024), (32, 1024))
 """Sequences on each GPU, and tokens of each"""
 CALLS = 3
 """Steps of a sample"""
-WARM_UP = 3
+WARM_UP = 16
+"""Steps before the loss must have fallen: the first ones of AdamW may raise it"""
 FEW = 4
 """Blocks of NCCL, where they are limited"""
 
