@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +19,7 @@ def test_the_example_of_the_help_is_answered(gpuguide: Run) -> None:
     status, out, err = gpuguide(*words)
     prediction = memory.predict(presets.shape("llama-3.2-1b"), memory.Setup(batch=4, seq_len=2048))
     assert (status, err) == (1, "")
-    assert out.startswith(f"It does not fit: {prediction.total / 2**30:.1f} GiB of 16 GiB")
+    assert out.startswith(f"It does not fit: {prediction.total / 2**30:.2f} GiB of 16 GiB")
     assert max(map(len, out.splitlines())) <= 100
     status, out, _ = gpuguide(*words, "--json")
     found = json.loads(out)
@@ -26,6 +27,23 @@ def test_the_example_of_the_help_is_answered(gpuguide: Run) -> None:
     assert found["total"] == prediction.total == pytest.approx(sum(found["parts"].values()))
     assert found["setup"]["batch"] == 4
     assert all(cards.find_card(card).bytes > prediction.total for card in found["cards"])
+
+
+def test_the_printed_parts_add_up_to_the_printed_total(gpuguide: Run) -> None:
+    _, out, _ = gpuguide("fit", "llama-3.2-1b", "--batch", "3", "--seq-len", "1999", "--gpu", "16GiB")
+    rows = re.findall(r"^.*?  +(\d+\.\d\d) GiB +(\d+) % *$", out.split("one change")[0], re.MULTILINE)
+    sizes, shares = [round(100 * float(size)) for size, _ in rows], [int(share) for _, share in rows]
+    assert len(rows) > 3
+    assert sum(sizes[:-1]) == sizes[-1]
+    assert sum(shares[:-1]) == shares[-1] == 100
+    assert f"{rows[-1][0]} GiB of 16 GiB" in out
+
+
+@pytest.mark.parametrize("option", ["--model", "--shape"])
+def test_a_model_is_named_by_an_option_too(gpuguide: Run, option: str) -> None:
+    as_argument = gpuguide("fit", "gpt2", "--gpu", "t4")
+    assert gpuguide("fit", option, "gpt2", "--gpu", "t4") == as_argument
+    assert "--shape" not in gpuguide("fit", "--help")[1]
 
 
 def test_together_the_changes_make_it_fit_and_none_is_superfluous() -> None:
@@ -45,7 +63,7 @@ def test_what_fits_has_status_0_and_settings_count(gpuguide: Run) -> None:
     status, out, _ = gpuguide(*words, "--set", "activation=gelu-new", "--set", "accumulation=1")
     assert status == 0
     assert "use GELU as one operation" in out
-    assert "It fits as it is on" not in out
+    assert "Without changes it fits on" not in out
 
 
 def test_a_model_in_use_has_a_cache(gpuguide: Run) -> None:
@@ -68,6 +86,9 @@ def test_a_model_in_use_has_a_cache(gpuguide: Run) -> None:
         (["gpt2", "--gpu", "t4", "--set", "loss"], 2, "loss=VALUE"),
         (["gpt2", "--gpu", "t4", "--set", "offloaded=true", "--set", "checkpointing=true"], 1, "choose one of the two"),
         (["gpt2"], 2, "--gpu"),
+        (["--gpu", "t4"], 2, "Name one model"),
+        (["gpt2", "--model", "gpt2", "--gpu", "t4"], 2, "Name one model"),
+        (["--shape", "gpt2", "--model", "gpt2", "--gpu", "t4"], 2, "old name of --model"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(gpuguide: Run, words: list[str], status: int, says: str) -> None:
@@ -79,5 +100,5 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(gpuguide: Run, words: list
 def test_a_model_that_fits_nowhere_says_what_would(gpuguide: Run) -> None:
     status, out, _ = gpuguide("fit", "llama-3.1-405b", "--gpu", "8GB")
     assert status == 1
-    assert "It fits on no single card as it is." in out
+    assert "Without changes it fits on no single card." in out
     assert "Not even one sequence" in out

@@ -1,17 +1,18 @@
-"""Records the six snapshots that the reader is tested on; takes a GPU and less than a minute.
+"""Record the six snapshots that the reader is tested on, with a GPU in one to two minutes.
 
     python tests/training_memory/make_snapshots.py OUT
 
-Each is a small training of GPT-2's shape, so that a compressed file has about a hundred kilobytes. Beside each stands a
-JSON file with what the allocator itself counted, and what the reader must find.
+Each is a small training of GPT-2's shape, so that a compressed file has about a hundred kilobytes. A process of its own
+records each, since cuBLAS's workspaces and compiled code of another would be in use before the history. A JSON file for
+each has what the allocator itself counted, and words that the reader's sentences must have.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import lzma
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from gpuguide.measure.timing import on_side_stream
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 
 SHAPE = GPT2Config(vocab_size=8192, context=512, layers=4, heads=8, hidden=512)
@@ -33,7 +35,7 @@ EXPECTED = {
     "captured": ["Pools of CUDA graphs"],
     "oom": ["no setting of the allocator serves it"],
 }
-"""What the sentences about each must say"""
+"""Words that the sentences about each must have"""
 
 
 def batch() -> torch.Tensor:
@@ -79,11 +81,7 @@ def train(kind: str) -> Iterator[Any]:
         except torch.OutOfMemoryError:
             kept.append(torch.zeros(1, device="cuda"))
     if kind == "captured":
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                step()
-        stream.synchronize()
+        on_side_stream(step)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
@@ -95,9 +93,7 @@ def train(kind: str) -> Iterator[Any]:
 def record(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a snapshot, and what the allocator counted."""
     torch.manual_seed(0)
-    gc.collect()
-    torch.compiler.reset()
-    torch.cuda.empty_cache()
+    torch.cuda.init()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.memory._record_memory_history(max_entries=200_000, stacks="python")
     training = train(kind)
@@ -106,7 +102,7 @@ def record(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
     stats = torch.cuda.memory_stats()
     snapshot = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
-    del alive, training
+    del alive
     counted = {name: stats[f"{name}.all.peak"] for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")}
     return snapshot, {**counted, "torch": torch.__version__, "sentences": EXPECTED[kind]}
 
@@ -156,10 +152,14 @@ def without_folders(filename: str) -> str:
 
 
 def main() -> None:
-    """Write all of them into a folder."""
+    """Write one of them into a folder, or all, each by a process of its own."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for kind in EXPECTED:
+    if len(sys.argv) == 2:
+        for kind in EXPECTED:
+            subprocess.run([sys.executable, __file__, str(folder), kind], check=True)
+        return
+    for kind in sys.argv[2:]:
         snapshot, counted = record(kind)
         data = lzma.compress(pickle.dumps(shorten(snapshot, without_folders)), preset=9)
         (folder / f"{kind}.pickle.xz").write_bytes(data)

@@ -13,14 +13,15 @@ from interpreted import needs_triton
 from torch import nn
 
 from gpuguide.errors import GpuguideError, UnknownName
+from gpuguide.training_memory import eight_bit
 from gpuguide.training_memory.eight_bit import (
-    GROUP,
     AdamW8bit,
     pack_first,
     pack_second,
     unpack_first,
     unpack_second,
 )
+from gpuguide.training_memory.eight_bit_layout import GROUP
 
 SHAPES = ((5, 300), (7,), (33, 64), (1024,))
 BETAS = (0.9, 0.95)
@@ -56,8 +57,9 @@ def steps(device: str, dtype: torch.dtype, count: int = 4) -> tuple[AdamW8bit, l
     ours = [nn.Parameter(each.to(device, dtype)) for each in values]
     theirs = [nn.Parameter(each.to(device)) for each in values]
 
-    def groups(given: list[Any]) -> list[dict[str, Any]]:
-        return [{"params": given[::2]}, {"params": given[1::2], "weight_decay": 0.0}]
+    def groups(parameters: list[Any]) -> list[dict[str, Any]]:
+        others = {"lr": 2e-2, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.0}
+        return [{"params": parameters[::2]}, {"params": parameters[1::2], **others}]
 
     settings: dict[str, Any] = {"lr": 1e-2, "betas": BETAS, "weight_decay": 0.1}
     packed = AdamW8bit(groups(ours), **settings)
@@ -117,11 +119,117 @@ def test_a_saved_state_goes_on_and_a_missing_gradient_changes_nothing() -> None:
     assert all(map(torch.equal, ours[1:], before[1:]))
 
 
-def test_what_it_cannot_train_is_refused() -> None:
-    with pytest.raises(GpuguideError, match="float16"):
+class Wrapped(torch.Tensor):
+    """A tensor that holds another, as sharded parameters do."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        """Return a wrapper of a tensor's shape."""
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        """Return the names of the tensors within."""
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, *_: Any) -> Any:
+        """Return a wrapper of tensors."""
+        return Wrapped(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the wrapper itself, which is enough to make a parameter."""
+        return args[0]
+
+
+def test_what_it_cannot_train_is_refused_with_what_to_do() -> None:
+    with pytest.raises(GpuguideError, match=r"shape \(3,\) is in torch.float16; .*convert it"):
         AdamW8bit([nn.Parameter(torch.zeros(3, dtype=torch.float16))])
     with pytest.raises(UnknownName, match="fourth-root-up"):
         AdamW8bit([nn.Parameter(torch.zeros(3))], rounding="fourth-root")  # type: ignore[arg-type]
+    with pytest.raises(GpuguideError, match="on cpu and meta; make one AdamW8bit for the parameters of each device"):
+        AdamW8bit([nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3, device="meta"))])
+    with pytest.raises(GpuguideError, match=r"is a Wrapped.* use torch\.optim\.AdamW"):
+        AdamW8bit([Wrapped(torch.zeros(3)).requires_grad_()])
+    with pytest.raises(GpuguideError, match="lr is -1"):
+        AdamW8bit([nn.Parameter(torch.zeros(3))], lr=-1)
+    with pytest.raises(GpuguideError, match="betas are"):
+        AdamW8bit([{"params": [nn.Parameter(torch.zeros(3))], "betas": (0.9, 1.0)}])
+    table = nn.Embedding(5, 3, sparse=True)
+    optimizer = AdamW8bit(table.parameters())
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(GpuguideError, match="is sparse; use"):
+        optimizer.step()
+
+
+def test_a_group_without_parameters_is_no_error() -> None:
+    optimizer = AdamW8bit([{"params": []}])
+    optimizer.step()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    assert len(optimizer.m) == GROUP
+
+
+def test_a_closure_is_called_with_gradients_and_its_loss_returned() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = AdamW8bit([parameter], lr=0.1)
+
+    def closure() -> torch.Tensor:
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 3
+    assert (parameter < 1).all()
+
+
+def test_a_group_that_is_added_later_takes_the_steps_of_a_new_optimizer() -> None:
+    first, later, alone = (nn.Parameter(torch.ones(300)) for _ in range(3))
+    optimizer = AdamW8bit([first], lr=1e-2)
+    for _ in range(20):
+        first.grad = torch.ones(300)
+        optimizer.step()
+    with pytest.raises(GpuguideError, match="float16"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, dtype=torch.float16))]})
+    assert len(optimizer.param_groups) == 1
+    kept = optimizer.m.clone()
+    optimizer.add_param_group({"params": [later], "lr": 1e-3, "betas": (0.8, 0.99)})
+    assert torch.equal(optimizer.m[: len(kept)], kept)
+    other = AdamW8bit([alone], lr=1e-3, betas=(0.8, 0.99))
+    for _ in range(3):
+        later.grad, alone.grad = torch.ones(300), torch.ones(300)
+        optimizer.step()
+        other.step()
+    assert torch.equal(later, alone)
+
+
+def test_a_state_of_other_parameters_is_refused() -> None:
+    optimizer, other = (AdamW8bit([nn.Parameter(torch.zeros(size))]) for size in (3, 300))
+    with pytest.raises(GpuguideError, match="same order"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_a_learning_rate_in_a_tensor_keeps_its_tensor_when_a_state_is_loaded() -> None:
+    lr = torch.tensor(0.5)
+    optimizer = AdamW8bit([nn.Parameter(torch.zeros(3))], lr=lr)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["lr"] = 0.25
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] is lr
+    assert lr == 0.25
+
+
+def test_a_capture_with_a_learning_rate_that_is_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eight_bit, "is_capturing", lambda tensor: True)
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    with pytest.raises(GpuguideError, match=r"lr=torch\.tensor\(0\.1, device='cpu'\)"):
+        AdamW8bit([parameter], lr=0.1).step()
+    assert (parameter == 1).all()
+    AdamW8bit([parameter], lr=torch.tensor(0.1)).step()
+    assert (parameter < 1).all()
 
 
 def test_it_takes_two_bytes_and_a_thirty_second_a_number() -> None:
@@ -159,9 +267,89 @@ def assert_the_kernel_does_what_pytorch_does(device: str) -> None:
             assert errors.mean().abs() < 5 * errors.std() / len(errors) ** 0.5
 
 
+def assert_the_kernel_reads_all_formats(device: str) -> None:
+    """Compare the kernel with fp32 on mixed formats, strides, late parameters, and a tensor as learning rate."""
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(64, 40, generator=generator) for _ in range(6)]
+    formats = (torch.float32, torch.bfloat16)
+    ours = [nn.Parameter(each.to(device, formats[number % 2])) for number, each in enumerate(values)]
+    ours[2] = nn.Parameter(values[2].to(device).t())
+    theirs = [nn.Parameter(each.detach().float()) for each in ours]
+    lr = torch.tensor(1e-2, device=device)
+    optimizer = AdamW8bit(ours[:5], lr=lr, betas=(0.0, 0.9))
+    plain = torch.optim.AdamW(theirs[:5], lr=1e-2, betas=(0.0, 0.9))
+    for step in range(4):
+        if step == 2:
+            optimizer.add_param_group({"params": ours[5:], "betas": (0.5, 0.9)})
+            plain.add_param_group({"params": theirs[5:], "betas": (0.5, 0.9)})
+            ours[0].data = ours[0].data.clone()
+            lr.fill_(2e-2)
+            for group in plain.param_groups:
+                group["lr"] = 2e-2
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            gradient = torch.randn(other.shape, generator=generator).to(device)
+            other.grad = gradient
+            if number == 3 and hasattr(one, "grad_dtype"):
+                one.grad_dtype = torch.float32
+            one.grad = gradient if number == 3 and hasattr(one, "grad_dtype") else gradient.to(one.dtype)
+            if number == 4:
+                flat = torch.empty(gradient.numel() + 1, device=device)[1:].view_as(gradient)
+                one.grad = flat.copy_(gradient)
+        optimizer.step()
+        plain.step()
+    assert optimizer.count.tolist() == [4] * 5 + [2]
+    for one, other in zip(ours, theirs, strict=True):
+        spacing = 4 * 2**-7 * other.abs() if one.dtype == torch.bfloat16 else 0.0
+        assert ((one.float() - other).abs() <= 0.02 + spacing).all()
+
+
+def assert_what_is_not_finite_stays(device: str) -> None:
+    """Check that NaN with all bits set does not become a number when it is rounded."""
+    parameter = nn.Parameter(torch.ones(GROUP, dtype=torch.bfloat16, device=device))
+    if not hasattr(parameter, "grad_dtype"):
+        return
+    parameter.grad_dtype = torch.float32
+    parameter.grad = torch.full((GROUP,), 2**31 - 1, dtype=torch.int32, device=device).view(torch.float32)
+    AdamW8bit([parameter]).step()
+    assert parameter.isnan().all()
+
+
 def check_kernel() -> None:
     """Run the kernel, interpreted."""
+    from gpuguide import triton_support
+
     assert_the_kernel_does_what_pytorch_does("cpu")
+    supported = triton_support.supports_triton
+    triton_support.supports_triton = lambda tensor: True
+    assert_the_kernel_reads_all_formats("cpu")
+    assert_what_is_not_finite_stays("cpu")
+    assert_a_capture_keeps_its_tables()
+    triton_support.supports_triton = supported
+
+
+def assert_a_capture_keeps_its_tables() -> None:
+    """Check that a capture keeps what it reads, and is refused where the gradients have moved."""
+    from gpuguide.training_memory import eight_bit_kernels
+
+    parameter = nn.Parameter(torch.ones(GROUP))
+    parameter.grad = torch.ones(GROUP)
+    optimizer = AdamW8bit([parameter], lr=torch.tensor(0.1))
+    optimizer.step()
+    not_capturing = eight_bit.is_capturing
+    eight_bit.is_capturing = eight_bit_kernels.is_capturing = lambda tensor: True
+    optimizer.step()
+    kept = optimizer._kernel.captured[0][0]
+    moved = torch.ones(GROUP)
+    parameter.grad = moved
+    with pytest.raises(GpuguideError, match=r"addresses .*set_to_none=False"):
+        optimizer.step()
+    with pytest.raises(GpuguideError, match="before the capture"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    eight_bit.is_capturing = eight_bit_kernels.is_capturing = not_capturing
+    before = kept.clone()
+    optimizer.step()
+    assert torch.equal(kept, before)
+    assert len(optimizer.param_groups) == 1
 
 
 @needs_triton
@@ -169,6 +357,72 @@ def test_the_kernel_does_what_pytorch_does() -> None:
     interpreted.run(__file__, "check_kernel()")
 
 
+def test_without_the_kernel_all_formats_are_trained() -> None:
+    assert_the_kernel_reads_all_formats("cpu")
+    assert_what_is_not_finite_stays("cpu")
+
+
 @pytest.mark.gpu
 def test_the_kernel_does_what_pytorch_does_on_a_gpu() -> None:
     assert_the_kernel_does_what_pytorch_does("cuda")
+    assert_the_kernel_reads_all_formats("cuda")
+    assert_what_is_not_finite_stays("cuda")
+
+
+@pytest.mark.gpu
+def test_a_replay_follows_the_learning_rate_and_eager_steps_between_do_not_disturb_it() -> None:
+    def made() -> tuple[nn.Parameter, torch.Tensor, AdamW8bit]:
+        parameter = nn.Parameter(torch.ones(5000, device="cuda"))
+        parameter.grad = torch.linspace(-1, 1, 5000, device="cuda")
+        lr = torch.tensor(1e-2, device="cuda")
+        return parameter, lr, AdamW8bit([parameter], lr=lr)
+
+    (captured, rate, optimizer), (eager, other_rate, other) = made(), made()
+    optimizer.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    graph.replay()
+    rate.fill_(0.1)
+    graph.replay()
+    gradient = captured.grad
+    captured.grad = torch.ones_like(captured)
+    optimizer.step()
+    captured.grad = gradient
+    graph.replay()
+    other.step()
+    other.step()
+    other_rate.fill_(0.1)
+    other.step()
+    moved, eager.grad = eager.grad, torch.ones_like(eager)
+    other.step()
+    eager.grad = moved
+    other.step()
+    torch.testing.assert_close(captured, eager)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_a_capture_that_could_not_be_replayed_is_refused() -> None:
+    for lr, keeps, says in ((0.1, True, "learning rate"), (torch.tensor(0.1, device="cuda"), False, "set_to_none")):
+        parameter = nn.Parameter(torch.ones(GROUP, device="cuda"))
+        parameter.grad = torch.ones_like(parameter)
+        optimizer = AdamW8bit([parameter], lr=lr)
+        optimizer.step()
+        if not keeps:
+            moved = torch.ones_like(parameter)
+            parameter.grad = moved
+        torch.cuda.synchronize()
+        with pytest.raises(GpuguideError, match=says), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            optimizer.step()
+        torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_parameters_of_a_gpu_that_is_not_the_current_one_are_updated() -> None:
+    last = torch.device("cuda", torch.cuda.device_count() - 1)
+    parameter = nn.Parameter(torch.ones(GROUP, device=last))
+    parameter.grad = torch.ones_like(parameter)
+    AdamW8bit([parameter], lr=0.1).step()
+    assert (parameter < 1).all()

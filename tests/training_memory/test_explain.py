@@ -58,11 +58,27 @@ def test_the_largest_lines_are_those_of_the_code() -> None:
     assert sum(found.lines.values()) == sum(found.parts.values()) == found.total
 
 
+def test_a_peak_before_the_first_event_is_said_to_be_there() -> None:
+    frames = [{"filename": "train.py", "line": 3, "name": "main"}]
+    kept = segment(20, [(0, 5)])
+    kept["blocks"][0]["frames"] = frames
+    events = [*freed(5, 15, "train.py:9:step"), event("segment_free", 32, 8), event("alloc", 8, 2), *freed(8, 2)]
+    history = replay(snapshot([kept], events))
+    assert history.peak == -1
+    found = explain(history)
+    assert (found.total, found.reserved) == (20 * 2**20, 28 * 2**20)
+    assert found.moment == "before the first of 6 recorded events"
+    assert "before the first recorded event" in found.sentences[0]
+    assert "older events were dropped" in found.sentences[0]
+    assert sum(found.parts.values()) == found.total
+
+
 def test_a_history_that_wrapped_says_when_it_begins() -> None:
     whole = record_training("eager")
     whole["device_traces"][0] = whole["device_traces"][0][600:]
     (sentence,) = explain(replay(whole)).sentences
     assert "wrapped" in sentence
+    assert "a higher peak before is not seen" in sentence
 
 
 def failed(size: int, free: int) -> Explanation:

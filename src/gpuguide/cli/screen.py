@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
+
+from gpuguide.units import UNITS
 
 WIDTH = 100
 """Columns of a listing that goes to a file or another program"""
@@ -60,3 +62,37 @@ def say(text: str, indent: str = "") -> None:
 def duration(seconds: float) -> str:
     """Return a time span as a person says it: ``40 s``, ``12 min``."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def format_parts(sizes: Sequence[float]) -> tuple[list[str], str]:
+    """Return sizes in bytes in one unit, rounded so that they add up to their total, and the total.
+
+    >>> format_parts([1.004 * 2**30, 1.004 * 2**30, 1.004 * 2**30])
+    (['1.01 GiB', '1.00 GiB', '1.00 GiB'], '3.01 GiB')
+    """
+    total = sum(sizes)
+    unit = next((name for name in ("GiB", "MiB", "KiB") if total >= UNITS[name].factor), "B")
+    scale = 1.0 if unit == "B" else UNITS[unit].factor
+    digits = 0 if unit == "B" or all(size % scale == 0 for size in sizes) else 2
+    step = 10**digits
+    parts = round_to_sum([size / scale * step for size in sizes])
+    return [f"{part / step:.{digits}f} {unit}" for part in parts], f"{sum(parts) / step:.{digits}f} {unit}"
+
+
+def format_shares(sizes: Sequence[float]) -> list[str]:
+    """Return the shares of sizes in their total as whole percentages that add up to 100.
+
+    >>> format_shares([1, 1, 1])
+    ['34 %', '33 %', '33 %']
+    """
+    total = sum(sizes) or 1
+    return [f"{share} %" for share in round_to_sum([100 * size / total for size in sizes])]
+
+
+def round_to_sum(values: Sequence[float]) -> list[int]:
+    """Return values as whole numbers whose sum is the rounded sum: those with the largest rests are rounded up."""
+    rounded = [int(value) for value in values]
+    missing = round(sum(values)) - sum(rounded)
+    for number in sorted(range(len(values)), key=lambda number: rounded[number] - values[number])[:missing]:
+        rounded[number] += 1
+    return rounded

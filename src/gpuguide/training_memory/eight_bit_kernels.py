@@ -1,11 +1,11 @@
 """AdamW with states in 8 bits for all parameters in one Triton kernel.
 
-Most parameters are small, and a kernel for each would wait for its launch. So one kernel gets the addresses of all
-parameters and of their gradients in a table, and each program looks up whose numbers it updates. The states lie in one
-piece of memory.
+Most parameters are small, and one kernel for each would be launch-bound. So one kernel gets the addresses of all
+parameters and of their gradients in a table, and each program looks up which parameter it updates. All states are in
+one piece of memory. Parameters or gradients of two formats take one launch for each pair of formats.
 
-Random bits come from a hash of the number's place and the step, which takes 7 integer operations; Philox takes about a
-hundred, and at 10 bytes a number these would take longer than the memory.
+Random bits come from a hash of the index and the step, which takes 7 integer operations. Philox takes about a hundred,
+and with 10 bytes of memory traffic a parameter these would take longer than the traffic.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ import torch
 import triton
 import triton.language as tl
 
-GROUP = 256
+from gpuguide.errors import GpuguideError
+from gpuguide.training_memory.eight_bit_layout import FORMATS, GROUP, is_capturing, is_on
+from gpuguide.triton_support.context import device_of
+
 ROWS = 4
 """Groups of a program"""
 WARPS = 4
 ALIGNED = 16
 """Bytes of which every address must be a multiple, so that loads are wide"""
+SETTINGS = 7
+"""Settings of a parameter group: lr, weight decay, beta1, beta2, epsilon, log2(beta1), log2(beta2)"""
 
 
 @triton.jit
-def random_bits(place, seed):
-    """Return 32 random bits for each place: a hash whose bits each depend on all of its input."""
-    x = (place.to(tl.uint32) + seed) * 0x9E3779B1
+def random_bits(index, seed):
+    """Return 32 random bits for each index, from a hash of which every bit depends on all input bits."""
+    x = (index.to(tl.uint32) + seed) * 0x9E3779B1
     x ^= x >> 16
     x *= 0x21F0AAAD
     x ^= x >> 15
@@ -39,7 +44,7 @@ def random_bits(place, seed):
 
 @triton.jit
 def load(ptr, inside, MASKED: tl.constexpr):
-    """Return numbers in fp32, those outside as zero."""
+    """Load numbers in fp32; those outside are zero."""
     if MASKED:
         return tl.load(ptr, mask=inside, other=0).to(tl.float32)
     return tl.load(ptr).to(tl.float32)
@@ -47,11 +52,23 @@ def load(ptr, inside, MASKED: tl.constexpr):
 
 @triton.jit
 def store(ptr, values, inside, MASKED: tl.constexpr):
-    """Store numbers, those outside aside."""
+    """Store the numbers that are inside."""
     if MASKED:
         tl.store(ptr, values, mask=inside)
     else:
         tl.store(ptr, values)
+
+
+@triton.jit
+def round_stochastically(w, bits):
+    """Return fp32 rounded to bf16 up or down at random; infinities and NaN stay.
+
+    Random bits are added below the last bit of bf16, and carry into it with the right probability.
+    """
+    carried = ((w.to(tl.int32, bitcast=True) + (bits & 0xFFFF).to(tl.int32)) & -65536).to(tl.float32, bitcast=True)
+    largest = 3.3895313892515355e38
+    carried = tl.minimum(tl.maximum(carried, -largest), largest)
+    return tl.where(tl.abs(w) < float("inf"), carried, w).to(tl.bfloat16)
 
 
 @triton.jit
@@ -62,72 +79,66 @@ def update_groups(
     v_ptr,
     m_scale_ptr,
     v_scale_ptr,
-    left,  # numbers of the parameter from here to its end
+    remaining,  # numbers of the parameter from here to its end
     settings,
-    share,  # 1 - beta**t of both averages
+    correction,  # 1 - beta**t of both moments
     seed,
-    MASKED: tl.constexpr,  # whether fewer are left than ``ROWS`` groups have
+    MASKED: tl.constexpr,  # whether fewer numbers remain than ``ROWS`` groups have
     NARROW: tl.constexpr,
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """Update groups of 256 numbers, a row each."""
-    rate, decay, beta1, beta2, epsilon = settings
+    lr, decay, beta1, beta2, epsilon = settings
     rows = tl.arange(0, ROWS)
-    place = rows[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    inside, is_group = place < left, rows * GROUP < left
-    # -- unpack: m is a signed square, v a fourth power, of a share of the group's largest
-    w, g = load(w_ptr + place, inside, MASKED), load(g_ptr + place, inside, MASKED)
-    m = load(m_ptr + place, inside, MASKED) * (1.0 / 127.0)
-    v = load(v_ptr + place, inside, MASKED) * (1.0 / 255.0)
+    index = rows[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    inside, is_group = index < remaining, rows * GROUP < remaining
+    # -- unpack: m is a signed square and v a fourth power, times the scale of the group
+    w, g = load(w_ptr + index, inside, MASKED), load(g_ptr + index, inside, MASKED)
+    m = load(m_ptr + index, inside, MASKED) * (1.0 / 127.0)
+    v = load(v_ptr + index, inside, MASKED) * (1.0 / 255.0)
     m = m * tl.abs(m) * load(m_scale_ptr + rows, is_group, MASKED)[:, None]
     v = v * v
     v = v * v * load(v_scale_ptr + rows, is_group, MASKED)[:, None]
-    # -- the averages, and the step
+    # -- the moments, and the step
     m += (1 - beta1) * (g - m)
     v += (1 - beta2) * (g * g - v)
-    w = w * (1 - rate * decay) - rate * (m / share[0]) / (tl.sqrt(v / share[1]) + epsilon)
-    # -- pack: m to the nearest, v up, so that no share becomes zero
+    w = w * (1 - lr * decay) - lr * (m / correction[0]) / (tl.sqrt(v / correction[1]) + epsilon)
+    # -- pack: m to the nearest, v up, so that no quotient becomes zero
     m_scale, v_scale = tl.max(tl.abs(m), 1), tl.max(v, 1)
     store(m_scale_ptr + rows, m_scale, is_group, MASKED)
     store(v_scale_ptr + rows, v_scale, is_group, MASKED)
     m = m / tl.where(m_scale > 0, m_scale, 1.0)[:, None]
     root = tl.sqrt(tl.abs(m)) * 127.0 + 0.5
-    store(m_ptr + place, tl.where(m < 0, -root, root).to(tl.int8), inside, MASKED)
+    store(m_ptr + index, tl.where(m < 0, -root, root).to(tl.int8), inside, MASKED)
     root = tl.sqrt(tl.sqrt(v / tl.where(v_scale > 0, v_scale, 1.0)[:, None])) * 255.0
-    store(v_ptr + place, tl.minimum(tl.ceil(root), 255.0).to(tl.uint8), inside, MASKED)
-    if NARROW:  # random bits are added below bf16's last, and carry into it with the right probability
-        noise = (random_bits(place, seed) & 0xFFFF).to(tl.int32)
-        w = ((w.to(tl.int32, bitcast=True) + noise) & -65536).to(tl.float32, bitcast=True)
-        store(w_ptr + place, w.to(tl.bfloat16), inside, MASKED)
+    store(v_ptr + index, tl.minimum(tl.ceil(root), 255.0).to(tl.uint8), inside, MASKED)
+    if NARROW:
+        store(w_ptr + index, round_stochastically(w, random_bits(index, seed)), inside, MASKED)
     else:
-        store(w_ptr + place, w, inside, MASKED)
+        store(w_ptr + index, w, inside, MASKED)
 
 
 @triton.jit
 def adamw_8bit_kernel(
     weight_addresses,  # (parameters,) int64
-    gradient_addresses,  # (parameters,) int64, 0 where there is none
+    gradient_addresses,  # (parameters,) int64, 0 where there is no gradient of this format
     sizes,  # (parameters,) int64
-    starts,  # (parameters,) int64, where their states begin
-    decays,  # (parameters,) fp32, weight decay
-    program_parameter,  # (programs,) int32, whose numbers a program updates
-    program_start,  # (programs,) int64, which of them is its first
+    starts,  # (parameters,) int64, index of the first state
+    groups,  # (parameters,) int64, index of the parameter group
+    program_parameter,  # (programs,) int32, which parameter a program updates
+    program_start,  # (programs,) int64, from which of its numbers
     m_ptr,  # int8, all states
     v_ptr,  # uint8
     m_scale_ptr,  # fp32, one for each group of states
     v_scale_ptr,  # fp32
-    rate_ptr,  # () fp32, the learning rate
-    count_ptr,  # () fp32, t: steps with this one
-    beta1,
-    beta2,
-    log2_beta1,
-    log2_beta2,
-    epsilon,
-    NARROW: tl.constexpr,  # bf16, rounded at random, or fp32
+    settings_ptr,  # (parameter groups, SETTINGS) fp32
+    count_ptr,  # (parameters,) fp32, t: steps with this one
+    NARROW: tl.constexpr,  # bf16, rounded stochastically, or fp32
     NARROW_GRADIENT: tl.constexpr,
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
+    SETTINGS: tl.constexpr,
 ):
     """Update ``ROWS`` groups of a parameter, unless it has no gradient."""
     program = tl.program_id(0)
@@ -136,7 +147,7 @@ def adamw_8bit_kernel(
     if gradient_address == 0:
         return
     first = tl.multiple_of(tl.load(program_start + program), GROUP)
-    left = tl.load(sizes + number) - first
+    remaining = tl.load(sizes + number) - first
     start = tl.multiple_of(tl.load(starts + number) + first, GROUP)
     w_ptr = tl.load(weight_addresses + number).to(tl.pointer_type(tl.bfloat16 if NARROW else tl.float32))
     g_ptr = gradient_address.to(tl.pointer_type(tl.bfloat16 if NARROW_GRADIENT else tl.float32))
@@ -145,80 +156,143 @@ def adamw_8bit_kernel(
     v_ptr += start
     m_scale_ptr += start // GROUP
     v_scale_ptr += start // GROUP
-    rate, count, decay = tl.load(rate_ptr), tl.load(count_ptr), tl.load(decays + number)
-    share = 1 - tl.exp2(count * log2_beta1), 1 - tl.exp2(count * log2_beta2)
+    settings_ptr += tl.load(groups + number) * SETTINGS
+    settings = (
+        tl.load(settings_ptr),
+        tl.load(settings_ptr + 1),
+        tl.load(settings_ptr + 2),
+        tl.load(settings_ptr + 3),
+        tl.load(settings_ptr + 4),
+    )
+    count = tl.load(count_ptr + number)
+    correction = (
+        1 - tl.exp2(count * tl.load(settings_ptr + 5)),
+        1 - tl.exp2(count * tl.load(settings_ptr + 6)),
+    )
     seed = start.to(tl.uint32) + count.to(tl.uint32) * 0x85EBCA6B
-    settings = rate, decay, beta1, beta2, epsilon
-    if left >= ROWS * GROUP:  # without masks, loads are wide
+    if remaining >= ROWS * GROUP:  # without masks, loads are wide
         update_groups(
-            w_ptr,
-            g_ptr,
-            m_ptr,
-            v_ptr,
-            m_scale_ptr,
-            v_scale_ptr,
-            left,
-            settings,
-            share,
-            seed,
-            False,
-            NARROW,
-            ROWS,
-            GROUP,
-        )
+            w_ptr, g_ptr, m_ptr, v_ptr, m_scale_ptr, v_scale_ptr, remaining, settings, correction, seed,
+            False, NARROW, ROWS, GROUP,
+        )  # fmt: skip
     else:
         update_groups(
-            w_ptr, g_ptr, m_ptr, v_ptr, m_scale_ptr, v_scale_ptr, left, settings, share, seed, True, NARROW, ROWS, GROUP
-        )
+            w_ptr, g_ptr, m_ptr, v_ptr, m_scale_ptr, v_scale_ptr, remaining, settings, correction, seed,
+            True, NARROW, ROWS, GROUP,
+        )  # fmt: skip
 
 
-class AllParameters:
-    """The tables of the parameters of an :class:`~gpuguide.training_memory.eight_bit.AdamW8bit`, and the launch."""
+class KernelLaunch:
+    """The tables of the parameters of an :class:`~gpuguide.training_memory.eight_bit.AdamW8bit`, and the launches.
+
+    Tables that change are written to new memory, and the tables, gradients and states of a capture are kept, so that
+    steps after it change nothing that a replay reads.
+    """
 
     def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
-        parameters, device = optimizer.parameters, optimizer.m.device
-        assert all(each.is_contiguous() and each.data_ptr() % ALIGNED == 0 for each in parameters)
-        self.narrow = parameters[0].dtype == torch.bfloat16
-        assert len({each.dtype for each in parameters}) == 1, "parameters of one launch have one format"
-        self.weight_addresses = torch.tensor([each.data_ptr() for each in parameters], device=device)
-        self.sizes = torch.tensor([each.numel() for each in parameters], device=device)
-        self.starts = torch.tensor(optimizer.starts, device=device)
-        self.decays = torch.tensor([float(group["weight_decay"]) for group in optimizer.groups], device=device)
-        block = ROWS * GROUP
-        numbers = [number for number, each in enumerate(parameters) for _ in range(-(-each.numel() // block))]
-        firsts = [first for each in parameters for first in range(0, each.numel(), block)]
-        self.program_parameter = torch.tensor(numbers, dtype=torch.int32, device=device)
-        self.program_start = torch.tensor(firsts, dtype=torch.int64, device=device)
-        self.rate = torch.zeros((), device=device)
-        self.known_rate: float | None = None
-        self.known_addresses: list[int] = []
-        self.gradient_addresses = torch.zeros(len(parameters), dtype=torch.int64, device=device)
+        self.optimizer, self.device = optimizer, optimizer.m.device
+        parameters = optimizer.parameters
+        groups = [id(group) for group in optimizer.param_groups]
+        self.sizes = torch.tensor([parameter.numel() for parameter in parameters], device=self.device)
+        self.starts = torch.tensor(optimizer.starts, device=self.device)
+        self.groups = torch.tensor([groups.index(id(group)) for group in optimizer.groups], device=self.device)
+        self.programs = {dtype: self._programs(dtype) for dtype in {parameter.dtype for parameter in parameters}}
+        self._known: dict[str, list[Any]] = {}
+        self._tables: dict[str, torch.Tensor] = {}
+        self.captured: list[Any] = []
 
-    def step(self) -> None:
-        """Launch the kernel."""
+    def _programs(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the parameter of each program of a launch, and the first number that the program updates."""
+        block = ROWS * GROUP
+        pairs = [
+            (number, first)
+            for number, parameter in enumerate(self.optimizer.parameters)
+            if parameter.dtype == dtype
+            for first in range(0, parameter.numel(), block)
+        ]
+        numbers, firsts = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).to(self.device).unbind(1)
+        return numbers.int(), firsts.contiguous()
+
+    def step(self) -> set[int]:
+        """Launch the kernels, and return the indices of the parameters that they update.
+
+        Left out are parameters without a gradient, and those whose memory is not contiguous or not aligned.
+        """
         optimizer = self.optimizer
-        gradients = [None if each.grad is None else each.grad.contiguous() for each in optimizer.parameters]
-        found = [each for each in gradients if each is not None]
-        if not found:
-            return
-        formats = {each.dtype for each in found}
-        assert len(formats) == 1
-        assert all(each.data_ptr() % ALIGNED == 0 for each in found)
-        group = optimizer.param_groups[0]
-        if group["lr"] != self.known_rate:
-            self.known_rate = float(group["lr"])
-            self.rate.fill_(self.known_rate)
-        addresses = [0 if each is None else each.data_ptr() for each in gradients]
-        if addresses != self.known_addresses:  # pinned, since a copy from other memory would wait for the GPU
-            self.known_addresses = addresses
-            table = torch.tensor(addresses, pin_memory=self.gradient_addresses.is_cuda)
-            self.gradient_addresses.copy_(table, non_blocking=True)
-        beta1, beta2 = group["betas"]
-        adamw_8bit_kernel[(len(self.program_parameter),)](
-            self.weight_addresses, self.gradient_addresses, self.sizes, self.starts, self.decays,
-            self.program_parameter, self.program_start,
-            optimizer.m, optimizer.v, optimizer.m_scale, optimizer.v_scale, self.rate, optimizer.count,
-            beta1, beta2, math.log2(beta1), math.log2(beta2), group["eps"],
-            NARROW=self.narrow, NARROW_GRADIENT=formats == {torch.bfloat16}, ROWS=ROWS, GROUP=GROUP, num_warps=WARPS,
-        )  # fmt: skip
+        gradients = {
+            number: readable(parameter.grad)
+            for number, parameter in enumerate(optimizer.parameters)
+            if parameter.grad is not None and is_aligned(parameter)
+        }
+        if not gradients:
+            return set()
+        rows: list[list[int]] = [[parameter.data_ptr() for parameter in optimizer.parameters]]
+        for dtype in FORMATS:
+            of_format = {number: grad.data_ptr() for number, grad in gradients.items() if grad.dtype == dtype}
+            rows.append([of_format.get(number, 0) for number in range(len(optimizer.parameters))])
+        addresses = self._table("addresses", rows, torch.int64)
+        has_gradient = self._table(
+            "has_gradient", [float(number in gradients) for number in range(len(optimizer.parameters))], torch.float32
+        )
+        settings = self._settings()
+        if is_capturing(optimizer.m):
+            self.captured.append((addresses, has_gradient, settings, gradients))
+        optimizer.count += has_gradient
+        formats = {(optimizer.parameters[number].dtype, grad.dtype) for number, grad in gradients.items()}
+        with device_of(optimizer.m):
+            for dtype, gradient_dtype in sorted(formats, key=str):
+                numbers, firsts = self.programs[dtype]
+                if len(numbers):
+                    adamw_8bit_kernel[(len(numbers),)](
+                        addresses[0], addresses[1 + FORMATS.index(gradient_dtype)],
+                        self.sizes, self.starts, self.groups, numbers, firsts,
+                        optimizer.m, optimizer.v, optimizer.m_scale, optimizer.v_scale, settings, optimizer.count,
+                        NARROW=dtype == torch.bfloat16, NARROW_GRADIENT=gradient_dtype == torch.bfloat16,
+                        ROWS=ROWS, GROUP=GROUP, SETTINGS=SETTINGS, num_warps=WARPS,
+                    )  # fmt: skip
+        return set(gradients)
+
+    def _settings(self) -> torch.Tensor:
+        """Return the settings of all groups; a learning rate on the device is copied on it, in each replay too."""
+        groups = self.optimizer.param_groups
+        rows = []
+        for group in groups:
+            lr = 0.0 if is_on(group["lr"], self.device) else float(group["lr"])
+            log2_betas = [math.log2(beta) if beta else -math.inf for beta in group["betas"]]
+            rows.append([lr, float(group["weight_decay"]), *map(float, group["betas"]), group["eps"], *log2_betas])
+        settings = self._table("settings", rows, torch.float32)
+        for number, group in enumerate(groups):
+            if is_on(group["lr"], self.device):
+                settings[number, 0].copy_(group["lr"].reshape(()))
+        return settings
+
+    def _table(self, name: str, rows: list[Any], dtype: torch.dtype) -> torch.Tensor:
+        """Return a table on the device, which is copied to new memory when it changes.
+
+        Raises
+        ------
+        GpuguideError
+            If it changes while a graph is captured: a replay would copy it from memory that is gone.
+        """
+        if self._known.get(name) != rows:
+            if is_capturing(self.optimizer.m):
+                raise GpuguideError(
+                    f"The {name.replace('_', ' ')} of AdamW8bit changed since its last step, and a CUDA graph is being "
+                    "captured. Take a step with the same settings before the capture, and keep the gradients' memory "
+                    "by zero_grad(set_to_none=False)."
+                )
+            # pinned, since a copy from pageable memory would wait for the GPU
+            table = torch.tensor(rows, dtype=dtype, pin_memory=self.device.type == "cuda")
+            self._known[name], self._tables[name] = rows, table.to(self.device, non_blocking=True)
+        return self._tables[name]
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous and begins where wide loads may."""
+    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNED == 0
+
+
+def readable(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient that the kernel can load: itself if it is aligned and in bf16 or fp32, or a copy."""
+    gradient = gradient if gradient.dtype in FORMATS else gradient.float()
+    return gradient if is_aligned(gradient) else gradient.clone(memory_format=torch.contiguous_format)

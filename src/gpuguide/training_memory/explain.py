@@ -1,4 +1,4 @@
-"""A memory snapshot in tables and sentences: the peak by part and by line of code, and what to change about it."""
+"""A memory snapshot in tables and sentences: the peak by part and by line of code, and changes that lower it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpuguide.costs.memory import MemoryPrediction
 from gpuguide.training_memory.holders import (
@@ -20,7 +19,7 @@ from gpuguide.training_memory.holders import (
     phase_of,
     python_frames,
 )
-from gpuguide.training_memory.snapshot import DEFAULT_POOL, Allocation, History, MemoryRequest
+from gpuguide.training_memory.snapshot import BEGINNING, Allocation, History, MemoryRequest, is_private
 from gpuguide.units import format_bytes
 
 LARGE_HOLES = 2**28
@@ -30,38 +29,39 @@ IN_BACKWARD = "the backward pass"
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a snapshot shows."""
+    """Parts, lines and causes of the memory in use at one moment of a history."""
 
     moment: str
     """The moment that is explained, in words"""
     total: int
     """Bytes in use then"""
     reserved: int
+    """Bytes of all segments then"""
     parts: Mapping[str, int]
     """Bytes by part of the cost model, the largest first"""
     lines: Mapping[str, int]
-    """Bytes by the reader's own line that asked for them, the largest first"""
+    """Bytes by the user's own line that requested them, the largest first"""
     named_share: float
     """Share of the bytes whose purpose is known"""
     sentences: Sequence[str]
 
 
 def explain(history: History) -> Explanation:
-    """Return what a history shows at its highest moment, or at the last request that could not be served."""
+    """Return what a history shows at its highest moment, or at the last request that failed."""
     failed = history.requests[-1] if history.requests else None
     moment = failed.moment if failed else history.peak
     holders = name_holders(history, moment)
-    total = sum(each.allocation.size for each in holders)
+    total = sum(holder.allocation.size for holder in holders)
     parts: Counter[str] = Counter()
     lines: Counter[str] = Counter()
-    for each in holders:
-        parts[KINDS[each.kind]] += each.allocation.size
-        lines[line_of(each)] += each.allocation.size
+    for holder in holders:
+        parts[KINDS[holder.kind]] += holder.allocation.size
+        lines[line_of(holder)] += holder.allocation.size
     unnamed = parts.get("unnamed", 0)
     return Explanation(
         describe_moment(history, moment, failed),
         total,
-        history.reserved[moment],
+        history.reserved_at(moment),
         dict(parts.most_common()),
         dict(lines.most_common()),
         1 - unnamed / total if total else 1.0,
@@ -70,8 +70,8 @@ def explain(history: History) -> Explanation:
 
 
 def line_of(holder: Holder) -> str:
-    """Return the line of code that asked for an allocation, in words."""
-    if holder.allocation.start < 0 and not holder.allocation.frames:
+    """Return the line of code that requested an allocation, in words."""
+    if holder.allocation.start == BEGINNING and not holder.allocation.frames:
         return "before the history"
     line = own_line(holder.allocation.frames)
     if line is not None:
@@ -80,7 +80,9 @@ def line_of(holder: Holder) -> str:
 
 
 def describe_moment(history: History, moment: int, failed: MemoryRequest | None) -> str:
-    """Return a moment in words: what the event asked for, and in which phase of a step."""
+    """Return a moment in words, with the size of its request and the phase of the step."""
+    if moment == BEGINNING:
+        return f"before the first of {len(history.events)} recorded events"
     event = history.events[moment]
     frames = event.get("frames", ())
     line = own_line(frames)
@@ -97,29 +99,37 @@ def find_causes(
     history: History, moment: int, holders: Sequence[Holder], failed: MemoryRequest | None
 ) -> Iterator[str]:
     """Yield a sentence for each cause that can be changed, the most certain first."""
+    if moment == BEGINNING:
+        yield (
+            f"The highest memory use that can be computed, {format_bytes(history.before)}, is before the first "
+            "recorded event, so the line that reached the peak is unknown. Record at least one whole step"
+            + (", and raise max_entries: older events were dropped." if history.wrapped else ".")
+        )
     if not any(event.get("frames") for event in history.events):
         yield (
-            "The history has no frames, so only sizes and lifetimes name what is what. Record with "
-            'stacks="python", and context="all".'
+            "The history has no frames, so allocations are named by size and lifetime only. Record with "
+            'stacks="python" and context="all".'
         )
-    yield from _about_kept_graphs(holders)
-    yield from _about_names(history, moment, holders)
-    yield from _about_request(history, moment, failed)
-    if not failed:
+    kept_graphs = list(_about_kept_graphs(holders))
+    yield from kept_graphs or _about_names(history, moment, holders)
+    if failed:
+        yield _about_request(history, failed)
+    else:
         yield from _about_holes(history, moment)
     yield from _about_pools(history)
-    yield from _about_beginning(history)
+    if moment != BEGINNING:
+        yield from _about_beginning(history)
 
 
 def _about_kept_graphs(holders: Sequence[Holder]) -> Iterator[str]:
-    """Yield a sentence for each line whose loss is there several times over, with all that its graph keeps."""
-    large = Counter(
-        (line_of(each), each.allocation.size, _signature(each))
-        for each in holders
-        if each.allocation.size >= SMALL and is_of_loss(each.allocation.frames)
+    """Yield a sentence for each line of which several losses exist, each with the activations of its graph."""
+    losses = Counter(
+        (line_of(holder), holder.allocation.size, _signature(holder))
+        for holder in holders
+        if holder.allocation.size >= SMALL and is_of_loss(holder.allocation.frames)
     )
     most: dict[str, int] = {}
-    for (line, _, _), count in large.items():
+    for (line, _, _), count in losses.items():
         most[line] = max(count, most.get(line, 0))
     for line, count in most.items():
         if count > 1:
@@ -131,79 +141,74 @@ def _about_kept_graphs(holders: Sequence[Holder]) -> Iterator[str]:
 
 
 def _about_names(history: History, moment: int, holders: Sequence[Holder]) -> Iterator[str]:
-    """Yield a sentence if a name holds what the backward pass does not need, such as the logits."""
-    starts = _step_starts(history, moment)
-    if not starts or any(_about_kept_graphs(holders)):
+    """Yield a sentence if a variable holds what the backward pass does not need, such as the logits."""
+    phases = [
+        phase_of(event.get("frames", ())) if event["action"] == "alloc" else "no allocation" for event in history.events
+    ]
+    starts = _step_starts(history, phases[: moment + 1])
+    if not starts:
         return
-    backward = [number for number, event in enumerate(history.events) if _is_of_backward(event)]
+    backward = [number for number, phase in enumerate(phases) if phase == "backward"]
 
-    def outlives(each: Allocation) -> bool:
-        if starts[0] <= each.start < starts[-1]:
+    def outlives(allocation: Allocation) -> bool:
+        if starts[0] <= allocation.start < starts[-1]:
             return True
-        place = bisect_right(backward, each.start)
-        passed = place < len(backward) and each.end is not None and backward[place] < each.end
-        return passed and bool(each.end_frames) and phase_of(each.end_frames) == "forward"
+        place = bisect_right(backward, allocation.start)
+        passed = place < len(backward) and allocation.end is not None and backward[place] < allocation.end
+        return passed and bool(allocation.end_frames) and phase_of(allocation.end_frames) == "forward"
 
     lines: Counter[str] = Counter()
-    for each in holders:
-        if each.kind in ("activation", "loss", "copy") and outlives(each.allocation):
-            lines[line_of(each)] += each.allocation.size
+    for holder in holders:
+        if holder.kind in ("activation", "loss", "copy") and outlives(holder.allocation):
+            lines[line_of(holder)] += holder.allocation.size
     total = sum(lines.values())
-    if total >= max(SMALL, 0.02 * history.totals[moment]):
+    if total >= max(SMALL, 0.02 * history.total_at(moment)):
         line, size = lines.most_common(1)[0]
         yield (
-            f"{format_bytes(total)} outlive their step, {format_bytes(size)} of them from {line}. A name holds them "
-            "through the backward pass, until it is assigned again after the next forward pass: del it, or compute the "
-            "loss in a function of its own."
+            f"{format_bytes(total)} outlive their step, {format_bytes(size)} of them from {line}. A variable holds "
+            "them through the backward pass, until it is assigned again after the next forward pass. Delete it with "
+            "del, or compute the loss in a function of its own."
         )
 
 
-def _is_of_backward(event: Mapping[str, Any]) -> bool:
-    return event["action"] == "alloc" and phase_of(event.get("frames", ())) == "backward"
-
-
-def _step_starts(history: History, moment: int) -> list[int]:
-    """Return the events with which forward passes begin, up to a moment: the first after a backward pass or a step."""
+def _step_starts(history: History, phases: Sequence[str]) -> list[int]:
+    """Return the events with which forward passes begin: the first after a backward pass or an optimizer's step."""
     starts, before = [], "backward"
-    for number, event in enumerate(history.events[: moment + 1]):
-        if event["action"] != "alloc":
+    for number, phase in enumerate(phases):
+        begins = phase == "forward" != before
+        if phase == "no allocation" or (begins and history.events[number]["size"] < SMALL):
             continue
-        phase = phase_of(event.get("frames", ()))
-        if phase == "forward" and before != "forward" and event["size"] >= SMALL:
+        if begins:
             starts.append(number)
-        if phase == "forward" and before != "forward" and event["size"] < SMALL:
-            continue
         before = phase
     return starts
 
 
 def _signature(holder: Holder) -> tuple[tuple[str, int], ...]:
-    """Return the lines through which an allocation was asked for."""
-    return tuple((each["filename"], each["line"]) for each in python_frames(holder.allocation.frames))
+    """Return the lines through which an allocation was requested."""
+    return tuple((frame["filename"], frame["line"]) for frame in python_frames(holder.allocation.frames))
 
 
-def _about_request(history: History, moment: int, failed: MemoryRequest | None) -> Iterator[str]:
-    """Yield a sentence about the request that failed: which setting could have served it, if any."""
-    if failed is None:
-        return
-    holes = history.holes(moment)
+def _about_request(history: History, failed: MemoryRequest) -> str:
+    """Return a sentence about the request that failed: which setting could have served it, if any."""
+    holes = history.holes(failed.moment)
     unused, largest = sum(holes), max(holes, default=0)
-    asked, free = format_bytes(failed.size), format_bytes(failed.free)
+    requested, free = format_bytes(failed.size), format_bytes(failed.free)
     if failed.size > failed.free + unused:
-        yield (
-            f"The request for {asked} exceeds the {free} that the device had free and the {format_bytes(unused)} "
-            "reserved but unused: no setting of the allocator serves it. Something must be smaller."
+        return (
+            f"The request for {requested} exceeds the {free} that the device had free and the {format_bytes(unused)} "
+            "reserved but unused, so no setting of the allocator serves it. Lower the memory of the step: gpuguide fit "
+            "lists how."
         )
-    else:
-        yield (
-            f"The request for {asked} found {format_bytes(unused)} reserved but unused, in {len(holes)} holes of which "
-            f"the largest has {format_bytes(largest)}. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would have "
-            "served it, and so would the same shapes in every step."
-        )
+    return (
+        f"The request for {requested} found {format_bytes(unused)} reserved but unused, in {len(holes)} holes of which "
+        f"the largest has {format_bytes(largest)}. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would have "
+        "served it, and so would the same shapes in every step."
+    )
 
 
 def _about_holes(history: History, moment: int) -> Iterator[str]:
-    """Yield a sentence about memory that is reserved and in no use at the peak."""
+    """Yield a sentence about memory that is reserved and unused at the peak."""
     holes = history.holes(moment)
     unused = sum(holes)
     if unused >= max(LARGE_HOLES, 0.1 * history.reserved[moment]):
@@ -215,28 +220,28 @@ def _about_holes(history: History, moment: int) -> Iterator[str]:
 
 
 def _about_pools(history: History) -> Iterator[str]:
-    """Yield a sentence about the memory of CUDA graphs, which the totals do not show."""
-    private = [each for each in history.segments if tuple(each.get("segment_pool_id", DEFAULT_POOL)) != DEFAULT_POOL]
-    size = sum(each["total_size"] for each in private)
+    """Yield a sentence about the memory of CUDA graphs, which allocated bytes do not show."""
+    private = [segment for segment in history.segments if is_private(segment)]
+    size = sum(segment["total_size"] for segment in private)
     if size:
-        used = sum(block["size"] for each in private for block in each["blocks"] if block["state"] != "inactive")
+        used = sum(block["size"] for segment in private for block in segment["blocks"] if block["state"] != "inactive")
         yield (
-            f"Pools of CUDA graphs hold {format_bytes(size)}, of which {format_bytes(used)} count as allocated: a "
-            "replay uses the rest without asking the allocator, so allocated memory reads low."
+            f"Pools of CUDA graphs hold {format_bytes(size)}, of which {format_bytes(used)} count as allocated. A "
+            "replay uses the rest without the allocator, so the allocated memory is less than what is used."
         )
 
 
 def _about_beginning(history: History) -> Iterator[str]:
-    """Yield a sentence if the history begins in the middle."""
+    """Yield a sentence if memory was in use before the history."""
     if history.wrapped:
         yield (
-            f"The history wrapped: it begins when {format_bytes(history.before)} were in use, and older events were "
-            "dropped. Raise max_entries, or record fewer steps."
+            f"The history wrapped. It begins when {format_bytes(history.before)} were in use, and a higher peak before "
+            "is not seen. Raise max_entries, or record fewer steps."
         )
     elif history.before >= SMALL:
         yield (
-            f"The recording began when {format_bytes(history.before)} were in use; these are named by size and "
-            "lifetime. Record from before the model is made to know their lines."
+            f"The recording began when {format_bytes(history.before)} were in use, which are named by size "
+            "and lifetime. Start the recording before the model is made to see their lines."
         )
 
 
@@ -244,7 +249,7 @@ def _about_beginning(history: History) -> Iterator[str]:
 
 
 def predicted_parts(prediction: MemoryPrediction) -> dict[str, float]:
-    """Return the predicted bytes of each part at the highest moment, those that are none left out."""
+    """Return the predicted bytes of each part at the highest moment, without parts of zero bytes."""
     return {part: size for part, size in prediction.highest.parts.items() if size}
 
 

@@ -1,9 +1,9 @@
-"""Activations on the host: copied to pinned memory in the forward pass, and back before the backward pass needs them.
+"""Activation offloading: copy activations to pinned host memory in the forward pass, and back in the backward pass.
 
 ``torch.autograd.graph.save_on_cpu(pin_memory=True)`` copies each saved tensor on the stream that computes, which waits
-for every copy. Here a stream of its own copies a layer while the next one is computed, in both directions, and a layer
-is fetched while the one after it is used. At most two layers' activations are on the GPU: the compute stream waits
-where the link is slower than the arithmetic.
+for every copy. Here a second stream copies the activations of a layer while the next layer is computed, and copies them
+back while the layer after it is differentiated. At most two layers' activations are on the GPU, so the compute stream
+waits where the link is slower than the arithmetic.
 
 Source: PyTorch's saved-tensor hooks (``torch.autograd.graph.saved_tensors_hooks``).
 """
@@ -18,11 +18,19 @@ import torch
 from torch import nn
 
 SMALL = 2**16
-"""Bytes below which a tensor stays: its copy would take longer to start than to run"""
+"""Bytes below which a tensor stays on the device, since its copy would take longer to start than to run"""
+
+
+def numbered(device: torch.device | str) -> torch.device:
+    """Return a device as tensors name theirs: ``cuda`` is the current GPU, and there is one ``cpu``."""
+    device = torch.device(device)
+    if str(device) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu") if device.type == "cpu" else device
 
 
 class _Storage:
-    """The memory of saved tensors: on the device, on the host, or on both while it is copied."""
+    """Storage of saved tensors on the device, on the host, or on both while it is copied."""
 
     def __init__(self, on_device: torch.Tensor) -> None:
         self.on_device: torch.Tensor | None = on_device
@@ -36,7 +44,7 @@ class _Storage:
 
 
 class _Layer:
-    """What one layer saved."""
+    """Saved tensors of one layer."""
 
     def __init__(self, parameters: set[int], shapes: set[torch.Size]) -> None:
         self.parameters, self.shapes = parameters, shapes
@@ -46,33 +54,31 @@ class _Layer:
 
 
 class ActivationOffload:
-    """Calls layers whose saved tensors wait on the host; made anew for each forward pass.
+    """Calls layers and keeps their saved tensors on the host. Make one for each forward pass.
 
     Parameters
     ----------
-    device : torch.device
-        Where the layers compute. Only CUDA has streams; elsewhere the copies are made at once.
+    device : torch.device or str
+        Device on which the layers compute; ``cuda`` is the current GPU. Only CUDA has streams, and elsewhere each copy
+        is finished at once.
     stream : torch.cuda.Stream, optional
-        The stream that copies, so that many forward passes share one.
+        Stream that copies, so that many forward passes share one.
     last : int, optional
-        Index of the layer whose activations stay, since its backward pass comes first.
+        Index of the layer whose activations stay on the device, since its backward pass comes first.
 
     Notes
     -----
-    Weights and their copies by autocast stay where they are. A tensor is taken for such a copy if it has the shape of a
+    Weights and their copies by autocast stay on the device. A tensor is taken for such a copy if it has the shape of a
     matrix of the layer, or of its transpose.
     """
 
-    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None, last: int | None = None) -> None:
-        self.device = device
-        self.stream = stream or (torch.cuda.Stream(device) if device.type == "cuda" else None)
+    def __init__(
+        self, device: torch.device | str, stream: torch.cuda.Stream | None = None, last: int | None = None
+    ) -> None:
+        self.device = numbered(device)
+        self.stream = stream or (torch.cuda.Stream(self.device) if self.device.type == "cuda" else None)
         self.last = last
         self.layers: list[_Layer] = []
-
-    def bytes_on_device(self) -> int:
-        """Return the bytes of saved tensors that are on the device now, those that always stay aside."""
-        storages = (each for saved in self.layers for each in saved.storages.values())
-        return sum(len(each.on_device) for each in storages if each.on_device is not None)
 
     def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
         """Return ``layer(*inputs)``."""
@@ -91,14 +97,15 @@ class ActivationOffload:
             self._start_copies(saved)
         return result
 
-    # -- forward: a layer is copied while the next is computed, and then its memory is given back
+    # -- forward: a layer's activations are copied while the next layer is computed, and then freed
 
     def _pack(self, saved: _Layer) -> Callable[[torch.Tensor], Any]:
         def pack(tensor: torch.Tensor) -> Any:
+            if tensor.device != self.device or tensor.layout != torch.strided:
+                return tensor
             storage = tensor.untyped_storage()
             key = storage.data_ptr()
-            stays = storage.nbytes() < SMALL or key in saved.parameters or tensor.shape in saved.shapes
-            if stays or tensor.device != self.device or tensor.is_sparse:
+            if storage.nbytes() < SMALL or key in saved.parameters or tensor.shape in saved.shapes:
                 return tensor
             if key not in saved.storages:
                 flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -115,7 +122,7 @@ class ActivationOffload:
             saved.copied = self.stream.record_event()
 
     def _finish_copies(self, number: int) -> None:
-        """Let the compute stream wait for the copies of a layer, so that its memory may be used again."""
+        """Make the compute stream wait for the copies of a layer, so that the layer's memory can be freed."""
         if number < 0 or number == self.last:
             return
         saved = self.layers[number]
@@ -124,7 +131,7 @@ class ActivationOffload:
         for storage in saved.storages.values():
             storage.on_device = None
 
-    # -- backward: a layer is fetched while the one after it is used
+    # -- backward: a layer's activations are fetched while the layer after it is differentiated
 
     def _unpack(self, number: int) -> Callable[[Any], torch.Tensor]:
         def unpack(packed: Any) -> torch.Tensor:
@@ -140,7 +147,7 @@ class ActivationOffload:
         return unpack
 
     def _prefetch(self, number: int) -> None:
-        """Start to copy a layer back, into memory of the compute stream, which uses and frees it."""
+        """Start to copy a layer's activations back, into memory of the compute stream, which uses and frees it."""
         saved = self.layers[number]
         saved.fetched = True
         copies = []
@@ -155,7 +162,7 @@ class ActivationOffload:
             saved.copied = self.stream.record_event()
 
     def _fetch(self, number: int) -> None:
-        """Wait for a layer; from then on its memory is freed as the backward pass is done with it."""
+        """Wait for a layer's activations; from now on the backward pass frees each of them after its use."""
         saved = self.layers[number]
         if not saved.fetched:
             self._prefetch(number)
@@ -165,7 +172,7 @@ class ActivationOffload:
         saved.storages.clear()
 
     def _copying(self) -> AbstractContextManager[object]:
-        """Return the context of the stream that copies, which first waits for all that was asked of the device."""
+        """Return the context of the stream that copies, which first waits for the work of the compute stream."""
         if self.stream is None:
             return nullcontext()
         self.stream.wait_stream(torch.cuda.current_stream(self.device))

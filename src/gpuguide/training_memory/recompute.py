@@ -1,8 +1,8 @@
-"""Activation checkpointing: layers keep their input, and are computed again in the backward pass.
+"""Activation checkpointing: layers keep their input and are recomputed in the backward pass.
 
-All layers, every n-th, or selectively: some outputs inside a layer are kept, those that take the longest to compute for
-their size. :func:`recompute_by_hand` is the idea in a few lines; :func:`checkpointed` calls PyTorch's, which also
-restores the state of random numbers and of autocast, and stops as soon as all that was kept is there again.
+Selective checkpointing keeps the outputs inside a layer that take the longest to compute for their size.
+:func:`recompute_by_hand` is the idea in a few lines. :func:`checkpointed` calls PyTorch's checkpointing, which also
+restores the states of random numbers and autocast, and stops as soon as all saved tensors are recomputed.
 
 References
 ----------
@@ -32,13 +32,13 @@ ATTENTION_OPERATIONS = {
 MATMUL_OPERATIONS = {aten.mm.default, aten.addmm.default}
 KEPT_IN_GPT2 = ("attention.out", "feed_forward.up")
 KEPT_IN_LLAMA = ("feed_forward.gate_up",)
-"""Linear layers of the library's models whose outputs are kept in selective checkpointing, besides that of attention"""
+"""Linear layers of the library's models whose outputs selective checkpointing keeps, besides that of attention"""
 
 Layer = Callable[..., torch.Tensor]
 
 
 class _Recomputed(torch.autograd.Function):
-    """A function that keeps its input, and runs again for its gradient."""
+    """A function that keeps its input and runs again for its gradient."""
 
     @staticmethod
     def forward(ctx: Any, layer: Layer, hidden: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
@@ -55,24 +55,24 @@ class _Recomputed(torch.autograd.Function):
 
 
 def recompute_by_hand(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """Return ``layer(hidden)`` of which only ``hidden`` is kept for the backward pass.
+    """Return ``layer(hidden)``, and keep only ``hidden`` for the backward pass.
 
-    It is the plain version: without dropout and autocast, whose states are not restored, and with all parameters
-    trained.
+    The layer must have no dropout and train all its parameters, and autocast must be off, since their states are not
+    restored.
     """
     result: torch.Tensor = _Recomputed.apply(layer, hidden, *layer.parameters())
     return result
 
 
 def checkpointed(layer: nn.Module, *inputs: Any, keep: Sequence[str] | None = None) -> torch.Tensor:
-    """Return ``layer(*inputs)``, which is computed again in the backward pass.
+    """Return ``layer(*inputs)``, which is recomputed in the backward pass.
 
     Parameters
     ----------
     layer : nn.Module
         One layer of a model.
     *inputs
-        What it is called with.
+        Inputs of the layer.
     keep : sequence of str, optional
         Selective checkpointing: names of linear layers in it whose outputs are kept, besides that of attention, such as
         :data:`KEPT_IN_GPT2`.
@@ -90,7 +90,7 @@ def checkpointed(layer: nn.Module, *inputs: Any, keep: Sequence[str] | None = No
 
 
 class _KeepOutputs:
-    """Policy of a selective checkpoint: keep what attention and chosen linear layers return."""
+    """Policy of selective checkpointing: keep the outputs of attention and of chosen linear layers."""
 
     def __init__(self, layer: nn.Module, names: Sequence[str]) -> None:
         modules = {name: each for name, each in layer.named_modules() if isinstance(each, nn.Linear)}
@@ -103,7 +103,7 @@ class _KeepOutputs:
         """Whether one of the chosen layers is running"""
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """Return what becomes of the result of an operation."""
+        """Return whether the result of an operation is kept or recomputed."""
         keeps = operation in ATTENTION_OPERATIONS or (self.inside and operation in MATMUL_OPERATIONS)
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 

@@ -1,11 +1,11 @@
-"""Memory snapshots of PyTorch: files of ``torch.cuda.memory._dump_snapshot``, read safely and replayed.
+"""Memory snapshots of PyTorch, read safely from files of ``torch.cuda.memory._dump_snapshot`` and replayed.
 
-A snapshot is a pickle of lists, dictionaries, texts and numbers: the segments that the allocator holds now, and the
-history of what was allocated and freed. A pickle may name any function of any module and have it called; this reader
+A snapshot is a pickle of lists, dictionaries, strings and numbers. It holds the segments that the allocator has now,
+and the history of allocations and frees. A pickle may name any function of any module and have it called. This reader
 refuses all names, so that a file from a stranger can be read.
 
-The history is replayed backwards from what is there now, so that it need not begin with the first allocation. Sizes are
-those that were asked for, and memory counts until its stream has done with it, as in
+The history is replayed backwards from the segments, so that it need not begin with the first allocation. Sizes are
+those that were requested, and memory counts until its stream no longer uses it, as in
 ``torch.cuda.memory_stats()["requested_bytes.all.peak"]``.
 
 Source: PyTorch 2.11, ``torch/cuda/memory.py`` and ``torch/csrc/cuda/Module.cpp``.
@@ -18,6 +18,7 @@ import gc
 import gzip
 import lzma
 import pickle
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ OPENERS: Mapping[bytes, Callable[[Path], Any]] = {
 REPORTED_EVERY = 2**26
 """Bytes between two reports of how far a file is read"""
 DEFAULT_POOL = (0, 0)
+BEGINNING = -1
+"""The moment before the first event"""
 
 Frame = Mapping[str, Any]
 """``filename``, ``line`` and ``name`` of a function"""
@@ -81,12 +84,12 @@ class _CountedFile:
 
 
 def read_snapshot(path: Path, report: Callable[[int], object] | None = None) -> Mapping[str, Any]:
-    """Return what a file of ``_dump_snapshot`` holds, which may be compressed with gzip, xz or bzip2.
+    """Return the content of a file of ``_dump_snapshot``, which may be compressed with gzip, xz or bzip2.
 
     Parameters
     ----------
     path : Path
-        The file. It is read as a stream, never whole.
+        File, which is read as a stream.
     report : callable, optional
         Called with the bytes read so far, decompressed, every 64 MiB.
 
@@ -98,9 +101,7 @@ def read_snapshot(path: Path, report: Callable[[int], object] | None = None) -> 
     try:
         with path.open("rb") as raw:
             start = raw.read(16)
-        opener = next(
-            (each for magic, each in OPENERS.items() if start.startswith(magic)), lambda path: path.open("rb")
-        )
+        opener = next((opener for magic, opener in OPENERS.items() if start.startswith(magic)), _open_plain)
         with opener(path) as file:
             start = file.read(16)
             _refuse_others(path, start)
@@ -153,29 +154,29 @@ def _load(path: Path, file: _CountedFile) -> Any:
 
 @dataclass
 class Allocation:
-    """One piece of memory from when it was given out to when its stream had done with it."""
+    """Memory from its request until the work of its stream that uses it is finished."""
 
     address: int
     size: int
-    """Bytes that were asked for"""
+    """Bytes that were requested"""
     start: int
-    """Index of its event, or -1 if it is older than the history"""
+    """Index of its event, or :data:`BEGINNING` if it is older than the history"""
     end: int | None = None
-    """Index of the event that freed it, or ``None`` if it is there at the end"""
+    """Index of the event that freed it, or ``None`` if it exists at the end"""
     frames: Sequence[Frame] = ()
-    """The functions that asked for it, the innermost first"""
+    """Functions that requested it, the innermost first"""
     end_frames: Sequence[Frame] = ()
-    """The functions that freed it"""
+    """Functions that freed it"""
     pool: tuple[int, int] = DEFAULT_POOL
 
     def is_alive(self, moment: int) -> bool:
-        """Return whether it is there after an event."""
+        """Return whether it exists after an event."""
         return self.start <= moment and (self.end is None or self.end > moment)
 
 
 @dataclass(frozen=True)
 class MemoryRequest:
-    """A request that could not be served."""
+    """A request that failed."""
 
     moment: int
     size: int
@@ -186,7 +187,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True)
 class History:
-    """What one device's allocator did."""
+    """Allocations and frees of one device."""
 
     device: int
     allocations: Sequence[Allocation]
@@ -199,40 +200,57 @@ class History:
     segments: Sequence[Mapping[str, Any]]
     before: int
     """Bytes in use before the first event"""
+    reserved_before: int
+    """Bytes of all segments before the first event"""
     wrapped: bool
     """Whether older events were dropped"""
 
     @property
     def peak(self) -> int:
-        """Index of the event after which the most bytes are in use: the first of them."""
-        return max(range(len(self.totals)), key=self.totals.__getitem__)
+        """Index of the first event after which the most bytes are in use, or :data:`BEGINNING`."""
+        highest = max(range(len(self.totals)), key=self.totals.__getitem__)
+        total, is_allocation = self.totals[highest], self.events[highest]["action"] == "alloc"
+        is_before = self.before > total or (self.before == total > 0 and not is_allocation)
+        return BEGINNING if is_before else highest
+
+    def total_at(self, moment: int) -> int:
+        """Return the bytes in use after an event."""
+        return self.before if moment == BEGINNING else self.totals[moment]
+
+    def reserved_at(self, moment: int) -> int:
+        """Return the bytes of all segments after an event."""
+        return self.reserved_before if moment == BEGINNING else self.reserved[moment]
 
     def alive(self, moment: int) -> list[Allocation]:
-        """Return the allocations that are there after an event."""
-        return [each for each in self.allocations if each.is_alive(moment)]
+        """Return the allocations that exist after an event."""
+        return [allocation for allocation in self.allocations if allocation.is_alive(moment)]
 
     def holes(self, moment: int) -> list[int]:
-        """Return the sizes of the unused pieces of segments after an event, the largest first, private pools aside."""
+        """Return the sizes of the holes in segments after an event, the largest first, without private pools."""
         segments = _segments_at(self, moment)
         used = sorted((each.address, _rounded(each.size)) for each in self.alive(moment) if each.pool == DEFAULT_POOL)
-        found = []
+        holes = []
         for start, size in segments.items():
             at, end = start, start + size
-            for address, length in used:
-                if start <= address < end:
-                    found.append(address - at)
-                    at = max(at, address + length)
-            found.append(end - at)
-        return sorted((hole for hole in found if hole > 0), reverse=True)
+            for address, length in used[bisect_left(used, (start, 0)) : bisect_left(used, (end, 0))]:
+                holes.append(address - at)
+                at = max(at, address + length)
+            holes.append(end - at)
+        return sorted((hole for hole in holes if hole > 0), reverse=True)
+
+
+def is_private(segment: Mapping[str, Any]) -> bool:
+    """Return whether a segment belongs to the pool of a CUDA graph, or to another private pool."""
+    return tuple(segment.get("segment_pool_id", DEFAULT_POOL)) != DEFAULT_POOL
 
 
 def _rounded(size: int) -> int:
-    """Return a size as the allocator gives it out: in multiples of 512 bytes."""
+    """Return a size as the allocator rounds it, to a multiple of 512 bytes."""
     return -(-size // 512) * 512
 
 
 def devices(snapshot: Mapping[str, Any]) -> list[int]:
-    """Return the devices on which something is allocated or was."""
+    """Return the devices that have allocations or a history."""
     with_segments = {segment["device"] for segment in snapshot["segments"]}
     return sorted(with_segments | {number for number, trace in enumerate(snapshot["device_traces"]) if trace})
 
@@ -255,7 +273,7 @@ def replay(snapshot: Mapping[str, Any], device: int | None = None) -> History:
     known = devices(snapshot)
     if device is None:
         if len(known) > 1:
-            raise GpuguideError(f"The snapshot has the devices {', '.join(map(str, known))}; choose one by --device.")
+            raise GpuguideError(f"The snapshot has the devices {', '.join(map(str, known))}; choose one with --device.")
         device = known[0] if known else 0
     traces = snapshot["device_traces"]
     trace = traces[device] if 0 <= device < len(traces) else []
@@ -283,19 +301,20 @@ def _replay(snapshot: Mapping[str, Any], device: int, trace: Sequence[Mapping[st
                 alive[at] = Allocation(at, size, -1, None, block.get("frames", ()), (), pools[segment["address"]])
             address = at + block["size"]
     allocations = list(alive.values())
-    now, reserved_now = sum(each.size for each in allocations), sum(segment["total_size"] for segment in segments)
+    now = sum(allocation.size for allocation in allocations)
+    reserved_now = sum(segment["total_size"] for segment in segments)
     totals, reserved, requests = [0] * len(trace), [0] * len(trace), []
-    known_frames = {id(each) for each in allocations if each.frames}
+    known_frames = {id(allocation) for allocation in allocations if allocation.frames}
     for number in range(len(trace) - 1, -1, -1):  # backwards: what an event did is undone
         event = trace[number]
         action, size = event["action"], event["size"]
         totals[number], reserved[number] = now, reserved_now
         if action == "alloc":
-            found = alive.pop(event["addr"], None)
-            if found is None:  # freed by an event that was not recorded
+            allocation = alive.pop(event["addr"], None)
+            if allocation is None:  # freed by an event that was not recorded
                 continue
-            found.start, found.frames = number, event.get("frames", ())
-            now -= found.size
+            allocation.start, allocation.frames = number, event.get("frames", ())
+            now -= allocation.size
         elif action == "free_completed":
             earlier = Allocation(event["addr"], size, -1, number, (), event.get("frames", ()))
             allocations.append(earlier)
@@ -308,23 +327,22 @@ def _replay(snapshot: Mapping[str, Any], device: int, trace: Sequence[Mapping[st
             reserved_now += size
         elif action == "oom":
             requests.append(MemoryRequest(number, size, event.get("device_free", 0), event.get("frames", ())))
-    old = [each for each in allocations if each.start < 0]
-    wrapped = any(id(each) in known_frames for each in old)
-    allocations.sort(key=lambda each: (each.start, each.address))
-    return History(device, allocations, totals, reserved, requests[::-1], trace, segments, now, wrapped)
+    wrapped = any(allocation.start < 0 and id(allocation) in known_frames for allocation in allocations)
+    allocations.sort(key=lambda allocation: (allocation.start, allocation.address))
+    return History(device, allocations, totals, reserved, requests[::-1], trace, segments, now, reserved_now, wrapped)
 
 
 def _segments_at(history: History, moment: int) -> dict[int, int]:
-    """Return the addresses and sizes of the segments after an event, those of private pools aside."""
-    private = {each["address"] for each in history.segments if tuple(each.get("segment_pool_id", (0, 0))) != (0, 0)}
-    found = {each["address"]: each["total_size"] for each in history.segments}
+    """Return the addresses and sizes of the segments after an event, without private pools."""
+    private = {segment["address"] for segment in history.segments if is_private(segment)}
+    segments = {segment["address"]: segment["total_size"] for segment in history.segments}
     for event in reversed(history.events[moment + 1 :]):
         address, size = event.get("addr"), event["size"]
         if event["action"] == "segment_alloc":
-            found.pop(address, None)
+            segments.pop(address, None)
         elif event["action"] == "segment_free":
-            found[address] = size
-        elif event["action"] in ("segment_map", "segment_unmap"):  # an expandable segment has one piece at a time more
-            for start in [each for each in found if each <= address <= each + found[each]]:
-                found[start] += size if event["action"] == "segment_unmap" else -size
-    return {start: size for start, size in found.items() if start not in private and size > 0}
+            segments[address] = size
+        elif event["action"] in ("segment_map", "segment_unmap"):  # an expandable segment grows piece by piece
+            for start in [each for each in segments if each <= address <= each + segments[each]]:
+                segments[start] += size if event["action"] == "segment_unmap" else -size
+    return {start: size for start, size in segments.items() if start not in private and size > 0}

@@ -1,8 +1,8 @@
 """The allocations of a step on any device, in the format of a memory snapshot.
 
-On a GPU, ``torch.cuda.memory._record_memory_history`` records what the allocator did. Elsewhere this module does so for
-the results of operations: a dispatch mode sees each of them, and a finaliser sees when its memory is freed. What an
-operation takes while it runs is not seen.
+On a GPU, ``torch.cuda.memory._record_memory_history`` records the allocator's events. Elsewhere this module records
+the results of operations: a dispatch mode sees each result, and a finaliser sees when its memory is freed. Memory that
+an operation uses only while it runs is not seen.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.utils._pytree import tree_leaves
 
 FIRST_ADDRESS = 2**40
 ENGINE = "_engine_run_backward"
-"""The function under which a CPU runs the backward pass; a GPU runs it in a thread of its own"""
+"""Function in which a CPU runs the backward pass; for a GPU, autograd has a thread of its own"""
 OF_RECORDING = ("torch/utils/_python_dispatch.py", "weakref.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""Files of functions that are there because operations are recorded"""
+"""Files of functions on the stack only because operations are recorded"""
 
 
 class AllocationRecorder(TorchDispatchMode):
-    """Records what operations allocate and what is freed, while it is entered.
+    """Records the allocations of operations and their frees as a context manager.
 
-    Frames are those that a GPU's snapshot would have: none in the backward pass, but for Python code that it calls.
+    Frames are those of a GPU's snapshot: none in the backward pass, except those of Python code that it calls.
     """
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ def _block(address: int, size: int, asked: int, state: str, frames: list[dict[st
 
 
 def _frames(frame: FrameType | None) -> list[dict[str, Any]]:
-    """Return the functions that led here, the innermost first, as a GPU's snapshot has them."""
+    """Return the functions on the stack, the innermost first, as a GPU's snapshot has them."""
     found: list[dict[str, Any]] = []
     while frame is not None:
         code = frame.f_code
         if code.co_name == ENGINE:
             return found
-        if code.co_filename != __file__ and not code.co_filename.endswith(OF_RECORDING):
+        if code.co_filename != __file__ and not code.co_filename.replace("\\", "/").endswith(OF_RECORDING):
             found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
     return found

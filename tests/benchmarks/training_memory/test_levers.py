@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpuguide.benchmarks.training_memory import levers, models, optimizers, predictions, shards
+from gpuguide.benchmarks.training import contenders
+from gpuguide.benchmarks.training_memory import levers, models, optimizers, predictions, shards, timelines
 from gpuguide.benchmarks.training_memory.levers import LEVERS, LeverStep
 from gpuguide.costs import memory
 from gpuguide.hardware import device as devices
@@ -33,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make models small, and train few steps."""
     monkeypatch.setattr(models, "CONFIGS", TINY)
     monkeypatch.setattr(optimizers, "CONFIGS", TINY)
-    monkeypatch.setattr(models, "text", lambda: np.tile(np.arange(100, dtype=np.uint16), 100))
+    monkeypatch.setattr(contenders, "text", lambda: np.tile(np.arange(100, dtype=np.uint16), 100))
     monkeypatch.setattr(levers, "SAMPLES", 2)
     monkeypatch.setattr(levers, "TRAINED", {"gpt2-small": 40})
     levers._first_losses.clear()
@@ -113,7 +114,9 @@ def test_shapes_are_those_of_the_published_models() -> None:
     assert models.shape_of(TINY["llama-1b-shape"]).parameters() == count
 
 
-@pytest.mark.parametrize("name", ["for-loop", "foreach", "fused", "masters-graph", "gpuguide-8bit", "muon"])
+@pytest.mark.parametrize(
+    "name", ["for-loop", "foreach", "fused", "masters-graph", "gpuguide-8bit", "gpuguide-8bit-graph", "muon"]
+)
 def test_an_optimizer_steps_against_the_gradient(name: str) -> None:
     work = optimizers.work(name, CPU, {"parameters": "gpt2-small"})
     assert work.check is not None
@@ -143,8 +146,8 @@ def test_predictions_are_near_each_other_and_rules_are_not() -> None:
 def test_ranks_train_in_replicas_and_shards() -> None:
     with Team(2, device="cpu") as team:
         for name in shards.NAMES:
-            answers = team.run(shards.measure, name, dict(keys_of("llama-1b-shape")), TINY["llama-1b-shape"], 1)
-            for seconds, _, losses in answers:
+            answers = team.run(shards.measure, name, dict(keys_of("llama-1b-shape")), TINY["llama-1b-shape"], CPU, 1)
+            for seconds, losses, _ in answers:
                 assert len(seconds) == 1
                 assert losses[-1] < losses[0]
 
@@ -158,3 +161,33 @@ def test_cases_fit_an_h100_and_not_a_small_card(name: str, monkeypatch: pytest.M
     assert declared.cases(CPU) == []
     if name != "sharded-memory":
         assert all(too_large(declared, keys, replace(h100, memory=10**9)) for keys in declared.cases(h100))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fused-graph", "masters-graph", "gpuguide-8bit", "gpuguide-8bit-graph"])
+def test_on_a_gpu_an_optimizer_steps_and_can_be_captured(name: str) -> None:
+    work = optimizers.work(name, devices.current(), {"parameters": "gpt2-small"})
+    assert work.check is not None
+    work.check()
+    work.calls[0]()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EAGER)
+def test_on_a_gpu_every_lever_begins_with_the_loss_of_the_first(name: str) -> None:
+    for contender in ("torch-default", name):
+        work = levers.work(contender, devices.current(), keys_of("gpt2-small"))
+        assert work.check is not None
+        work.check()
+        assert work.further()["peak_memory"].samples[0] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["eager", "checkpointed"])
+def test_on_a_gpu_the_history_adds_up_to_what_the_allocator_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "GPT2_SMALL", TINY["gpt2-small"])
+    work = timelines.work(name, devices.current(), {"batch": 2, "seq_len": 16})
+    assert work.check is not None
+    work.check()
+    assert work.further()["peak_memory"].samples[0] > 0

@@ -37,7 +37,7 @@ def test_at_a_utilisation_of_one_the_rate_of_work_can_be_anything() -> None:
     rows: dict[str, dict[str, float]] = {}
     for row in rows_of(pictures.six_kinds_of_work()):
         rows.setdefault(row["work"], {})[row["metric"]] = float(row["share"])
-    busy = [bars["of the ceiling"] for bars in rows.values() if bars["utilisation"] > 0.95]
+    busy = [bars["of ceiling"] for bars in rows.values() if bars["utilisation"] > 0.95]
     assert len(busy) == 4
     assert min(busy) < 0.01 < 0.8 < max(busy)
 

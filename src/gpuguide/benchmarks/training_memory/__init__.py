@@ -1,1 +1,1 @@
-"""Benchmarks of training memory: by shape and variant, the price of each lever, optimizers, predictions, and shards."""
+"""Benchmarks of training memory: by shape and variant, methods that save memory, optimizers, predictions and shards."""

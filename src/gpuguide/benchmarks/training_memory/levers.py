@@ -1,22 +1,21 @@
-"""What each way to save training memory saves, and what it costs in time.
+"""How much memory each method to save training memory saves, and how much longer the step takes.
 
 Each contender is one step: autocast to bf16 on fp32 weights, eager, AdamW. ``torch-default`` has PyTorch's default
 AdamW and the loss of all logits; ``fused-adamw`` has AdamW in one kernel; ``chunked-loss`` also the loss in chunks. All
 others add one change to that, and ``everything`` adds several: bf16 weights rounded at random with states in 8 bits,
 the step inside the backward pass, checkpointing, and compiled layers. ``offload-torch`` is PyTorch's ``save_on_cpu``.
 
-Models of the larger shape do not fit next to each other, so each contender is set up, measured and freed before the
-next. The loss is that of the last steps of :data:`TRAINED`, for contenders whose numbers differ from fp32's.
+Several models of the larger shape do not fit together, so each contender is set up, measured and freed before the next.
+The loss is that of the last steps of :data:`TRAINED`, for contenders whose arithmetic differs from fp32.
 
-The case ``gpt2-transformers`` is what a user of ``transformers`` has by default: fp32, 8 sequences of 512 tokens,
-dropout, and GELU written out in eight operations; ``hf-gelu-tanh`` has it in one.
+The case ``gpt2-transformers`` has the defaults of ``transformers``: fp32, 8 sequences of 512 tokens, dropout, and GELU
+in eight operations. ``hf-gelu-tanh`` has GELU in one operation.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from gpuguide.benchmarks.training.contenders import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from gpuguide.benchmarks.training.ladder import memory_in_use, memory_metrics
 from gpuguide.benchmarks.training_memory import models
 from gpuguide.benchmarks.training_memory.models import LayerCall, batches, call_plainly, make_model, shape_of
@@ -34,6 +34,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
+from gpuguide.measure.timing import wall_clock
 from gpuguide.models.gpt2 import GPT2Config
 from gpuguide.models.llama import LlamaConfig
 from gpuguide.training_memory.eight_bit import AdamW8bit
@@ -41,7 +42,6 @@ from gpuguide.training_memory.in_backward import StepInBackward
 from gpuguide.training_memory.offload import ActivationOffload
 from gpuguide.training_memory.recompute import checkpointed
 
-LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1
 SAMPLES = 20
 WARM_UP = 4
 TRAINED = {"gpt2-small": 200, "llama-1b-shape": 50}
@@ -53,11 +53,11 @@ ACCEPTED = 0.05
 
 @dataclass(frozen=True)
 class Lever:
-    """How a step is taken."""
+    """Settings of a step."""
 
     layers: str = "kept"
-    """What becomes of activations: ``kept``, ``all`` or ``half`` of the layers or ``selective`` parts of them computed
-    again, ``offload`` or ``offload-torch``"""
+    """Activations: ``kept``; recomputed in ``all`` layers, ``half`` of them or ``selective`` parts; moved to the host
+    by ``offload`` or ``offload-torch``"""
     chunked: bool = True
     optimizer: str = "adamw-fused"
     """As the cost model names them"""
@@ -135,7 +135,7 @@ class LeverStep:
         return torch.optim.AdamW(parameters, **settings, fused=fused, foreach=not fused)
 
     def _call(self) -> LayerCall:
-        """Return what calls the layers of one forward pass."""
+        """Return the function that calls the layers of one forward pass."""
         kind, count = self.lever.layers, len(self.model.blocks)
         if kind == "all":
             return checkpointed
@@ -168,24 +168,24 @@ class LeverStep:
 
 
 def call_selectively(keep: tuple[str, ...], layer: Any, *inputs: torch.Tensor) -> torch.Tensor:
-    """Return what a layer gives, some of whose outputs are kept and the rest computed again."""
+    """Return the output of a layer, of which some intermediate outputs are kept and the rest is recomputed."""
     return checkpointed(layer, *inputs, keep=keep)
 
 
 class HalfRecomputed:
-    """Calls layers of which the first, third, … are computed again."""
+    """Calls layers of which the first, third, … are recomputed."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, layer: Any, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return what a layer gives."""
+        """Return the output of a layer."""
         self.count += 1
         return checkpointed(layer, *inputs) if self.count % 2 else call_plainly(layer, *inputs)
 
 
 class TransformersStep:
-    """GPT-2 of ``transformers`` as its trainer trains it by default."""
+    """A training step of GPT-2 of ``transformers`` with its trainer's defaults."""
 
     def __init__(self, activation: str, device: str, **shape: Any) -> None:
         from transformers import GPT2Config as TheirConfig
@@ -209,7 +209,7 @@ class TransformersStep:
 
 @contextmanager
 def compiler_budget(share: float) -> Iterator[None]:
-    """Let the compiler keep a share of the activations."""
+    """Limit the share of the activations that the compiler keeps."""
     import torch._functorch.config as config
 
     with config.patch(activation_memory_budget=share):
@@ -227,7 +227,7 @@ def make_step(name: str, keys: Keys, device: str) -> Step:
 
 
 def measure(name: str, device: Device, keys: Keys, make: Callable[..., Step] = make_step) -> tuple[list[float], Any]:
-    """Return the seconds of some steps of a contender, and its other metrics; nothing of it stays."""
+    """Return the seconds of some steps of a contender and its other metrics, and free its memory."""
     draw = batches(keys, device.torch_device)
     with compiler_budget(LEVERS[name].budget if name in LEVERS else 1.0):
         before = memory_in_use(device)
@@ -239,14 +239,16 @@ def measure(name: str, device: Device, keys: Keys, make: Callable[..., Step] = m
             torch.cuda.reset_peak_memory_stats()
             step(*draw(WARM_UP))
             found |= memory_metrics(device, before)
-        given, seconds = draw(WARM_UP), []
-        for _ in range(SAMPLES):
-            seconds.append(_time(step, given, device))
+        batch = draw(WARM_UP)
+        sample = wall_clock(
+            functools.partial(step, *batch), torch.cuda.synchronize if device.backend == "cuda" else lambda: None
+        )
+        seconds = [sample() for _ in range(SAMPLES)]
         trained = TRAINED.get(str(keys["model"])) if name in REPORTS_LOSS else None
         if trained:
             last = torch.stack([step(*draw(number)) for number in range(WARM_UP, trained)])
             found["loss"] = records.metric("nat", [float(last[-AVERAGED:].mean())])
-    del step
+    del step, sample
     gc.collect()
     torch.compiler.reset()
     if device.backend == "cuda":
@@ -254,22 +256,12 @@ def measure(name: str, device: Device, keys: Keys, make: Callable[..., Step] = m
     return seconds, found
 
 
-def _time(step: Step, given: tuple[torch.Tensor, torch.Tensor], device: Device) -> float:
-    """Return the seconds of one step, by the host's clock around synchronised work."""
-    synchronize = torch.cuda.synchronize if device.backend == "cuda" else lambda: None
-    synchronize()
-    begun = time.perf_counter()
-    step(*given)
-    synchronize()
-    return time.perf_counter() - begun
-
-
 _first_losses: dict[str, float] = {}
 """The first loss of each case's first contender"""
 
 
 def work(name: str, device: Device, keys: Keys) -> Work:
-    """Measure a contender now, and give what was measured when it is asked for."""
+    """Measure a contender now, and return its samples one by one."""
     seconds, found = measure(name, device, keys)
     first = found["first_loss"].samples[0]
     expected = _first_losses.setdefault(str(sorted(keys.items())), first)
@@ -292,7 +284,7 @@ def skip_reason(name: str, device: Device, keys: Keys) -> str | None:
 
 
 def bytes_needed(keys: Keys) -> float:
-    """Return what the plain step takes; others are measured after it is freed."""
+    """Return the bytes of the plain step; others are measured after it is freed."""
     if keys["model"] == "gpt2-transformers":
         return 9 * 2.0**30
     setup = setup_of(LEVERS["torch-default"], keys)
@@ -301,7 +293,7 @@ def bytes_needed(keys: Keys) -> float:
 
 
 def end() -> None:
-    """Forget what was kept."""
+    """Forget losses and compiled functions."""
     _first_losses.clear()
     torch.compiler.reset()
 
@@ -316,7 +308,7 @@ def contender(name: str) -> Contender:
 
 MEMORY_LEVERS = Benchmark(
     name="memory-levers",
-    title="What each way to save training memory saves and costs",
+    title="Memory that each method saves, and the time it takes",
     question="How much memory does each change to a training step save, and how much longer does the step take?",
     contenders={name: contender(name) for name in (*LEVERS, *TRANSFORMERS)},
     cases=lambda device: CASES if device.is_gpu else [],

@@ -1,27 +1,23 @@
-"""The models whose training memory is measured, with layers that can be called in any way, and their batches."""
+"""Models whose training memory is measured, with layers that can be called in any way, and their batches."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from gpuguide.benchmarks.precision.training import tokens
+from gpuguide.benchmarks.training import contenders
 from gpuguide.costs import memory, presets
 from gpuguide.measure.benchmark import Keys
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama, LlamaAttention, LlamaConfig
 from gpuguide.training.feeding import split_windows
-from gpuguide.training.tokens import Windows
 from gpuguide.training_memory.recompute import KEPT_IN_GPT2, KEPT_IN_LLAMA
 
-GPT2_SMALL = GPT2Config(vocab_size=50304)
-"""GPT-2 small, its vocabulary padded to a multiple of 64"""
+GPT2_SMALL = contenders.SHAPE
 LLAMA_1B = LlamaConfig(128256, 8192, 16, 32, 8, 2048, 8192, rope_base=500000.0, tied=True)
 """The shape of Llama 3.2 1B"""
 LLAMA_7B = LlamaConfig(32000, 4096, 32, 32, 32, 4096, 11008)
@@ -35,7 +31,7 @@ LayerCall = Callable[..., torch.Tensor]
 
 
 class SplitAttention(LlamaAttention):
-    """Attention that keeps values by themselves, not the queries and keys beside them from before their rotation."""
+    """Attention that keeps a copy of the values, not the projection with the queries and keys before their rotation."""
 
     def split(self, projected: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return queries, keys and a copy of the values."""
@@ -44,7 +40,7 @@ class SplitAttention(LlamaAttention):
 
 
 def make_model(config: GPT2Config | LlamaConfig, device: str, dtype: torch.dtype = torch.float32) -> GPT2 | Llama:
-    """Return a model with the same first weights each time; the norms of Llama are one operation each."""
+    """Return a model with the same initial weights each time; each norm of Llama is one operation."""
     torch.manual_seed(0)
     with torch.device(device):
         if isinstance(config, GPT2Config):
@@ -58,12 +54,12 @@ def make_model(config: GPT2Config | LlamaConfig, device: str, dtype: torch.dtype
     return model.to(dtype).train()
 
 
-def hidden_states(model: GPT2 | Llama, given: torch.Tensor, call: LayerCall) -> torch.Tensor:
-    """Return what the head reads, ``(batch, seq_len, hidden)``, with each layer called by ``call(layer, ...)``."""
-    hidden = model.embed(given)
+def hidden_states(model: GPT2 | Llama, tokens: torch.Tensor, call: LayerCall) -> torch.Tensor:
+    """Return the input of the head, ``(batch, seq_len, hidden)``, with each layer called by ``call(layer, ...)``."""
+    hidden = model.embed(tokens)
     more: tuple[torch.Tensor, ...] = ()
     if isinstance(model, Llama):
-        more = model.rotary(torch.arange(given.shape[1], device=given.device), hidden.dtype)
+        more = model.rotary(torch.arange(tokens.shape[1], device=tokens.device), hidden.dtype)
     for block in model.blocks:
         hidden = call(block, hidden, *more)
     result: torch.Tensor = model.final_norm(hidden)
@@ -89,24 +85,18 @@ def shape_of(config: GPT2Config | LlamaConfig) -> memory.Shape:
     )  # fmt: skip
 
 
-@functools.cache
-def text() -> np.ndarray:
-    """Return Python's standard library as ids of 16 bits."""
-    return tokens()[0].numpy().astype(np.uint16)
-
-
 def batches(keys: Keys, device: str) -> Callable[[int], tuple[torch.Tensor, torch.Tensor]]:
-    """Return what gives the tokens and targets of a step."""
-    windows = Windows(text(), int(keys["seq_len"]), int(keys["batch"]))
+    """Return a function of a step's number that gives its tokens and targets."""
+    windows = contenders.windows(keys)
 
     def draw(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        given, targets = split_windows(windows.draw(step).to(device))
-        return given.contiguous(), targets.contiguous()
+        tokens, targets = split_windows(windows.draw(step).to(device))
+        return tokens.contiguous(), targets.contiguous()
 
     return draw
 
 
 def call_plainly(layer: Any, *inputs: torch.Tensor) -> torch.Tensor:
-    """Return what a layer gives."""
+    """Return the output of a layer."""
     result: torch.Tensor = layer(*inputs)
     return result

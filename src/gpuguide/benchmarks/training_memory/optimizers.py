@@ -1,8 +1,8 @@
 """The optimizer's step alone, on the parameters of GPT-2 small and of a 1.2B Llama shape.
 
-fp32 parameters with fp32 states move 28 bytes a number (parameter, gradient and two averages in, and all but the
-gradient out), masters of bf16 parameters 40, and bf16 parameters with 8-bit states 10. Contenders of one format share
-parameters and gradients, whose values do not matter to the time, and have states of their own.
+fp32 parameters with fp32 states move 28 bytes a parameter (parameter, gradient and two moments are loaded, and all but
+the gradient stored), fp32 masters of bf16 parameters 40, and bf16 parameters with 8-bit states 10. Contenders of one
+format share parameters and gradients, whose values do not change the time, and have their own states.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpuguide.benchmarks.training.contenders import BETAS, WEIGHT_DECAY
 from gpuguide.benchmarks.training.ladder import memory_in_use, memory_metrics
-from gpuguide.benchmarks.training_memory.models import CONFIGS, make_model
+from gpuguide.benchmarks.training_memory.models import CONFIGS, make_model, shape_of
 from gpuguide.hardware.device import Device
+from gpuguide.measure import timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 from gpuguide.training_memory.eight_bit import AdamW8bit
 from gpuguide.triton_support.graphs import workspace_of_its_own
 
-LEARNING_RATE, BETAS, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 0.1
-WARM_UP = 3
+LEARNING_RATE = 1e-3
 ACCEPTED = 0.1
-"""Smallest accepted correlation of a first step with the sign of the gradient, against which it goes"""
+"""Smallest accepted cosine of a first step and the negative sign of the gradient"""
 BYTES = {"fp32": 28, "masters": 40, "8-bit": 10}
-"""Bytes a number that a step must move"""
+"""Bytes a parameter that a step must move"""
 Step = Callable[[], object]
 Parameters = list[nn.Parameter]
 
 
 @functools.lru_cache(maxsize=1)
 def parameters_of(name: str, device: str, narrow: bool) -> Parameters:
-    """Return the parameters of a model with gradients; those of the last call only are kept."""
+    """Return the parameters of a model with gradients; only those of the last call are kept."""
     with torch.device("meta"):
         shapes = [each.shape for each in make_model(CONFIGS[name], "meta").parameters()]
     generator = torch.Generator(device).manual_seed(0)
@@ -84,6 +85,12 @@ def masters(narrow: Parameters) -> Step:
 def eight_bit(parameters: Parameters) -> Step:
     """Return the step of the library's 8-bit AdamW."""
     return AdamW8bit(parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY).step
+
+
+def eight_bit_capturable(parameters: Parameters) -> Step:
+    """Return the step of the library's 8-bit AdamW, with a learning rate that a graph can read."""
+    rate = torch.tensor(LEARNING_RATE, device=parameters[0].device)
+    return AdamW8bit(parameters, lr=rate, betas=BETAS, weight_decay=WEIGHT_DECAY).step
 
 
 def torchao(parameters: Parameters) -> Step:
@@ -138,13 +145,13 @@ CONTENDERS: Mapping[str, tuple[Callable[[Parameters], Step], str, tuple[str, ...
     "compiled": (compiled, "fp32", ()),
     "masters-graph": (masters, "masters", ()),
     "gpuguide-8bit": (eight_bit, "8-bit", ()),
-    "gpuguide-8bit-graph": (eight_bit, "8-bit", ()),
+    "gpuguide-8bit-graph": (eight_bit_capturable, "8-bit", ()),
     "torchao-8bit": (torchao, "8-bit", ("torchao",)),
     "bitsandbytes-8bit": (bitsandbytes, "8-bit", ("bitsandbytes",)),
     "flashoptim": (flashoptim, "8-bit", ("flashoptim",)),
     "muon": (muon, "8-bit", ("cublas",)),
 }
-"""How each is made, the bytes that it must move as a key of :data:`BYTES`, and libraries"""
+"""Function that makes the step, key of :data:`BYTES`, and libraries"""
 OF_LARGE = ("fused", "gpuguide-8bit", "torchao-8bit", "bitsandbytes-8bit", "flashoptim")
 """Contenders with the larger shape, whose states fit next to each other"""
 
@@ -153,7 +160,7 @@ OF_LARGE = ("fused", "gpuguide-8bit", "torchao-8bit", "bitsandbytes-8bit", "flas
 
 
 def work(name: str, device: Device, keys: Keys) -> Work:
-    """Step again and again with the same gradients."""
+    """Repeat the step with the same gradients."""
     make, format, _ = CONTENDERS[name]
     parameters = parameters_of(str(keys["parameters"]), device.torch_device, format != "fp32")
     largest = parameters[0]
@@ -181,12 +188,7 @@ def work(name: str, device: Device, keys: Keys) -> Work:
 
 def capture(step: Step) -> torch.cuda.CUDAGraph:
     """Return a graph of a step."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
+    timing.on_side_stream(step)
     graph = torch.cuda.CUDAGraph()
     with workspace_of_its_own(), torch.cuda.graph(graph):
         step()
@@ -201,7 +203,7 @@ def skip_reason(name: str, device: Device, keys: Keys) -> str | None:
 
 def bytes_needed(keys: Keys) -> float:
     """Return roughly what a case takes: parameters and gradients of both formats, and the states of each contender."""
-    count = {"gpt2-small": 124_475_904, "llama-1b-shape": 1_235_814_400}[str(keys["parameters"])]
+    count = shape_of(CONFIGS[str(keys["parameters"])]).parameters()
     names = CONTENDERS if keys["parameters"] == "gpt2-small" else OF_LARGE
     states = {"fp32": 8, "masters": 16, "8-bit": 3}
     return float(count * (12 + sum(states[CONTENDERS[name][1]] for name in names)) + 2**31)
@@ -213,7 +215,7 @@ def cases(device: Device) -> Sequence[Keys]:
 
 
 def end() -> None:
-    """Forget parameters and what was compiled."""
+    """Forget parameters and compiled functions."""
     parameters_of.cache_clear()
     torch.compiler.reset()
 

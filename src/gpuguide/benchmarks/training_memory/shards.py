@@ -1,15 +1,13 @@
-"""Memory of a training step on two GPUs: replicas and shards, against the prediction.
+"""Memory of a training step on two GPUs with replicas and with shards, compared with the prediction.
 
 Layers compute in bf16 on fp32 weights, with checkpointing and the loss in chunks. ``ddp`` has all weights, gradients
-and states on each GPU; ``fsdp2-reshard`` divides them and gives each layer back after its forward pass; ``fsdp2`` keeps
-the gathered layers until the backward pass. The larger shape fits in shards only.
+and states on each GPU. ``fsdp2-reshard`` shards them and frees each gathered layer after its forward pass, and
+``fsdp2`` keeps the gathered layers until the backward pass. The larger shape fits only when it is sharded.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch.distributed as dist
 
 from gpuguide.benchmarks.interconnect import ranks
 from gpuguide.benchmarks.training import data_parallel
+from gpuguide.benchmarks.training.ladder import memory_in_use, memory_metrics
 from gpuguide.benchmarks.training_memory import models
 from gpuguide.benchmarks.training_memory.models import CONFIGS, make_model, shape_of
 from gpuguide.costs import memory
@@ -27,6 +26,7 @@ from gpuguide.interconnect.processes import Member
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
+from gpuguide.measure.timing import wall_clock
 from gpuguide.models.gpt2 import GPT2
 from gpuguide.models.llama import Llama
 from gpuguide.training import LossModule, replicate, shard
@@ -59,7 +59,7 @@ def setup_of(name: str, keys: Keys) -> memory.Setup:
 
 
 def loss_of(model: GPT2 | Llama, autocast: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the loss of a model whose layers are computed again in the backward pass."""
+    """Return the loss of a model whose layers are recomputed in the backward pass."""
 
     def loss(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
@@ -70,7 +70,7 @@ def loss_of(model: GPT2 | Llama, autocast: bool) -> Callable[[torch.Tensor, torc
 
 
 def make(member: Member, name: str, keys: Keys, config: Any) -> Any:
-    """Return a module on a rank that gives the loss."""
+    """Return a module on a rank that computes the loss."""
     device = str(member.device)
     model = make_model(config, device)
     module = LossModule(model, loss_of(model, autocast=name == "ddp"))
@@ -80,53 +80,50 @@ def make(member: Member, name: str, keys: Keys, config: Any) -> Any:
 
 
 def measure(
-    member: Member, name: str, keys: Keys, config: Any, samples: int = SAMPLES
-) -> tuple[list[float], int, list[float]]:
-    """Return the seconds of some steps, the peak of allocated bytes, and the first losses; nothing of it stays."""
-    is_gpu = member.device.type == "cuda"
-    gc.collect()
-    if is_gpu:
-        torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated() if is_gpu else 0
+    member: Member, name: str, keys: Keys, config: Any, device: Device, samples: int = SAMPLES
+) -> tuple[list[float], list[float], Mapping[str, Metric]]:
+    """Return the seconds of some steps, the first losses and the memory of a rank, and free the memory."""
+    before = memory_in_use(device)
     module = make(member, name, keys, config)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-4, fused=is_gpu)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-4, fused=device.is_gpu)
     generator = torch.Generator(member.device).manual_seed(member.rank)
     size = int(keys["batch"]), int(keys["seq_len"])
     tokens = torch.randint(config.vocab_size, size, device=member.device, generator=generator)
-    losses: list[float] = []
-    seconds: list[float] = []
-    for number in range(WARM_UP + samples):
-        if number == WARM_UP - 1 and is_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        member.synchronize()
-        dist.barrier()
-        begun = time.perf_counter()
+
+    def step() -> torch.Tensor:
         loss = module(tokens, tokens)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    losses = [float(step()) for _ in range(WARM_UP - 1)]
+    if device.is_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    losses.append(float(step()))
+    sample = wall_clock(step, member.synchronize)
+    seconds = []
+    for _ in range(samples):
         member.synchronize()
-        (losses if number < WARM_UP else seconds).append(
-            float(loss.detach()) if number < WARM_UP else time.perf_counter() - begun
-        )
-    peak = torch.cuda.max_memory_allocated() - before if is_gpu else 0
-    del module, optimizer, loss
-    return seconds, peak, losses
+        dist.barrier()
+        seconds.append(sample())
+    return seconds, losses, memory_metrics(device, before)
 
 
 # --- in the process that asks ------------------------------------------------------------------------------------
 
 
 def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
-    """Train on all ranks now, and give what was measured when it is asked for."""
+    """Train on all ranks now, and return the times of the slowest rank one by one."""
     chosen = config or CONFIGS[str(keys["model"])]
-    answers = data_parallel.team(device).run(measure, name, dict(keys), chosen)
+    answers = data_parallel.team(device).run(measure, name, dict(keys), chosen, device)
     slowest = iter([max(times) for times in zip(*(seconds for seconds, _, _ in answers), strict=True)])
-    peak = max(each for _, each, _ in answers)
+    peak = max(found["peak_memory"].samples[0] for _, _, found in answers)
     predicted = memory.predict(shape_of(chosen), setup_of(name, keys)).total
 
     def check() -> None:
-        for _, _, losses in answers:
+        for _, losses, _ in answers:
             assert losses[-1] < losses[0], f"the loss of a batch went from {losses[0]:.3f} to {losses[-1]:.3f}"
 
     def further() -> Mapping[str, Metric]:
@@ -142,7 +139,7 @@ def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
 def skip_reason(name: str, device: Device, keys: Keys) -> str | None:
     """Return the reason to leave out a contender, or ``None``."""
     needed = memory.predict(shape_of(CONFIGS[str(keys["model"])]), setup_of(name, keys)).total
-    return None if needed < 0.9 * device.memory else f"needs {needed / 2**30:.0f} GiB on each GPU"
+    return None if memory.judge(needed, device.memory) == "fits" else f"needs {needed / 2**30:.0f} GiB on each GPU"
 
 
 def cases(device: Device) -> Sequence[Keys]:

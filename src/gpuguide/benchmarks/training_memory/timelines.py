@@ -1,4 +1,4 @@
-"""Memory over one training step, part by part, from a snapshot of PyTorch's allocator.
+"""Memory over one training step by part, from a snapshot of PyTorch's allocator.
 
 GPT-2 small in mixed precision, 8 × 1024 tokens. Three steps are recorded from before the model is made, and the last
 one is drawn. ``time`` is the time of a step while it is recorded. The check replays the history and compares its
@@ -8,7 +8,6 @@ highest total with what the allocator counted, ``requested_bytes.all.peak``: the
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric
+from gpuguide.measure.timing import wall_clock
 from gpuguide.training import make_step
 from gpuguide.training.rungs import ALL
 from gpuguide.training_memory.holders import KINDS, parts_over_time
@@ -29,7 +29,7 @@ from gpuguide.training_memory.snapshot import History, replay
 
 KEYS: Keys = {"batch": 8, "seq_len": 1024}
 POINTS = 160
-"""Moments of a step that are kept"""
+"""Moments of a step that the record has"""
 STEPS = 3
 NAMES = {"eager": "torch-default", "checkpointed": "checkpoint-all", "compiled": "compile"}
 """Contenders that are steps of the benchmark ``memory-levers``"""
@@ -47,33 +47,27 @@ def record_steps(name: str, device: Device, keys: Keys) -> tuple[dict[str, Any],
     """Return a snapshot, the numbers of events before each step, the seconds of a step, and the allocator's peak."""
     memory_in_use(device)
     draw = batches(keys, device.torch_device)
-    given = [draw(number) for number in range(STEPS)]
+    batches_of_steps = [draw(number) for number in range(STEPS)]
     torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
     try:
         torch.cuda.reset_peak_memory_stats()
-        base = torch.cuda.memory_stats()["requested_bytes.all.current"]
         with many_compilations():
             step = make(name, device.torch_device, keys)
             starts = []
-            for batch in given:
+            for batch in batches_of_steps:
                 starts.append(count_events(device))
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
-                step(*batch)
-                torch.cuda.synchronize()
-                seconds = time.perf_counter() - begun
+                seconds = wall_clock(functools.partial(step, *batch), torch.cuda.synchronize)()
         peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
         snapshot = torch.cuda.memory._snapshot()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
     del step
     torch.compiler.reset()
-    assert base <= peak
     return snapshot, starts, seconds, peak
 
 
 def count_events(device: Device) -> int:
-    """Return how many events the history has."""
+    """Return the number of events in the history."""
     return len(torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()])
 
 
@@ -91,16 +85,16 @@ def curve(history: History, start: int) -> Mapping[str, Metric]:
 
 
 def work(name: str, device: Device, keys: Keys) -> Work:
-    """Record steps now, and give what was recorded when it is asked for."""
+    """Record steps now, and return the curve of the last one."""
     snapshot, starts, seconds, peak = record_steps(name, device, keys)
     history = replay(snapshot, torch.cuda.current_device())
     at_peak = parts_over_time(history, [history.peak])[0]
     found = dict(curve(history, starts[-1]))
-    found["named_share"] = records.metric("1", [1 - at_peak["unnamed"] / max(1, history.totals[history.peak])])
-    found["peak_memory"] = records.metric("B", [max(history.totals)])
+    found["named_share"] = records.metric("1", [1 - at_peak["unnamed"] / max(1, history.total_at(history.peak))])
+    found["peak_memory"] = records.metric("B", [history.total_at(history.peak)])
 
     def check() -> None:
-        replayed = max(history.totals)
+        replayed = history.total_at(history.peak)
         assert replayed == peak, f"the history adds up to {replayed} bytes, and the allocator counted {peak}"
 
     return Work([], check, sample=lambda: seconds, further=lambda: found)
@@ -108,7 +102,7 @@ def work(name: str, device: Device, keys: Keys) -> Work:
 
 MEMORY_TIMELINE = Benchmark(
     name="memory-timeline",
-    title="Memory over one training step, part by part",
+    title="Memory over one training step, by part",
     question="What fills the memory at each moment of a training step?",
     contenders={
         name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"}), libraries=("cublas",))

@@ -144,9 +144,9 @@ def _cache(ax: Axes, x: float, wide: float, this: ForwardPass, *, narrow: bool) 
 # --- the kernels of a step -----------------------------------------------------------------------------------
 
 RUNGS = {
-    "hf-dynamic": "launched one by one",
-    "torch-compile": "compiled, in a CUDA graph",
-    "gpuguide": "fused, in a CUDA graph",
+    "hf-dynamic": "transformers, uncompiled",
+    "torch-compile": "our loop, in a CUDA graph",
+    "gpuguide": "fused kernels, in a CUDA graph",
 }
 """Three ways of writing that were measured, from slow to fast"""
 SHOWN: dict[str, int | bool | str] = {

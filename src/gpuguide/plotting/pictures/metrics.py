@@ -360,7 +360,7 @@ def _draw_works(figure: Canvas, theme: Theme, found: dict[str, dict[str, tuple[f
             drawings.label(ax, left - 10, bottom + tall / 2, words, across="right")
         for place, (name, (share, text)) in enumerate(bars.items()):
             x, whole = left + place * column, column - 8
-            colour = "green" if name == "of the ceiling" else "blue"
+            colour = "green" if name == "of ceiling" else "blue"
             for wide, hue, strength in ((whole, theme.faint, 0.1), (share * whole, theme.series[colour], 0.4)):
                 ax.bar(x, tall, max(LEAST if share else 0, wide), bottom, align="edge", facecolor=(hue, strength))
             drawings.label(ax, x + whole - 4, bottom + tall / 2, text, across="right", size=10)
