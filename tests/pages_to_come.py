@@ -10,7 +10,7 @@ BENCHMARKS = {
         "optimizer-step",
         "sharded-memory",
     },
-    "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
+    "33-training-speed": {"training-beyond"},
     "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},
     "50-collectives": {"collectives", "gradient-sum", "gpu-scaling"},
