@@ -24,7 +24,7 @@ from gpuguide.inference import cost as serving_cost
 from gpuguide.inference.serving import Clock, Request, Scheduler
 from gpuguide.logits import adjust, softmax
 from gpuguide.measure import folders, measured_ceilings
-from gpuguide.plotting import attention_backends
+from gpuguide.plotting import attention_backends, interactive
 from gpuguide.plotting.pictures import attention, choosing, serving
 from gpuguide.site.theme.assets import THEME
 
@@ -38,6 +38,8 @@ PAGE = f"""
 {cell('plotting.sampling_to_try([2.0, 1.0, 0.0, -1.0], ["a", "b", "c", "d"], "a word")')}
 
 {cell("pictures.choosing.kernel_lanes()")}
+
+{cell("plotting.limits_to_try()")}
 
 {cell('plotting.rank_to_try([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], "a matrix", first=1)')}
 """
@@ -118,6 +120,34 @@ def test_the_rank_slider_multiplies_what_numpy_multiplies(browser: Any) -> None:
             assert found["energy"] == pytest.approx(energy, abs=1e-3)
             assert found["error"] ** 2 == pytest.approx(1 - energy, abs=1e-3)
     tab.close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_limits_of_a_chain_are_those_of_the_library(browser: Any) -> None:
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "step-limits.js"))
+    machine = plotting.limits_to_try().interactive["machine"]
+    for elements in (2**10, 2**20, 2**28):
+        for operations in (1, 24):
+            for name in interactive.CHAINS:
+                found = tab.evaluate(
+                    "([machine, elements, operations, way]) => "
+                    "gpuguide.chainLimits(machine, elements, operations, way)",
+                    [machine, elements, operations, name],
+                )
+                assert found == pytest.approx(interactive.chain_limits(machine, elements, operations, name))
+    tab.close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_more_elements_make_bytes_the_limit_by_keyboard(tab: Any) -> None:
+    answer = tab.locator("#fig-limits-to-try .gg-try-answer")
+    assert "One by one, launches are the limit" in answer.text_content()
+    tab.get_by_label("Elements of each array").focus()
+    tab.keyboard.press("End")
+    assert "One by one, bytes are the limit" in answer.text_content()
 
 
 @pytest.mark.browser
