@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from figure_rows import rows_of
 
@@ -15,17 +17,16 @@ def test_only_launches_leave_gaps() -> None:
     rows = rows_of(pictures.three_limits())
     for limit in pictures.LANES:
         lane = [row for row in rows if row["limit"] == limit]
-        gaps = [float(late["begins"]) - float(early["ends"]) for early, late in zip(lane, lane[1:], strict=False)]
+        gaps = [float(late["begins"]) - float(early["ends"]) for early, late in pairwise(lane)]
         assert (min(gaps) > 0.5) if limit == "launches" else (max(gaps) < 1e-9)
         assert all(float(row["begins"]) >= float(row["launched"]) for row in lane)
 
 
 def test_four_kernels_make_eleven_trips_and_one_makes_five() -> None:
     rows = rows_of(pictures.four_kernels_or_one())
-    trips = {
-        number: sum(int(row["reads"]) + int(row["writes"]) for row in rows if row["kernels"] == number)
-        for number in ("4", "1")
-    }
+    trips = {"1": 0, "4": 0}
+    for row in rows:
+        trips[row["kernels"]] += int(row["reads"]) + int(row["writes"])
     assert trips == {"4": 11, "1": 5}
 
 
