@@ -118,7 +118,7 @@ def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
 
 
 def limits_to_try(operations: int = 24) -> Figure:
-    """Draw how long a chain of element-wise operations takes at least, over the size of its arrays.
+    """Draw the shortest time of a chain of element-wise operations over the size of its arrays.
 
     On the site a reader moves sliders of elements and operations, and is told which limit holds.
     """
@@ -150,18 +150,20 @@ def limits_to_try(operations: int = 24) -> Figure:
         alt=f"Shortest time of {operations} element-wise operations over the elements of their arrays, from the "
         f"ceilings of {ceilings.device_name}. Launched one by one, they take the same time up to "
         f"{turns['one by one']:.3g} elements, in a graph up to {turns['in a graph']:.3g}, and fused "
-        f"up to {turns['fused, in a graph']:.3g}. From there on memory is the limit, and the time grows with the size.",
-        caption=f"The limits of {operations} operations in a row: left of a point launches are the limit, right of it "
-        "bytes are. A model from measured ceilings.",
+        f"up to {turns['fused, in a graph']:.3g}. Larger arrays are memory-bound, and the time grows with their size.",
+        caption="The shortest time of a chain of element-wise operations. Small arrays are launch-bound, large ones "
+        "memory-bound. A model from measured ceilings, in which each operation reads one array and writes one.",
         records=[ceilings],
         name="limits-to-try",
-        rows=[{"operations": operations, "way": name, "elements at the bend": round(turns[name])} for name in CHAINS],
+        rows=[
+            {"operations": operations, "method": name, "elements at the bend": round(turns[name])} for name in CHAINS
+        ],
         interactive={"kind": "step-limits", "machine": machine, "operations": operations, "elements": 20},
     )
 
 
 CHAINS = {"one by one": "blue", "in a graph": "orange", "fused, in a graph": "green"}
-"""Ways to carry out a chain, and their colours"""
+"""How a chain is launched, and the colours"""
 SIZES = {12: "4 Ki", 16: "64 Ki", 20: "1 Mi", 24: "16 Mi", 28: "256 Mi"}
 """Names of sizes, by their power of two"""
 BF16 = 2
@@ -180,7 +182,7 @@ def chain_limits(machine: Mapping[str, float], elements: float, operations: int,
 
 
 def _turning_point(machine: Mapping[str, float], operations: int, name: str) -> float:
-    """Return the elements from which on launches are no longer the limit."""
+    """Return the number of elements above which launches are no longer the limit."""
     of_one = chain_limits(machine, 1.0, operations, name)
     return of_one["launches"] / max(of_one["bytes"], of_one["FLOPs"])
 

@@ -48,8 +48,8 @@ def three_limits() -> Figure:
         "without a pause, and the GPU runs each for a short time and waits for the next. Second, bytes are the limit: "
         "the host has launched four kernels early, and the GPU moves bytes without a gap. Third, FLOPs are the limit: "
         "one long matmul fills most of the GPU's lane.",
-        caption="The same two lanes three times. Gaps in the GPU's lane mean that it waits for launches. Without gaps, "
-        "it depends on what the long kernels do.",
+        caption="Host and GPU over time in three steps, an example. If the GPU's lane has gaps, the GPU waits for "
+        "launches. If it has none, the step is memory-bound or compute-bound, depending on its longest kernels.",
         size=(WIDE, 3.6),
         narrow=(4.6, 4.2),
         name="three-limits",
@@ -87,8 +87,8 @@ def four_kernels_or_one() -> Figure:
         alt="Left, four kernels: add reads a and b and writes t1, mul reads t1 and c and writes t2, relu reads t2 and "
         "writes t3, div reads t3 and d and writes the result. Each arrow is a trip to memory, "
         f"{passes} in all. Right, one kernel reads a, b, c and d and writes the result, 5 trips in all.",
-        caption=f"Four kernels make {passes} trips to memory, and one kernel makes 5: what lies between the operations "
-        "stays in registers.",
+        caption=f"Four kernels make {passes} trips to memory, and one kernel makes 5, because the results between the "
+        "operations stay in registers.",
         size=(WIDE, 3.0),
         narrow=(4.6, 5.6),
         name="four-kernels-or-one",
