@@ -118,7 +118,7 @@ def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
 
 
 def limits_to_try(operations: int = 24) -> Figure:
-    """Draw the shortest time of a chain of element-wise operations over the size of its arrays.
+    """Draw the predicted time of a chain of element-wise operations over the size of its arrays.
 
     On the site a reader moves sliders of elements and operations, and is told which limit holds.
     """
@@ -142,17 +142,18 @@ def limits_to_try(operations: int = 24) -> Figure:
         ax.set_xscale("log", base=2)
         ax.set_xticks([2**power for power in SIZES], list(SIZES.values()))
         ax.set_xlabel("elements of each array, bf16")
-        log_axis(ax.yaxis, "s", "shortest time")
+        log_axis(ax.yaxis, "s", f"predicted time of {operations} operations")
         marks.legend(ax)
 
     return show(
         draw,
-        alt=f"Shortest time of {operations} element-wise operations over the elements of their arrays, from the "
+        alt=f"Predicted time of {operations} element-wise operations over the elements of their arrays, from the "
         f"ceilings of {ceilings.device_name}. Launched one by one, they take the same time up to "
         f"{turns['one by one']:.3g} elements, in a graph up to {turns['in a graph']:.3g}, and fused "
         f"up to {turns['fused, in a graph']:.3g}. Larger arrays are memory-bound, and the time grows with their size.",
-        caption="The shortest time of a chain of element-wise operations. Small arrays are launch-bound, large ones "
-        "memory-bound. A model from measured ceilings, in which each operation reads one array and writes one.",
+        caption="The predicted time of a chain of element-wise operations. Small arrays are launch-bound, large ones "
+        "memory-bound. A model from measured ceilings, in which each operation reads one array from memory and writes "
+        "one. Arrays that fit into the L2 cache can be faster.",
         records=[ceilings],
         name="limits-to-try",
         rows=[

@@ -54,10 +54,10 @@ gpuguide.chainLimits = (machine, elements, operations, way) => {
         element("span", {}, scaled(time, "s")),
       ])));
       const [eager, graph, fused] = found;
-      const faster = ({ holds, seconds }) => `at least ${scaled(seconds, "s")} (limit: ${holds}), `
+      const faster = ({ holds, seconds }) => `${scaled(seconds, "s")} (limit: ${holds}), `
         + `${significant(eager.seconds / seconds)} times as fast`;
-      answer.textContent = `One by one, ${eager.holds} are the limit: the chain takes at least `
-        + `${scaled(eager.seconds, "s")}. In a graph it takes ${faster(graph)}, and fused ${faster(fused)}.`;
+      answer.textContent = `One by one, ${eager.holds} are the limit, and the model predicts `
+        + `${scaled(eager.seconds, "s")}. In a graph it predicts ${faster(graph)}, and fused ${faster(fused)}.`;
     }
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", draw);
