@@ -1,6 +1,7 @@
 """Benchmarks that are declared, and stand on no page yet: their records come with the page."""
 
 BENCHMARKS = {
+    "30-gradients": {"norm-placement", "gradient-report"},
     "31-training-memory": {
         "memory-levers",
         "memory-prediction",
@@ -9,6 +10,8 @@ BENCHMARKS = {
         "sharded-memory",
     },
     "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
-    "50-collectives": {"collectives", "gradient-sum", "two-gpu-scaling"},
+    "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
+    "42-more-than-one-gpu": {"exchange", "frame-queries"},
+    "50-collectives": {"collectives", "gradient-sum", "gpu-scaling"},
 }
 WITHOUT_PAGE = set[str]().union(*BENCHMARKS.values())

@@ -49,7 +49,7 @@ def test_training_waits_until_the_file_is_written_or_only_for_the_copy() -> None
     lanes: dict[str, list[dict[str, str]]] = {}
     for row in rows_of(pictures.save_step_by_step()):
         lanes.setdefault(row["line"], []).append(row)
-    assert [row["what"] for row in lanes["waits"]][1:4] == ["copy", "check", "write"]
+    assert [row["what"] for row in lanes["waits"]][1:4] == ["copy", "CRC-32", "write"]
     (wait,) = (row for row in lanes["goes on"] if row["what"] == "wait")
     assert float(wait["to"]) == max(float(row["to"]) for row in lanes["copies"])
     for copy, write in zip(lanes["copies"], lanes["threads"], strict=True):

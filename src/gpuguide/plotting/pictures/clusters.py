@@ -159,7 +159,7 @@ def run_with_a_failure() -> Figure:
         "the work since the last save is lost, the job restarts, and the lost work is done again. In the second, "
         "training goes on while each checkpoint is written, and gets farther in the same time.",
         caption="A failure undoes the work since the last complete checkpoint. Saves that are written in the "
-        "background take no time from training.",
+        "background take hardly any time from training.",
         size=(WIDE, 2.5),
         narrow=(4.6, 2.85),
         name="run-with-a-failure",
@@ -282,7 +282,7 @@ COLOURS_OF_A_SAVE = {"forward, backward": "blue", "update": "violet", "training 
 
 def training_that_waits() -> list[Span]:
     """Return what training does if it waits for the copy, the checksum and the file."""
-    save = [("copy", COPIED, "orange"), ("check", CHECKED, "orange"), ("write", WRITTEN, "orange")]
+    save = [("copy", COPIED, "orange"), ("CRC-32", CHECKED, "orange"), ("write", WRITTEN, "orange")]
     return _in_turn([A_PASS[1], *save, *A_PASS])
 
 
@@ -292,7 +292,7 @@ def training_that_goes_on() -> list[Span]:
 
 
 def copies_and_writes() -> tuple[list[Span], list[Span]]:
-    """Return when each buffer is copied, and when threads check and write it."""
+    """Return when each buffer is copied, and when threads write it and compute its checksum."""
     copy, write = COPIED / BUFFERS_DRAWN, (CHECKED + WRITTEN) / BUFFERS_DRAWN
     begins = [UPDATE + copy * number for number in range(BUFFERS_DRAWN)]
     copies = [(begin, begin + copy, "ABCD"[number], "green") for number, begin in enumerate(begins)]
@@ -314,11 +314,11 @@ def save_step_by_step() -> Figure:
     return show(
         lambda figure, _: _draw_saves(figure, lanes),
         alt="Two groups of timelines. With torch.save, training stops after an update while the state is copied, "
-        "checked and written, and then goes on. With PinnedCheckpoint, the next forward and backward pass begin at "
-        f"once, while a copy stream fills {BUFFERS_DRAWN} buffers and threads check and write each buffer that is "
-        "full. Only the next update waits, until the copy is done.",
-        caption="With PinnedCheckpoint, only the next update waits for the copy. Threads check and write the buffers "
-        "meanwhile. (Not to scale.)",
+        "its checksum computed and its file written, and then goes on. With PinnedCheckpoint, the next forward and "
+        f"backward pass begin at once, while a copy stream fills {BUFFERS_DRAWN} buffers and threads write each full "
+        "buffer and compute its checksum. Only the next update waits, until the copy is done.",
+        caption="With PinnedCheckpoint, only the next update waits for the copy. Threads write the buffers and compute "
+        "their checksums meanwhile. (Not to scale.)",
         size=(WIDE, 2.85),
         narrow=(4.6, 2.85),
         name="save-step-by-step",
@@ -365,8 +365,8 @@ ACTORS = ("Slurm", "job script", "processes")
 HAPPENS: tuple[tuple[int, str], ...] = (
     (0, "sends USR1\nbefore the limit"),
     (1, "trap: touch\nSTOP_FILE"),
-    (2, "all see the file\nat the same step"),
-    (2, "save, end with\nstatus 0"),
+    (2, "one sees the file,\nall agree to stop"),
+    (2, "rank 0 saves,\nall end, status 0"),
     (1, "scontrol\nrequeue"),
     (0, "starts the job\nagain, later"),
 )
@@ -380,7 +380,8 @@ def from_signal_to_requeue() -> Figure:
         lambda figure, _: _draw_requeue(figure),
         alt=f"Three columns, for Slurm, the job script and the processes, with time from top to bottom. Arrows lead "
         f"from each box to the next. {told}.",
-        caption="The processes save, and then the script requeues the job. A file carries the signal to them.",
+        caption="The program saves its state, and then the script requeues the job. A file carries the signal to the "
+        "processes.",
         size=(WIDE, 4.1),
         narrow=(4.6, 4.1),
         name="from-signal-to-requeue",

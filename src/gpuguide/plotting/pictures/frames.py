@@ -323,9 +323,10 @@ def bytes_of_a_sort_key() -> Figure:
     return show(
         lambda figure, _: _draw_sort_keys(figure, passes),
         alt=f"Two rows of numbered bytes. The key of a float64 has {passes['float64']}: "
-        f"{NUMBER} of the double and {MARK} for the mark and padding. The key of an int64 has {passes['int64']}.",
-        caption=f"Sorting doubles takes {passes['float64']} passes, and integers {passes['int64']}. Each box is a byte "
-        "of the sort key, for which cuDF makes one pass.",
+        f"{NUMBER} of the double, and {MARK} of the mark for NaN and padding. "
+        f"The key of an int64 has {passes['int64']}.",
+        caption=f"Sorting float64 takes {passes['float64']} passes, and int64 {passes['int64']}. cuDF makes one pass "
+        "for each byte of the key's size.",
         size=(WIDE, 2.0),
         narrow=(4.6, 2.0),
         name="bytes-of-a-sort-key",

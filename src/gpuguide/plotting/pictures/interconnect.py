@@ -440,8 +440,9 @@ def gain_over_two_links() -> Figure:
     return show(
         draw,
         alt="Two bars for each number of tokens: how many times as fast two GPUs compute a layer as one GPU, over "
-        f"NVLink, measured, and over PCIe, computed. A dashed line marks one GPU. NVLink and PCIe: {told}.",
-        caption="Over NVLink, a second GPU gains more than over PCIe (computed).",
+        f"NVLink, measured, and over PCIe, at most, computed without overlap. A dashed line marks one GPU. NVLink "
+        f"and PCIe: {told}.",
+        caption="Over NVLink, a second GPU gains more than over PCIe (computed, without overlap).",
         records=[record, host],
         size=(WIDE, 3.2),
         narrow=(4.6, 3.6),

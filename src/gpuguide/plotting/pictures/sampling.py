@@ -14,7 +14,7 @@ from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.axes import log_axis
 from gpuguide.plotting.figure import Figure, note, show
 from gpuguide.plotting.marks import legend
-from gpuguide.plotting.parts import stacked_bars
+from gpuguide.plotting.parts import grouped_bars, stacked_bars
 from gpuguide.plotting.renditions import WIDE, is_narrow
 from gpuguide.units import format_quantity
 
@@ -514,12 +514,22 @@ def reads_by_vocabulary() -> Figure:
         name: [seconds_of_a_draw(name, MANY, vocab) / seconds_of_a_read(MANY, vocab) for vocab in VOCABULARIES.values()]
         for name in REPLAYED
     }
-    told = "; ".join(f"{REPLAYED[name]} {', '.join(f'{each:.1f}' for each in found)}" for name, found in reads.items())
+    told = "; ".join(f"{REPLAYED[name]} {', '.join(f'{each:.2f}' for each in found)}" for name, found in reads.items())
+
+    def draw(figure: Canvas, theme: Theme) -> None:
+        ax = figure.subplots()
+        columns = zip(*reads.values(), strict=True)
+        rows = {f"{name}\n{vocab:,}": found for (name, vocab), found in zip(VOCABULARIES.items(), columns, strict=True)}
+        colours = {REPLAYED[name]: palette.style(name).colour for name in reads}
+        grouped_bars(ax, rows, colours, unit="1", label="time, in reads of the logits")
+        ax.axvline(1, color=theme.ceiling, linestyle=(0, (6, 2)), linewidth=1.5)
+        legend(ax)
+
     return show(
-        lambda figure, theme: _draw_reads(figure, theme, reads),
-        alt=f"Bars for the vocabularies of {', '.join(VOCABULARIES)}, one for each of three samplers, in units of one "
-        f"read, with a dashed line at one read. {told}.",
-        caption=f"The larger the vocabulary, the fewer reads a draw takes. Time for {MANY} sequences divided by that "
+        draw,
+        alt=f"Bars for the vocabularies of {', '.join(VOCABULARIES)}, one for each of three samplers, in units of the "
+        f"time of one read, with a dashed line there. {told}.",
+        caption=f"Relative to one read, large vocabularies take less time. For {MANY} sequences, divided by the time "
         "of one read (dashed).",
         records=[store.load_published("sample-token"), store.load_published("ceilings")],
         size=(WIDE, 3.5),
@@ -531,22 +541,6 @@ def reads_by_vocabulary() -> Figure:
             for vocab, each in zip(VOCABULARIES.values(), found, strict=True)
         ],
     )
-
-
-def _draw_reads(figure: Canvas, theme: Theme, reads: Mapping[str, list[float]]) -> None:
-    ax = figure.subplots()
-    for number, (name, found) in enumerate(reads.items()):
-        places = np.arange(len(found)) + 0.27 * (number - 1)
-        ax.barh(places, found, 0.24, color=theme.series[palette.style(name).colour], label=REPLAYED[name])
-        for place, each in zip(places, found, strict=True):
-            ax.annotate(f"{each:.1f}", (each, place), (4, 0), textcoords="offset points", va="center", fontsize=10)
-    ax.axvline(1, color=theme.ceiling, linestyle=(0, (6, 2)), linewidth=1.5)
-    ax.set_yticks(range(len(VOCABULARIES)), [f"{name}\n{vocab:,}" for name, vocab in VOCABULARIES.items()])
-    ax.set_ylim(len(VOCABULARIES) - 0.5, -0.5)
-    ax.set_xlim(0, 1.12 * max(max(found) for found in reads.values()))
-    ax.set_xlabel("reads of the logits")
-    ax.grid(axis="y", visible=False)
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
 # --- one read, and the rest of a draw ----------------------------------------------------------------------
@@ -608,7 +602,7 @@ def pieces_of_a_row() -> Figure:
         alt=f"A row of {len(EXAMPLE)} logits is divided among {PROGRAMS} programs. Each finds the largest logit of its "
         f"piece and the sum of exponentials relative to it ({told}). Arrows lead from all of them to the numbers of "
         f"the row, {highest} and {whole:.2f}, and from there to the probabilities, which each program writes.",
-        caption="Each program reads its piece once and shares two numbers. (Made-up logits.)",
+        caption="Each program reads its piece once and shares two numbers. The logits are made up.",
         size=(WIDE, 3.5),
         narrow=(4.6, 3.5),
         name="pieces-of-a-row",
@@ -634,16 +628,16 @@ def _draw_pieces(
         drawings.label(ax, centre, height - 12, name, bold=True, size=10 if narrow else 11)
         side = across / len(piece)
         for place, logit in enumerate(piece):
-            drawings.box(ax, x + place * side + 1, top, side - 2, tall, f"{logit:g}", colour="blue", strength=0.3)
+            drawings.box(ax, x + place * side + 1, top, side - 2, tall, f"{logit:.1f}", colour="blue", strength=0.3)
             share = float(np.exp(logit - highest)) / whole
             words = f"{share:.2f}" if side > 30 else f"{share:.2f}"[1:]
             drawings.box(ax, x + place * side + 1, foot, side - 2, tall, words, colour="blue", strength=0.3)
-        numbers = f"max {largest:g}\nsum {total:.2f}"
+        numbers = f"max {largest:.1f}\nsum {total:.2f}"
         drawings.arrow(ax, (centre, top - 2), (centre, middle + tall + 8), width=1.2)
         drawings.box(ax, x + 3, middle - 4, across - 6, tall + 8, numbers, colour="orange", strength=0.3)
         drawings.arrow(ax, (centre, middle - 6), (centre, shared + tall + 2), colour="orange", width=1.2)
         drawings.arrow(ax, (centre, shared - 2), (centre, foot + tall + 2), width=1.2)
-    words = f"the row: max {highest:g}, sum {whole:.2f}"
+    words = f"the row: max {highest:.1f}, sum {whole:.2f}"
     drawings.box(ax, left, shared, width - 2 * left, tall, words, colour="orange", strength=0.5)
     for y, says in ((top - 12, "reads"), (shared - 14, "writes")):
         drawings.label(ax, left + across / 2 + 6, y, says, across="left", size=10)
