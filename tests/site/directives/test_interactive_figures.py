@@ -207,11 +207,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 6
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 7
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 12
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 14
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 
