@@ -1,7 +1,6 @@
 """Benchmarks that are declared, and stand on no page yet: their records come with the page."""
 
 BENCHMARKS = {
-    "20-kernels-and-fusion": {"fused-sum", "add-layer-norm", "linear-gelu", "compile-gain", "compile-start"},
     "30-gradients": {"norm-placement", "gradient-report"},
     "31-training-memory": {
         "memory-levers",
