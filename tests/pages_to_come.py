@@ -2,13 +2,6 @@
 
 BENCHMARKS = {
     "20-kernels-and-fusion": {"fused-sum", "add-layer-norm", "linear-gelu", "compile-gain", "compile-start"},
-    "31-training-memory": {
-        "memory-levers",
-        "memory-prediction",
-        "memory-timeline",
-        "optimizer-step",
-        "sharded-memory",
-    },
     "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
     "50-collectives": {"collectives", "gradient-sum", "two-gpu-scaling"},
 }

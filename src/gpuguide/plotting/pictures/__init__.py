@@ -33,6 +33,7 @@ from gpuguide.plotting.pictures import (
     timing,
     tokens,
     training,
+    training_memory,
 )
 
 __all__ = [
@@ -59,4 +60,5 @@ __all__ = [
     "timing",
     "tokens",
     "training",
+    "training_memory",
 ]

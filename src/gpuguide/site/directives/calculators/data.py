@@ -55,6 +55,49 @@ def fit_data() -> dict[str, Any]:
     }
 
 
+EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT-2, mixed precision, 32 × 1024 tokens": ("gpt2", {"batch": 32, "seq_len": 1024}),
+    "GPT-2 of transformers, fp32, 8 × 512 tokens": (
+        "gpt2",
+        {"precision": "fp32", "batch": 8, "seq_len": 512, "optimizer": "adamw-fused", "activation": "gelu-new"},
+    ),
+    "Llama 3.2 1B, mixed precision, 4 × 2048 tokens": ("llama-3.2-1b", {"batch": 4, "seq_len": 2048}),
+}
+"""Steps that the drawing of levers begins with"""
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "kept": {},
+    "recomputed (checkpointing)": {"checkpointing": True},
+    "recomputed in every second layer": {"checkpointing": True, "checkpoint_every": 2},
+    "recomputed selectively": {"checkpointing": True, "selective": True},
+    "on the host": {"offloaded": True},
+}
+SWITCHES: tuple[tuple[str, dict[str, Any], str | None], ...] = (
+    ("AdamW in one kernel", {"optimizer": "adamw-fused"}, None),
+    ("loss in chunks", {"loss": "chunked"}, None),
+    ("optimizer step inside backward", {"optimizer_in_backward": True}, None),
+    ("bf16 weights, 8-bit states", {"precision": "bf16", "optimizer": "adamw-8bit"}, None),
+    ("GELU in one operation", {"activation": "fused"}, "gelu-new"),
+)
+"""What each switch sets, and the activation function of the examples that have it, if not all do"""
+
+
+def lever_data() -> dict[str, Any]:
+    """Return what the drawing of levers knows."""
+    gpu = measured_ceilings.load(reference_gpu.sheet().id)
+    return {
+        "memory": memory_model(),
+        "setup": asdict(memory.Setup()),
+        "step": step_words(),
+        "gpu": {"name": short(gpu.name), "memory": gpu.capacity},
+        "examples": [
+            {"label": label, "shape": asdict(presets.shape(model)), "setup": setup}
+            for label, (model, setup) in EXAMPLES.items()
+        ],
+        "activations": [{"label": label, "fields": changed} for label, changed in ACTIVATIONS.items()],
+        "switches": [{"label": label, "fields": changed, "when": when} for label, changed, when in SWITCHES],
+    }
+
+
 def step_words() -> dict[str, Any]:
     """Return the order and the words of the drawing of memory over a step."""
     return {"order": step_drawing.ORDER, "moments": step_drawing.MOMENT_WORDS, "parts": memory.PART_NAMES}
