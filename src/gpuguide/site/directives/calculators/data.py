@@ -56,33 +56,33 @@ def fit_data() -> dict[str, Any]:
 
 
 EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
-    "GPT-2, mixed precision, 32 × 1024 tokens": ("gpt2", {"batch": 32, "seq_len": 1024}),
-    "GPT-2 of transformers, fp32, 8 × 512 tokens": (
+    "GPT-2, 32 × 1024 tokens": ("gpt2", {"batch": 32, "seq_len": 1024}),
+    "Transformers' GPT-2, fp32": (
         "gpt2",
         {"precision": "fp32", "batch": 8, "seq_len": 512, "optimizer": "adamw-fused", "activation": "gelu-new"},
     ),
-    "Llama 3.2 1B, mixed precision, 4 × 2048 tokens": ("llama-3.2-1b", {"batch": 4, "seq_len": 2048}),
+    "Llama 3.2 1B, 4 × 2048": ("llama-3.2-1b", {"batch": 4, "seq_len": 2048}),
 }
-"""Steps that the drawing of levers begins with"""
+"""Training steps that the interactive drawing begins with"""
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "kept": {},
-    "recomputed (checkpointing)": {"checkpointing": True},
-    "recomputed in every second layer": {"checkpointing": True, "checkpoint_every": 2},
-    "recomputed selectively": {"checkpointing": True, "selective": True},
-    "on the host": {"offloaded": True},
+    "checkpointing": {"checkpointing": True},
+    "every second layer": {"checkpointing": True, "checkpoint_every": 2},
+    "selective checkpointing": {"checkpointing": True, "selective": True},
+    "offloaded to the host": {"offloaded": True},
 }
 SWITCHES: tuple[tuple[str, dict[str, Any], str | None], ...] = (
-    ("AdamW in one kernel", {"optimizer": "adamw-fused"}, None),
+    ("fused AdamW", {"optimizer": "adamw-fused"}, None),
     ("loss in chunks", {"loss": "chunked"}, None),
-    ("optimizer step inside backward", {"optimizer_in_backward": True}, None),
-    ("bf16 weights, 8-bit states", {"precision": "bf16", "optimizer": "adamw-8bit"}, None),
-    ("GELU in one operation", {"activation": "fused"}, "gelu-new"),
+    ("optimizer in backward", {"optimizer_in_backward": True}, None),
+    ("bf16, 8-bit states", {"precision": "bf16", "optimizer": "adamw-8bit"}, None),
+    ("fused GELU", {"activation": "fused"}, "gelu-new"),
 )
 """What each switch sets, and the activation function of the examples that have it, if not all do"""
 
 
 def lever_data() -> dict[str, Any]:
-    """Return what the drawing of levers knows."""
+    """Return what the interactive drawing of a training step knows."""
     gpu = measured_ceilings.load(reference_gpu.sheet().id)
     return {
         "memory": memory_model(),

@@ -165,8 +165,8 @@ class MemoryLevers(_Calculator):
         gpu = measured_ceilings.load(reference_gpu.sheet().id)
         prediction = memory.predict(presets.shape(model), memory.Setup(**setup))
         drawing = step_drawing.figure(prediction, gpu.capacity, short(gpu.name))
-        peak = f"{format_bytes(prediction.total)} at {step_drawing.MOMENT_WORDS[prediction.highest.name]}"
-        sentence = f"The switches are on the site and need JavaScript. The first example, {label}, peaks with {peak}."
+        peak = f"{format_bytes(prediction.total)} in {step_drawing.MOMENT_WORDS[prediction.highest.name]}"
+        sentence = f"The switches need the site and JavaScript. The first example, {label}, reaches its peak of {peak}."
         return [nodes.paragraph("", sentence), nodes.raw("", drawing, format="html", gg_site_only=True)]
 
     def data(self) -> dict[str, Any]:
