@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import collective_ranks  # noqa: F401  copies of this process know it then
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, 3, 4, 8])
 def team(request: pytest.FixtureRequest) -> Iterator[Team]:
-    """Two ranks, and three, whose parts are not powers of two."""
+    """Two, four and eight ranks, as machines have GPUs, and three, whose parts are not powers of two."""
     with Team(request.param, "cpu", start="fork") as team:
         yield team
 

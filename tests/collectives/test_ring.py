@@ -10,7 +10,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.interconnect.processes import Team
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 7])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 7, 8])
 def test_steps_on_lists_leave_every_rank_the_sum(world_size: int) -> None:
     parts = [[float(10 * rank + part) for part in range(world_size)] for rank in range(world_size)]
     held = [list(part) for part in parts]
@@ -40,7 +40,7 @@ def test_values_that_do_not_lie_together_are_refused(two: Team) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_the_ring_adds_up_exactly_on_gpus() -> None:
-    with Team(2) as team:
+    with Team(torch.cuda.device_count()) as team:
         for numbers in (1, 1000, 2**22 + 3):
             for rings in (1, 2, 4):
                 assert all(team.run(ranks.ring_sum, numbers, rings, "bfloat16"))

@@ -13,7 +13,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.fusion import counting, machine, reference
 from gpuguide.fusion.cost import Machine, eager_kernels, fuse
 from gpuguide.fusion.counting import KernelCount
-from gpuguide.fusion.diagnose import CHANGES, diagnose, find_waits, fused_share, predict
+from gpuguide.fusion.diagnose import CHANGES, diagnose, find_waits, fused_seconds, predict
 from gpuguide.fusion.tracing import trace
 
 MACHINE = Machine(launch=8e-6, graph_launch=1e-6, bandwidth=4e12, arithmetic=7e14)
@@ -61,13 +61,13 @@ def test_measurements_replace_the_model() -> None:
     traced = trace(lambda: torch.relu(torch.tanh(torch.sigmoid(x @ weight))))
     count = KernelCount((3e-3, 1e-3, 1e-3, 1e-3), {"mm": 3e-3, "relu": 1e-3, "tanh": 1e-3, "sigmoid": 1e-3}, 4)
     fast = Machine(launch=8e-6, graph_launch=1e-9, bandwidth=4e12, arithmetic=7e14)
-    found = predict(traced, fast, seconds=6.1e-3, host_seconds=40e-6, count=count)
+    found = predict(traced, fast, seconds=6e-3, host_seconds=40e-6, count=count)
     assert found.measured
-    assert found.predicted["graph"] == pytest.approx(6e-3)
-    assert found.predicted["compile"] == found.predicted["compile + graph"] == pytest.approx(4e-3)
+    assert found.predicted["graph"] == pytest.approx(6e-3, rel=1e-3)
+    assert found.predicted["compile"] == found.predicted["compile + graph"] == pytest.approx(3e-3, rel=1e-3)
     idle = predict(traced, fast, seconds=60e-3, host_seconds=60e-3, count=count)
     assert idle.limit == "launches"
-    assert idle.gain("graph") == pytest.approx(10)
+    assert idle.gain("graph") == pytest.approx(10, rel=1e-3)
 
 
 def test_what_pytorch_says_about_its_debug_mode_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_step_that_only_copies() -> None:
     x = torch.empty(8)
     found = predict(trace(x.clone), MACHINE, 1e-5, 8e-6, KernelCount((2e-6,), {"clone": 2e-6}, 0))
     assert found.kernels == 0
-    assert found.gain("graph") == pytest.approx(5)
+    assert found.gain("graph") == pytest.approx(10 / 2.4)
 
 
 def test_a_conversion_is_found_under_the_name_of_its_kernel() -> None:
@@ -98,7 +98,39 @@ def test_a_conversion_is_found_under_the_name_of_its_kernel() -> None:
     traced = trace(lambda: x.double() * 2)
     count = KernelCount((1e-3, 1e-3), {"copy_": 1e-3, "mul": 1e-3}, 2)
     before, after = eager_kernels(traced), fuse(traced)
-    assert fused_share(before, after, MACHINE, count) == pytest.approx(fused_share(before, after, MACHINE, None))
+    assert fused_seconds(before, after, MACHINE, 2e-3, count) == pytest.approx(after[0].seconds(MACHINE))
+
+
+def test_where_the_host_is_ahead_the_step_says_what_kernels_take() -> None:
+    """A profiled matmul runs at a higher clock than one that follows many others."""
+    left = torch.empty(64, 64)
+    traced = trace(lambda: left @ left)
+    found = predict(traced, MACHINE, 1.6e-3, 2e-5, KernelCount((1.4e-3,), {"mm": 1.4e-3}, 1))
+    assert found.limit != "launches"
+    assert all(found.gain(change) == pytest.approx(1) for change in CHANGES)
+
+
+def test_compiled_training_launches_no_faster() -> None:
+    weight = torch.zeros(8, requires_grad=True)
+
+    def train() -> torch.Tensor:
+        return torch.autograd.grad(torch.tanh(weight).sum(), weight)[0]
+
+    traced, forward = trace(train), trace(lambda: torch.tanh(weight.detach()).sum())
+    slow = Machine(launch=1e-3, graph_launch=1e-6, bandwidth=4e12, arithmetic=7e14)
+    shares = []
+    for step in (traced, forward):
+        found = predict(step, slow)
+        shares.append(found.predicted["compile"] / found.seconds * found.kernels / found.fused_kernels)
+    assert shares[0] > 1.2 * shares[1]
+
+
+def test_heads_that_share_a_key() -> None:
+    query, key = torch.randn(1, 4, 8, 16), torch.randn(1, 2, 8, 16)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    grouped = trace(lambda: attention(query, key, key, enable_gqa=True))
+    whole = trace(lambda: attention(query, key.repeat_interleave(2, 1), key.repeat_interleave(2, 1)))
+    assert grouped.flops == whole.flops > 0
 
 
 def test_calls_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +220,7 @@ def test_masks_that_make_no_wait_on_a_gpu() -> None:
     def step() -> None:
         mask = x > 2
         x[mask] = 0.0
-        mask[torch.arange(4, device="cuda")] = mask[4:]
+        mask[torch.arange(4, device="cuda")] = mask[4:].clone()
         x.masked_fill_(mask, 1.0)
 
     assert diagnose(step).waits == ()

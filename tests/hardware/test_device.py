@@ -160,6 +160,20 @@ def test_several_gpus_of_one_kind_are_one_device_of_that_count(monkeypatch: pyte
     assert (first.slug, both.slug) == ("nvidia-h200", "2x-nvidia-h200")
 
 
+@pytest.mark.parametrize("number", [2, 4, 8])
+def test_all_gpus_of_a_machine_are_one_device(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    first = seen_by_pytorch(monkeypatch, *["NVIDIA H200"] * number)
+    assert devices.several(first, "all").slug == f"{number}x-nvidia-h200"
+
+
+def test_all_gpus_are_two_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = seen_by_pytorch(monkeypatch, "NVIDIA H200")
+    with pytest.raises(GpuguideError, match="needs 2 GPUs, and PyTorch sees 1"):
+        devices.several(first, "all")
+    assert devices.several(devices.fake("h200"), "all").count == 2
+    assert devices.several(devices.cpu(), "all").count == 1
+
+
 def test_fewer_gpus_than_are_needed_are_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     first = seen_by_pytorch(monkeypatch, "NVIDIA H200", "NVIDIA H200")
     with pytest.raises(GpuguideError, match="needs 3 GPUs, and PyTorch sees 2"):

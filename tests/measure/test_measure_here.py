@@ -10,7 +10,7 @@ import pytest
 from gpuguide.errors import UnknownName
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import citation, reference_gpu, runner
+from gpuguide.measure import citation, page_gpu, reference_gpu, runner
 from gpuguide.measure.measure_here import here
 
 COPY = "ceilings/copy:time"
@@ -78,6 +78,19 @@ def test_what_several_gpus_do_together_is_measured_on_several_and_ended(
     assert here(COPY).yours is not None
     assert counts == [2]
     assert ended == ["end"]
+
+
+@pytest.mark.parametrize("published", [2, 8])
+def test_what_all_gpus_do_is_measured_on_as_many_as_published(
+    monkeypatch: pytest.MonkeyPatch, ended: list[str], published: int
+) -> None:
+    together, counts = replace(declarations.get("ceilings"), gpus="all"), list[Any]()
+    monkeypatch.setattr(declarations, "get", lambda name: together)
+    monkeypatch.setattr(page_gpu, "count", lambda slug: published)
+    monkeypatch.setattr(devices, "several", lambda device, count: (counts.append(count), device)[1])
+    monkeypatch.setenv("GPUGUIDE_FAKE_DEVICE", "h100-sxm")
+    here(COPY)
+    assert counts == [published]
 
 
 def test_what_several_gpus_do_together_ends_when_it_is_interrupted(

@@ -20,6 +20,7 @@ from gpuguide.cli import (
     doctor,
     finetune,
     fit,
+    frame,
     generate,
     links,
     memory,
@@ -42,6 +43,7 @@ app.command()(generate.generate)
 app.command()(finetune.finetune)
 app.command()(train.train)
 app.command()(fit.fit)
+app.command()(frame.frame)
 app.add_typer(memory.app, name="memory")
 app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")

@@ -2,6 +2,7 @@
 
 :func:`load` takes an Arrow table to one of the engines, :func:`run` does an operation there, and
 :func:`gpuguide.dataframes.cost.where_to_run` says beforehand where it is done sooner.
+:class:`~gpuguide.dataframes.query.Query` does the same with the columns of one's own table or Parquet file.
 
 >>> from gpuguide import dataframes
 >>> from gpuguide.dataframes import data
@@ -18,8 +19,9 @@ from gpuguide.dataframes import data, operations
 from gpuguide.dataframes import engines as available
 from gpuguide.dataframes.engines import DataframeEngine
 from gpuguide.dataframes.engines.cudf_frames import CuDF, check_fits
+from gpuguide.dataframes.query import Query, QueryChoice, where_to_run
 
-__all__ = ["load", "run"]
+__all__ = ["Query", "QueryChoice", "load", "run", "where_to_run"]
 
 
 def load(table: Any, engine: DataframeEngine) -> Any:

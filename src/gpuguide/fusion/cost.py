@@ -30,7 +30,7 @@ class Machine:
     graph_launch: float
     """Seconds from one small kernel to the next in a CUDA graph"""
     bandwidth: float
-    """B/s of a copy, read and written bytes together"""
+    """B/s of an element-wise operation, read and written bytes together"""
     arithmetic: float
     """FLOP/s of matmuls in the format of the step"""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,6 +12,9 @@ from gpuguide.errors import GpuguideError
 
 NOT_KERNELS = ("Memcpy", "Memset")
 """Beginnings of the names of copies and fills, which the profiler lists with kernels"""
+
+NOT_OPERATIONS = ("Activity Buffer Request",)
+"""Names of the profiler's own work, to which it credits a kernel a second time"""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,11 @@ class KernelCount:
     def seconds(self) -> float:
         """Seconds in which the GPU computes or copies, if nothing overlaps."""
         return sum(self.durations)
+
+
+def is_operation(event: Any) -> bool:
+    """Tell whether an event is an operation on the host, which may have started kernels."""
+    return event.device_type.name == "CPU" and event.name not in NOT_OPERATIONS
 
 
 def count_kernels(call: Callable[[], object]) -> KernelCount:
@@ -64,7 +73,7 @@ def count_kernels(call: Callable[[], object]) -> KernelCount:
         raise GpuguideError("The profiler saw no kernel: the step does no work on the GPU, or CUPTI is not available.")
     by_operation: dict[str, float] = {}
     for event in events:
-        for kernel in event.kernels if event.device_type.name == "CPU" else ():
+        for kernel in event.kernels if is_operation(event) else ():
             name = event.name.rpartition("::")[2]
             by_operation[name] = by_operation.get(name, 0.0) + kernel.duration * 1e-6
     return KernelCount(

@@ -20,10 +20,16 @@ from gpuguide.fusion.counting import KernelCount, count_kernels
 from gpuguide.fusion.tracing import StepTrace, Wait, trace, user_line
 from gpuguide.units import format_quantity
 
-COMPILED_LAUNCH = 0.5
+COMPILED_LAUNCH = 0.7
 """Time that compiled code takes to launch a kernel, as a share of what the eager step takes for one of its own"""
-GUARDS = 60e-6
+COMPILED_LAUNCH_IN_TRAINING = 1.0
+"""The same where the step has a backward pass, whose compiled code autograd calls with all that was saved"""
+GUARDS = 45e-6
 """Seconds that the host takes to enter and leave compiled code"""
+GRAPH_GAP = 0.4e-6
+"""Seconds of a graph from the end of a kernel to the start of the next, beyond what the profiler gives for each"""
+AHEAD = 0.5
+"""Share of a step's time below which the host is so far ahead that the step takes as long as its kernels"""
 BUSY = 0.9
 """Share of a step's time from which the GPU counts as busy all the time"""
 ATTRIBUTED = 0.9
@@ -31,8 +37,8 @@ ATTRIBUTED = 0.9
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 """PyTorch's warning where the host waits for the GPU, which differs from what it says about the debug mode itself"""
 CHANGES = ("graph", "compile", "compile + graph")
-COPIES = {"_to_copy", "clone"}
-"""Operations whose kernel the profiler finds in ``copy_``"""
+COPIES = {"_to_copy", "clone", "masked_fill", "stack"}
+"""Operations of which the profiler finds a kernel in ``copy_``"""
 
 
 @dataclass(frozen=True)
@@ -149,14 +155,21 @@ def predict(
     before, after = eager_kernels(traced), fuse(traced)
     durations = count.durations if count else [kernel.seconds(machine) for kernel in before]
     kernels = count.kernels if count else len(before)
-    gpu = sum(durations)
+    profiled = sum(durations)
     host = host_seconds if host_seconds is not None else len(before) * machine.launch
-    seconds = seconds if seconds is not None else max(host, gpu)
+    seconds = seconds if seconds is not None else max(host, profiled)
+    host = min(host, seconds)
+    # One profiled call finds the GPU cool. Where kernels follow one another, the step says what they take under load.
+    gpu = max(profiled, seconds) if count and host < AHEAD * seconds else profiled
     remaining = len(after) / len(before)
     fused_kernels = max(1, round(kernels * remaining))
-    in_graph = sum(max(duration, machine.graph_launch) for duration in durations)
-    fused = max(gpu * fused_share(before, after, machine, count), fused_kernels * machine.graph_launch)
-    compiled_host = GUARDS + COMPILED_LAUNCH * host * remaining
+    gap = GRAPH_GAP if count else 0.0  # the model's kernels include it
+    in_graph = sum(max(each * gpu / profiled, machine.graph_launch) + gap for each in durations)
+    fused = fused_seconds(before, after, machine, gpu, count) + gap * fused_kernels
+    fused = max(fused, fused_kernels * machine.graph_launch)
+    trains = any("backward" in operation.name for operation in traced.operations)
+    launch = COMPILED_LAUNCH_IN_TRAINING if trains else COMPILED_LAUNCH
+    compiled_host = GUARDS + launch * host * remaining
     shortest = limits(kernels, traced.moved, traced.flops, machine)
     return Diagnosis(
         limit="launches" if gpu < BUSY * seconds else _longer_on_gpu(before, machine),
@@ -178,26 +191,28 @@ def predict(
     )
 
 
-def fused_share(
-    before: Sequence[Kernel], after: Sequence[Kernel], machine: Machine, count: KernelCount | None
+def fused_seconds(
+    before: Sequence[Kernel], after: Sequence[Kernel], machine: Machine, gpu: float, count: KernelCount | None
 ) -> float:
-    """Return the GPU's time after fusion as a share of that before.
+    """Return the GPU's time after fusion, of which ``gpu`` seconds were needed before.
 
-    What cannot be fused takes the same time. What can shrinks as the model says: mostly by the bytes that it moves.
+    What cannot be fused takes the same time. What can takes as long as the model says, mostly for the bytes that it
+    moves: eager kernels may move more than the model knows, such as a masked fill, which copies first.
     """
 
     def modelled(kernels: Sequence[Kernel], is_fusable: bool) -> float:
         return sum(kernel.seconds(machine) for kernel in kernels if kernel.is_fusable == is_fusable)
 
     old, new, others = modelled(before, True), modelled(after, True), modelled(before, False)
-    fusable = old / (old + others)
     if count:
-        names = {kernel.operations[0].name for kernel in before if kernel.is_fusable}
-        names |= {"copy_"} if names & COPIES else set()
+        names = {kernel.operations[0].name.rstrip("_") for kernel in before if kernel.is_fusable}
+        names |= {"copy"} if names & COPIES else set()
         known = sum(count.by_operation.values())
         if known > ATTRIBUTED * count.seconds:
-            fusable = sum(time for name, time in count.by_operation.items() if name in names) / known
-    return 1 - fusable * (1 - min(1.0, new / old)) if old else 1.0
+            found = sum(time for name, time in count.by_operation.items() if name.rstrip("_") in names)
+            fusable = gpu * found / known
+            return gpu - fusable + min(fusable, new)
+    return gpu * (1 - old / (old + others) * (1 - min(1.0, new / old))) if old else gpu
 
 
 def find_waits(step: Callable[[], object]) -> list[Wait]:

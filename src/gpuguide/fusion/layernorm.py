@@ -29,10 +29,10 @@ from gpuguide.triton_support.tiles import count_multiprocessors
 
 WIDEST_FUSED = 8192
 """Widest row whose backward pass is one kernel: a thread holds its part of two sums in registers"""
-SUM_COLUMNS = 32
+SUM_COLUMNS = 16
 SUM_ROWS = 64
 """Columns and rows that the kernel which adds up partial sums reads at a time"""
-COLUMN_BLOCK = 128
+COLUMN_BLOCK = 64
 ROW_BLOCK = 32
 """Columns and rows of a tile of :func:`weight_sums_kernel`"""
 
@@ -50,13 +50,18 @@ class Schedule:
     """Rows that are in registers or on their way to a program of the backward kernel at a time"""
 
 
-FORWARD = {1024: Schedule(warps=1, rows=2), 2048: Schedule(warps=2), 4096: Schedule(warps=4), 8192: Schedule(warps=8)}
+FORWARD = {
+    1024: Schedule(warps=4, rows=2),
+    2048: Schedule(warps=4),
+    4096: Schedule(warps=16, rows=2),
+    8192: Schedule(warps=16),
+}
 """Schedule of the forward kernel by the width of a row, rounded up to a power of two"""
 BACKWARD = {
-    1024: Schedule(warps=1, per_multiprocessor=12, stages=2),
-    2048: Schedule(warps=4, per_multiprocessor=4, stages=2),
-    4096: Schedule(warps=8, per_multiprocessor=2, stages=2),
-    8192: Schedule(warps=16, per_multiprocessor=1, stages=2),
+    1024: Schedule(warps=2, per_multiprocessor=6, stages=3),
+    2048: Schedule(warps=4, per_multiprocessor=4, stages=3),
+    4096: Schedule(warps=8, per_multiprocessor=2, stages=3),
+    8192: Schedule(warps=16, per_multiprocessor=1, stages=3),
 }
 """The same of the backward kernel"""
 WIDE = Schedule(warps=16)

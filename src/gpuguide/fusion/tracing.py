@@ -166,7 +166,7 @@ class _Tracer(TorchDispatchMode):
                 _kind(func, name, args, kwargs, flops is not None),
                 self._bytes(read),
                 self._bytes([*fresh, *written]),
-                int(flops(*args, **kwargs, out_val=out)) if flops is not None else 0,
+                _flops(flops, func, args, kwargs, out) if flops is not None else 0,
             )
         )
         return out
@@ -183,6 +183,20 @@ class _Tracer(TorchDispatchMode):
             (self.numbers[_address(tensor)], int(tensor.storage_offset()), tensor.numel()): _distinct_bytes(tensor)
             for tensor in tensors
         }
+
+
+def _flops(flops: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """Return the FLOPs of an operation. PyTorch 2.11 refuses to count those of attention whose heads share keys."""
+    try:
+        return int(flops(*args, **kwargs, out_val=out))
+    except AssertionError:
+        heads = _argument(func, args, kwargs, "query").shape[1]
+        names = [argument.name for argument in func._schema.arguments]
+        each = [
+            torch.empty(value.shape[0], heads, *value.shape[2:], device="meta") if name in ("key", "value") else value
+            for name, value in zip(names, args, strict=False)
+        ]
+        return int(flops(*each, **kwargs, out_val=out))
 
 
 def _on_a_gpu(packet: Any) -> Any:

@@ -12,6 +12,8 @@ from gpuguide.hardware import datasheet
 from gpuguide.hardware.processor import processor_name
 
 Backend = Literal["cuda", "cpu", "fake"]
+Count = int | Literal["all"]
+"""A number of GPUs, or all that the machine has, two or more"""
 FAKE_VARIABLE = "GPUGUIDE_FAKE_DEVICE"
 GIB = 2**30
 
@@ -111,8 +113,8 @@ def cpu() -> Device:
     )
 
 
-def several(device: Device, count: int) -> Device:
-    """Return ``count`` devices of a kind as one, of which ``device`` is the first; a processor stays alone.
+def several(device: Device, count: Count) -> Device:
+    """Return ``count`` devices of a kind as one, of which ``device`` is the first; a processor stays as it is.
 
     Raises
     ------
@@ -125,15 +127,17 @@ def several(device: Device, count: int) -> Device:
         import torch
 
         here = torch.cuda.device_count()
-        if here < count:
-            raise GpuguideError(f"It needs {count} GPUs, and PyTorch sees {here}.")
-        names = dict.fromkeys(torch.cuda.get_device_properties(index).name for index in range(count))
+        needed = max(2, here) if count == "all" else count
+        if here < needed:
+            raise GpuguideError(f"It needs {needed} GPUs, and PyTorch sees {here}.")
+        names = dict.fromkeys(torch.cuda.get_device_properties(index).name for index in range(needed))
         if len(names) > 1:
             raise GpuguideError(
-                f"It needs {count} GPUs of one kind, and the first are {' and '.join(names)}. "
+                f"It needs {needed} GPUs of one kind, and the first are {' and '.join(names)}. "
                 "Choose some that are alike with CUDA_VISIBLE_DEVICES."
             )
-    return replace(device, count=count)
+        return replace(device, count=needed)
+    return replace(device, count=max(2, device.count) if count == "all" else count)
 
 
 def current_or_cpu() -> Device:

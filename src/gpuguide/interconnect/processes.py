@@ -23,6 +23,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -135,7 +136,6 @@ class Team:
         if forks and device != "cpu":
             raise GpuguideError("A copy of a process cannot use its GPU; leave start out, or use device='cpu'.")
         self.size, self.time_limit = size, time_limit
-        self.store = _meeting_point(port)
         context: Any = multiprocessing.get_context(start)
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
@@ -146,13 +146,22 @@ class Team:
             copied = [*self.pipes, ours] if forks else []
             process = context.Process(
                 target=_serve,
-                args=(theirs, rank, size, device, self.store.port, time_limit, cores, copied),
+                args=(theirs, rank, size, device, time_limit, cores, copied),
                 daemon=True,
             )
             process.start()
             theirs.close()
             self.processes.append(process)
             self.pipes.append(ours)
+        # Only now: a copy that is made while the store's thread holds a lock would wait for that lock for ever.
+        try:
+            self.store = _meeting_point(port)
+        except GpuguideError:
+            self._stop()
+            raise
+        for pipe in self.pipes:
+            with suppress(OSError):  # of a process that has died already, which is noticed next
+                pipe.send(self.store.port)
         self._collect("starting", START_LIMIT)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -292,7 +301,6 @@ def _serve(
     rank: int,
     size: int,
     device: str,
-    port: int,
     time_limit: float,
     cores: int,
     copied: Sequence[Connection],
@@ -303,6 +311,9 @@ def _serve(
     """
     for end in copied:
         end.close()
+    port = _next(pipe)
+    if port is None:
+        return
     try:
         member = _join(rank, size, device, port, time_limit, cores)
         pipe.send((True, None))

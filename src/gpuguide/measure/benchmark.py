@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpuguide.errors import unknown
-from gpuguide.hardware.device import Device
+from gpuguide.hardware.device import Count, Device
 from gpuguide.measure import digest, libraries
 from gpuguide.measure.records import Key, Metric, Rate
 from gpuguide.measure.timing import Call, Sampler
@@ -74,9 +74,9 @@ class Benchmark:
     """Seconds that each contender of a case may spend on samples"""
     samples: int | None = None
     """A fixed number of samples, where their order in time is what is looked at"""
-    gpus: int = 1
-    """Number of GPUs of one kind that it measures together. A machine with fewer skips it; with more than one its
-    record is that of several devices, such as ``2x-nvidia-h200``."""
+    gpus: Count = 1
+    """Number of GPUs of one kind that it measures together, or ``all`` of the machine. A machine with fewer, or with
+    one, skips it; the record of several is that of several devices, such as ``2x-nvidia-h200``."""
     end: Callable[[], object] = lambda: None
     """Called when a run has no more to ask of it, however it ended: ends processes that outlive a case"""
 

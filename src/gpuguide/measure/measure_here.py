@@ -9,7 +9,7 @@ from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.processor import processor_name
 from gpuguide.measure import benchmark as declarations
-from gpuguide.measure import citation, libraries, runner
+from gpuguide.measure import citation, libraries, page_gpu, runner
 from gpuguide.measure.records import Metric
 from gpuguide.units import format_quantity
 
@@ -53,12 +53,13 @@ def here(text: str) -> Comparison:
     declared = declarations.get(published.record.benchmark)
     contender = published.case.contender
     alone = replace(declared, contenders={contender: declared.contenders[contender]})
-    needs_gpu = declared.gpus > 1 or "gpu" in declared.contenders[contender].needs
+    gpus = page_gpu.count(published.record.device) if declared.gpus == "all" else declared.gpus
+    needs_gpu = gpus > 1 or "gpu" in declared.contenders[contender].needs
     device = devices.current_or_cpu()
     if needs_gpu and not device.is_gpu:
         return Comparison(published, None, "PyTorch sees no CUDA GPU here ('gpuguide doctor' says what is missing)")
     try:
-        device = devices.several(device, declared.gpus)
+        device = devices.several(device, gpus)
     except GpuguideError as error:
         return Comparison(published, None, str(error))
     quick = bool(os.environ.get("GPUGUIDE_QUICK"))

@@ -68,6 +68,12 @@ def kind(device: str) -> str:
     return _COUNT.sub("", device)
 
 
+def count(device: str) -> int:
+    """Return the number of devices that a slug names: 8 for ``8x-nvidia-h200``."""
+    found = _COUNT.match(device)
+    return int(found[0][:-2]) if found else 1
+
+
 def check_gpu(device: object, place: str) -> str:
     """Return the slug of one GPU.
 

@@ -57,7 +57,7 @@ def slugs() -> list[str]:
     """Return the slugs that count as the reference GPU: its own, and those of several of it with published records."""
     one = slug()
     several = [device for device in folders.list_devices() if page_gpu.kind(device) == one and device != one]
-    return [one, *sorted(several, key=lambda device: int(device.partition("x-")[0]))]
+    return [one, *sorted(several, key=page_gpu.count)]
 
 
 def check_records() -> None:

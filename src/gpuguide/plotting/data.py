@@ -72,11 +72,11 @@ def _bars(ax: Axes) -> Iterator[dict[str, Any]]:
 
     for container in ax.containers:
         if isinstance(container, BarContainer):
-            lying = container.orientation == "horizontal"
+            is_horizontal = container.orientation == "horizontal"
             for bar in container.patches:
                 across, up = bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2
                 x, y = (
-                    (bar.get_width(), up) if lying else (across, bar.get_height())
+                    (bar.get_width(), up) if is_horizontal else (across, bar.get_height())
                 )  # sizes: in a stack it begins later
                 yield {"series": _label(container.get_label()), "x": x, "y": y}
 

@@ -46,7 +46,7 @@ def collect_rows(
 def stacked_bars(
     ax: Axes, rows: Mapping[str, Sequence[float]], parts: Mapping[str, str], *, unit: str, label: str
 ) -> None:
-    """Draw one lying bar for each row, made of parts, with its sum at its end.
+    """Draw one horizontal bar for each row, made of parts, with its sum at its end.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def stacked_bars(
 def grouped_bars(
     ax: Axes, rows: Mapping[str, Sequence[float]], parts: Mapping[str, str], *, unit: str, label: str
 ) -> None:
-    """Draw one lying bar for each quantity of each row, the first on top. Parameters as :func:`stacked_bars` has them.
+    """Draw one horizontal bar for each quantity of each row, the first on top. Parameters as in :func:`stacked_bars`.
 
     A size that is not a number, for what was not measured, has no bar.
     """

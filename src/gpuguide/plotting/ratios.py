@@ -108,4 +108,5 @@ def _draw(ax: Axes, cited: CitedRatio, place: float, mark: Mark, label: str) -> 
     ax.plot([summary.median], [place], mark.marker, label="_" if is_mine else label, zorder=3, **look)
     if not is_mine:
         right = (max(summary.median, summary.p75 or 0), place)
-        ax.annotate(cited.text, right, (7, 0), textcoords="offset points", va="center", fontsize="small")
+        behind = {"facecolor": theme.background, "edgecolor": "none", "pad": 0.5}
+        ax.annotate(cited.text, right, (7, 0), textcoords="offset points", va="center", fontsize="small", bbox=behind)

@@ -8,6 +8,9 @@
 * :mod:`~gpuguide.training.config`: the settings of a run, the metrics of a step, and the result.
 * :mod:`~gpuguide.training.batches`: the sequences of a step, and which of their tokens count for the loss.
 * :mod:`~gpuguide.training.loop`: the loop; :mod:`~gpuguide.training.checkpointing`: the state from which it resumes.
+* :mod:`~gpuguide.training.schedules`: learning rates by step; :mod:`~gpuguide.training.accumulation`: the micro-batches
+  of an optimizer step; :mod:`~gpuguide.training.noise`: the noise of gradients, and the spread over seeds;
+  :mod:`~gpuguide.training.repeat`: whether a step gives the same bits twice.
 * :mod:`~gpuguide.training.distributed`: the collectives of a data-parallel run.
 """
 

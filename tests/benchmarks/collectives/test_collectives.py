@@ -18,7 +18,7 @@ from gpuguide.measure import runner
 from gpuguide.models.gpt2 import GPT2Config
 
 CPU, H200 = devices.cpu(), devices.fake("h200")
-COLLECTIVES, SUMS, SCALING = (declarations.get(name) for name in ("collectives", "gradient-sum", "two-gpu-scaling"))
+COLLECTIVES, SUMS, SCALING = (declarations.get(name) for name in ("collectives", "gradient-sum", "gpu-scaling"))
 TINY = GPT2Config(vocab_size=2048, context=32, layers=2, heads=2, hidden=32)
 SMALL = (2, 16, False)
 ELSEWHERE = ("ddp-bf16", "fsdp2")
@@ -33,11 +33,30 @@ def team() -> Iterator[Team]:
         yield found
 
 
+@pytest.fixture(scope="module", params=[3, 4, 8])
+def more(request: pytest.FixtureRequest) -> Iterator[Team]:
+    """More copies of this process."""
+    with Team(request.param, "cpu", start="fork") as found:
+        yield found
+
+
 @pytest.mark.parametrize("collective", list(RING))
 @pytest.mark.parametrize("size", [8, 4096])
 def test_every_number_of_a_collective_is_checked(team: Team, collective: str, size: int) -> None:
     sample = ranks.sampler(team, "nccl", sizes.nccl, (collective, size))
     assert sample() > 0
+
+
+def test_collectives_gradients_and_steps_are_right_on_more_ranks(more: Team) -> None:
+    for collective in RING:
+        assert more.run(ranks.set_up, "nccl", sizes.nccl, (collective, 256)) == [None] * more.size, collective
+        assert any(more.run(ranks.set_up, "idle", left_undone, (collective, 256))), collective
+    assert more.run(sizes.set_up_uncaptured, "ring", sizes.by_hand, ("all-reduce", 256)) == [None] * more.size
+    for name in ("none", "flat", "ddp-view", "gpuguide", "gpuguide-bf16", "gpuguide-rows"):
+        found = more.run(gradient_sum.set_up, name, SMALL, TINY, False)
+        assert [fault for fault, _, _ in found] == [None] * more.size, name
+    for name in ("one-gpu", "ddp-static", "gpuguide-rows"):
+        assert more.run(scaling.set_up, name, 2, 16, TINY, False) == [None] * more.size, name
 
 
 def left_undone(member: Member, collective: str, size: int) -> ranks.Task:
@@ -118,17 +137,18 @@ def test_contenders_are_left_out_where_they_say_nothing_new() -> None:
 
 
 @pytest.mark.parametrize("benchmark", [COLLECTIVES, SUMS, SCALING], ids=lambda benchmark: benchmark.name)
-def test_everything_runs_on_two_fake_gpus(benchmark: declarations.Benchmark) -> None:
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_everything_runs_on_fake_gpus(benchmark: declarations.Benchmark, count: int) -> None:
     few = replace(benchmark, cases=lambda device: benchmark.cases(device)[:2])
-    (record,) = runner.run([few], H200, None, commit="c0ffee").records
-    assert record.device == "2x-nvidia-h200-sxm"
+    (record,) = runner.run([few], replace(H200, count=count), None, commit="c0ffee").records
+    assert record.device == f"{count}x-nvidia-h200-sxm"
     assert {case.status for case in record.cases} <= {"ok", "skipped"}
 
 
 @pytest.mark.gpu
 @two_gpus
-def test_all_contenders_are_right_on_two_gpus() -> None:
-    device = devices.several(devices.current(), 2)
+def test_all_contenders_are_right_on_all_gpus() -> None:
+    device = devices.several(devices.current(), "all")
     try:
         for benchmark, cases in (
             (COLLECTIVES, [{"collective": name, "size": size} for name in RING for size in (4096, 2**24)]),

@@ -144,7 +144,7 @@ def test_predictions_are_near_each_other_and_rules_are_not() -> None:
 
 
 def test_ranks_train_in_replicas_and_shards() -> None:
-    with Team(2, device="cpu") as team:
+    with Team(3, device="cpu", start="fork") as team:
         for name in shards.NAMES:
             answers = team.run(shards.measure, name, dict(keys_of("llama-1b-shape")), TINY["llama-1b-shape"], CPU, 1)
             for seconds, losses, _ in answers:

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from figure_rows import rows_of
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.attention.flex_attention import create_block_mask
 
 from gpuguide.measure import store
@@ -64,3 +65,16 @@ def test_tiles_are_those_of_a_block_mask(name: str) -> None:
     assert int(row["whole"]) == int(blocks.full_kv_num_blocks.sum())
     assert int(row["cut"]) == int(blocks.kv_num_blocks.sum())
     assert sum(int(row[kind]) for kind in ("whole", "cut", "skipped")) == 64
+
+
+def test_masks_after_a_cache_are_those_of_pytorch() -> None:
+    masks = choosing.alignments()
+    shape = choosing.NEW, choosing.CACHED + choosing.NEW
+    keys = torch.eye(shape[1])[None, None]  # the values are the keys' numbers, so what is not zero was seen
+    query = torch.zeros(1, 1, *shape)
+    biases = {"is_causal=True": causal_upper_left(*shape), "causal_lower_right": causal_lower_right(*shape)}
+    for name, bias in biases.items():
+        seen = torch.nn.functional.scaled_dot_product_attention(query, keys, keys, attn_mask=bias)[0, 0] > 0
+        assert (seen.numpy() == masks[name]).all()
+    by_rule = torch.nn.functional.scaled_dot_product_attention(query, keys, keys, is_causal=True)[0, 0] > 0
+    assert (by_rule.numpy() == masks["is_causal=True"]).all()

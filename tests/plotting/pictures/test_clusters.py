@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from figure_rows import rows_of
 
-from gpuguide.clusters import storage
+from gpuguide.clusters import script, storage
 from gpuguide.plotting.pictures import clusters as pictures
 
 
@@ -43,3 +43,24 @@ def test_stripes_lie_where_the_library_puts_them() -> None:
     rows = rows_of(pictures.stripes_of_a_file())
     parts = storage.stripes_of(0, pictures.STRIPES, stripe_size=1, stripe_count=pictures.TARGETS)
     assert [int(row["target"]) for row in rows] == [part.target for part in parts]
+
+
+def test_training_waits_until_the_file_is_written_or_only_for_the_copy() -> None:
+    lanes: dict[str, list[dict[str, str]]] = {}
+    for row in rows_of(pictures.save_step_by_step()):
+        lanes.setdefault(row["line"], []).append(row)
+    assert [row["what"] for row in lanes["waits"]][1:4] == ["copy", "CRC-32", "write"]
+    (wait,) = (row for row in lanes["goes on"] if row["what"] == "wait")
+    assert float(wait["to"]) == max(float(row["to"]) for row in lanes["copies"])
+    for copy, write in zip(lanes["copies"], lanes["threads"], strict=True):
+        assert (copy["what"], copy["to"]) == (write["what"], write["from"])
+
+
+def test_the_signal_takes_the_way_of_the_written_script() -> None:
+    written = script.write(script.Job("train.py", nodes=2))
+    said = {row["who"]: row["what"] for row in rows_of(pictures.from_signal_to_requeue())}
+    assert list(said) == list(pictures.ACTORS)
+    assert "scontrol requeue" in written
+    assert said["job script"] == "scontrol requeue"
+    assert 'touch "$STOP_FILE"' in written
+    assert "USR1" in written

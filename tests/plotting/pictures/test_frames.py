@@ -50,3 +50,8 @@ def test_the_pieces_of_the_ring_take_most_of_the_copy() -> None:
     assert whole == pytest.approx(
         store.load_published("frame-transfer").median("gpuguide-staged", "time", rows=frames.ROWS), rel=1e-5
     )
+
+
+def test_a_sort_of_integers_takes_half_the_passes() -> None:
+    passes = {row["type"]: int(row["passes"]) for row in rows_of(frames.bytes_of_a_sort_key())}
+    assert passes == {"float64": 128 // 8, "int64": 64 // 8}

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from figure_rows import rows_of
 
+from gpuguide.costs import presets
 from gpuguide.hardware import links
 from gpuguide.interconnect import copies
 from gpuguide.measure import reference_gpu, store
@@ -67,3 +68,10 @@ def test_rdma_leaves_out_the_copies_between() -> None:
     rows = rows_of(interconnect.ways_to_the_network())
     assert [row["place"] for row in rows if row["rdma"] == "yes"] == ["GPU memory", "network adapter"]
     assert len(rows) == 4
+
+
+def test_a_second_gpu_gains_more_over_nvlink_than_over_pcie() -> None:
+    rows = rows_of(interconnect.gain_over_two_links())
+    assert [int(row["tokens"]) for row in rows] == list(interconnect.TOKENS)
+    assert all(float(row["nvlink_times"]) > float(row["pcie_at_most_times"]) > 1 for row in rows)
+    assert presets.shape("llama-3.1-70b").hidden * 2 == interconnect.MESSAGE_OF_A_TOKEN

@@ -50,3 +50,31 @@ def test_our_sampler_is_the_fastest_of_three_with_every_cut() -> None:
         times.setdefault((row["sequences"], row["cut"]), {})[row["sampler"]] = float(row["time_s"])
     assert len(times) == len(pictures.BATCHES) * len(pictures.CUTS)
     assert all(min(each, key=lambda name: each[name]) == "sample_token" for each in times.values())
+
+
+def test_a_larger_vocabulary_takes_fewer_reads_and_ours_takes_the_fewest() -> None:
+    reads: dict[str, list[float]] = {}
+    for row in rows_of(pictures.reads_by_vocabulary()):
+        reads.setdefault(row["sampler"], []).append(float(row["reads"]))
+    assert all(found == sorted(found, reverse=True) for found in reads.values())
+    assert all(min(each, key=each.get) == "ours" for each in _columns(reads))  # type: ignore[arg-type]
+
+
+def _columns(table: dict[str, list[float]]) -> list[dict[str, float]]:
+    return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
+
+
+def test_one_read_and_the_rest_are_the_measured_draw() -> None:
+    rows = rows_of(pictures.read_and_rest())
+    for row, (sequences, name) in zip(rows, pictures.DRAWS, strict=True):
+        whole = pictures.seconds_of_a_draw("gpuguide", sequences, pictures.VOCABULARIES[name])
+        assert float(row["read_s"]) + float(row["rest_s"]) == pytest.approx(whole, rel=1e-4)
+    rests = [float(row["rest_s"]) for row in rows if row["draw"].startswith(f"{pictures.MANY},")]
+    assert max(rests) < 1.1 * min(rests), "the rest hardly depends on the vocabulary"
+
+
+def test_two_numbers_of_each_piece_give_the_log_sum_exp_of_the_row() -> None:
+    found = [(float(row["largest"]), float(row["sum"])) for row in rows_of(pictures.pieces_of_a_row())]
+    pieces = [largest + torch.tensor(total).log() for largest, total in found]
+    whole = torch.tensor(list(pictures.EXAMPLE.values())).logsumexp(0)
+    torch.testing.assert_close(torch.stack(pieces).logsumexp(0), whole, rtol=1e-4, atol=1e-4)

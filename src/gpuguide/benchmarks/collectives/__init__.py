@@ -1,1 +1,1 @@
-"""Collectives by the size of the message, gradients added up over two GPUs, and a training step on two of them."""
+"""Collectives by the size of the message, gradients averaged over GPUs, and a training step on several of them."""

@@ -1,4 +1,4 @@
-"""Forward and backward pass of GPT-2 small on two GPUs, and its gradients averaged over them in different ways.
+"""Forward and backward pass of GPT-2 small on several GPUs, and its gradients averaged over them in different ways.
 
 Each rank has its own sequences. Parameters are in fp32 and layers compute in bf16 under autocast, compiled, with the
 loss in chunks; nothing is updated. Gradients are forgotten before each pass, as ``zero_grad()`` does by default.
@@ -42,11 +42,11 @@ from gpuguide.interconnect.processes import Member
 from gpuguide.measure import records, timing
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
-from gpuguide.models.gpt2 import GPT2, GPT2Config
+from gpuguide.models import shapes
+from gpuguide.models.gpt2 import GPT2Config
 from gpuguide.training import LossModule, WithoutHead, shard
 from gpuguide.training.feeding import split_windows
 
-WORLD = 2
 MIB = 2**20
 CASES = (
     {"batch": 8, "seq_len": 1024, "captured": False},
@@ -79,7 +79,7 @@ BUCKETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 ACCEPTED = {"ddp-bf16": 1e-2, "gpuguide-bf16": 1e-2, "fsdp2": 5e-2}
 """Largest error of all gradients together, as a ratio of norms"""
-ACCEPTED_OTHERWISE = 2e-3
+ACCEPTED_OTHERWISE = 4e-3
 ONLY_SMALL = ("loop-async", "coalesced", "ddp-static", "ddp-1mb", "ddp-1gb", "gpuguide-100mb")
 """Contenders that are compared with the small batch only"""
 CAPTURED = ("none", "flat", "ddp-view", "gpuguide", "gpuguide-bf16", "gpuguide-rows", "sum-alone")
@@ -95,8 +95,7 @@ def parameter_count(config: GPT2Config) -> int:
     >>> parameter_count(SHAPE)
     124475904
     """
-    with torch.device("meta"):
-        return sum(each.numel() for each in GPT2(config).parameters())
+    return shapes.build_meta_model(config, torch.bfloat16).parameter_count()
 
 
 # --- in the process of each rank -------------------------------------------------------------------------
@@ -243,7 +242,13 @@ def capture(passes: Passes) -> Callable[[], object]:
     # NCCL's watchdog asks for events from a thread of its own, which must not end the capture.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         passes()
-    return graph.replay
+
+    def replay() -> Passes:
+        """Replay the graph, and keep the tokens and weights whose addresses it has."""
+        graph.replay()
+        return passes
+
+    return replay
 
 
 def compare(member: Member, name: str, passes: Passes) -> float:
@@ -336,8 +341,8 @@ NAMES = ("none", "loop", "loop-async", "flat", "coalesced", *DDP_SETTINGS, *BUCK
 
 GRADIENT_SUM = Benchmark(
     name="gradient-sum",
-    title="Gradients averaged over two GPUs",
-    question="How much of the sum over two GPUs is left after the backward pass?",
+    title="Gradients averaged over GPUs",
+    question="How much of the all-reduce of gradients is left after the backward pass?",
     contenders={
         name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"}), functools.partial(left_out, name))
         for name in NAMES
@@ -345,6 +350,6 @@ GRADIENT_SUM = Benchmark(
     cases=lambda device: [dict(each) for each in CASES] if device.is_gpu else [],
     memory=bytes_needed,
     budget=1.0,
-    gpus=WORLD,
+    gpus="all",
     end=ranks.end,
 )

@@ -1,12 +1,13 @@
-"""The six collectives over two GPUs by the size of the message: NCCL's, and an all-reduce by send and receive.
+"""The six collectives between GPUs, by the size of the message: NCCL's, and an all-reduce by send and receive.
 
 The size is that of the longer one of what a rank has before and after: of an all-gather all parts together. The bus
-bandwidth counts what a rank of a ring sends of it, so that it can be compared with one direction of a link.
+bandwidth counts what a rank of a ring sends of it, so that it can be compared with one direction of a link. Where the
+ranks cannot share the numbers of a message equally, it has a few fewer.
 
 Numbers are whole ones that bf16 holds with all of their sums, and each rank checks every number that the timed calls
 leave. After a reduction that is the root only, since nothing says what the others have. NCCL's calls are captured in a
 graph. The ring is not: its sends are launched one after another by the host, as in a program, while the GPU still
-overwrites its cache and waits for the other rank.
+overwrites its cache and waits for the other ranks.
 
 Source: NVIDIA nccl-tests, ``doc/PERFORMANCE.md`` (bus bandwidth).
 """
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from gpuguide.benchmarks.interconnect import all_reduce, ranks
-from gpuguide.benchmarks.interconnect.all_reduce import WORLD, calls_in_graph, parts, whole_numbers
+from gpuguide.benchmarks.interconnect.all_reduce import EXACT, calls_in_graph, parts, whole_numbers
 from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.collectives import bus_bandwidth
 from gpuguide.collectives.cost import RING
@@ -46,7 +47,7 @@ def nccl(member: Member, collective: str, size: int) -> Task:
     """Call the group's own collective: NCCL's on GPUs, Gloo's on a processor."""
     if collective == "all-reduce":
         return all_reduce.reduce_in_place(member, size, dist.all_reduce)
-    elements = size // ELEMENT_SIZE
+    elements = count_numbers(size, member.world_size)
     calls = calls_in_graph(size) if member.device.type == "cuda" else 1  # Gloo changes what a rank sends
     share = elements // member.world_size
     begin = share * member.rank
@@ -54,6 +55,7 @@ def nccl(member: Member, collective: str, size: int) -> Task:
     if collective == "broadcast":
         return task(own, lambda values: dist.broadcast(values, 0), lambda i, j: numbers(i, j, 0, member), calls)
     if collective == "reduce":
+        calls = min(calls, (EXACT - 1) // (member.world_size - 1))  # each adds up to one for every other rank
 
         def right(i: int, j: int) -> torch.Tensor:
             """Return what the root has after so many sums in place; what the others have means nothing."""
@@ -90,7 +92,7 @@ def nccl(member: Member, collective: str, size: int) -> Task:
 
 def by_hand(member: Member, collective: str, size: int) -> Task:
     """Send parts around a ring, one call at a time."""
-    source = all_reduce.message(size // ELEMENT_SIZE, member.rank, member.device)
+    source = all_reduce.message(size // ELEMENT_SIZE, member.rank, member.world_size, member.device)
     values = source.clone()
     return Task(
         lambda: ring_all_reduce(values),
@@ -98,6 +100,15 @@ def by_hand(member: Member, collective: str, size: int) -> Task:
         lambda: all_reduce.check_sums(values, member.world_size, 1),
         1,
     )
+
+
+def count_numbers(size: int, world_size: int) -> int:
+    """Return the numbers of a message of at most ``size`` bytes that ranks share equally.
+
+    >>> [count_numbers(4096, world_size) for world_size in (2, 3, 8)]
+    [2048, 2046, 2048]
+    """
+    return size // ELEMENT_SIZE // world_size * world_size
 
 
 def numbers(begin: int, end: int, rank: int, member: Member) -> torch.Tensor:
@@ -185,8 +196,9 @@ def work(
 ) -> Work:
     """Do a collective on all ranks; every rank checks all of what it is left with."""
     collective, size = str(keys["collective"]), int(keys["size"])
-    rates = {"bandwidth": Rate("B/s", bus_bandwidth(collective, size, WORLD, 1.0))}
-    sample = sampler(ranks.team_with(settings, device, WORLD), name, prepare, (collective, size))
+    moved = size if collective == "all-reduce" else count_numbers(size, device.count) * ELEMENT_SIZE
+    rates = {"bandwidth": Rate("B/s", bus_bandwidth(collective, moved, device.count, 1.0))}
+    sample = sampler(ranks.team_with(settings, device), name, prepare, (collective, size))
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
 
@@ -204,7 +216,7 @@ def not_added_up(device: Device, keys: Keys) -> str | None:
 
 COLLECTIVES = Benchmark(
     name="collectives",
-    title="Six collectives over two GPUs, by the size of the message",
+    title="Six collectives between GPUs, by the size of the message",
     question="What does each collective take, and how near does a ring by send and receive come to NCCL's all-reduce?",
     contenders={
         "nccl": contender(ranks.sampler, "nccl", nccl, lambda device, keys: None),
@@ -215,6 +227,6 @@ COLLECTIVES = Benchmark(
     ),
     memory=lambda keys: 8 * int(keys["size"]) + 2 * GIB,
     budget=0.2,
-    gpus=WORLD,
+    gpus="all",
     end=ranks.end,
 )

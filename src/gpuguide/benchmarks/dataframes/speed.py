@@ -269,14 +269,4 @@ DATAFRAME = Benchmark(
 
 def measurements(record: Record) -> list[cost.Measurement]:
     """Return the times of a record of ``dataframe`` for :func:`gpuguide.dataframes.cost.fit_parameters`."""
-    return [
-        cost.Measurement(
-            case.contender,
-            str(case.keys["op"]),
-            int(case.keys["rows"]),
-            str(case.keys["transfer"]),
-            case.measured["time"].summary.median,
-        )
-        for case in record.cases
-        if case.status == "ok"
-    ]
+    return cost.read_measurements(record.cases)

@@ -53,20 +53,20 @@ Prepare = Callable[..., Task]
 # --- in the process that asks ----------------------------------------------------------------------------
 
 
-def team_with(settings: Mapping[str, str], device: Device, size: int) -> Team:
+def team_with(settings: Mapping[str, str], device: Device) -> Team:
     """Return the running team whose processes began with these environment variables, or start one beside the others.
 
-    It has a process a GPU, or on a CPU as many that go through Gloo. NCCL reads its variables once, when a process
-    first uses it.
+    It has a process for each GPU of the device, or on a CPU as many that go through Gloo. NCCL reads its variables
+    once, when a process first uses it.
     """
     kind = "cuda" if device.backend == "cuda" else "cpu"
-    name = " ".join([kind, *map("=".join, settings.items())])
+    name = " ".join([str(device.count), kind, *map("=".join, settings.items())])
     found = _teams.get(name)
     if found is None or not found.is_running:
         before = {each: os.environ[each] for each in settings if each in os.environ}
         os.environ.update(settings)
         try:
-            found = _teams[name] = Team(size, kind)
+            found = _teams[name] = Team(device.count, kind)
         finally:
             for each in settings:
                 del os.environ[each]

@@ -1,4 +1,4 @@
-"""A feed-forward layer divided among two GPUs: computing and adding up apart, one after the other, and overlapped.
+"""A feed-forward layer divided among GPUs: computing and adding up apart, one after the other, and overlapped.
 
 In ``one-after-the-other-unmixed`` NCCL is told that no communicator is used by a graph and outside of one at once, as
 :mod:`all_reduce <gpuguide.benchmarks.interconnect.all_reduce>` explains; that takes processes of its own.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 import torch
 
 from gpuguide.benchmarks.interconnect import all_reduce, ranks
-from gpuguide.benchmarks.interconnect.all_reduce import ONE_SHOT, UNMIXED, WORLD, bus_bytes
+from gpuguide.benchmarks.interconnect.all_reduce import UNMIXED, bus_bytes
 from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.hardware.device import Device
-from gpuguide.interconnect.allreduce import OneShotAllReduce
+from gpuguide.interconnect.allreduce import OneShotAllReduce, largest_message
 from gpuguide.interconnect.processes import Member
 from gpuguide.interconnect.tensor_parallel import TensorParallelMLP, whole_layer
 from gpuguide.measure.benchmark import Benchmark, Keys, Work
@@ -146,19 +146,15 @@ def one_gpu(member: Member, *shape: int) -> Task:
 def work(name: str, prepare: ranks.Prepare, settings: Mapping[str, str], device: Device, keys: Keys) -> Work:
     """Run the layer on all ranks, whose processes have these settings; each checks its result."""
     shape = tuple(int(keys[key]) for key in ("tokens", "hidden", "inner"))
-    rates = {"bandwidth": Rate("B/s", count_bus_bytes(keys))} if name == "communicate-only" else flops(keys)
-    sample = ranks.sampler(ranks.team_with(settings, device, WORLD), name, prepare, shape)
+    sent = {"bandwidth": Rate("B/s", bus_bytes(message_bytes(keys), device.count))}
+    rates = sent if name == "communicate-only" else flops(keys)
+    sample = ranks.sampler(ranks.team_with(settings, device), name, prepare, shape)
     return Work([], lambda: None, rates, sample=sample)  # the sampler has checked what it times
 
 
 def message_bytes(keys: Keys) -> int:
     """Return the bytes that are added up over the ranks."""
     return int(keys["tokens"]) * int(keys["hidden"]) * ELEMENT_SIZE
-
-
-def count_bus_bytes(keys: Keys) -> float:
-    """Return the bytes by which bus bandwidth is counted."""
-    return bus_bytes(message_bytes(keys), WORLD)
 
 
 def flops(keys: Keys) -> Mapping[str, Rate]:
@@ -168,9 +164,10 @@ def flops(keys: Keys) -> Mapping[str, Rate]:
 
 def beyond_one_shot(device: Device, keys: Keys) -> str | None:
     """Return why our kernel does not add up, if it does not."""
-    if message_bytes(keys) <= ONE_SHOT:
+    most = largest_message(device.count)
+    if message_bytes(keys) <= most:
         return None
-    return f"sums beyond {ONE_SHOT // 2**20} MiB are NCCL's in our function too"
+    return f"sums beyond {most // 2**10} KiB are NCCL's in our function too"
 
 
 def too_few_tokens(device: Device, keys: Keys) -> str | None:
@@ -195,8 +192,8 @@ contender = functools.partial(ranks.contender, work)
 
 TENSOR_PARALLEL_LAYER = Benchmark(
     name="tensor-parallel-layer",
-    title="A feed-forward layer divided among two GPUs",
-    question="What does a layer gain from a second GPU, and how much of that does adding up take back?",
+    title="A feed-forward layer divided among GPUs",
+    question="What does a layer gain from more GPUs, and how much of that does the all-reduce take back?",
     contenders={
         "one-after-the-other": contender("one-after-the-other", one_after_the_other),
         "one-after-the-other-unmixed": contender("one-after-the-other-unmixed", one_after_the_other, settings=UNMIXED),
@@ -207,10 +204,12 @@ TENSOR_PARALLEL_LAYER = Benchmark(
         "one-gpu": contender("one-gpu", one_gpu),
     },
     cases=lambda device: (
-        [{"tokens": tokens, "hidden": HIDDEN, "inner": INNER} for tokens in TOKENS] if device.is_gpu else []
+        [{"tokens": tokens, "hidden": HIDDEN, "inner": INNER} for tokens in TOKENS]
+        if device.is_gpu and INNER % device.count == 0
+        else []
     ),
     memory=bytes_needed,
     budget=0.3,
-    gpus=WORLD,
+    gpus="all",
     end=ranks.end,
 )

@@ -1,1 +1,1 @@
-"""Benchmarks of training steps: what each rung of the ladder gives, batches, loading, and two GPUs."""
+"""Benchmarks of training steps: what each rung of the ladder gives, batches, loading, and several GPUs."""

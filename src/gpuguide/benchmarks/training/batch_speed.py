@@ -25,6 +25,8 @@ from gpuguide.training.rungs import ALL
 
 BATCHES = (1, 4, 16, 64)
 SEQ_LEN = 512
+WARM_UP = 16
+"""Steps before the loss must have fallen: the first ones of AdamW raise it, with moments of few gradients"""
 WAYS = {"eager": ALL - {"compile", "graph"}, "compile": ALL - {"graph"}, "compile-graph": ALL}
 """The rungs of each contender"""
 
@@ -37,7 +39,7 @@ def work(rungs: frozenset[str], device: Device, keys: Keys, config: GPT2Config =
     with many_compilations():
         made = model(config, device.torch_device)
         step = make_step(made, *shape_of(keys), rungs, settings(), pool=ladder.graph_pool(device))
-        losses = [float(step(tokens, targets)) for _ in range(4)]
+        losses = [float(step(tokens, targets)) for _ in range(WARM_UP)]
     found = ladder.memory_metrics(device, before)
 
     def call() -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""A training step on two GPUs: replicas and shards, against one of the two alone.
+"""A training step on several GPUs: replicas and shards, against one of the GPUs alone.
 
 Each rank is a process with a GPU. All train GPT-2 small in bf16 autocast (shards: layers in bf16), with the model
 compiled but the loss in chunks, and AdamW in one kernel; a step has as many tokens on each GPU as the one alone has.
-A step's time is the slower rank's. Contenders:
+A step's time is the slowest rank's. Contenders:
 
 * ``one-gpu``: no replica, each rank trains by itself.
 * ``ddp``, ``ddp-static``: DDP, and DDP with ``static_graph=True``: each step uses the same parameters.
@@ -39,7 +39,6 @@ from gpuguide.training.data_parallel import sum_after_backward, synchronise_last
 from gpuguide.training.feeding import split_windows
 from gpuguide.training.tokens import Windows
 
-WORLD = 2
 CASES = ((64, 512), (8, 1024))
 """Sequences on each GPU, and tokens of each"""
 MICRO_BATCHES = 4
@@ -55,8 +54,8 @@ def set_up(member: Member, name: str, batch: int, seq_len: int, config: GPT2Conf
     """Make a step on a rank and take it; return what is wrong with it."""
     forget_other_cases(member, (batch, seq_len))
     step, count = make(member, name, batch, seq_len, config, compiled)
-    windows = Windows(contenders.text(), seq_len, WORLD * batch * count)
-    given = split_windows(windows.draw(0, member.rank, WORLD).to(member.device))
+    windows = Windows(contenders.text(), seq_len, member.world_size * batch * count)
+    given = split_windows(windows.draw(0, member.rank, member.world_size).to(member.device))
     with many_compilations():
         losses = [float(step(*given)) for _ in range(WARM_UP)]
     member.kept["steps"][name] = step, given
@@ -124,9 +123,9 @@ def differing(member: Member, step: Any) -> str | None:
     parts = [each.detach() for each in step.parameters]
     parts = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in parts]
     own = torch.stack([each.double().sum() for each in parts])
-    other = own.clone()
-    dist.all_reduce(other)
-    error = float((other / WORLD - own).abs().max() / own.abs().max())
+    mean = own.clone()
+    dist.all_reduce(mean)
+    error = float((mean / member.world_size - own).abs().max() / own.abs().max())
     return None if error < 1e-6 else f"rank {member.rank}: parameters differ from the other ranks' by {error:.1e}"
 
 
@@ -155,7 +154,7 @@ def seconds_per_call(member: Member, call: Callable[[], object], calls: int) -> 
 
 def team(device: Device) -> Team:
     """Return the processes."""
-    return ranks.team_with(MappingProxyType(WITHOUT_MULTICAST), device, WORLD)
+    return ranks.team_with(MappingProxyType(WITHOUT_MULTICAST), device)
 
 
 def work(name: str, device: Device, keys: Keys, config: GPT2Config = SHAPE, compiled: bool = True) -> Work:
@@ -186,12 +185,12 @@ NAMES = ("one-gpu", "ddp", "ddp-static", "after-backward", "ddp-micro", "ddp-mic
 
 DATA_PARALLEL = Benchmark(
     name="data-parallel",
-    title="A training step on two GPUs",
-    question="What does a second GPU give a training step, and what do its sums cost?",
+    title="A training step on several GPUs",
+    question="How many more tokens does a training step process with more GPUs, and what does the all-reduce take?",
     contenders={name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"})) for name in NAMES},
     cases=cases,
     memory=bytes_needed,
     budget=2.0,
-    gpus=WORLD,
+    gpus="all",
     end=ranks.end,
 )

@@ -172,8 +172,7 @@ def work(name: str, device: Device, keys: Keys) -> Work:
     found = memory_metrics(device, before)
     call: Step = step
     if name.endswith("-graph") and device.backend == "cuda":
-        graph = capture(step)
-        call = graph.replay
+        call = capture(step)
 
     def check() -> None:
         assert largest.grad is not None
@@ -186,13 +185,19 @@ def work(name: str, device: Device, keys: Keys) -> Work:
     return Work([call], check, rates, timing="wall", further=lambda: found)
 
 
-def capture(step: Step) -> torch.cuda.CUDAGraph:
-    """Return a graph of a step."""
+def capture(step: Step) -> Step:
+    """Return the replay of a graph of a step."""
     timing.on_side_stream(step)
     graph = torch.cuda.CUDAGraph()
     with workspace_of_its_own(), torch.cuda.graph(graph):
         step()
-    return graph
+
+    def replay() -> Step:
+        """Replay the graph, and keep the states whose addresses it has."""
+        graph.replay()
+        return step
+
+    return replay
 
 
 def skip_reason(name: str, device: Device, keys: Keys) -> str | None:

@@ -1,4 +1,4 @@
-"""Memory of a training step on two GPUs with replicas and with shards, compared with the prediction.
+"""Memory of a training step on several GPUs with replicas and with shards, compared with the prediction.
 
 Layers compute in bf16 on fp32 weights, with checkpointing and the loss in chunks. ``ddp`` has all weights, gradients
 and states on each GPU. ``fsdp2-reshard`` shards them and frees each gathered layer after its forward pass, and
@@ -32,7 +32,6 @@ from gpuguide.models.llama import Llama
 from gpuguide.training import LossModule, replicate, shard
 from gpuguide.training_memory.recompute import checkpointed
 
-WORLD = 2
 CASES: tuple[Keys, ...] = (
     {"model": "llama-1b-shape", "batch": 4, "seq_len": 2048},
     {"model": "llama-7b-shape", "batch": 1, "seq_len": 2048},
@@ -42,7 +41,7 @@ SAMPLES = 10
 WARM_UP = 3
 
 
-def setup_of(name: str, keys: Keys) -> memory.Setup:
+def setup_of(name: str, keys: Keys, gpus: int) -> memory.Setup:
     """Return the setup that the cost model knows a contender by."""
     return memory.Setup(
         batch=int(keys["batch"]),
@@ -50,7 +49,7 @@ def setup_of(name: str, keys: Keys) -> memory.Setup:
         optimizer="adamw-fused",
         checkpointing=True,
         loss="chunked",
-        data_parallel=WORLD,
+        data_parallel=gpus,
         sharding=0 if name == "ddp" else 3,
     )
 
@@ -75,7 +74,7 @@ def make(member: Member, name: str, keys: Keys, config: Any) -> Any:
     model = make_model(config, device)
     module = LossModule(model, loss_of(model, autocast=name == "ddp"))
     if name == "ddp":
-        return replicate(module)
+        return replicate(module.to(device))  # DDP sends buffers too, and NCCL only those of a GPU
     return shard(module, model.blocks, reshard=name == "fsdp2-reshard")
 
 
@@ -120,7 +119,7 @@ def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
     answers = data_parallel.team(device).run(measure, name, dict(keys), chosen, device)
     slowest = iter([max(times) for times in zip(*(seconds for seconds, _, _ in answers), strict=True)])
     peak = max(found["peak_memory"].samples[0] for _, _, found in answers)
-    predicted = memory.predict(shape_of(chosen), setup_of(name, keys)).total
+    predicted = memory.predict(shape_of(chosen), setup_of(name, keys, device.count)).total
 
     def check() -> None:
         for _, losses, _ in answers:
@@ -132,13 +131,13 @@ def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
             "predicted_memory": records.metric("B", [predicted]),
         }
 
-    rates = {"throughput": Rate("token/s", WORLD * int(keys["batch"]) * int(keys["seq_len"]))}
+    rates = {"throughput": Rate("token/s", device.count * int(keys["batch"]) * int(keys["seq_len"]))}
     return Work([], check, rates, sample=lambda: next(slowest), further=further)
 
 
 def skip_reason(name: str, device: Device, keys: Keys) -> str | None:
     """Return the reason to leave out a contender, or ``None``."""
-    needed = memory.predict(shape_of(CONFIGS[str(keys["model"])]), setup_of(name, keys)).total
+    needed = memory.predict(shape_of(CONFIGS[str(keys["model"])]), setup_of(name, keys, device.count)).total
     return None if memory.judge(needed, device.memory) == "fits" else f"needs {needed / 2**30:.0f} GiB on each GPU"
 
 
@@ -149,14 +148,14 @@ def cases(device: Device) -> Sequence[Keys]:
 
 SHARDED_MEMORY = Benchmark(
     name="sharded-memory",
-    title="Memory of a training step on two GPUs",
-    question="How much memory does each of two GPUs need with replicas and with shards?",
+    title="Memory of a training step on several GPUs",
+    question="How much memory does each GPU need with replicas and with shards?",
     contenders={
         name: Contender(functools.partial(work, name), frozenset({"gpu", "bf16"}), functools.partial(skip_reason, name))
         for name in NAMES
     },
     cases=cases,
     samples=SAMPLES,
-    gpus=WORLD,
+    gpus="all",
     end=ranks.end,
 )

@@ -34,7 +34,14 @@ from gpuguide.dataframes.cost.choice import (
     transfer_time,
     where_to_run,
 )
-from gpuguide.dataframes.cost.fitting import Line, MachineParameters, Measurement, fit_line, fit_parameters
+from gpuguide.dataframes.cost.fitting import (
+    Line,
+    MachineParameters,
+    Measurement,
+    fit_line,
+    fit_parameters,
+    read_measurements,
+)
 from gpuguide.dataframes.cost.sizes import (
     ROOM,
     WIDTH,
@@ -65,6 +72,7 @@ __all__ = [
     "fit_parameters",
     "host_transfer_time",
     "memory_needed",
+    "read_measurements",
     "rows_of_result",
     "sooner",
     "traffic",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpuguide.dataframes.cost.sizes import bytes_in, bytes_out
 from gpuguide.errors import GpuguideError
@@ -47,6 +48,21 @@ class Measurement:
     transfer: str
     """``none``, ``in`` or ``in-out``"""
     seconds: float
+
+
+def read_measurements(cases: Iterable[Any]) -> list[Measurement]:
+    """Return the times of a record of the benchmark ``dataframe``, from its cases."""
+    return [
+        Measurement(
+            case.contender,
+            str(case.keys["op"]),
+            int(case.keys["rows"]),
+            str(case.keys["transfer"]),
+            case.measured["time"].summary.median,
+        )
+        for case in cases
+        if case.status == "ok"
+    ]
 
 
 def fit_line(amounts: Sequence[float], seconds: Sequence[float], measured: Sequence[float] | None = None) -> Line:

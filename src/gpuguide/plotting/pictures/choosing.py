@@ -297,3 +297,70 @@ def _draw_masks(figure: Canvas, shares: Mapping[str, NDArray[np.float64]]) -> No
         _boxes(ax, [(x, 5, 12, 12)], hue, strength)
         drawings.label(ax, x + 17, 11, words, across="left", size=10)
         x += step
+
+
+# --- a causal mask after a cache ---------------------------------------------------------------------------
+
+CACHED, NEW = 7, 4
+"""Keys in the cache, and new tokens; an example"""
+
+
+def alignments() -> dict[str, NDArray[np.bool_]]:
+    """Return which keys each new token sees, with the mask aligned at the first key and at the last."""
+    query, key = np.arange(NEW)[:, None], np.arange(CACHED + NEW)[None, :]
+    return {"is_causal=True": key <= query, "causal_lower_right": key <= query + CACHED}
+
+
+def causal_after_cache() -> Figure:
+    """Draw the two causal masks of new tokens after a cache: aligned at the first key, and at the last."""
+    masks = alignments()
+    seen = {name: [int(row.sum()) for row in mask] for name, mask in masks.items()}
+    spoken = "; ".join(f"{name}: {', '.join(map(str, counts))}" for name, counts in seen.items())
+    return show(
+        lambda figure, theme: _draw_alignments(figure, masks),
+        alt=f"Two masks of {NEW} new tokens, one a row, and {CACHED + NEW} keys, of which {CACHED} are in the cache. "
+        f"Keys that each new token sees, {spoken}. With the first mask, no new token sees all of the cache; with the "
+        "second, each sees the cache, the new tokens before it and itself.",
+        caption="After a cache, is_causal=True hides keys that must be seen. Rows: new tokens; right of the line: "
+        "their own keys.",
+        size=(WIDE, 2.3),
+        narrow=(4.6, 4.6),
+        name="causal-after-cache",
+        rows=[
+            {"mask": name, "new_token": place + 1, "keys_seen": count}
+            for name, counts in seen.items()
+            for place, count in enumerate(counts)
+        ],
+    )
+
+
+def _draw_alignments(figure: Canvas, masks: Mapping[str, NDArray[np.bool_]]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    count = CACHED + NEW
+    across = width if narrow else width / 2
+    side = min((across - 40) / count, 22.0)
+    down = (height - 26) / 2
+    wanted = list(masks.values())[-1]
+    for place, (name, mask) in enumerate(masks.items()):
+        left = (0 if narrow else place * across) + (across - count * side) / 2
+        bottom = height - (place * down if narrow else 0) - 30 - NEW * side
+        kinds = (("blue", 0.6, mask), ("orange", 0.0, wanted & ~mask), ("", 0.0, ~wanted & ~mask))
+        for hue, strength, chosen in kinds:
+            cells = [*zip(*np.nonzero(chosen), strict=True)]
+            boxes = [(left + x * side, bottom + (NEW - 1 - y) * side, side - 2, side - 2) for y, x in cells]
+            _boxes(ax, boxes, hue, strength)
+        drawings.label(ax, left + count * side / 2, bottom + NEW * side + 13, name, bold=True)
+        line = left + CACHED * side - 1
+        drawings.moment(ax, line, bottom - 20, bottom + NEW * side + 3, dotted=False)
+        drawings.label(ax, line - 6, bottom - 12, "keys in the cache", across="right", size=10)
+        drawings.label(ax, line + 6, bottom - 12, "new keys", across="left", size=10)
+    step, x = (78.0, 130.0), (12.0 if narrow else (width / 2 - count * side) / 2)
+    for hue, strength, words, far in (
+        ("blue", 0.6, "seen", step[0]),
+        ("orange", 0.0, "wrongly hidden", step[1]),
+        ("", 0.0, "in the future", 0.0),
+    ):
+        _boxes(ax, [(x, 6, 12, 12)], hue, strength)
+        drawings.label(ax, x + 17, 12, words, across="left", size=10)
+        x += far

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuguide.plotting import drawings
+from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.figure import Figure, show
 from gpuguide.plotting.renditions import WIDE, is_narrow
 
@@ -159,7 +159,7 @@ def run_with_a_failure() -> Figure:
         "the work since the last save is lost, the job restarts, and the lost work is done again. In the second, "
         "training goes on while each checkpoint is written, and gets farther in the same time.",
         caption="A failure undoes the work since the last complete checkpoint. Saves that are written in the "
-        "background take no time from training.",
+        "background take hardly any time from training.",
         size=(WIDE, 2.5),
         narrow=(4.6, 2.85),
         name="run-with-a-failure",
@@ -266,3 +266,148 @@ def _draw_stripes(figure: Canvas) -> None:
             drawings.box(ax, inner, 32, part, tall, str(stripe), colour=colour, strength=0.35)
         drawings.arrow(ax, (left + (target + 0.5) * side, height - 46), (x + column / 2, 26 + tall + 13), colour=colour)
         drawings.label(ax, x + column / 2, 13, f"target {target}", size=10)
+
+
+# --- a save step by step -------------------------------------------------------------------------------------
+
+COPIED, CHECKED, WRITTEN = 8.0, 3.6, 4.4
+"""Of the drawn save, in any unit: its copy, its checksum and its file, if one follows the other"""
+PASSES, UPDATE, LONGEST = 7.0, 1.5, 26.0
+"""Of a drawn step: forward and backward pass, the update; and the length of both lines of time"""
+BUFFERS_DRAWN = 4
+A_PASS = (("forward, backward", PASSES, "blue"), ("update", UPDATE, "violet"))
+"""What a step consists of"""
+COLOURS_OF_A_SAVE = {"forward, backward": "blue", "update": "violet", "training waits": "orange"}
+
+
+def training_that_waits() -> list[Span]:
+    """Return what training does if it waits for the copy, the checksum and the file."""
+    save = [("copy", COPIED, "orange"), ("CRC-32", CHECKED, "orange"), ("write", WRITTEN, "orange")]
+    return _in_turn([A_PASS[1], *save, *A_PASS])
+
+
+def training_that_goes_on() -> list[Span]:
+    """Return what training does if only its next update waits for the copy."""
+    return _in_turn([A_PASS[1], A_PASS[0], ("wait", COPIED - PASSES, "orange"), A_PASS[1], *A_PASS, A_PASS[0]])
+
+
+def copies_and_writes() -> tuple[list[Span], list[Span]]:
+    """Return when each buffer is copied, and when threads write it and compute its checksum."""
+    copy, write = COPIED / BUFFERS_DRAWN, (CHECKED + WRITTEN) / BUFFERS_DRAWN
+    begins = [UPDATE + copy * number for number in range(BUFFERS_DRAWN)]
+    copies = [(begin, begin + copy, "ABCD"[number], "green") for number, begin in enumerate(begins)]
+    return copies, [(end, end + write, name, "green") for _, end, name, _ in copies]
+
+
+def _in_turn(parts: list[tuple[str, float, str]]) -> list[Span]:
+    spans, now = list[Span](), 0.0
+    for what, long, colour in parts:
+        spans.append((now, min(now + long, LONGEST), what, colour))
+        now += long
+    return [span for span in spans if span[0] < LONGEST]
+
+
+def save_step_by_step() -> Figure:
+    """Draw a save for which training waits, and one for whose copy only the next update waits."""
+    waits, goes_on, (copies, writes) = training_that_waits(), training_that_goes_on(), copies_and_writes()
+    lanes = {"waits": waits, "goes on": goes_on, "copies": copies, "threads": writes}
+    return show(
+        lambda figure, _: _draw_saves(figure, lanes),
+        alt="Two groups of timelines. With torch.save, training stops after an update while the state is copied, "
+        "its checksum computed and its file written, and then goes on. With PinnedCheckpoint, the next forward and "
+        f"backward pass begin at once, while a copy stream fills {BUFFERS_DRAWN} buffers and threads write each full "
+        "buffer and compute its checksum. Only the next update waits, until the copy is done.",
+        caption="With PinnedCheckpoint, only the next update waits for the copy. Threads write the buffers and compute "
+        "their checksums meanwhile. (Not to scale.)",
+        size=(WIDE, 2.85),
+        narrow=(4.6, 2.85),
+        name="save-step-by-step",
+        rows=[
+            {"line": line, "from": start, "to": end, "what": what}
+            for line, spans in lanes.items()
+            for start, end, what, _ in spans
+        ],
+    )
+
+
+def _draw_saves(figure: Canvas, lanes: dict[str, list[Span]]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    left, tall = 70.0, 24.0
+    scale = (width - left - 8) / LONGEST
+    heads = {"waits": "torch.save", "goes on": "PinnedCheckpoint"}
+    names = {"waits": "training", "goes on": "training", "copies": "copies", "threads": "threads"}
+    y = height - 6
+    for lane, spans in lanes.items():
+        if lane in heads:
+            y -= 14
+            drawings.label(ax, 8, y, heads[lane], across="left", bold=True)
+            y -= 8
+        y -= tall + (4 if lane in heads else 6)
+        drawings.label(ax, left - 8, y + tall / 2, names[lane], across="right", size=10)
+        letters = 5.6 if narrow else 5.2
+        fitting = [
+            (start, end, what if len(what) * letters < (end - start) * scale else "", colour)
+            for start, end, what, colour in spans
+        ]
+        drawings.time_line(ax, left, y, scale, fitting, height=tall, size=10)
+        y -= 10 if lane == "waits" else 0
+    begin = 8.0 if narrow else left
+    for words, colour in COLOURS_OF_A_SAVE.items():
+        drawings.box(ax, begin, 6, 12, 12, colour=colour, strength=0.3)
+        drawings.label(ax, begin + 18, 12, words, across="left", size=10)
+        begin += 30 + 5.6 * len(words)
+
+
+# --- from the signal to the queue ----------------------------------------------------------------------------
+
+ACTORS = ("Slurm", "job script", "processes")
+HAPPENS: tuple[tuple[int, str], ...] = (
+    (0, "sends USR1\nbefore the limit"),
+    (1, "trap: touch\nSTOP_FILE"),
+    (2, "one sees the file,\nall agree to stop"),
+    (2, "rank 0 saves,\nall end, status 0"),
+    (1, "scontrol\nrequeue"),
+    (0, "starts the job\nagain, later"),
+)
+"""Who does what, in this order; each leads to the next"""
+
+
+def from_signal_to_requeue() -> Figure:
+    """Draw who does what between the signal before the time limit and the next start of the job."""
+    told = "; ".join(f"{ACTORS[who]}: {' '.join(what.split())}" for who, what in HAPPENS)
+    return show(
+        lambda figure, _: _draw_requeue(figure),
+        alt=f"Three columns, for Slurm, the job script and the processes, with time from top to bottom. Arrows lead "
+        f"from each box to the next. {told}.",
+        caption="The program saves its state, and then the script requeues the job. A file carries the signal to the "
+        "processes.",
+        size=(WIDE, 4.1),
+        narrow=(4.6, 4.1),
+        name="from-signal-to-requeue",
+        rows=[{"who": ACTORS[who], "what": " ".join(what.split())} for who, what in HAPPENS],
+    )
+
+
+def _draw_requeue(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    colours = ("grey", "orange", "green")
+    tall, gap, column = 34.0, 11.0, width / len(ACTORS)
+    wide = min(column - 12, 140.0)
+    top = height - 26
+    middles = [column * (place + 0.5) for place in range(len(ACTORS))]
+    for x, name in zip(middles, ACTORS, strict=True):
+        drawings.label(ax, x, height - 12, name, bold=True)
+    before: tuple[float, float] | None = None
+    for row, (who, what) in enumerate(HAPPENS):
+        y = top - 6 - tall - row * (tall + gap)
+        drawings.box(ax, middles[who] - wide / 2, y, wide, tall, what, colour=colours[who], strength=0.3, size=10)
+        if before:
+            x, bottom = before
+            if x == middles[who]:
+                drawings.arrow(ax, (x, bottom), (x, y + tall))
+            else:
+                side = wide / 2 if middles[who] < x else -wide / 2
+                ax.plot([x, x], [bottom, y + tall / 2], color=palette.current().ceiling, linewidth=1.5)
+                drawings.arrow(ax, (x, y + tall / 2), (middles[who] + side, y + tall / 2))
+        before = (middles[who], y)

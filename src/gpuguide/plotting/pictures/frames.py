@@ -309,6 +309,47 @@ def _draw_passes(figure: Canvas, steps: Sequence[Sequence[str]]) -> None:
                 )
 
 
+# --- the bytes of a sort key ---------------------------------------------------------------------------------
+
+NUMBER, MARK = 8, 8
+"""Bytes of a double or an int64, and of the mark for NaN with its padding"""
+SORT_KEYS = {"float64": ("the double", "mark for NaN, padding"), "int64": ("the integer",)}
+"""What the key of each type consists of; a pass of the sort takes one byte"""
+
+
+def bytes_of_a_sort_key() -> Figure:
+    """Draw the bytes of cuDF's sort keys for doubles and for integers, one pass for each byte."""
+    passes = {name: NUMBER + MARK * (len(parts) - 1) for name, parts in SORT_KEYS.items()}
+    return show(
+        lambda figure, _: _draw_sort_keys(figure, passes),
+        alt=f"Two rows of numbered bytes. The key of a float64 has {passes['float64']}: "
+        f"{NUMBER} of the double, and {MARK} of the mark for NaN and padding. "
+        f"The key of an int64 has {passes['int64']}.",
+        caption=f"Sorting float64 takes {passes['float64']} passes, and int64 {passes['int64']}. cuDF makes one pass "
+        "for each byte of the key's size.",
+        size=(WIDE, 2.0),
+        narrow=(4.6, 2.0),
+        name="bytes-of-a-sort-key",
+        rows=[{"type": name, "parts": " + ".join(SORT_KEYS[name]), "passes": count} for name, count in passes.items()],
+    )
+
+
+def _draw_sort_keys(figure: Canvas, passes: dict[str, int]) -> None:
+    ax, width, height = drawings.sheet(figure)
+    left, tall = 8.0, 26.0
+    side = (width - 2 * left) / max(passes.values())
+    for row, (name, count) in enumerate(passes.items()):
+        top = height - 8 - row * 70
+        drawings.label(ax, left, top - 6, f"{name}: {count} passes", across="left", bold=True)
+        for byte in range(count):
+            colour = "orange" if byte < NUMBER else "grey"
+            x = left + byte * side
+            drawings.box(ax, x + 1, top - 20 - tall, side - 2, tall, str(byte + 1), colour=colour, strength=0.3)
+        for part, words in enumerate(SORT_KEYS[name]):
+            middle = left + (NUMBER * part + (NUMBER if not part else MARK) / 2) * side
+            drawings.label(ax, middle, top - 30 - tall, words, size=10)
+
+
 # --- the ring of pinned buffers ------------------------------------------------------------------------------
 
 BUFFERS = "ABCD"

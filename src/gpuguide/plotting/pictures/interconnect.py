@@ -9,6 +9,8 @@ from gpuguide.measure import reference_gpu, store
 from gpuguide.measure.records import Record
 from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.figure import Figure, show
+from gpuguide.plotting.marks import legend
+from gpuguide.plotting.parts import grouped_bars
 from gpuguide.plotting.renditions import WIDE, is_narrow
 from gpuguide.units import format_quantity, significant
 
@@ -401,3 +403,52 @@ def _draw_layer(figure: Canvas, panels: dict[int, dict[str, float]]) -> None:
             if row:
                 said = f"{format_quantity(end, 's')}, {significant(whole / end, 3)} ×"
                 drawings.label(ax, left + end * scale + 6, y + tall / 2, said, across="left", size=10)
+
+
+# --- what a second GPU gains over two links --------------------------------------------------------------------
+
+TOKENS = (256, 1024, 4096, 16384)
+MESSAGE_OF_A_TOKEN = 2 * 8192
+"""Bytes that each of two GPUs sends: bf16, hidden size of Llama 3 70B"""
+
+
+def gains_over(record: Record, host: Record) -> dict[int, tuple[float, float]]:
+    """Return how many times as fast two GPUs are as one: measured over NVLink, and computed at most over PCIe."""
+    each_way = _host(host, "pinned", "both") / 2
+    gains = {}
+    for tokens in TOKENS:
+        one, half, two = (
+            record.median(name, "time", tokens=tokens) for name in ("one-gpu", "compute-only", "one-after-the-other")
+        )
+        gains[tokens] = one / two, one / (half + MESSAGE_OF_A_TOKEN * tokens / each_way)
+    return gains
+
+
+def gain_over_two_links() -> Figure:
+    """Draw how many times as fast two GPUs compute a layer as one does, over NVLink and over PCIe."""
+    record, host = store.load_published("tensor-parallel-layer"), store.load_published("host-device-copy")
+    gains = gains_over(record, host)
+    told = "; ".join(f"{tokens:,} tokens: {over:.2f} and {least:.2f}" for tokens, (over, least) in gains.items())
+
+    def draw(figure: Canvas, theme: palette.Theme) -> None:
+        ax = figure.subplots()
+        rows = {f"{tokens:,} tokens": both for tokens, both in gains.items()}
+        grouped_bars(ax, rows, {"NVLink, measured": "orange", "PCIe, at most": "blue"}, unit="1", label="times as fast")
+        ax.axvline(1, color=theme.ceiling, linestyle=(0, (6, 2)), linewidth=1.5)
+        legend(ax)
+
+    return show(
+        draw,
+        alt="Two bars for each number of tokens: how many times as fast two GPUs compute a layer as one GPU, over "
+        f"NVLink, measured, and over PCIe, at most, computed without overlap. A dashed line marks one GPU. NVLink "
+        f"and PCIe: {told}.",
+        caption="Over NVLink, a second GPU gains more than over PCIe (computed, without overlap).",
+        records=[record, host],
+        size=(WIDE, 3.2),
+        narrow=(4.6, 3.6),
+        name="gain-over-two-links",
+        rows=[
+            {"tokens": tokens, "nvlink_times": over, "pcie_at_most_times": least}
+            for tokens, (over, least) in gains.items()
+        ],
+    )

@@ -171,7 +171,7 @@ def _draw_steps(figure: Canvas, rows: list[tuple[str, float, float]]) -> None:
 def same_utilisation() -> Figure:
     """Draw the bytes a second that one thread and a copy move, to scale, under the utilisation that both have."""
     record = store.load_published("gpu-metrics")
-    names = {"chase": "one thread reads memory", "copies": "a copy fills the GPU"}
+    names = {"chase": "one thread reads memory", "copies": "the whole GPU copies memory"}
     metrics = {name: record.case("nvml", scenario=scenario).measured for scenario, name in names.items()}
     moved = {name: found["bandwidth"].summary.median for name, found in metrics.items()}
     reads = {

@@ -13,6 +13,8 @@ from gpuguide.measure import reference_gpu, store
 from gpuguide.plotting import drawings, palette
 from gpuguide.plotting.axes import log_axis
 from gpuguide.plotting.figure import Figure, note, show
+from gpuguide.plotting.marks import legend
+from gpuguide.plotting.parts import grouped_bars, stacked_bars
 from gpuguide.plotting.renditions import WIDE, is_narrow
 from gpuguide.units import format_quantity
 
@@ -486,3 +488,156 @@ def _draw_times(figure: Canvas, theme: Theme) -> None:
         ax.set_title("1 sequence" if batch == 1 else f"{batch} sequences")
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper left", ncols=3)
+
+
+# --- how many reads a draw takes ---------------------------------------------------------------------------
+
+VOCABULARIES = {"GPT-2": 50304, "Llama 3": 128256, "Gemma 3": 262144}
+REPLAYED = {"torch-topk-graph": "top-k first", "flashinfer": "FlashInfer", "gpuguide": "ours"}
+MANY = 256
+"""Sequences of the comparison of vocabularies"""
+
+
+def seconds_of_a_draw(sampler: str, sequences: int, vocab: int) -> float:
+    """Return the median seconds of one draw from flat logits with the usual settings."""
+    return store.load_published("sample-token").median(sampler, "time", logits="flat", batch=sequences, vocab=vocab)
+
+
+def seconds_of_a_read(sequences: int, vocab: int) -> float:
+    """Return how long one read of the fp32 logits takes at the speed of a copy."""
+    return 4 * sequences * vocab / store.load_published("ceilings").median("copy", "bandwidth")
+
+
+def reads_by_vocabulary() -> Figure:
+    """Draw how many reads of the logits a draw takes, for three vocabularies and three samplers."""
+    reads = {
+        name: [seconds_of_a_draw(name, MANY, vocab) / seconds_of_a_read(MANY, vocab) for vocab in VOCABULARIES.values()]
+        for name in REPLAYED
+    }
+    told = "; ".join(f"{REPLAYED[name]} {', '.join(f'{each:.2f}' for each in found)}" for name, found in reads.items())
+
+    def draw(figure: Canvas, theme: Theme) -> None:
+        ax = figure.subplots()
+        columns = zip(*reads.values(), strict=True)
+        rows = {f"{name}\n{vocab:,}": found for (name, vocab), found in zip(VOCABULARIES.items(), columns, strict=True)}
+        colours = {REPLAYED[name]: palette.style(name).colour for name in reads}
+        grouped_bars(ax, rows, colours, unit="1", label="time, in reads of the logits")
+        ax.axvline(1, color=theme.ceiling, linestyle=(0, (6, 2)), linewidth=1.5)
+        legend(ax)
+
+    return show(
+        draw,
+        alt=f"Bars for the vocabularies of {', '.join(VOCABULARIES)}, one for each of three samplers, in units of the "
+        f"time of one read, with a dashed line there. {told}.",
+        caption=f"Relative to one read, large vocabularies take less time. For {MANY} sequences, divided by the time "
+        "of one read (dashed).",
+        records=[store.load_published("sample-token"), store.load_published("ceilings")],
+        size=(WIDE, 3.5),
+        narrow=(4.6, 3.9),
+        name="reads-by-vocabulary",
+        rows=[
+            {"vocabulary": vocab, "sampler": REPLAYED[name], "reads": each}
+            for name, found in reads.items()
+            for vocab, each in zip(VOCABULARIES.values(), found, strict=True)
+        ],
+    )
+
+
+# --- one read, and the rest of a draw ----------------------------------------------------------------------
+
+DRAWS = ((1, "Llama 3"), (8, "Llama 3"), (64, "Llama 3"), (MANY, "Llama 3"), (MANY, "GPT-2"), (MANY, "Gemma 3"))
+"""Sequences and vocabulary of the bars"""
+
+
+def read_and_rest() -> Figure:
+    """Draw the time of our sampler as one read and the rest, for several batches and vocabularies."""
+    rows = {}
+    for sequences, name in DRAWS:
+        read = seconds_of_a_read(sequences, VOCABULARIES[name])
+        rows[f"{sequences}, {name}"] = (read, seconds_of_a_draw("gpuguide", sequences, VOCABULARIES[name]) - read)
+    told = "; ".join(
+        f"{name}: {format_quantity(read, 's')} and {format_quantity(rest, 's')}" for name, (read, rest) in rows.items()
+    )
+
+    def draw(figure: Canvas, theme: Theme) -> None:
+        ax = figure.subplots()
+        parts = {"one read": "blue", "the rest": "green"}
+        stacked_bars(ax, rows, parts, unit="s", label="time of one draw")
+        ax.set_ylabel("sequences, vocabulary")
+        legend(ax)
+
+    return show(
+        draw,
+        alt=f"A bar for each batch and vocabulary, made of the time of one read of the logits and the rest. {told}.",
+        caption=f"For {MANY} sequences, the rest hardly depends on the vocabulary. One read: at the speed of a copy.",
+        records=[store.load_published("sample-token"), store.load_published("ceilings")],
+        size=(WIDE, 3.3),
+        narrow=(4.6, 3.6),
+        name="read-and-rest",
+        rows=[{"draw": name, "read_s": read, "rest_s": rest} for name, (read, rest) in rows.items()],
+    )
+
+
+# --- a row in pieces ---------------------------------------------------------------------------------------
+
+PROGRAMS = 4
+
+
+def numbers_of_the_pieces() -> list[tuple[tuple[float, ...], float, float]]:
+    """Return the logits of each piece of the example's row, the largest of them, and the sum of exponentials."""
+    wide = len(EXAMPLE) // PROGRAMS
+    logits = list(EXAMPLE.values())
+    pieces = [tuple(logits[wide * number : wide * (number + 1)]) for number in range(PROGRAMS)]
+    return [(piece, max(piece), float(np.exp(np.array(piece) - max(piece)).sum())) for piece in pieces]
+
+
+def pieces_of_a_row() -> Figure:
+    """Draw how programs share the softmax of a row: each reads a piece, and gives the others two numbers."""
+    found = numbers_of_the_pieces()
+    highest = max(largest for _, largest, _ in found)
+    whole = sum(total * float(np.exp(largest - highest)) for _, largest, total in found)
+    told = "; ".join(f"{', '.join(map(str, piece))}: {largest}, {total:.2f}" for piece, largest, total in found)
+    return show(
+        lambda figure, _: _draw_pieces(figure, found, highest, whole),
+        alt=f"A row of {len(EXAMPLE)} logits is divided among {PROGRAMS} programs. Each finds the largest logit of its "
+        f"piece and the sum of exponentials relative to it ({told}). Arrows lead from all of them to the numbers of "
+        f"the row, {highest} and {whole:.2f}, and from there to the probabilities, which each program writes.",
+        caption="Each program reads its piece once and shares two numbers. The logits are made up.",
+        size=(WIDE, 3.5),
+        narrow=(4.6, 3.5),
+        name="pieces-of-a-row",
+        rows=[
+            {"program": number, "logits": " ".join(map(str, piece)), "largest": largest, "sum": total}
+            for number, (piece, largest, total) in enumerate(found)
+        ],
+    )
+
+
+def _draw_pieces(
+    figure: Canvas, found: list[tuple[tuple[float, ...], float, float]], highest: float, whole: float
+) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    left, gap, tall = 8.0, 8.0 if narrow else 16.0, 28.0
+    across = (width - 2 * left - (PROGRAMS - 1) * gap) / PROGRAMS
+    top, middle, shared, foot = height - 52, height - 116, height - 178, 8.0
+    for number, (piece, largest, total) in enumerate(found):
+        x = left + number * (across + gap)
+        centre = x + across / 2
+        name = f"program {number}"
+        drawings.label(ax, centre, height - 12, name, bold=True, size=10 if narrow else 11)
+        side = across / len(piece)
+        for place, logit in enumerate(piece):
+            drawings.box(ax, x + place * side + 1, top, side - 2, tall, f"{logit:.1f}", colour="blue", strength=0.3)
+            share = float(np.exp(logit - highest)) / whole
+            words = f"{share:.2f}" if side > 30 else f"{share:.2f}"[1:]
+            drawings.box(ax, x + place * side + 1, foot, side - 2, tall, words, colour="blue", strength=0.3)
+        numbers = f"max {largest:.1f}\nsum {total:.2f}"
+        drawings.arrow(ax, (centre, top - 2), (centre, middle + tall + 8), width=1.2)
+        drawings.box(ax, x + 3, middle - 4, across - 6, tall + 8, numbers, colour="orange", strength=0.3)
+        drawings.arrow(ax, (centre, middle - 6), (centre, shared + tall + 2), colour="orange", width=1.2)
+        drawings.arrow(ax, (centre, shared - 2), (centre, foot + tall + 2), width=1.2)
+    words = f"the row: max {highest:.1f}, sum {whole:.2f}"
+    drawings.box(ax, left, shared, width - 2 * left, tall, words, colour="orange", strength=0.5)
+    for y, says in ((top - 12, "reads"), (shared - 14, "writes")):
+        drawings.label(ax, left + across / 2 + 6, y, says, across="left", size=10)

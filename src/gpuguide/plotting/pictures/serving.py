@@ -86,9 +86,8 @@ def slots_over_time() -> Figure:
         f"Below, with continuous batching, each row takes the next request at once: {steps[1]} steps, {used[1]:.0%}. "
         f"Request {name} waits {waits[0]} steps above and {waits[1]} below.",
         caption="The same requests in static batches and with continuous batching. A row is the place of one sequence "
-        "in the batch; a box is a request, as long as its answer; a dashed stretch is a row that is computed although "
-        f"no request uses it. Orange is request {name}: it finds none of the {ROWS} rows "
-        "free, and in static batches it waits for the longest answer of the first batch. Derived, not measured.",
+        "in the batch; a box is a request, as long as its answer; dashed: computed for no request. Orange: request "
+        f"{name}, which finds none of the {ROWS} rows free. Derived, not measured.",
         size=(WIDE, 4.5),
         narrow=(4.6, 4.7),
         name="slots-over-time",
@@ -251,8 +250,8 @@ def shared_pages() -> Figure:
         f"{' and '.join(map(str, PLACES['common']))} are in both tables. Together they take {together} pages instead "
         f"of {alone}.",
         caption=f"Two requests whose prompts begin with the same {COMMON} tokens. A page holds {PAGE} tokens; a table "
-        f"says which pages a request has, in order, wherever they lie. The common beginning is prefilled and stored "
-        f"once, so the two requests together take {together} pages instead of {alone}. Dashed pages are free.",
+        f"says which pages a request has, in order. The common beginning is prefilled and stored once, so both "
+        f"together take {together} pages instead of {alone}. Dashed pages are free.",
         size=(WIDE, 3.1),
         narrow=(4.6, 3.3),
         name="shared-pages",

@@ -125,7 +125,8 @@ def image_node(
 
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
-FIRST_SENTENCE = re.compile(r"(.+?[^A-Z. ][.?!])(?= [A-Z\d])(.*)", re.DOTALL)
+FIRST_SENTENCE = re.compile(r"(.+?(?<!\b[A-Z])(?<![. ])[.?!])(?= [A-Z\d])(.*)", re.DOTALL)
+"""Ends before a capital or a number, but not behind an initial"""
 
 
 def caption_node(text: str) -> nodes.caption:

@@ -1,0 +1,192 @@
+"""Whole queries on a Parquet file, from the file to a table in the host's memory.
+
+The frame is that of db-benchmark (K = 100, unsorted, nothing missing): ``id1`` and ``id2`` are text with 100 values,
+``id3`` has a value for a hundred rows; ``id4``, ``id5`` and ``id6`` are the same as integers. ``q1`` to ``q7`` are its
+group-bys with functions that a query has. Its joins write all columns; ours add up a column, so that what is compared
+is the join and not the writing.
+
+The files lie in ``/dev/shm`` where there is one, so that no disk is read. Every result is compared with DuckDB's.
+
+Source: duckdblabs/db-benchmark, ``_data/groupby-datagen.R`` and the questions of ``polars/groupby-polars.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU, rows_of
+from gpuguide.dataframes import Query
+from gpuguide.dataframes.engines import cudf_frames
+from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.operations import TOLERANCE
+from gpuguide.dataframes.query import finish
+from gpuguide.dataframes.query.choice import why_not_here
+from gpuguide.hardware.device import Device
+from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
+from gpuguide.measure.records import Rate
+
+ROWS = (10**7, 10**8)
+ROWS_ON_CPU = 10**6
+GROUPS = 100
+"""db-benchmark's K"""
+ROW_GROUP = 10**6
+ROW_BYTES = 70.0
+"""Bytes a row in memory, text with its offsets"""
+IN_MEMORY = 3
+"""Times its size that a frame takes on the GPU: what is read, and what the widest operation writes"""
+
+QUERIES: dict[str, Callable[[Query, Path], Query]] = {
+    "q1": lambda frame, folder: frame.group_by("id1", sum="v1"),
+    "q2": lambda frame, folder: frame.group_by("id1", "id2", sum="v1"),
+    "q3": lambda frame, folder: frame.group_by("id3", sum="v1", mean="v3"),
+    "q4": lambda frame, folder: frame.group_by("id4", mean=["v1", "v2", "v3"]),
+    "q5": lambda frame, folder: frame.group_by("id6", sum=["v1", "v2", "v3"]),
+    "q7": lambda frame, folder: frame.group_by("id3", max="v1", min="v2"),
+    "filter": lambda frame, folder: frame.filter("v3", ">", 90).group_by("id4", sum="v3"),
+    "join-small": lambda frame, folder: frame.join(folder / "small.parquet", on="id4").group_by("id5", sum="w"),
+    "join-medium": lambda frame, folder: frame.join(folder / "medium.parquet", on="id6").group_by("id5", sum="w"),
+    "join-sort": lambda frame, folder: (
+        frame.join(folder / "medium.parquet", on="id6").group_by("id6", sum="w").sort("w_sum", "id6", descending=True)
+    ),
+}
+
+
+@functools.cache
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the files, which are deleted with it."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+
+
+def end() -> None:
+    """Delete the files."""
+    write_files.cache_clear()
+    right_result.cache_clear()
+    temporary_folder().cleanup()
+    temporary_folder.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def write_files(rows: int) -> Path:
+    """Write the frame and the tables that it is joined with, and return their folder."""
+    arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
+    folder = Path(temporary_folder().name)
+    many = max(1, rows // GROUPS)
+    writer = None
+    for start in range(0, rows, ROW_GROUP):
+        random, count = np.random.default_rng([0, start]), min(ROW_GROUP, rows - start)
+        few, more = random.integers(1, GROUPS + 1, (4, count)), random.integers(1, many + 1, (2, count))
+        text = np.array([f"id{number:03d}" for number in range(GROUPS + 1)])
+        table = arrow.table(
+            {
+                "id1": text[few[0]],
+                "id2": text[few[1]],
+                "id3": np.char.mod("id%010d", more[0]),
+                "id4": few[2].astype(np.int32),
+                "id5": few[3].astype(np.int32),
+                "id6": more[1].astype(np.int32),
+                "v1": random.integers(1, 6, count, dtype=np.int32),
+                "v2": random.integers(1, 16, count, dtype=np.int32),
+                "v3": np.round(random.uniform(0, 100, count), 6),
+            }
+        )
+        writer = writer or parquet.ParquetWriter(folder / "frame.parquet", table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+    for name, key, ids in (("small", "id4", GROUPS), ("medium", "id6", many)):
+        random = np.random.default_rng([1, ids])
+        chosen = random.permutation(np.arange(1, ids + 1, dtype=np.int32))[: max(1, 9 * ids // 10)]
+        table = arrow.table({key: chosen, "w": np.round(random.uniform(0, 100, len(chosen)), 6)})
+        parquet.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def make_query(keys: Keys) -> Query:
+    """Return the query of a case."""
+    folder = write_files(rows_of(keys))
+    return QUERIES[str(keys["query"])](Query(folder / "frame.parquet"), folder)
+
+
+@functools.lru_cache(maxsize=1)
+def right_result(name: str, rows: int) -> Any:
+    """Return DuckDB's result of a case. The last is kept for the next contender."""
+    return make_query({"query": name, "rows": rows}).on("duckdb")
+
+
+def difference(found: Any, right: Any) -> str | None:
+    """Return what differs between two results, order aside, or ``None``. Computed doubles may differ by a tolerance."""
+    if found.column_names != right.column_names or found.num_rows != right.num_rows:
+        return (
+            f"{found.num_rows:,} rows of {found.column_names}, and {right.num_rows:,} of {right.column_names} are right"
+        )
+    exact = [field.name for field in right.schema if not library("pyarrow").types.is_floating(field.type)]
+    one, other = (table.sort_by([(name, "ascending") for name in exact]) for table in (found, right))
+    for name in right.column_names:
+        if name in exact:
+            same = one[name].equals(other[name])
+        else:
+            same = np.allclose(one[name].to_numpy(), other[name].to_numpy(), rtol=TOLERANCE, atol=0, equal_nan=True)
+        if not same:
+            return f"column {name!r} differs"
+    return None
+
+
+def query_work(engine: str, device: Device, keys: Keys) -> Work:
+    """Run a query, from the file to a table in the host's memory."""
+    query = make_query(keys)
+    if engine in ("cudf", "polars-gpu"):
+        cudf_frames.use_pool()
+
+    def check() -> None:
+        found = finish(query.compute(engine), query.schema)
+        different = difference(found, right_result(str(keys["query"]), rows_of(keys)))
+        assert different is None, f"{keys['query']} on {engine}: {different}"
+
+    rates = {"throughput": Rate("row/s", rows_of(keys))}
+    return Work([lambda: query.compute(engine)], check, rates, timing="wall")
+
+
+def host_contender(name: str) -> Contender:
+    """Return the contender of an engine on the host."""
+    return Contender(
+        lambda device, keys: query_work(name, device, keys),
+        libraries=(name, "duckdb", "pyarrow") if name != "duckdb" else ("duckdb", "pyarrow"),
+        unavailable_reason=lambda: why_not_here(name),
+    )
+
+
+def gpu_contender(name: str, *libraries: str) -> Contender:
+    """Return the contender of an engine on a GPU."""
+    declared = Contender(lambda device, keys: query_work(name, device, keys), needs=ON_GPU)
+    return replace(declared, libraries=(*libraries, "duckdb", *CUDF), unavailable_reason=lambda: why_not_here(name))
+
+
+def cases(device: Device) -> list[Keys]:
+    """Return all queries at all sizes; on a CPU at a small one."""
+    sizes = ROWS if device.is_gpu else (ROWS_ON_CPU,)
+    return [{"query": name, "rows": rows} for rows in sizes for name in QUERIES]
+
+
+FRAME_QUERIES = Benchmark(
+    name="frame-queries",
+    title="Queries on a Parquet file",
+    question="How long does a query take from the file to its result, on the host and on a GPU?",
+    contenders={
+        "polars": host_contender("polars"),
+        "duckdb": host_contender("duckdb"),
+        "cudf": gpu_contender("cudf"),
+        "polars-gpu": gpu_contender("polars-gpu", "polars"),
+    },
+    cases=cases,
+    memory=lambda keys: IN_MEMORY * ROW_BYTES * rows_of(keys),
+    budget=0.2,
+    end=end,
+)

@@ -1,0 +1,92 @@
+"""A query as a lazy plan of Polars, which its optimizer rearranges and which runs on the host or on a GPU."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuguide.dataframes.libraries import library
+from gpuguide.dataframes.query.source import Source
+from gpuguide.dataframes.query.steps import RIGHT, Aggregate, Chain, Filter, GroupBy, Join, Search, Sort, Step
+from gpuguide.dataframes.query.types import Schema, column_kind, kind
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def plan(query: Chain) -> Any:
+    """Return the query as a ``polars.LazyFrame``."""
+    frame = scan(query.source, query.columns_read)
+    for schema, step in query.steps:
+        frame = add_step(frame, step, schema)
+    return frame
+
+
+def scan(source: Source, columns: Sequence[str]) -> Any:
+    """Return the beginning of a plan: NaN becomes a missing value, and a dictionary's codes become text."""
+    polars = library("polars")
+    if source.paths:
+        frame = polars.scan_parquet(list(source.paths), glob=False).select(columns)
+    else:
+        frame = polars.from_arrow(source.table.select(list(columns))).lazy()
+    is_dictionary, types = library("pyarrow").types.is_dictionary, source.schema
+    floats = [name for name in columns if kind(types[name]) == "float"]
+    texts = [name for name in columns if is_dictionary(types[name]) and kind(types[name]) == "text"]
+    return frame.with_columns(
+        *(polars.col(name).fill_nan(None) for name in floats), *(polars.col(name).cast(polars.String) for name in texts)
+    )
+
+
+def add_step(frame: Any, step: Step, schema: Schema) -> Any:
+    """Return a plan with a step more. ``schema`` has the columns before it."""
+    polars = library("polars")
+    col = polars.col
+    if isinstance(step, Filter):
+        return frame.filter(OPERATORS[step.comparison](col(step.column), polars.lit(step.value)))
+    if isinstance(step, Search):
+        found = frame.filter(col(step.column).str.contains(step.text, literal=True))
+        return found.with_columns(col(step.column).str.len_chars().cast(polars.Int64).alias(step.length))
+    if isinstance(step, Sort):
+        return frame.sort(step.columns, descending=step.descending, nulls_last=True)
+    if isinstance(step, Join):
+        return join_plans(frame, plan(step.other), step, schema)
+    has_keys = polars.all_horizontal(col(key).is_not_null() for key in step.keys)
+    totals = {each.name: total(each, schema) for each in step.aggregates}
+    if isinstance(step, GroupBy):
+        return frame.filter(has_keys).group_by(step.keys).agg(**totals)
+    beside = {name: polars.when(has_keys).then(each.over(step.keys)) for name, each in totals.items()}
+    return frame.with_columns(**beside)
+
+
+def join_plans(left: Any, right: Any, step: Join, schema: Schema) -> Any:
+    """Return the join of two plans. ``schema`` has the columns of the left one.
+
+    Polars joins equal types only; a key that does not fit the left one's type has no partner there.
+    """
+    polars = library("polars")
+    integers = {key: str(schema[key]) for key in step.on if kind(schema[key]) == "integer"}
+    types = {key: getattr(polars, type.replace("uint", "UInt").replace("int", "Int")) for key, type in integers.items()}
+    same = right.with_columns(polars.col(key).cast(type, strict=False) for key, type in types.items())
+    return left.join(same, on=list(step.on), how="inner", suffix=RIGHT)
+
+
+def total(aggregate: Aggregate, schema: Schema) -> Any:
+    """Return an aggregate as an expression: integers are added up in 64 bits, and means are taken of doubles."""
+    polars = library("polars")
+    if aggregate.how == "rows":
+        return polars.len().cast(polars.Int64)
+    column = polars.col(aggregate.column)
+    held = column_kind(schema, aggregate.column)
+    if aggregate.how == "mean" or (aggregate.how == "sum" and held == "float"):
+        column = column.cast(polars.Float64)
+    elif aggregate.how == "sum" and held != "decimal":
+        column = column.cast(polars.Int64)
+    found = getattr(column, aggregate.how)()
+    return found.cast(polars.Int64) if aggregate.how == "count" else found
