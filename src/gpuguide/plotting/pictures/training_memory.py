@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ COLOURS = {
 """Parts of memory from the bottom of a stack, with the colours that the calculator gives them"""
 STEP = memory.Setup(batch=4, seq_len=2048, optimizer="adamw-fused")
 """The drawn step of Llama 3.2 1B"""
-CHANGES = {"loss": "chunked", "precision": "bf16", "optimizer": "adamw-8bit", "checkpointing": True}
+CHANGES: Mapping[str, Any] = {"loss": "chunked", "precision": "bf16", "optimizer": "adamw-8bit", "checkpointing": True}
 DRAWN = {
     "loss, backward": "loss",
     "last layer, backward": "last layer,\nbackward",
