@@ -22,8 +22,8 @@ def record_training(kind: str = "eager", steps: int = 3, from_step: int = 0) -> 
     Parameters
     ----------
     kind : str
-        ``eager``, ``checkpointed``, ``chunked`` (also the loss in chunks), ``leak`` (losses are kept with their graphs), or ``logits`` (the name ``logits``
-        outlives its step).
+        ``eager``, ``checkpointed``, ``chunked`` (checkpointed, with the loss in chunks), ``leak`` (losses are kept with
+        their graphs), or ``logits`` (the name ``logits`` outlives its step).
     steps : int
         Steps, or losses that are kept.
     from_step : int
