@@ -2,13 +2,7 @@
 
 BENCHMARKS = {
     "30-gradients": {"norm-placement", "gradient-report"},
-    "31-training-memory": {
-        "memory-levers",
-        "memory-prediction",
-        "memory-timeline",
-        "optimizer-step",
-        "sharded-memory",
-    },
+    "31-training-memory": {"sharded-memory"},
     "33-training-speed": {"training-beyond"},
     "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},

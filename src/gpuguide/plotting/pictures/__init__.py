@@ -34,6 +34,7 @@ from gpuguide.plotting.pictures import (
     timing,
     tokens,
     training,
+    training_memory,
 )
 
 __all__ = [
@@ -61,4 +62,5 @@ __all__ = [
     "timing",
     "tokens",
     "training",
+    "training_memory",
 ]
