@@ -4,7 +4,7 @@ Layers compute in bf16 on fp32 weights, with checkpointing and the loss in chunk
 and states on each GPU. ``fsdp2-reshard`` shards them and frees each gathered layer after its forward pass, and
 ``fsdp2`` keeps the gathered layers until the backward pass. The larger shape fits only when it is sharded.
 
-Each contender has processes of its own. NCCL probably keeps the tensors of the last collectives until it begins another:
+Each contender has processes of its own. NCCL probably keeps what the last collectives sent until it begins another:
 in one process, gigabytes that a contender had left counted as memory that was in use before, and were freed later.
 """
 
