@@ -41,8 +41,8 @@ DRAWN = {
 }
 """Moments of the cost model that are drawn, and their ticks"""
 LABELS = {
-    "weights": (1.0, "weights"),
-    "optimizer": (1.0, "optimizer states"),
+    "weights": (0.8, "weights"),
+    "optimizer": (0.8, "optimizer states"),
     "gradients": (3.35, "gradients"),
     "activations": (1.35, "activations"),
     "logits": (1.15, "logits"),
