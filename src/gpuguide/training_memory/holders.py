@@ -40,6 +40,8 @@ LOSS_NAMES = frozenset({"cross_entropy", "nll_loss", "log_softmax", "linear_cros
 BACKWARD_NAMES = frozenset(
     {"unpack_hook", "recompute_fn", "_backward_impl", "backward_fn", "_engine_run_backward", "_make_grads"}
 )
+FEWEST_OF_LAYERS = 5
+"""Tensors of one size before the first loss that are those of layers: of the logits there are fewer copies"""
 CALLS = frozenset({"_call_impl", "_wrapped_call_impl", "forward"})
 """Functions through which modules are called"""
 
@@ -141,8 +143,24 @@ class Holder:
 def name_holders(history: History, moment: int) -> list[Holder]:
     """Return the allocations that exist after an event of a history with their purposes, the largest first."""
     names = _Names(history)
-    holders = [Holder(allocation, names.kind_of(allocation)) for allocation in history.alive(moment)]
+    sizes = sizes_of_layers(names)
+    holders = []
+    for allocation in history.alive(moment):
+        kind = names.kind_of(allocation)
+        if kind == "loss" and allocation.size in sizes and not is_of_loss(allocation.frames):
+            kind = "activation" if python_frames(allocation.frames) else "temporary"
+        holders.append(Holder(allocation, kind))
     return sorted(holders, key=lambda holder: -holder.allocation.size)
+
+
+def sizes_of_layers(names: _Names) -> set[int]:
+    """Return the sizes of the loss that many tensors have before it: a loss in chunks has a gradient of its input."""
+    counts = Counter(
+        allocation.size
+        for allocation in names.history.allocations
+        if names.first_forward <= allocation.start < names.first_loss and not is_of_loss(allocation.frames)
+    )
+    return {size for size in names.loss_sizes if counts[size] >= FEWEST_OF_LAYERS}
 
 
 def parts_over_time(history: History, moments: Iterable[int]) -> list[dict[str, int]]:
