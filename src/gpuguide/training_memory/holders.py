@@ -143,24 +143,8 @@ class Holder:
 def name_holders(history: History, moment: int) -> list[Holder]:
     """Return the allocations that exist after an event of a history with their purposes, the largest first."""
     names = _Names(history)
-    sizes = sizes_of_layers(names)
-    holders = []
-    for allocation in history.alive(moment):
-        kind = names.kind_of(allocation)
-        if kind == "loss" and allocation.size in sizes and not is_of_loss(allocation.frames):
-            kind = "activation" if python_frames(allocation.frames) else "temporary"
-        holders.append(Holder(allocation, kind))
+    holders = [Holder(allocation, names.kind_of(allocation)) for allocation in history.alive(moment)]
     return sorted(holders, key=lambda holder: -holder.allocation.size)
-
-
-def sizes_of_layers(names: _Names) -> set[int]:
-    """Return the sizes of the loss that many tensors have before it: a loss in chunks has a gradient of its input."""
-    counts = Counter(
-        allocation.size
-        for allocation in names.history.allocations
-        if names.first_forward <= allocation.start < names.first_loss and not is_of_loss(allocation.frames)
-    )
-    return {size for size in names.loss_sizes if counts[size] >= FEWEST_OF_LAYERS}
 
 
 def parts_over_time(history: History, moments: Iterable[int]) -> list[dict[str, int]]:
@@ -288,7 +272,14 @@ class _Names:
             for allocation in self.history.allocations
             if allocation.size >= SMALL and is_of_loss(allocation.frames)
         }
-        return sizes | {2 * size for size in sizes} | {size // 2 for size in sizes}
+        sizes |= {2 * size for size in sizes} | {size // 2 for size in sizes}
+        # A loss in chunks has a gradient of its input, which is as large as what layers keep.
+        before = Counter(
+            allocation.size
+            for allocation in self.history.allocations
+            if self.first_forward <= allocation.start < self.first_loss and not is_of_loss(allocation.frames)
+        )
+        return {size for size in sizes if before[size] < FEWEST_OF_LAYERS}
 
     def kind_of(self, allocation: Allocation) -> str:
         """Return the purpose of an allocation, one of :data:`KINDS`."""
