@@ -18,6 +18,7 @@ from gpuguide.plotting.pictures import (
     flash_loops,
     frame_times,
     frames,
+    fusion,
     hopper,
     inference,
     interconnect,
@@ -34,6 +35,7 @@ from gpuguide.plotting.pictures import (
     timing,
     tokens,
     training,
+    training_memory,
 )
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "flash_loops",
     "frame_times",
     "frames",
+    "fusion",
     "hopper",
     "inference",
     "interconnect",
@@ -61,4 +64,5 @@ __all__ = [
     "timing",
     "tokens",
     "training",
+    "training_memory",
 ]
