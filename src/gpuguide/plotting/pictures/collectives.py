@@ -201,7 +201,7 @@ def backward_with_buckets() -> Figure:
         "each all-reduce starts when its layer's gradients are complete, while the next layer computes, and only the "
         "last one is exposed.",
         caption="Σ is the all-reduce of one layer's gradients. After the backward pass all of them are exposed. In "
-        "buckets, only the last one is. Lengths are chosen for clarity, not measured.",
+        "buckets, at best only the last one is. Lengths are chosen for clarity, not measured.",
         name="backward-with-buckets",
     )
 
