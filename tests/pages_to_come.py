@@ -2,8 +2,6 @@
 
 BENCHMARKS = {
     "30-gradients": {"norm-placement", "gradient-report"},
-    "31-training-memory": {"sharded-memory"},
-    "33-training-speed": {"training-beyond"},
     "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},
 }
