@@ -24,7 +24,7 @@ BANDWIDTHS = {
     **dict.fromkeys(COPYING, "copy"),
     **dict.fromkeys(("add-layer-norm", "fused-sum", "optimizer-step"), "read"),  # read more than they write
     **dict.fromkeys(("frame-transfer", "host-device-copy", "offload", "transfer-size", "checkpoint"), "host"),
-    **dict.fromkeys(("all-reduce", "peer-copy", "tensor-parallel-layer"), "link"),
+    **dict.fromkeys(("all-reduce", "collectives", "peer-copy", "tensor-parallel-layer"), "link"),
 }
 """The ceiling of each benchmark's bandwidths; of ``ceilings`` it depends on the contender"""
 WITH_ONE_FORMAT = {
