@@ -194,15 +194,19 @@ def _compute() -> list[Span]:
 
 def backward_with_buckets() -> Figure:
     """Draw the time line of a step whose all-reduces follow the backward pass, and of one where they run during it."""
-    return _show_lines(
-        {"All-reduce after the backward pass": after_backward(), "All-reduce in buckets": in_buckets()},
+    lines = {"All-reduce after the backward pass": after_backward(), "All-reduce in buckets": in_buckets()}
+    return show(
+        lambda figure, theme: _draw_lines(figure, lines),
         alt="Two time lines, each of what a GPU computes and what the link carries. In the first, forward pass and "
         "backward pass of all layers are followed by four all-reduces, and all of their time is exposed. In the second "
         "each all-reduce starts when its layer's gradients are complete, while the next layer computes, and only the "
         "last one is exposed.",
         caption="Σ is the all-reduce of one layer's gradients. After the backward pass all of them are exposed. In "
         "buckets, at best only the last one is. Lengths are chosen for clarity, not measured.",
+        size=(WIDE, 2.8),
+        narrow=(4.6, 3.0),
         name="backward-with-buckets",
+        rows=_rows_of(lines),
     )
 
 
@@ -230,35 +234,31 @@ def tied_in_two_parts() -> tuple[list[Span], list[Span]]:
 
 def tied_embedding() -> Figure:
     """Draw the time line of a step with a tied embedding, whose gradient is all-reduced as one or in two parts."""
-    return _show_lines(
-        {"Embedding as one gradient": tied_as_one(), "Head and rows apart": tied_in_two_parts()},
+    lines = {"Embedding as one gradient": tied_as_one(), "Head and rows apart": tied_in_two_parts()}
+    return show(
+        lambda figure, theme: _draw_lines(figure, lines),
         alt="Two time lines, each of what a GPU computes and what the link carries. In the first, the gradient of the "
         "whole matrix is all-reduced after the backward pass. In the second, the head's part is all-reduced at its "
         "beginning, and after it only the rows follow, so that less is exposed.",
         caption="A tied embedding's gradient as one, and with the head's part and the looked-up rows apart. The head's "
         "part is complete before the gradients of the layers. Lengths are chosen for clarity, not measured.",
+        size=(WIDE, 2.8),
+        narrow=(4.6, 3.0),
         name="tied-embedding",
+        rows=_rows_of(lines),
     )
 
 
 Lines = Mapping[str, tuple[Sequence[Span], Sequence[Span]]]
 
 
-def _show_lines(lines: Lines, *, alt: str, caption: str, name: str) -> Figure:
-    return show(
-        lambda figure, theme: _draw_lines(figure, lines),
-        alt=alt,
-        caption=caption,
-        size=(WIDE, 2.8),
-        narrow=(4.6, 3.0),
-        name=name,
-        rows=[
-            {"variant": variant, "line": line, "from": begin, "to": end, "what": what}
-            for variant, both in lines.items()
-            for line, spans in zip(("GPU", "link"), both, strict=True)
-            for begin, end, what, _ in spans
-        ],
-    )
+def _rows_of(lines: Lines) -> list[dict[str, str | float]]:
+    return [
+        {"variant": variant, "line": line, "from": begin, "to": end, "what": what}
+        for variant, both in lines.items()
+        for line, spans in zip(("GPU", "link"), both, strict=True)
+        for begin, end, what, _ in spans
+    ]
 
 
 def _draw_lines(figure: Canvas, lines: Lines) -> None:
