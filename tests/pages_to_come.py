@@ -2,7 +2,6 @@
 
 BENCHMARKS = {
     "20-kernels-and-fusion": {"fused-sum", "add-layer-norm", "linear-gelu", "compile-gain", "compile-start"},
-    "30-gradients": {"norm-placement", "gradient-report"},
     "31-training-memory": {
         "memory-levers",
         "memory-prediction",
