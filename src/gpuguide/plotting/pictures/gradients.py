@@ -51,7 +51,7 @@ def _draw_passes(figure: Canvas) -> None:
     unit = (width - 2 * margin - loss - (len(PARTS) + 1) * gap) / sum(WIDTHS[part] for part, _ in PARTS)
     forward, backward = height - 40 - TALL, 34.0
     middle = (forward + backward + TALL) / 2
-    x, splits = margin + gap, []
+    x, splits = margin + gap, list[float]()
     drawings.label(ax, margin, height - 4, "forward", across="left", up="top", size=size, bold=True)
     drawings.label(ax, margin, 4, "backward", across="left", up="bottom", size=size, bold=True)
     for part, kept in PARTS:
