@@ -135,12 +135,16 @@ def test_the_map_has_56_points_and_seeds_where_the_best_rates_are() -> None:
     device = devices.fake("h100-sxm")
     found = [keys for keys in runs.cases(device) if keys["model"] == "small"]
     assert len({(keys["batch"], keys["learning_rate"]) for keys in found}) == 56
+    assert len(found) == len({tuple(keys.values()) for keys in found}) == 120
     for batch in runs.BATCHES:
         seeded = {keys["learning_rate"] for keys in found if keys["batch"] == batch and keys["seed"] == 2}
-        assert len(seeded) >= 2
+        assert len(seeded) >= 3
     benchmark = declarations.get("training-runs")
     eager = [keys for keys in runs.cases(device) if find_skip_reason(benchmark, "eager", keys, device) is None]
     assert len(eager) == 1
+    scaled = [keys for keys in runs.cases(device) if find_skip_reason(benchmark, "scaled-beta2", keys, device) is None]
+    assert {keys["batch"] for keys in scaled} == {1, 4, 16}
+    assert all(runs.is_near(int(keys["batch"]), float(keys["learning_rate"])) for keys in scaled)
 
 
 @pytest.mark.parametrize("contender", ["fixed-beta2", "scaled-beta2", "eager"])
@@ -148,6 +152,7 @@ def test_the_map_trains(contender: str) -> None:
     keys: Keys = {"model": "small", "batch": 2, "learning_rate": 1e-2, "seed": 0}
     chosen = runs.plan(contender, keys)
     assert chosen.betas[1] == (0.95 if contender != "scaled-beta2" else 0.95 ** (2 / 256))
+    assert chosen.num_steps == (20 if contender != "eager" else 2)
     assert runs.work(contender, CPU, keys).further()["loss"].samples[0] < math.log(64)
 
 
@@ -191,7 +196,26 @@ def test_a_processor_repeats_a_step_to_the_bit(kernel: str, strict: bool, monkey
     made.check()
     made.calls[0]()
     found = {name: metric.samples[0] for name, metric in made.further().items()}
-    assert found == {"changed_tensors": 0, "same_bits": 1, "largest_change": 0, "warnings": 0}
+    assert found == {"changed_tensors": 0, "same_bits": 1, "largest_change": 0}
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_strict_cases_are_those_that_pytorch_has_kernels_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, benchmark = devices.fake("h100-sxm"), declarations.get("repeatable-step")
+
+    def measured(contender: str) -> set[tuple[object, object]]:
+        return {
+            (keys["attention"], keys["strict"])
+            for keys in benchmark.cases(device)
+            if find_skip_reason(benchmark, contender, keys, device) is None
+        }
+
+    monkeypatch.setenv(repeatable.WORKSPACE, ":4096:8")
+    everything = {(kernel, strict) for kernel in repeatable.KERNELS for strict in (False, True)}
+    assert measured("eager") == everything - {("cudnn", True)}
+    assert measured("compile") == {("flash", False), ("flash", True)}
+    monkeypatch.delenv(repeatable.WORKSPACE)
+    assert measured("eager") == {(kernel, False) for kernel in repeatable.KERNELS}
 
 
 def test_a_step_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +255,8 @@ def test_every_kernel_passes_its_check(kernel: str, compiled: bool, monkeypatch:
     config = GPT2Config(vocab_size=64, context=256, layers=2, heads=2, hidden=128)
     for strict in (False, True):
         keys: Keys = {"attention": kernel, "strict": strict, "batch": 2, "seq_len": 256}
+        if repeatable.left_out(compiled, devices.current(), keys):
+            continue
         made = repeatable.work(compiled, devices.current(), keys, config)
         assert made.check is not None
         made.check()

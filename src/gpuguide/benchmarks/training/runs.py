@@ -2,7 +2,10 @@
 
 ``fixed-beta2`` has AdamW's second decay at 0.95 for every batch. ``scaled-beta2`` keeps its half-life constant in
 tokens: ``0.95^(batch / 256)``. Two batches of GPT-2 small's width and depth check that the small model is no exception.
-``eager`` is the same training launched one kernel at a time, for its speed.
+``eager`` is the same training launched one kernel at a time, for its speed: it takes a tenth of the steps.
+
+The cases that say most come first, the larger model and batches of one sequence, which take longest, last. So a run
+that a time limit ends has most of the map, and goes on where it stopped.
 
 References
 ----------
@@ -24,11 +27,13 @@ from gpuguide.training.schedules import Schedule
 BATCHES = (1, 4, 16, 64, 256, 512, 1024)
 RATES = tuple(1.25e-4 * 2**power for power in range(8))
 SEEDS = (0, 1, 2)
-SMALL_BATCHES = (1, 4)
-"""Batches whose runs are so long that only three rates have more than one seed"""
-COMPILED_UP_TO = 16
+IN_ORDER = (64, 256, 16, 1024, 512, 4, 1)
+"""Batches in the order in which they are measured"""
+COMPILED_UP_TO = 4
 """Batch up to which a run has so many steps that compiling is worth its time"""
 SCALED_UP_TO = 16
+EAGER_SHARE = 10
+"""Steps of the whole run for each of the eager one"""
 REFERENCE_BATCH = 256
 """Batch at which both contenders have the same decay"""
 WARM_UP = 0.1
@@ -54,6 +59,7 @@ def plan(contender: str, keys: Keys) -> Plan:
         batch,
         Schedule("cosine", rate, steps, math.ceil(WARM_UP * steps)),
         seed,
+        steps // EAGER_SHARE if contender == "eager" else steps,
         betas=(BETAS[0], beta_2),
         rungs=rungs,
     )
@@ -69,18 +75,24 @@ def expected_rate(batch: int) -> float:
     return float(4e-3 * math.sqrt(batch / 256))
 
 
+def is_near(batch: int, rate: float) -> bool:
+    """Return whether a rate is one of those among which the best of a batch is expected."""
+    return 0.2 < rate / expected_rate(batch) < 5
+
+
 def seeds_of(batch: int, rate: float) -> tuple[int, ...]:
-    """Return the seeds of a point of the map: all, or the first alone far from the best rate of a small batch."""
-    is_near = 0.4 < rate / expected_rate(batch) < 2.5
-    return SEEDS if batch not in SMALL_BATCHES or is_near else SEEDS[:1]
+    """Return the seeds of a point of the map: all, or the first alone far from the best rate."""
+    return SEEDS if is_near(batch, rate) else SEEDS[:1]
 
 
 def cases(device: Device) -> list[Keys]:
     """Return the points of the map, batch by batch, and those of the larger model; on a processor none."""
     if not device.is_gpu:
         return []
-    points = [("small", batch, rate, seed) for batch in BATCHES for rate in RATES for seed in seeds_of(batch, rate)]
-    points += [("gpt2-small", batch, rate, 0) for batch, rates in CHECKED.items() for rate in rates]
+    points = [("small", batch, rate, seed) for batch in IN_ORDER for rate in RATES for seed in seeds_of(batch, rate)]
+    larger = [("gpt2-small", batch, rate, 0) for batch, rates in CHECKED.items() for rate in rates]
+    last = [point for point in points if point[1] == IN_ORDER[-1]]
+    points = [*points[: -len(last)], *larger, *last]
     return [
         {"model": model, "batch": batch, "learning_rate": rate, "seed": seed} for model, batch, rate, seed in points
     ]
@@ -90,6 +102,8 @@ def only_small_batches(device: Device, keys: Keys) -> str | None:
     """Return why the decay is not scaled, or None."""
     if int(keys["batch"]) > SCALED_UP_TO or keys["model"] != "small":
         return f"is measured with the small model and batches up to {SCALED_UP_TO}"
+    if not is_near(int(keys["batch"]), float(keys["learning_rate"])):
+        return "is measured near the best rate"
     return None if keys["seed"] == 0 else "is measured with one seed"
 
 

@@ -17,6 +17,7 @@ from gpuguide.plotting.pictures import (
     flash_loops,
     frame_times,
     frames,
+    fusion,
     gradients,
     hopper,
     inference,
@@ -34,6 +35,7 @@ from gpuguide.plotting.pictures import (
     timing,
     tokens,
     training,
+    training_memory,
 )
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "flash_loops",
     "frame_times",
     "frames",
+    "fusion",
     "gradients",
     "hopper",
     "inference",
@@ -61,4 +64,5 @@ __all__ = [
     "timing",
     "tokens",
     "training",
+    "training_memory",
 ]
