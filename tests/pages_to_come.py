@@ -1,7 +1,6 @@
 """Benchmarks that are declared, and stand on no page yet: their records come with the page."""
 
 BENCHMARKS = {
-    "30-gradients": {"norm-placement", "gradient-report"},
     "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},
 }
