@@ -11,7 +11,6 @@ BENCHMARKS = {
         "sharded-memory",
     },
     "33-training-speed": {"training-ladder", "training-beyond", "batch-speed", "batch-loading", "data-parallel"},
-    "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},
     "50-collectives": {"collectives", "gradient-sum", "gpu-scaling"},
 }
