@@ -144,6 +144,7 @@ def _draw_micro_batches(figure: Canvas) -> None:
         for at, divisor in zip(columns, (sum(COUNTS), len(COUNTS) * count), strict=True):
             drawings.label(ax, at * width, y + tall / 2, f"each 1/{divisor}", size=size)
     y = height - 66 - len(COUNTS) * pitch
-    drawings.label(ax, 10, y + tall / 2, "added: one gradient, one step", across="left", size=size)
+    words = "one gradient" if narrow else "added: one gradient, one step"
+    drawings.label(ax, 10, y + tall / 2, words, across="left", size=size)
     for at, name, colour in zip(columns, ("equal", "not equal"), ("green", "orange"), strict=True):
         drawings.box(ax, at * width - 40, y, 80, tall, name, colour=colour, size=size)

@@ -14,7 +14,7 @@
     let chosen = best;
 
     const cells = new Map();
-    const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "rate, batch →"),
+    const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "rate"),
       ...known.batches.map((batch) => element("th", { scope: "col" }, batch.toLocaleString("en")))));
     const rows = known.rates.map(({ value, name }) => element("tr", {}, element("th", { scope: "row" }, name),
       ...known.batches.map((batch) => {
@@ -25,12 +25,15 @@
           "aria-label": `batch ${batch}, rate ${name}, ${Number.isFinite(mean) ? `loss ${mean.toFixed(2)}` : "diverged"}` },
         Number.isFinite(mean) ? mean.toFixed(2) : "div.");
         const share = Math.max(0, 1 - (mean - lowest) / known.span);
+        const column = known.settings.filter((each) => each.batch === batch).map(meanOf);
+        button.classList.toggle("gg-best", mean === Math.min(...column));
         button.style.setProperty("--gg-near", `${(45 * share).toFixed(0)}%`);
         button.addEventListener("click", () => { chosen = setting; draw(); });
         cells.set(setting, button);
         return element("td", {}, button);
       })));
-    const table = element("table", { class: "gg-loss-map" }, head, element("tbody", {}, ...rows));
+    const table = element("table", { class: "gg-loss-map" },
+      element("caption", {}, "Held-out loss by learning rate (rows) and batch (columns, sequences of 256 tokens)"), head, element("tbody", {}, ...rows));
     const answer = element("p", { class: "gg-try-answer", role: "status" });
     const holder = element("div", {});
     place.append(table, answer, holder);
