@@ -64,7 +64,7 @@ MAY_IMPORT = {
         "costs",
     },
     "claims": {"measure", "hardware"},
-    "plotting": {"measure", "hardware"},
+    "plotting": {"measure", "hardware", "costs"},
     "site": {"plotting", "claims", "measure", "hardware", "costs"},
     "cli": {
         "plotting",

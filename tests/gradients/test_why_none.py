@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from gpuguide.errors import GpuguideError
-from gpuguide.gradients import WIRINGS, WiredModel, norm_by_layer, why_none
-from gpuguide.gradients.depth import norms_of_wirings
+from gpuguide.gradients import WIRINGS, WiredModel, gradients_between, kept_bytes, norm_by_layer, report, why_none
+from gpuguide.gradients.depth import example, norms_of_wirings
 from gpuguide.gradients.failures import TwoParts, batch
 
 
@@ -86,6 +87,44 @@ def test_the_norm_of_a_layer_is_that_of_its_parameters_together() -> None:
     model(torch.arange(8)[None]).square().sum().backward()
     gradients = [each.grad for each in model.blocks[1].parameters() if each.grad is not None]
     assert norm_by_layer(model)[1] == pytest.approx(float(nn.utils.get_total_norm(gradients)))
+
+
+def test_norms_far_below_the_root_of_the_smallest_number_are_not_zero() -> None:
+    model = WiredModel(16, 8, 2, 2, 8)
+    for each in model.parameters():
+        each.grad = torch.full_like(each, 1e-30)
+    assert norm_by_layer(model)[0] == pytest.approx(
+        1e-30 * sum(each.numel() for each in model.blocks[0].parameters()) ** 0.5
+    )
+    assert {row.state for row in report(model).rows} == {"ok"}
+
+
+def test_the_stream_carries_the_gradient_back_where_there_is_an_addition() -> None:
+    for wiring in WIRINGS:
+        model, run = example(6, wiring)
+        first, *_, last = gradients_between(model.blocks, run)
+        similar = float(functional.cosine_similarity(first.flatten(), last.flatten(), dim=0))
+        assert (similar > 0.7) == ("x + " in WIRINGS[wiring]), wiring
+        assert all(each.grad is None for each in model.parameters())
+
+
+def test_gradients_between_layers_are_those_of_autograd() -> None:
+    layers = [nn.Linear(3, 3), nn.Tanh()]
+    x = torch.randn(2, 3, requires_grad=True)
+    hidden = layers[0](x)
+    output = layers[1](hidden)
+    expected = torch.autograd.grad(output.square().sum(), [x, hidden, output])
+    found = gradients_between(layers, lambda: layers[1](layers[0](x)).square().sum())
+    torch.testing.assert_close(found, list(expected))
+
+
+def test_kept_bytes_count_each_tensor_once_and_no_weights() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    x = torch.randn(5, 4)
+    assert kept_bytes(model, lambda: model(x)) == 4 * (5 * 4 + 5 * 8)  # tanh and the second layer keep the same tensor
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            assert kept_bytes(model, lambda: model(x)) == 0
 
 
 def test_bad_wirings_and_models_without_layers_say_so() -> None:

@@ -94,6 +94,7 @@ def test_the_parts_of_a_reference() -> None:
     expected = ("a-b", "c", "d-2", "peak_memory", {"x": 1, "y": "z"}, "cpu")
     assert citation.parse("a-b/c/d-2:peak_memory x=1 device=cpu y=z") == expected
     assert citation.parse("a/b:time") == ("a", "b", None, "time", {}, None)
+    assert citation.parse("a/b-0.5/c:time") == ("a", "b-0.5", "c", "time", {}, None)
 
 
 @pytest.mark.parametrize(

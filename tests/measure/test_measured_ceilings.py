@@ -22,12 +22,14 @@ COPYING = ("copy-size", "softmax", "gpu-metrics")
 BANDWIDTHS = {
     **dict.fromkeys(READING, "read"),
     **dict.fromkeys(COPYING, "copy"),
+    **dict.fromkeys(("add-layer-norm", "fused-sum", "optimizer-step"), "read"),  # read more than they write
     **dict.fromkeys(("frame-transfer", "host-device-copy", "offload", "transfer-size", "checkpoint"), "host"),
     **dict.fromkeys(("all-reduce", "peer-copy", "tensor-parallel-layer"), "link"),
 }
 """The ceiling of each benchmark's bandwidths; of ``ceilings`` it depends on the contender"""
 WITH_ONE_FORMAT = {
     **dict.fromkeys(("attention-tiles", "gpu-metrics", "linear-cross-entropy", "linear-cross-entropy-chunk"), "bf16"),
+    "linear-gelu": "bf16",
     **dict.fromkeys(("prefill", "sustained-matmul", "tensor-parallel-layer", "timing-mistakes"), "bf16"),
 }
 """Benchmarks whose arithmetic is in one number format, which no key names"""

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from gpuguide.cross_entropy import linear_cross_entropy
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.training_memory.timeline import AllocationRecorder
 
@@ -21,8 +22,8 @@ def record_training(kind: str = "eager", steps: int = 3, from_step: int = 0) -> 
     Parameters
     ----------
     kind : str
-        ``eager``, ``checkpointed``, ``leak`` (losses are kept with their graphs), or ``logits`` (the name ``logits``
-        outlives its step).
+        ``eager``, ``checkpointed``, ``chunked`` (checkpointed, with the loss in chunks), ``leak`` (losses are kept with
+        their graphs), or ``logits`` (the name ``logits`` outlives its step).
     steps : int
         Steps, or losses that are kept.
     from_step : int
@@ -44,7 +45,13 @@ def record_training(kind: str = "eager", steps: int = 3, from_step: int = 0) -> 
             recorder.alive = {key: (address, size, []) for key, (address, size, _) in recorder.alive.items()}
             recorder.__enter__()
         tokens = torch.randint(SHAPE.vocab_size, (BATCH, SEQ_LEN))
-        if kind == "logits":
+        if kind == "chunked":
+            hidden = model.embed(tokens)
+            for block in model.blocks:
+                hidden = checkpoint(block, hidden, use_reentrant=False)
+            hidden = model.final_norm(hidden).flatten(0, 1)
+            loss = linear_cross_entropy(hidden, model.head.weight, tokens.flatten())
+        elif kind == "logits":
             logits = model(tokens)
             loss = functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
         else:

@@ -11,6 +11,7 @@ from recorded_snapshots import BATCH, SEQ_LEN, SHAPE, record_training
 
 from gpuguide.costs import memory
 from gpuguide.training_memory.explain import Explanation, differences, explain
+from gpuguide.training_memory.holders import is_of_loss, name_holders
 from gpuguide.training_memory.snapshot import replay
 
 OWN = memory.Shape(
@@ -22,6 +23,14 @@ OWN = memory.Shape(
 def explained(kind: str = "eager", **more: Any) -> Explanation:
     """Return what is said of recorded steps."""
     return explain(replay(record_training(kind, **more)))
+
+
+def test_what_layers_keep_is_no_logits_before_a_loss_in_chunks() -> None:
+    history = replay(record_training("chunked"))
+    first = next(a for a in history.allocations if a.start >= 0 and is_of_loss(a.frames))
+    kinds = [holder.kind for holder in name_holders(history, first.start - 1)]
+    assert "activation" in kinds
+    assert "loss" not in kinds
 
 
 @pytest.mark.parametrize("kind", ["eager", "checkpointed"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,10 @@ class KernelCount:
 
     durations: tuple[float, ...]
     """Seconds that each kernel runs, and each copy within the GPU, in the order of their starts"""
-    by_operation: Mapping[str, float]
-    """Seconds of the kernels that each operation started, by its name without the namespace"""
+    by_operation: Mapping[tuple[str, ...], float]
+    """Seconds of kernels by the operations that started them, the innermost first, each without its namespace.
+
+    ``relu`` starts its kernel by another operation, so that the profiler has ``("clamp_min", "relu")``."""
     kernels: int
     """Kernels alone"""
 
@@ -32,6 +34,13 @@ class KernelCount:
     def seconds(self) -> float:
         """Seconds in which the GPU computes or copies, if nothing overlaps."""
         return sum(self.durations)
+
+
+def names_of(event: Any) -> Iterator[str]:
+    """Yield the name of an operation, and of those that it is a part of."""
+    while event is not None:
+        yield event.name.rpartition("::")[2]
+        event = event.cpu_parent
 
 
 def is_operation(event: Any) -> bool:
@@ -71,11 +80,11 @@ def count_kernels(call: Callable[[], object]) -> KernelCount:
     )
     if not on_gpu:
         raise GpuguideError("The profiler saw no kernel: the step does no work on the GPU, or CUPTI is not available.")
-    by_operation: dict[str, float] = {}
+    by_operation: dict[tuple[str, ...], float] = {}
     for event in events:
         for kernel in event.kernels if is_operation(event) else ():
-            name = event.name.rpartition("::")[2]
-            by_operation[name] = by_operation.get(name, 0.0) + kernel.duration * 1e-6
+            names = tuple(names_of(event))
+            by_operation[names] = by_operation.get(names, 0.0) + kernel.duration * 1e-6
     return KernelCount(
         tuple(event.time_range.elapsed_us() * 1e-6 for event in on_gpu),
         by_operation,

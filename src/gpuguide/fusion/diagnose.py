@@ -8,7 +8,7 @@ ceilings of some GPU.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,8 +37,6 @@ ATTRIBUTED = 0.9
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 """PyTorch's warning where the host waits for the GPU, which differs from what it says about the debug mode itself"""
 CHANGES = ("graph", "compile", "compile + graph")
-COPIES = {"_to_copy", "clone", "masked_fill", "stack"}
-"""Operations of which the profiler finds a kernel in ``copy_``"""
 
 
 @dataclass(frozen=True)
@@ -205,14 +203,18 @@ def fused_seconds(
 
     old, new, others = modelled(before, True), modelled(after, True), modelled(before, False)
     if count:
-        names = {kernel.operations[0].name.rstrip("_") for kernel in before if kernel.is_fusable}
-        names |= {"copy"} if names & COPIES else set()
+        fusable_by_name = {kernel.operations[0].name: kernel.is_fusable for kernel in before}
         known = sum(count.by_operation.values())
         if known > ATTRIBUTED * count.seconds:
-            found = sum(time for name, time in count.by_operation.items() if name.rstrip("_") in names)
+            found = sum(time for names, time in count.by_operation.items() if is_any_fusable(names, fusable_by_name))
             fusable = gpu * found / known
             return gpu - fusable + min(fusable, new)
     return gpu * (1 - old / (old + others) * (1 - min(1.0, new / old))) if old else gpu
+
+
+def is_any_fusable(names: Sequence[str], fusable_by_name: Mapping[str, bool]) -> bool:
+    """Tell whether the innermost operation that a trace knows can be fused with others."""
+    return next((fusable_by_name[name] for name in names if name in fusable_by_name), False)
 
 
 def find_waits(step: Callable[[], object]) -> list[Wait]:

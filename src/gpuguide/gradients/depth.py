@@ -11,7 +11,7 @@ R. Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -165,23 +165,57 @@ def norm_by_layer(model: nn.Module, layers: Iterable[nn.Module] | None = None) -
         raise GpuguideError(f"{type(model).__name__} has no nn.ModuleList of layers; pass the layers.")
     norms = []
     for number, layer in enumerate(found):
-        gradients = [each.grad.float() for each in layer.parameters() if each.grad is not None]
+        gradients = [each.grad for each in layer.parameters() if each.grad is not None]
         if not gradients:
             raise GpuguideError(f"Layer {number} has no gradient; call norm_by_layer after backward().")
-        norms.append(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+        in_layer = torch.stack(torch._foreach_norm(gradients, 2, torch.float64))  # squares of 1e-30 are 0 in fp32
+        norms.append(torch.linalg.vector_norm(in_layer))
     return torch.stack(norms).tolist()
 
 
-def norms_of_wirings(
-    layers: int, hidden: int = 64, batch: int = 4, seq_len: int = 32, vocab_size: int = 256, seed: int = 0
-) -> Mapping[str, list[float]]:
+def gradients_between(layers: Iterable[nn.Module], run: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients of the loss with respect to the stream before each layer, and after the last one.
+
+    Parameters
+    ----------
+    layers : iterable of nn.Module
+        Layers in the order in which they are called, each from one tensor to one tensor.
+    run : callable
+        Runs the forward pass and returns the loss. ``.grad`` of the parameters stays as it is.
+    """
+    stream: list[torch.Tensor] = []
+
+    def keep(layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        if not stream:
+            stream.append(inputs[0])
+        stream.append(output)
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        loss = run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(torch.autograd.grad(loss, stream))
+
+
+def norms_of_wirings(layers: int, start: str = "gpt2") -> Mapping[str, list[float]]:
     """Return the gradient norm by layer at the start of training, for each of :data:`WIRINGS`, on random tokens."""
-    tokens = torch.randint(vocab_size, (batch, seq_len + 1), generator=torch.Generator().manual_seed(seed))
     norms = {}
     for wiring in WIRINGS:
-        torch.manual_seed(seed)
-        model = WiredModel(vocab_size, seq_len, layers, 4, hidden, wiring)
-        logits = model(tokens[:, :-1])
-        functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        model, run = example(layers, wiring, start)
+        run().backward()
         norms[wiring] = norm_by_layer(model)
     return norms
+
+
+def example(layers: int, wiring: str, start: str = "gpt2") -> tuple[WiredModel, Callable[[], torch.Tensor]]:
+    """Return a small model with a hidden size of 64, and a function that computes its loss on 4 × 32 random tokens."""
+    tokens = torch.randint(256, (4, 33), generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = WiredModel(256, 32, layers, 4, 64, wiring, start)
+
+    def run() -> torch.Tensor:
+        return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    return model, run

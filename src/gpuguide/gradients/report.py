@@ -183,7 +183,7 @@ def _measure(named: Sequence[tuple[str, nn.Parameter]], updates: dict[nn.Paramet
             continue
         norm, nonzero, weight, update = numbers[id(parameter)]
         is_finite = math.isfinite(norm)
-        state: State = "not finite" if not is_finite else "zero" if norm == 0 else "ok"
+        state: State = "not finite" if not is_finite else "zero" if nonzero == 0 else "ok"
         zeros = 1 - nonzero / max(_local(parameter.grad).numel(), 1) if is_finite else math.nan
         ratio = update / weight if parameter in updates and weight else None
         rows.append(GradientRow(name, shape, state, norm, weight, zeros, ratio))

@@ -17,7 +17,7 @@ from gpuguide.measure import records, reference_gpu, store
 from gpuguide.measure.records import Case, Key, Metric, Record, Run, SampleSummary
 from gpuguide.units import format_quantity, significant
 
-_NAME = r"[a-z0-9][a-z0-9-]*"
+_NAME = r"[a-z0-9][a-z0-9-]*(?:\.[a-z0-9-]+)*"
 _PATTERN = re.compile(rf"({_NAME})/({_NAME})(?:/({_NAME}))?:([a-z0-9_]+)((?:\s+\w+=\S+)*)\s*")
 
 

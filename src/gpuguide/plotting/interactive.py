@@ -115,6 +115,80 @@ def _draw_rooflines(figure: Canvas, theme: palette.Theme) -> None:
     marks.legend(ax)
 
 
+# --- the limits of a chain of operations ---------------------------------------------------------------------
+
+
+def limits_to_try(operations: int = 24) -> Figure:
+    """Draw the predicted time of a chain of element-wise operations over the size of its arrays.
+
+    On the site a reader moves sliders of elements and operations, and is told which limit holds.
+    """
+    ceilings = store.load_published("ceilings")
+    gpu = measured_ceilings.load_reference()
+    machine = {
+        "launch": ceilings.median("launch", "time"),
+        "graph": ceilings.median("launch-graph", "time"),
+        "bandwidth": gpu.bandwidth["copy"].value,
+        "arithmetic": gpu.arithmetic["fp32"].value,
+    }
+    turns = {name: _turning_point(machine, operations, name) for name in CHAINS}
+
+    def draw(figure: Canvas, theme: palette.Theme) -> None:
+        ax = figure.subplots()
+        sizes = np.logspace(12, 28, 129, base=2)
+        for (name, colour), style in zip(CHAINS.items(), ("-", "--", "-."), strict=True):
+            times = [max(chain_limits(machine, size, operations, name).values()) for size in sizes]
+            ax.plot(sizes, times, style, color=theme.series[colour], label=name)
+            ax.plot(turns[name], times[int(np.searchsorted(sizes, turns[name]))], "o", color=theme.series[colour])
+        ax.set_xscale("log", base=2)
+        ax.set_xticks([2**power for power in SIZES], list(SIZES.values()))
+        ax.set_xlabel("elements of each array, bf16")
+        log_axis(ax.yaxis, "s", f"predicted time of {operations} operations")
+        marks.legend(ax)
+
+    return show(
+        draw,
+        alt=f"Predicted time of {operations} element-wise operations over the elements of their arrays, from the "
+        f"ceilings of {ceilings.device_name}. Launched one by one, they take the same time up to "
+        f"{turns['one by one']:.3g} elements, in a graph up to {turns['in a graph']:.3g}, and fused "
+        f"up to {turns['fused, in a graph']:.3g}. Larger arrays are memory-bound, and the time grows with their size.",
+        caption="The predicted time of a chain of element-wise operations. Small arrays are launch-bound, large ones "
+        "memory-bound. A model from measured ceilings, in which each operation reads one array from memory and writes "
+        "one. Arrays that fit into the L2 cache can be faster.",
+        records=[ceilings],
+        name="limits-to-try",
+        rows=[
+            {"operations": operations, "method": name, "elements at the bend": round(turns[name])} for name in CHAINS
+        ],
+        interactive={"kind": "step-limits", "machine": machine, "operations": operations, "elements": 20},
+    )
+
+
+CHAINS = {"one by one": "blue", "in a graph": "orange", "fused, in a graph": "green"}
+"""How a chain is launched, and the colours"""
+SIZES = {12: "4 Ki", 16: "64 Ki", 20: "1 Mi", 24: "16 Mi", 28: "256 Mi"}
+"""Names of sizes, by their power of two"""
+BF16 = 2
+"""Bytes of an element"""
+
+
+def chain_limits(machine: Mapping[str, float], elements: float, operations: int, name: str) -> dict[str, float]:
+    """Return the seconds that launches, bytes and FLOPs of a chain take at least, each operation reading one array."""
+    kernels = 1 if name.startswith("fused") else operations
+    launch = machine["launch"] if name == "one by one" else machine["graph"]
+    return {
+        "launches": kernels * launch,
+        "bytes": 2 * kernels * elements * BF16 / machine["bandwidth"],
+        "FLOPs": elements * operations / machine["arithmetic"],
+    }
+
+
+def _turning_point(machine: Mapping[str, float], operations: int, name: str) -> float:
+    """Return the number of elements above which launches are no longer the limit."""
+    of_one = chain_limits(machine, 1.0, operations, name)
+    return of_one["launches"] / max(of_one["bytes"], of_one["FLOPs"])
+
+
 # --- the knobs of sampling ---------------------------------------------------------------------------------
 
 

@@ -40,6 +40,8 @@ LOSS_NAMES = frozenset({"cross_entropy", "nll_loss", "log_softmax", "linear_cros
 BACKWARD_NAMES = frozenset(
     {"unpack_hook", "recompute_fn", "_backward_impl", "backward_fn", "_engine_run_backward", "_make_grads"}
 )
+FEWEST_OF_LAYERS = 5
+"""Tensors of one size before the first loss that are those of layers: of the logits there are fewer copies"""
 CALLS = frozenset({"_call_impl", "_wrapped_call_impl", "forward"})
 """Functions through which modules are called"""
 
@@ -270,7 +272,14 @@ class _Names:
             for allocation in self.history.allocations
             if allocation.size >= SMALL and is_of_loss(allocation.frames)
         }
-        return sizes | {2 * size for size in sizes} | {size // 2 for size in sizes}
+        sizes |= {2 * size for size in sizes} | {size // 2 for size in sizes}
+        # A loss in chunks has a gradient of its input, which is as large as what layers keep.
+        before = Counter(
+            allocation.size
+            for allocation in self.history.allocations
+            if self.first_forward <= allocation.start < self.first_loss and not is_of_loss(allocation.frames)
+        )
+        return {size for size in sizes if before[size] < FEWEST_OF_LAYERS}
 
     def kind_of(self, allocation: Allocation) -> str:
         """Return the purpose of an allocation, one of :data:`KINDS`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from gpuguide.benchmarks.interconnect import ranks
 from gpuguide.benchmarks.training import contenders
 from gpuguide.benchmarks.training_memory import levers, models, optimizers, predictions, shards, timelines
 from gpuguide.benchmarks.training_memory.levers import LEVERS, LeverStep
@@ -17,6 +19,7 @@ from gpuguide.hardware import device as devices
 from gpuguide.interconnect.processes import Team
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure.benchmark import Keys, too_large
+from gpuguide.measure.records import metric
 from gpuguide.models.gpt2 import GPT2Config
 from gpuguide.models.llama import LlamaConfig
 
@@ -150,6 +153,31 @@ def test_ranks_train_in_replicas_and_shards() -> None:
             for seconds, losses, _ in answers:
                 assert len(seconds) == 1
                 assert losses[-1] < losses[0]
+
+
+def test_each_contender_of_shards_has_processes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[tuple[list[float], list[float], Any]] = [([1.0], [2.0, 1.0], {"peak_memory": metric("B", [8.0])})]
+    seen = []
+
+    def team(device: Any) -> Any:
+        started = Team(1, device="cpu", start="fork")
+        ranks._teams["one"] = started
+        seen.append(started)
+        return SimpleNamespace(run=lambda *given: answers)
+
+    monkeypatch.setattr(shards.data_parallel, "team", team)
+    for name in shards.NAMES:
+        shards.work(name, CPU, keys_of("llama-1b-shape"), TINY["llama-1b-shape"])
+    assert [each.is_running for each in seen] == [False, False, True]
+    ranks.end()
+    assert not seen[-1].is_running
+
+
+def test_what_another_contender_left_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "memory_in_use", lambda device: (2**30, 2**30))
+    member = SimpleNamespace(synchronize=lambda: None)
+    with pytest.raises(AssertionError, match="in use before fsdp2 is made"):
+        shards.measure(member, "fsdp2", {}, None, CPU)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,7 +24,7 @@ from gpuguide.inference import cost as serving_cost
 from gpuguide.inference.serving import Clock, Request, Scheduler
 from gpuguide.logits import adjust, softmax
 from gpuguide.measure import folders, measured_ceilings
-from gpuguide.plotting import attention_backends
+from gpuguide.plotting import attention_backends, interactive
 from gpuguide.plotting.pictures import attention, choosing, serving
 from gpuguide.site.theme.assets import THEME
 
@@ -38,6 +38,8 @@ PAGE = f"""
 {cell('plotting.sampling_to_try([2.0, 1.0, 0.0, -1.0], ["a", "b", "c", "d"], "a word")')}
 
 {cell("pictures.choosing.kernel_lanes()")}
+
+{cell("plotting.limits_to_try()")}
 
 {cell('plotting.rank_to_try([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], "a matrix", first=1)')}
 """
@@ -122,6 +124,34 @@ def test_the_rank_slider_multiplies_what_numpy_multiplies(browser: Any) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
+def test_limits_of_a_chain_are_those_of_the_library(browser: Any) -> None:
+    tab = browser.new_page()
+    tab.add_script_tag(path=str(THEME / "static" / "step-limits.js"))
+    machine = plotting.limits_to_try().interactive["machine"]
+    for elements in (2**10, 2**20, 2**28):
+        for operations in (1, 24):
+            for name in interactive.CHAINS:
+                found = tab.evaluate(
+                    "([machine, elements, operations, way]) => "
+                    "gpuguide.chainLimits(machine, elements, operations, way)",
+                    [machine, elements, operations, name],
+                )
+                assert found == pytest.approx(interactive.chain_limits(machine, elements, operations, name))
+    tab.close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_more_elements_make_bytes_the_limit_by_keyboard(tab: Any) -> None:
+    answer = tab.locator("#fig-limits-to-try .gg-try-answer")
+    assert "One by one, launches are the limit" in answer.text_content()
+    tab.get_by_label("Elements of each array").focus()
+    tab.keyboard.press("End")
+    assert "One by one, bytes are the limit" in answer.text_content()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
 def test_a_higher_rank_keeps_more_of_the_update(tab: Any) -> None:
     answer = tab.locator("#fig-rank-to-try .gg-try-answer")
     assert "Rank 1: B A keeps 64% of the update's squared norm; the error is 60%" in answer.text_content()
@@ -177,11 +207,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 6
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 7
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 12
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 14
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 

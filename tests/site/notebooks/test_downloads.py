@@ -121,7 +121,7 @@ def test_a_notebook_says_what_its_page_says(name: str) -> None:
     page = BeautifulSoup((SITE / "tutorials" / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
     article = page.select_one("article.bd-article")
     assert article is not None
-    for unwanted in article.select(".cell, .gg-cost, .gg-not-run, math, a.headerlink, span.math"):
+    for unwanted in article.select(".cell, .gg-cost, .gg-not-run, .gg-step-figure, math, a.headerlink, span.math"):
         unwanted.decompose()
     for mark in article.select(".gg-stale"):
         mark.replace_with(" (stale)")  # a mark on the page, words in a notebook

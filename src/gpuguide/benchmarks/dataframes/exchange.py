@@ -21,7 +21,6 @@ from gpuguide.interconnect.processes import Member
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Rate
 
-WORLD = 2
 ROWS = (10**6, 10**7, 10**8)
 """On each GPU"""
 GROUPS = (1000, 10**6)
@@ -121,8 +120,8 @@ def dense_task(
 def work(name: str, prepare: ranks.Prepare, settings: Any, device: Device, keys: Keys) -> Work:
     """Group the rows of all ranks; the sampler checks each rank's result."""
     rows, groups = int(keys["rows"]), int(keys["groups"])
-    sample = sizes.uncaptured_sampler(ranks.team_with(settings, device, WORLD), name, prepare, (rows, groups))
-    return Work([], lambda: None, {"throughput": Rate("row/s", WORLD * rows)}, sample=sample)
+    sample = sizes.uncaptured_sampler(ranks.team_with(settings, device), name, prepare, (rows, groups))
+    return Work([], lambda: None, {"throughput": Rate("row/s", device.count * rows)}, sample=sample)
 
 
 def contender(name: str, prepare: ranks.Prepare) -> Contender:
@@ -144,6 +143,6 @@ EXCHANGE = Benchmark(
     ),
     memory=lambda keys: IN_MEMORY * ROW_BYTES * int(keys["rows"]),
     budget=0.2,
-    gpus=WORLD,
+    gpus=2,
     end=ranks.end,
 )

@@ -62,26 +62,24 @@ def quack() -> Norm:
 
     Its functions for layer norm take none, but the operators below them do, which its RMSNorm calls.
     """
-    from quack import rmsnorm
+    from quack.rmsnorm import _rmsnorm_bwd, _rmsnorm_fwd, get_sm_count
 
     class AddLayerNorm(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any, residual: Any, weight: Any, bias: Any) -> tuple[torch.Tensor, torch.Tensor]:
             y, s = torch.empty_like(x), torch.empty_like(x)
             mean, rstd = (torch.empty(len(x), dtype=torch.float32, device=x.device) for _ in range(2))
-            rmsnorm._rmsnorm_fwd(x, weight, y, bias, rstd, mean, residual, s, EPSILON, True)
+            _rmsnorm_fwd(x, weight, y, bias, rstd, mean, residual, s, EPSILON, True)
             ctx.save_for_backward(s, weight, mean, rstd)
             return y, s
 
         @staticmethod
         def backward(ctx: Any, dy: Any, ds: Any) -> tuple[torch.Tensor, ...]:
             s, weight, mean, rstd = ctx.saved_tensors
-            parts = rmsnorm.get_sm_count(s.shape[1], s.device)
+            parts = get_sm_count(s.shape[1], s.device)
             dx = torch.empty_like(s)
             dw, db = (torch.empty(parts, s.shape[1], dtype=torch.float32, device=s.device) for _ in range(2))
-            rmsnorm._rmsnorm_bwd(
-                s, weight, dy, rstd, dx, dw, db, ds, None, parts, mean=mean, is_layernorm=True
-            )  # fmt: skip
+            _rmsnorm_bwd(s, weight, dy, rstd, dx, dw, db, ds, None, parts, mean=mean, is_layernorm=True)
             return dx, dx, dw.sum(0).to(weight.dtype), db.sum(0).to(weight.dtype)
 
     return AddLayerNorm.apply  # type: ignore[no-any-return,unused-ignore]

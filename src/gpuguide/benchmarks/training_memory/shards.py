@@ -3,6 +3,9 @@
 Layers compute in bf16 on fp32 weights, with checkpointing and the loss in chunks. ``ddp`` has all weights, gradients
 and states on each GPU. ``fsdp2-reshard`` shards them and frees each gathered layer after its forward pass, and
 ``fsdp2`` keeps the gathered layers until the backward pass. The larger shape fits only when it is sharded.
+
+Each contender has processes of its own. NCCL probably keeps what the last collectives sent until it begins another:
+in one process, gigabytes that a contender had left counted as memory that was in use before, and were freed later.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ CASES: tuple[Keys, ...] = (
 NAMES = ("ddp", "fsdp2", "fsdp2-reshard")
 SAMPLES = 10
 WARM_UP = 3
+LEFT = 2**26
+"""Bytes of a rank that may be in use before a contender is made"""
 
 
 def setup_of(name: str, keys: Keys, gpus: int) -> memory.Setup:
@@ -81,8 +86,10 @@ def make(member: Member, name: str, keys: Keys, config: Any) -> Any:
 def measure(
     member: Member, name: str, keys: Keys, config: Any, device: Device, samples: int = SAMPLES
 ) -> tuple[list[float], list[float], Mapping[str, Metric]]:
-    """Return the seconds of some steps, the first losses and the memory of a rank, and free the memory."""
+    """Return the seconds of some steps, the first losses and the memory of a rank, beyond what it had before."""
+    member.synchronize()
     before = memory_in_use(device)
+    assert before[0] < LEFT, f"{before[0]} bytes are in use before {name} is made"
     module = make(member, name, keys, config)
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-4, fused=device.is_gpu)
     generator = torch.Generator(member.device).manual_seed(member.rank)
@@ -114,8 +121,9 @@ def measure(
 
 
 def work(name: str, device: Device, keys: Keys, config: Any = None) -> Work:
-    """Train on all ranks now, and return the times of the slowest rank one by one."""
+    """Train on all ranks of a new team now, and return the times of the slowest rank one by one."""
     chosen = config or CONFIGS[str(keys["model"])]
+    ranks.end()
     answers = data_parallel.team(device).run(measure, name, dict(keys), chosen, device)
     slowest = iter([max(times) for times in zip(*(seconds for seconds, _, _ in answers), strict=True)])
     peak = max(found["peak_memory"].samples[0] for _, _, found in answers)

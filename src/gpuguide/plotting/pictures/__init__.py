@@ -17,6 +17,7 @@ from gpuguide.plotting.pictures import (
     flash_loops,
     frame_times,
     frames,
+    fusion,
     hopper,
     inference,
     interconnect,
@@ -33,6 +34,7 @@ from gpuguide.plotting.pictures import (
     timing,
     tokens,
     training,
+    training_memory,
 )
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "flash_loops",
     "frame_times",
     "frames",
+    "fusion",
     "hopper",
     "inference",
     "interconnect",
@@ -59,4 +62,5 @@ __all__ = [
     "timing",
     "tokens",
     "training",
+    "training_memory",
 ]

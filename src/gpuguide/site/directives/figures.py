@@ -45,6 +45,7 @@ SCRIPTS = {
     "online-softmax": ("calculator.js", "online-softmax.js"),
     "rank-slider": ("calculator.js", "rank-slider.js"),
     "training-map": ("calculator.js", "training-map.js"),
+    "step-limits": ("calculator.js", "step-limits.js"),
     "attention-chooser": ("calculator.js", "attention-chooser.js"),
 }
 """Kinds of figures that one can try, and their scripts in the order in which they build on each other"""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 PLACE = "The page"
-ASK_FOR_A_GPU = {"will-it-fit", "what-is-the-limit"}
+ASK_FOR_A_GPU = {"will-it-fit", "what-is-the-limit", "memory-levers"}
 """The calculators whose address may name a GPU"""
 FIRST = 1
 """The priority of what runs before all other parts"""

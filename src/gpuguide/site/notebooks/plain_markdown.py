@@ -199,7 +199,9 @@ class PlainMarkdown:
     block_citation = block_footnote
 
     def block_raw(self, node: nodes.Element) -> str:
-        """Refuse text that is meant for one kind of output."""
+        """Leave out what only the site has, and refuse other text that is meant for one kind of output."""
+        if node.get("gg_site_only"):
+            return ""
         raise GpuguideError(f"Raw {node.get('format', 'text')} has no place in a notebook. Write it as Markdown.")
 
     def block_system_message(self, node: nodes.Element) -> str:

@@ -55,6 +55,49 @@ def fit_data() -> dict[str, Any]:
     }
 
 
+EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT-2, 32 × 1024 tokens": ("gpt2", {"batch": 32, "seq_len": 1024}),
+    "Transformers' GPT-2, fp32": (
+        "gpt2",
+        {"precision": "fp32", "batch": 8, "seq_len": 512, "optimizer": "adamw-fused", "activation": "gelu-new"},
+    ),
+    "Llama 3.2 1B, 4 × 2048": ("llama-3.2-1b", {"batch": 4, "seq_len": 2048}),
+}
+"""Training steps that the interactive drawing begins with"""
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "kept": {},
+    "checkpointing": {"checkpointing": True},
+    "every second layer": {"checkpointing": True, "checkpoint_every": 2},
+    "selective checkpointing": {"checkpointing": True, "selective": True},
+    "offloaded to the host": {"offloaded": True},
+}
+SWITCHES: tuple[tuple[str, dict[str, Any], str | None], ...] = (
+    ("fused AdamW", {"optimizer": "adamw-fused"}, None),
+    ("loss in chunks", {"loss": "chunked"}, None),
+    ("optimizer in backward", {"optimizer_in_backward": True}, None),
+    ("bf16, 8-bit states", {"precision": "bf16", "optimizer": "adamw-8bit"}, None),
+    ("fused GELU", {"activation": "fused"}, "gelu-new"),
+)
+"""What each switch sets, and the activation function of the examples that have it, if not all do"""
+
+
+def lever_data() -> dict[str, Any]:
+    """Return what the interactive drawing of a training step knows."""
+    gpu = measured_ceilings.load(reference_gpu.sheet().id)
+    return {
+        "memory": memory_model(),
+        "setup": asdict(memory.Setup()),
+        "step": step_words(),
+        "gpu": {"name": short(gpu.name), "memory": gpu.capacity},
+        "examples": [
+            {"label": label, "shape": asdict(presets.shape(model)), "setup": setup}
+            for label, (model, setup) in EXAMPLES.items()
+        ],
+        "activations": [{"label": label, "fields": changed} for label, changed in ACTIVATIONS.items()],
+        "switches": [{"label": label, "fields": changed, "when": when} for label, changed, when in SWITCHES],
+    }
+
+
 def step_words() -> dict[str, Any]:
     """Return the order and the words of the drawing of memory over a step."""
     return {"order": step_drawing.ORDER, "moments": step_drawing.MOMENT_WORDS, "parts": memory.PART_NAMES}

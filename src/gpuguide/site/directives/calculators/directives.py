@@ -18,7 +18,17 @@ from gpuguide.costs import failures, limits, memory, presets, published, transfe
 from gpuguide.hardware import capacities, links
 from gpuguide.measure import digest, folders, measured_ceilings, reference_gpu
 from gpuguide.site.directives.calculators import step_drawing
-from gpuguide.site.directives.calculators.data import MODEL, SETUP, fit_data, limit_data, move_data, save_data, short
+from gpuguide.site.directives.calculators.data import (
+    EXAMPLES,
+    MODEL,
+    SETUP,
+    fit_data,
+    lever_data,
+    limit_data,
+    move_data,
+    save_data,
+    short,
+)
 from gpuguide.site.directives.hardware_table import cite, note_datasheet
 from gpuguide.site.execution import faults, watching
 from gpuguide.site.pages.tables import Cell, table
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = {
     "will-it-fit": ("formulas.js", "memory.js", "calculator.js", "memory-over-step.js", "will-it-fit.js"),
+    "memory-levers": ("formulas.js", "memory.js", "calculator.js", "memory-over-step.js", "memory-levers.js"),
     "what-is-the-limit": ("formulas.js", "limits.js", "calculator.js", "what-is-the-limit.js"),
     "how-long-to-move": ("formulas.js", "transfers.js", "calculator.js", "how-long-to-move.js"),
     "how-often-to-save": ("formulas.js", "failures.js", "calculator.js", "how-often-to-save.js"),
@@ -53,6 +64,7 @@ MINUTE, DAY = 60, 86_400
 def connect(app: Sphinx) -> None:
     """Register this part with Sphinx."""
     app.add_directive("will-it-fit", WillItFit)
+    app.add_directive("memory-levers", MemoryLevers)
     app.add_directive("fit-question", FitQuestion)
     app.add_directive("what-is-the-limit", WhatIsTheLimit)
     app.add_directive("how-long-to-move", HowLongToMove)
@@ -93,7 +105,7 @@ class _Calculator(SphinxDirective):
             f'<div class="gg-calculator pst-js-only" id="gg-{name}"></div>'
             f'<script type="application/json" id="gg-{name}-data">{data}</script>'
         )
-        return [example, nodes.raw("", place, format="html")]
+        return [example, nodes.raw("", place, format="html", gg_site_only=True)]
 
     def example(self) -> list[Node]:
         """Return what stands there without scripts."""
@@ -140,6 +152,26 @@ class WillItFit(_Calculator):
     def data(self) -> dict[str, Any]:
         """Return what the script needs to know."""
         return fit_data()
+
+
+class MemoryLevers(_Calculator):
+    """``{memory-levers}``: memory over one step, with each way to save memory as a switch."""
+
+    name_of_calculator = "memory-levers"
+
+    def example(self) -> list[Node]:
+        """Return the drawing of the first example; notebooks have its sentence alone."""
+        label, (model, setup) = next(iter(EXAMPLES.items()))
+        gpu = measured_ceilings.load(reference_gpu.sheet().id)
+        prediction = memory.predict(presets.shape(model), memory.Setup(**setup))
+        drawing = step_drawing.figure(prediction, gpu.capacity, short(gpu.name))
+        peak = f"{format_bytes(prediction.total)} in {step_drawing.MOMENT_WORDS[prediction.highest.name]}"
+        sentence = f"The switches need the site and JavaScript. The first example, {label}, reaches its peak of {peak}."
+        return [nodes.paragraph("", sentence), nodes.raw("", drawing, format="html", gg_site_only=True)]
+
+    def data(self) -> dict[str, Any]:
+        """Return what the script needs to know."""
+        return lever_data()
 
 
 class FitQuestion(SphinxDirective):
