@@ -58,7 +58,17 @@ def test_the_map_shows_the_best_rates_and_hands_all_settings_to_its_script(
     assert "2e-3 for batch 4, 1e-3 for batch 64" in figure.alt
     settings = figure.interactive["settings"]
     assert [each["losses"] for each in settings] == [[2.5, 2.6], [2.3, 2.4], [2.2], [2.1]]
+    assert [each["loss"] for each in settings] == [2.55, 2.35, 2.2, None]
     assert [each["diverged"] for each in settings] == [0, 0, 0, 1]
+    assert [each["good"] for each in settings] == [True, True, True, False]
+
+
+def test_rates_are_good_that_chance_does_not_tell_apart_from_the_best() -> None:
+    losses = {1e-3: (2.0, 2.1, 2.2), 2e-3: (2.1, 2.2, 2.3), 4e-3: (2.8, 2.9, 3.0), 8e-3: (2.15,)}
+    found = [training_map.Setting(4, rate, each, 0, ()) for rate, each in losses.items()]
+    assert training_map.good_by_batch(found) == {4: {1e-3, 2e-3}}
+    alone = training_map.Setting(8, 1e-3, (2.0,), 0, ())
+    assert training_map.good_by_batch([alone]) == {8: {1e-3}}
 
 
 @pytest.mark.parametrize(("rate", "name"), [(1.25e-4, "1.25e-4"), (1e-3, "1e-3"), (1.6e-2, "1.6e-2")])

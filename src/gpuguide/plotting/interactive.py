@@ -353,7 +353,7 @@ def map_to_try() -> Figure:
     """
     record = store.load_published("training-runs")
     found = training_map.settings(record)
-    best = training_map.best_by_batch(found)
+    best, good = training_map.best_by_batch(found), training_map.good_by_batch(found)
     lowest = min(setting.loss for setting in found)
     batches, rates = list(best), sorted({setting.rate for setting in found}, reverse=True)
     words = ", ".join(f"{training_map.name_rate(each.rate)} for batch {batch}" for batch, each in best.items())
@@ -368,10 +368,9 @@ def map_to_try() -> Figure:
         ax.imshow(shown, cmap=tones, vmin=lowest, vmax=lowest + SPAN, aspect="auto", interpolation="nearest")
         for row, rate in enumerate(rates):
             for column, batch in enumerate(batches):
-                is_best = best[batch].rate == rate
-                loss = losses[batch, rate]
+                loss, weight = losses[batch, rate], "bold" if rate in good[batch] else "normal"
                 text = f"{loss:.2f}" if math.isfinite(loss) else "div."
-                ax.text(column, row, text, ha="center", va="center", fontweight="bold" if is_best else "normal")
+                ax.text(column, row, text, ha="center", va="center", fontweight=weight)
         ax.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
         ax.set_yticks(range(len(rates)), [training_map.name_rate(rate) for rate in rates])
         ax.set_xlabel("batch: sequences of 256 tokens")
@@ -382,8 +381,9 @@ def map_to_try() -> Figure:
         draw,
         alt=f"A table of losses: {len(rates)} learning rates by {len(batches)} batch sizes. The best rates are "
         f"{words}.",
-        caption="Held-out loss by batch size and learning rate, after the same number of tokens. The best rate of each "
-        "batch size is bold. Cells near the best have the mean of three seeds, the others one seed.",
+        caption="Held-out loss (nats) by batch size and learning rate, after the same number of tokens. Bold: the best "
+        "rate of each batch size, and any other that a t-test does not tell apart from it. Cells around the rate that "
+        "the square root rule predicts show the mean of three seeds, the others one seed.",
         records=[record],
         size=(7.2, 4.2),
         narrow=(4.6, 4.2),
@@ -402,8 +402,10 @@ def map_to_try() -> Figure:
                 {
                     "batch": one.batch,
                     "rate": one.rate,
+                    "loss": round(one.loss, 4) if math.isfinite(one.loss) else None,
                     "losses": [round(loss, 3) for loss in one.losses],
                     "diverged": one.diverged,
+                    "good": one.rate in good[one.batch],
                     "curve": [round(loss, 2) for loss in one.curve],
                 }
                 for one in found

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuguide.measure.records import Record
+from gpuguide.training import noise
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,23 @@ def best_by_batch(found: Sequence[Setting]) -> dict[int, Setting]:
     """Return the setting with the lowest loss of each batch size."""
     batches = sorted({setting.batch for setting in found})
     return {batch: min((one for one in found if one.batch == batch), key=lambda one: one.loss) for batch in batches}
+
+
+def good_by_batch(found: Sequence[Setting]) -> dict[int, frozenset[float]]:
+    """Return the best rate of each batch size, and those whose seeds a t-test does not tell apart from its own.
+
+    A rate with one seed is never among them, unless it is the best.
+    """
+    return {
+        batch: frozenset({best.rate, *(one.rate for one in found if one.batch == batch and _is_chance(one, best))})
+        for batch, best in best_by_batch(found).items()
+    }
+
+
+def _is_chance(one: Setting, best: Setting) -> bool:
+    if one.diverged or min(len(one.losses), len(best.losses)) < 2:
+        return False
+    return not noise.compare(one.losses, best.losses).beyond_chance
 
 
 def name_rate(rate: float) -> str:

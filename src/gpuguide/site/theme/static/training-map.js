@@ -5,8 +5,7 @@
     const { element, svg } = gpuguide.calculator;
     const known = JSON.parse(place.querySelector("script").textContent);
     const figure = place.closest("figure");
-    const meanOf = ({ losses, diverged }) => (diverged ? Infinity
-      : losses.reduce((sum, each) => sum + each, 0) / losses.length);
+    const meanOf = ({ loss }) => loss ?? Infinity; // null where a seed diverged
     const best = known.settings.reduce((one, other) => (meanOf(other) < meanOf(one) ? other : one));
     const lowest = meanOf(best);
     const find = (batch, rate) => known.settings.find((each) => each.batch === batch && each.rate === rate);
@@ -25,15 +24,27 @@
           "aria-label": `batch ${batch}, rate ${name}, ${Number.isFinite(mean) ? `loss ${mean.toFixed(2)}` : "diverged"}` },
         Number.isFinite(mean) ? mean.toFixed(2) : "div.");
         const share = Math.max(0, 1 - (mean - lowest) / known.span);
-        const column = known.settings.filter((each) => each.batch === batch).map(meanOf);
-        button.classList.toggle("gg-best", mean === Math.min(...column));
+        button.classList.toggle("gg-best", setting.good);
         button.style.setProperty("--gg-near", `${(45 * share).toFixed(0)}%`);
-        button.addEventListener("click", () => { chosen = setting; draw(); });
+        button.addEventListener("click", () => choose(setting));
         cells.set(setting, button);
         return element("td", {}, button);
       })));
-    const table = element("table", { class: "gg-loss-map" },
-      element("caption", {}, "Held-out loss by learning rate (rows) and batch (columns, sequences of 256 tokens)"), head, element("tbody", {}, ...rows));
+    const table = element("table", { class: "gg-loss-map", role: "grid" },
+      element("caption", {}, "Held-out loss by learning rate (rows) and batch (columns, sequences of 256 tokens)"),
+      head, element("tbody", {}, ...rows));
+    // One stop of the tab key; arrows go from cell to cell.
+    const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    table.addEventListener("keydown", (event) => {
+      const step = steps[event.key];
+      if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      const row = known.rates.findIndex(({ value }) => value === chosen.rate) + step[0];
+      const next = find(known.batches[known.batches.indexOf(chosen.batch) + step[1]], known.rates[row]?.value);
+      if (!next) return;
+      choose(next);
+      cells.get(next).focus();
+    });
     const answer = element("p", { class: "gg-try-answer", role: "status" });
     const holder = element("div", {});
     place.append(table, answer, holder);
@@ -42,8 +53,15 @@
     const finite = known.settings.flatMap(({ curve }) => curve);
     const [top, bottom] = [Math.max(...finite.filter((loss) => loss < 9)), Math.min(...finite)];
 
+    function choose(setting) {
+      chosen = setting;
+      draw();
+    }
     function draw() {
-      for (const [setting, button] of cells) button.setAttribute("aria-pressed", String(setting === chosen));
+      for (const [setting, button] of cells) {
+        button.setAttribute("aria-pressed", String(setting === chosen));
+        button.tabIndex = setting === chosen ? 0 : -1;
+      }
       const [width, height, left] = [place.clientWidth < 520 ? 340 : 640, 200, 40];
       const x = (at, count) => left + ((at + 0.5) / count) * (width - left - 10);
       const y = (loss) => 12 + ((top - Math.min(loss, top)) / (top - bottom)) * (height - 50);
@@ -61,7 +79,7 @@
           text(left - 8, y(loss) + 4, String(loss), "end"));
       }
       picture.append(line(best, "gg-roof gg-roof-other"), line(chosen, "gg-roof"),
-        text((width + left) / 2, height - 6, "training loss over the run; pale: the best setting", "middle"));
+        text((width + left) / 2, height - 6, "training loss in nats; grey: the best setting", "middle"));
       holder.replaceChildren(picture);
       const seeds = chosen.losses.map((loss) => loss.toFixed(3)).join(", ");
       const count = chosen.losses.length;
