@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import synthetic_records
@@ -11,9 +12,14 @@ from gpuguide import plotting
 from gpuguide.measure import records, store
 from gpuguide.measure.records import Case, Record
 from gpuguide.plotting import training_map
+from gpuguide.training import noise
 
 LOSSES = {(4, 1e-3): (2.5, 2.6), (4, 2e-3): (2.3, 2.4), (64, 1e-3): (2.2,), (64, 2e-3): (2.1, math.inf)}
 """By batch and rate, of each seed; infinite where it diverged"""
+
+
+def is_chance(first: Sequence[float], second: Sequence[float]) -> bool:
+    return not noise.compare(first, second).beyond_chance
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def test_the_map_shows_the_best_rates_and_hands_all_settings_to_its_script(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "load_published", lambda name: record)
-    figure = plotting.map_to_try()
+    figure = plotting.map_to_try(is_chance)
     assert "2e-3 for batch 4, 1e-3 for batch 64" in figure.alt
     settings = figure.interactive["settings"]
     assert [each["losses"] for each in settings] == [[2.5, 2.6], [2.3, 2.4], [2.2], [2.1]]
@@ -66,9 +72,9 @@ def test_the_map_shows_the_best_rates_and_hands_all_settings_to_its_script(
 def test_rates_are_good_that_chance_does_not_tell_apart_from_the_best() -> None:
     losses = {1e-3: (2.0, 2.1, 2.2), 2e-3: (2.1, 2.2, 2.3), 4e-3: (2.8, 2.9, 3.0), 8e-3: (2.15,)}
     found = [training_map.Setting(4, rate, each, 0, ()) for rate, each in losses.items()]
-    assert training_map.good_by_batch(found) == {4: {1e-3, 2e-3}}
+    assert training_map.good_by_batch(found, is_chance) == {4: {1e-3, 2e-3}}
     alone = training_map.Setting(8, 1e-3, (2.0,), 0, ())
-    assert training_map.good_by_batch([alone]) == {8: {1e-3}}
+    assert training_map.good_by_batch([alone], is_chance) == {8: {1e-3}}
 
 
 @pytest.mark.parametrize(("rate", "name"), [(1.25e-4, "1.25e-4"), (1e-3, "1e-3"), (1.6e-2, "1.6e-2")])

@@ -346,14 +346,20 @@ SPAN = 1.0
 """Nats above the lowest loss from which a setting has no colour"""
 
 
-def map_to_try() -> Figure:
+def map_to_try(is_chance: training_map.IsChance) -> Figure:
     """Draw the map of the loss over batch size and learning rate.
 
     On the site a reader chooses a cell, and sees the losses of its seeds and the curve of the first.
+
+    Parameters
+    ----------
+    is_chance : callable
+        Test of whether two settings' losses, by seed, differ by no more than chance. Rates that do not differ from the
+        best of their batch size are bold like it.
     """
     record = store.load_published("training-runs")
     found = training_map.settings(record)
-    best, good = training_map.best_by_batch(found), training_map.good_by_batch(found)
+    best, good = training_map.best_by_batch(found), training_map.good_by_batch(found, is_chance)
     lowest = min(setting.loss for setting in found)
     batches, rates = list(best), sorted({setting.rate for setting in found}, reverse=True)
     words = ", ".join(f"{training_map.name_rate(each.rate)} for batch {batch}" for batch, each in best.items())

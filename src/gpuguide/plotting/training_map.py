@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuguide.measure.records import Record
-from gpuguide.training import noise
+
+IsChance = Callable[[Sequence[float], Sequence[float]], bool]
+"""Whether two settings' losses, by seed, differ by no more than chance"""
 
 
 @dataclass(frozen=True)
@@ -57,21 +59,20 @@ def best_by_batch(found: Sequence[Setting]) -> dict[int, Setting]:
     return {batch: min((one for one in found if one.batch == batch), key=lambda one: one.loss) for batch in batches}
 
 
-def good_by_batch(found: Sequence[Setting]) -> dict[int, frozenset[float]]:
-    """Return the best rate of each batch size, and those whose seeds a t-test does not tell apart from its own.
+def good_by_batch(found: Sequence[Setting], is_chance: IsChance) -> dict[int, frozenset[float]]:
+    """Return the best rate of each batch size, and those whose losses differ from its own by no more than chance.
 
     A rate with one seed is never among them, unless it is the best.
     """
+
+    def is_good(one: Setting, best: Setting) -> bool:
+        has_seeds = not one.diverged and min(len(one.losses), len(best.losses)) > 1
+        return one == best or (one.batch == best.batch and has_seeds and is_chance(one.losses, best.losses))
+
     return {
-        batch: frozenset({best.rate, *(one.rate for one in found if one.batch == batch and _is_chance(one, best))})
+        batch: frozenset(one.rate for one in found if is_good(one, best))
         for batch, best in best_by_batch(found).items()
     }
-
-
-def _is_chance(one: Setting, best: Setting) -> bool:
-    if one.diverged or min(len(one.losses), len(best.losses)) < 2:
-        return False
-    return not noise.compare(one.losses, best.losses).beyond_chance
 
 
 def name_rate(rate: float) -> str:
