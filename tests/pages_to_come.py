@@ -1,9 +1,6 @@
 """Benchmarks that are declared, and stand on no page yet: their records come with the page."""
 
 BENCHMARKS = {
-    "30-gradients": {"norm-placement", "gradient-report"},
-    "31-training-memory": {"sharded-memory"},
-    "33-training-speed": {"training-beyond"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},
     "50-collectives": {"collectives", "gradient-sum", "gpu-scaling"},
 }

@@ -52,13 +52,13 @@ def content() -> dict[str, Any]:
     time = {
         "unit": "s",
         "samples": [0.001, 0.002, 0.004, 0.008],
-        "summary": {"n": 4, "p5": 0.00115, "p25": 0.00175, "median": 0.003, "p75": 0.005, "p95": 0.0074},
+        "summary": {"n": 4, "median": 0.003},
         "turns": [1, 3],
     }
     memory = {
         "unit": "B",
         "samples": [4096],
-        "summary": {"n": 1, "p5": None, "p25": None, "median": 4096, "p75": None, "p95": None},
+        "summary": {"n": 1, "median": 4096},
         "turns": [],
     }
 
@@ -78,7 +78,7 @@ def content() -> dict[str, Any]:
         return {**good, **nothing, **changed}
 
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "benchmark": "made-up",
         "device": "nvidia-test-gpu",
         "harness_version": 2,
@@ -96,9 +96,23 @@ def content() -> dict[str, Any]:
     }
 
 
+def content_of_version_2() -> dict[str, Any]:
+    """Return the same record as the second version of the format held it: with all quantiles."""
+    quantiles = {
+        "time": {"p5": 0.00115, "p25": 0.00175, "p75": 0.005, "p95": 0.0074},
+        "peak_memory": dict.fromkeys(("p5", "p25", "p75", "p95")),
+    }
+    fields = content()
+    fields["schema_version"] = 2
+    for case in fields["cases"]:
+        for name, metric in case["metrics"].items():
+            metric["summary"] |= quantiles[name]
+    return fields
+
+
 def content_of_version_1() -> dict[str, Any]:
     """Return the same record as the first version of the format held it: without turns and libraries."""
-    fields = content()
+    fields = content_of_version_2()
     fields |= {"schema_version": 1, "harness_version": 1}
     for run in fields["runs"]:
         del run["host_cores_available"]
@@ -124,6 +138,7 @@ class RecordFile:
 
     content = staticmethod(content)
     content_of_version_1 = staticmethod(content_of_version_1)
+    content_of_version_2 = staticmethod(content_of_version_2)
     signed = staticmethod(signed)
 
     def write(self, fields: Mapping[str, Any], *, sign: bool = True) -> Path:

@@ -228,7 +228,7 @@ FAILURES = {
         "the loss climbs from the first step", "a positive max_norm", "reversed", (), clipped_negative
     ),
     "not-zeroed": Failure(
-        "the loss falls slowly, then climbs", "zero_grad() in each step", "holds more than this batch", (), not_zeroed
+        "the loss climbs after some steps", "zero_grad() in each step", "holds more than this batch", (), not_zeroed
     ),
     "replaced-head": Failure(
         "the new head stays random", "the optimizer after the last change", "not in optimizer", HEAD, replaced_head

@@ -6,18 +6,21 @@ import functools
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpuguide.errors import GpuguideError
 from gpuguide.measure.records.fields import DamagedRecord, Fields, kind_of, parse_json
 from gpuguide.measure.records.record import CORRECT, SCHEMA_VERSION, STATUSES, Case, Key, Readings, Record, Run
-from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, summarise
+from gpuguide.measure.records.samples import Metric, Rate, summarise
 from gpuguide.measure.records.writing import checksum
 
 SINCE = {"host_cores_available": 2, "libraries": 2, "turns": 2}
 """Fields that the first version of the format did not have, and the version that brought each"""
+WITHOUT_EMPTY_FIELDS = 3
+"""The version since which empty fields of a case, and quantiles other than the median, are left out"""
+EMPTY: dict[str, Any] = parse_json('{"reason": "", "libraries": [], "metrics": {}, "rates": {}, "turns": []}', None)
+"""What a field that is left out means"""
 
 
 def read(path: Path) -> Record:
@@ -169,7 +172,7 @@ class _FieldReader(Fields):
 
     def case(self, value: Any, where: str) -> Case:
         names = ["keys", "contender", "run", "status", "reason", "correct", "libraries", "metrics", "rates"]
-        f = self.fields(value, where, self.select_known(names))
+        f = self.fields_without_empty(value, where, names)
         case = Case(
             keys=self.table(f["keys"], f"{where}.keys", self.key),
             contender=self.text(f["contender"], f"{where}.contender"),
@@ -179,7 +182,7 @@ class _FieldReader(Fields):
             correct=self.choice(f["correct"], f"{where}.correct", CORRECT),
             measured=self.table(f["metrics"], f"{where}.metrics", self.metric),
             rates=self.table(f["rates"], f"{where}.rates", self.rate),
-            libraries=self.items(f.get("libraries", []), f"{where}.libraries", self.text),
+            libraries=self.items(f["libraries"], f"{where}.libraries", self.text),
         )
         if case.status == "ok" and not case.measured:
             raise self.fail(f"{where}.metrics", "a case that is ok must hold a measurement")
@@ -196,13 +199,21 @@ class _FieldReader(Fields):
                 raise self.fail(f"{where}.rates.{name}", "a metric of that name was measured")
         return case
 
+    def fields_without_empty(self, value: Any, where: str, names: Iterable[str]) -> dict[str, Any]:
+        """Check the fields of a case or metric, and return those, too, that are empty and left out."""
+        known = self.select_known(names)
+        if self.version < WITHOUT_EMPTY_FIELDS:
+            return EMPTY | self.fields(value, where, known)
+        self.object(value, where)
+        return EMPTY | self.fields(value, where, [name for name in known if name not in EMPTY or name in value])
+
     def key(self, value: Any, where: str) -> Key:
         if isinstance(value, (bool, str)):
             return value
         return self.number(value, where)
 
     def metric(self, value: Any, where: str) -> Metric:
-        f = self.fields(value, where, self.select_known(["unit", "samples", "summary", "turns"]))
+        f = self.fields_without_empty(value, where, ["unit", "samples", "summary", "turns"])
         samples = self.items(f["samples"], f"{where}.samples", self.number)
         if not samples:
             raise self.fail(f"{where}.samples", "it is empty")
@@ -212,15 +223,13 @@ class _FieldReader(Fields):
                 raise self.fail(f"{where}.unit", f"a time is in s, not in {unit}")
             if min(samples) <= 0:
                 raise self.fail(f"{where}.samples", "a time is not positive")
-        found = self.summary(f["summary"], f"{where}.summary")
         computed = summarise(samples)
-        for name, expected in asdict(computed).items():
-            given = getattr(found, name)
-            if (given is None) != (expected is None) or (
-                expected is not None and not math.isclose(given, expected, rel_tol=1e-9)
-            ):
+        for name, given in self.summary(f["summary"], f"{where}.summary").items():
+            expected = getattr(computed, name)
+            is_same = given == expected if given is None or expected is None else math.isclose(given, expected)
+            if not is_same:
                 raise self.fail(f"{where}.summary.{name}", f"it is {given} but the samples give {expected}")
-        turns = self.items(f.get("turns", []), f"{where}.turns", self.turn)
+        turns = self.items(f["turns"], f"{where}.turns", self.turn)
         if turns and sum(turns) != len(samples):
             raise self.fail(f"{where}.turns", f"they took {sum(turns)} samples in all, and there are {len(samples)}")
         return Metric(unit, samples, computed, turns)
@@ -228,13 +237,15 @@ class _FieldReader(Fields):
     def turn(self, value: Any, where: str) -> int:
         return self.integer(value, where, least=1)
 
-    def summary(self, value: Any, where: str) -> SampleSummary:
-        f = self.fields(value, where, list(SampleSummary.__dataclass_fields__))
-        return SampleSummary(
-            n=self.integer(f["n"], f"{where}.n", least=1),
-            median=self.number(f["median"], f"{where}.median"),
-            **{name: self.optional_number(f[name], f"{where}.{name}") for name in ("p5", "p25", "p75", "p95")},
-        )
+    def summary(self, value: Any, where: str) -> dict[str, float | None]:
+        """Return the quantiles that the file gives, and the number of samples."""
+        further = () if self.version >= WITHOUT_EMPTY_FIELDS else ("p5", "p25", "p75", "p95")
+        f = self.fields(value, where, ["n", "median", *further])
+        return {
+            "n": self.integer(f["n"], f"{where}.n", least=1),
+            "median": self.number(f["median"], f"{where}.median"),
+            **{name: self.optional_number(f[name], f"{where}.{name}") for name in further},
+        }
 
     def rate(self, value: Any, where: str) -> Rate:
         f = self.fields(value, where, ["unit", "per_call"])

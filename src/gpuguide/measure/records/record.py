@@ -12,7 +12,7 @@ from gpuguide.measure import digest, libraries
 from gpuguide.measure.digest import equivalent
 from gpuguide.measure.records.samples import Metric, Rate, SampleSummary, metric
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 HARNESS_VERSION = 2
 """Raised by one whenever the timing method changes, so that older records count as stale."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from gpuguide.errors import GpuguideError
 from gpuguide.files import replace_atomically
 from gpuguide.measure.records.record import SCHEMA_VERSION, Case, Record
+from gpuguide.measure.records.samples import Metric
 
 
 def to_json(record: Record) -> str:
@@ -58,17 +59,26 @@ def _to_line(fields: Mapping[str, Any]) -> str:
 
 
 def _case_fields(case: Case) -> dict[str, Any]:
-    return {
+    fields = {
         "keys": dict(case.keys),
         "contender": case.contender,
         "run": case.run,
         "status": case.status,
-        "reason": case.reason,
         "correct": case.correct,
+    }
+    may_be_empty = {
+        "reason": case.reason,
         "libraries": case.libraries,
-        "metrics": {name: asdict(value) for name, value in case.measured.items()},
+        "metrics": {name: _metric_fields(value) for name, value in case.measured.items()},
         "rates": {name: asdict(value) for name, value in case.rates.items()},
     }
+    return fields | {name: value for name, value in may_be_empty.items() if value}
+
+
+def _metric_fields(metric: Metric) -> dict[str, Any]:
+    summary = {"n": metric.summary.n, "median": metric.summary.median}  # the other quantiles follow from the samples
+    fields = {"unit": metric.unit, "samples": metric.samples, "summary": summary}
+    return fields | ({"turns": metric.turns} if metric.turns else {})
 
 
 def checksum(fields: Mapping[str, Any]) -> str:
