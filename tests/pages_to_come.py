@@ -1,7 +1,6 @@
 """Benchmarks that are declared, and stand on no page yet: their records come with the page."""
 
 BENCHMARKS = {
-    "34-training-stability": {"training-runs", "schedules", "clipping", "repeatable-step"},
     "42-more-than-one-gpu": {"exchange", "frame-queries"},
 }
 WITHOUT_PAGE = set[str]().union(*BENCHMARKS.values())

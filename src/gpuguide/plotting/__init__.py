@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, load_published_and_mine, show, stamp
-from gpuguide.plotting.interactive import limits_to_try, rank_to_try, roofline_to_try, sampling_to_try
+from gpuguide.plotting.interactive import limits_to_try, map_to_try, rank_to_try, roofline_to_try, sampling_to_try
 from gpuguide.plotting.marks import bars, ceiling, curves, device_label, legend, name_devices, roofline, stroke
 from gpuguide.plotting.palette import DARK, LIGHT, Theme, colour, label
 from gpuguide.plotting.parts import collect_rows, grouped_bars, stacked_bars
@@ -47,6 +47,7 @@ __all__ = [
     "linear_axis",
     "load_published_and_mine",
     "log_axis",
+    "map_to_try",
     "name_devices",
     "rank_to_try",
     "ratios",

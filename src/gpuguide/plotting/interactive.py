@@ -6,6 +6,7 @@ Elsewhere they are figures like any other.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from gpuguide.errors import GpuguideError
 from gpuguide.measure import measured_ceilings, reference_gpu, store
 from gpuguide.measure.records import Record
-from gpuguide.plotting import marks, palette
+from gpuguide.plotting import marks, palette, training_map
 from gpuguide.plotting.axes import linear_axis, log_axis
 from gpuguide.plotting.figure import Figure, load_published_and_mine, show
 from gpuguide.units import format_quantity
@@ -337,3 +338,83 @@ def _pack(matrix: np.ndarray) -> dict[str, Any]:
     steps = np.round(matrix / unit).astype("<i2")
     rows, columns = matrix.shape
     return {"rows": rows, "columns": columns, "unit": unit, "data": base64.b64encode(steps.tobytes()).decode()}
+
+
+# --- a map of the loss ---------------------------------------------------------------------------------------
+
+SPAN = 1.0
+"""Nats above the lowest loss from which a setting has no colour"""
+
+
+def map_to_try(is_chance: training_map.IsChance) -> Figure:
+    """Draw the map of the loss over batch size and learning rate.
+
+    On the site a reader chooses a cell, and sees the losses of its seeds and the curve of the first.
+
+    Parameters
+    ----------
+    is_chance : callable
+        Test of whether two settings' losses, by seed, differ by no more than chance. Rates that do not differ from the
+        best of their batch size are bold like it.
+    """
+    record = store.load_published("training-runs")
+    found = training_map.settings(record)
+    best, good = training_map.best_by_batch(found), training_map.good_by_batch(found, is_chance)
+    lowest = min(setting.loss for setting in found)
+    batches, rates = list(best), sorted({setting.rate for setting in found}, reverse=True)
+    words = ", ".join(f"{training_map.name_rate(each.rate)} for batch {batch}" for batch, each in best.items())
+
+    def draw(figure: Canvas, theme: palette.Theme) -> None:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        ax = figure.subplots()
+        tones = LinearSegmentedColormap.from_list("loss", [theme.series["sky"], theme.background])
+        losses = {(one.batch, one.rate): one.loss for one in found}
+        shown = [[min(losses[batch, rate], lowest + SPAN) for batch in batches] for rate in rates]
+        ax.imshow(shown, cmap=tones, vmin=lowest, vmax=lowest + SPAN, aspect="auto", interpolation="nearest")
+        for row, rate in enumerate(rates):
+            for column, batch in enumerate(batches):
+                loss, weight = losses[batch, rate], "bold" if rate in good[batch] else "normal"
+                text = f"{loss:.2f}" if math.isfinite(loss) else "div."
+                ax.text(column, row, text, ha="center", va="center", fontweight=weight)
+        ax.set_xticks(range(len(batches)), [f"{batch:,}" for batch in batches])
+        ax.set_yticks(range(len(rates)), [training_map.name_rate(rate) for rate in rates])
+        ax.set_xlabel("batch: sequences of 256 tokens")
+        ax.set_ylabel("learning rate")
+        ax.grid(visible=False)
+
+    return show(
+        draw,
+        alt=f"A table of losses: {len(rates)} learning rates by {len(batches)} batch sizes. The best rates are "
+        f"{words}.",
+        caption="Held-out loss (nats) by batch size and learning rate, after the same number of tokens. Bold: the best "
+        "rate of each batch size, and any other that a t-test does not tell apart from it. Cells around the rate that "
+        "the square root rule predicts show the mean of three seeds, the others one seed.",
+        records=[record],
+        size=(7.2, 4.2),
+        narrow=(4.6, 4.2),
+        name="map-to-try",
+        rows=[
+            {"batch": one.batch, "learning rate": one.rate, "seeds": len(one.losses), "diverged": one.diverged}
+            | ({"loss": round(one.loss, 4)} if math.isfinite(one.loss) else {})
+            for one in found
+        ],
+        interactive={
+            "kind": "training-map",
+            "batches": batches,
+            "rates": [{"value": rate, "name": training_map.name_rate(rate)} for rate in rates],
+            "span": SPAN,
+            "settings": [
+                {
+                    "batch": one.batch,
+                    "rate": one.rate,
+                    "loss": round(one.loss, 4) if math.isfinite(one.loss) else None,
+                    "losses": [round(loss, 3) for loss in one.losses],
+                    "diverged": one.diverged,
+                    "good": one.rate in good[one.batch],
+                    "curve": [round(loss, 2) for loss in one.curve],
+                }
+                for one in found
+            ],
+        },
+    )

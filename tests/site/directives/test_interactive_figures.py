@@ -23,8 +23,8 @@ from gpuguide.inference import Engine
 from gpuguide.inference import cost as serving_cost
 from gpuguide.inference.serving import Clock, Request, Scheduler
 from gpuguide.logits import adjust, softmax
-from gpuguide.measure import folders, measured_ceilings
-from gpuguide.plotting import attention_backends, interactive
+from gpuguide.measure import folders, measured_ceilings, store
+from gpuguide.plotting import attention_backends, interactive, training_map
 from gpuguide.plotting.pictures import attention, choosing, serving
 from gpuguide.site.theme.assets import THEME
 
@@ -42,6 +42,8 @@ PAGE = f"""
 {cell("plotting.limits_to_try()")}
 
 {cell('plotting.rank_to_try([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], "a matrix", first=1)')}
+
+{cell("plotting.map_to_try(lambda one, other: abs(sum(one) - sum(other)) < 0.1)")}
 """
 
 
@@ -50,7 +52,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with the figures."""
     made = start(tmp_path_factory.mktemp("site"))
     shutil.copytree(folders.published_folder(), made.library / "records", dirs_exist_ok=True)
-    made.page("index", PAGE, benchmarks="attention, ceilings, decode-attention, timing-mistakes")
+    made.page("index", PAGE, benchmarks="attention, ceilings, decode-attention, timing-mistakes, training-runs")
     build = made.build()
     assert build.status == 0, build.output
     return made.html / "index.html"
@@ -164,6 +166,45 @@ def test_a_higher_rank_keeps_more_of_the_update(tab: Any) -> None:
     assert not tab.locator(".gg-rank-b").is_visible()
 
 
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_map_of_the_loss_shows_the_means_and_best_rates_of_the_library(tab: Any) -> None:
+    found = training_map.settings(store.load_published("training-runs"))
+    good = training_map.good_by_batch(found, lambda one, other: abs(sum(one) - sum(other)) < 0.1)
+    cells = tab.locator("#fig-map-to-try .gg-loss-map button")
+    assert cells.count() == len(found)
+    for one in found:
+        name = f"batch {one.batch}, rate {training_map.name_rate(one.rate)}, "
+        named = cells.and_(tab.locator(f'[aria-label^="{name}"]'))
+        assert named.text_content() == f"{one.loss:.2f}"
+        assert named.evaluate("each => each.classList.contains('gg-best')") == (one.rate in good[one.batch])
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_arrows_go_from_cell_to_cell_of_the_map_of_the_loss(tab: Any) -> None:
+    found = {(one.batch, one.rate): one for one in training_map.settings(store.load_published("training-runs"))}
+    figure = tab.locator("#fig-map-to-try")
+    answer, pressed = figure.locator(".gg-try-answer"), figure.locator('.gg-loss-map [aria-pressed="true"]')
+    best = min(found.values(), key=lambda one: one.loss)
+    assert answer.get_attribute("role") == "status"
+    assert answer.text_content().startswith(f"Batch {best.batch:,}, rate {training_map.name_rate(best.rate)}: ")
+    assert figure.locator('.gg-loss-map button[tabindex="0"]').count() == 1
+    pressed.focus()
+    for _ in training_map.best_by_batch(list(found.values())):
+        tab.keyboard.press("ArrowRight")  # the last of them stay in the last column
+    assert pressed.evaluate("each => each === document.activeElement")
+    one = found[max(batch for batch, _ in found), best.rate]
+    losses = ", ".join(f"{loss:.3f}" for loss in one.losses)
+    assert f"rate {training_map.name_rate(one.rate)}: held-out loss {losses} with" in answer.text_content()
+    assert f"for batch {one.batch} and rate" in figure.locator("svg[role=img]").get_attribute("aria-label")
+    tab.keyboard.press("ArrowUp")
+    assert f"rate {training_map.name_rate(2 * one.rate)}: " in answer.text_content()
+    figure.get_by_role("button", name="batch 64, rate 4e-3").click()
+    assert answer.text_content().startswith("Batch 64, rate 4e-3: ")
+    assert pressed.count() == 1
+
+
 @pytest.mark.parametrize(("update", "rank"), [([1.0], 1), ([[0.0]], 1), ([[float("nan")]], 1), ([[1.0]], 2)])
 def test_an_update_without_that_rank_is_refused(update: Any, rank: int) -> None:
     with pytest.raises(GpuguideError, match="a rank up to its smaller side"):
@@ -207,11 +248,11 @@ def test_the_roofline_tells_what_bounds_a_kernel_where_one_points(tab: Any) -> N
 def test_without_scripts_the_drawings_stand_there(browser: Any, page: Path, width: int) -> None:
     plain = opened(browser, page, javascript=False, width=width)
     seen = "all => all.map(each => each.checkVisibility())"
-    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 7
+    assert plain.locator("figure.gg-figure img.only-light").evaluate_all(seen) == [True] * 8
     assert plain.locator(".gg-try :not(script)").count() == 0
     plain.context.close()
     scripted = opened(browser, page, width=width)
-    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 14
+    assert scripted.locator("figure.gg-figure img").evaluate_all(seen) == [False] * 16
     assert scripted.evaluate("document.documentElement.scrollWidth") <= width
     scripted.context.close()
 

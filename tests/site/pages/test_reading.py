@@ -103,7 +103,7 @@ def test_sections_and_what_there_is_to_look_at() -> None:
 
 def test_drawings_are_the_calls_that_give_a_figure() -> None:
     assert set(reading.list_drawing_calls()) == set(drawings())
-    interactive = {"limits_to_try", "rank_to_try", "roofline_to_try", "sampling_to_try"}
+    interactive = {"limits_to_try", "map_to_try", "rank_to_try", "roofline_to_try", "sampling_to_try"}
     assert set(reading.list_drawing_calls("interactive")) == interactive
 
 

@@ -1,4 +1,4 @@
-"""Drawings of training: the way of a batch from text to the GPU."""
+"""Drawings of training: the way of a batch from text to the GPU, and the micro-batches of a step."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ PLACES = (
 MOVES = ("tokenise", "gather", "copy", "DMA")
 TURNS = 3
 """Steps of the drawn time line"""
+COUNTS = (64, 16, 4)
+"""Targets of the drawn micro-batches"""
 
 
 def way_of_a_batch() -> Figure:
@@ -101,3 +103,48 @@ def _draw_places_below(ax: Axes, width: float, height: float, sizes: Mapping[str
             drawings.arrow(ax, (10 + side / 2, y), (10 + side / 2, y + tall - pitch))
             text = f"{MOVES[number]}, {copied}" if MOVES[number] == "DMA" else MOVES[number]
             drawings.label(ax, 10 + side / 2 + 10, y - (pitch - tall) / 2, text, across="left", size=10)
+
+
+def micro_batches_of_a_step() -> Figure:
+    """Draw three micro-batches of one step, and the weight of a target with each of two divisors."""
+    total, share = sum(COUNTS), len(COUNTS)
+    weights = ", ".join(f"1/{share * count} in the micro-batch of {count}" for count in COUNTS)
+    return show(
+        lambda figure, theme: _draw_micro_batches(figure),
+        alt=f"Three micro-batches with {', '.join(map(str, COUNTS))} targets are added to one gradient, for one step. "
+        f"Divided by all targets, each target has the weight 1/{total}. In the mean of means it has {weights}.",
+        caption=f"Three micro-batches of one step. Divided by all {total} targets, each target counts the same; in the "
+        f"mean of means, a target of the shortest micro-batch counts {COUNTS[0] // COUNTS[-1]} times as much as one of "
+        "the longest.",
+        size=(WIDE, 2.5),
+        narrow=(4.6, 2.9),
+        name="micro-batches-of-a-step",
+        rows=[
+            {"targets": count, "divided by all targets": f"1/{total}", "mean of means": f"1/{share * count}"}
+            for count in COUNTS
+        ],
+    )
+
+
+def _draw_micro_batches(figure: Canvas) -> None:
+    ax, width, height = drawings.sheet(figure)
+    narrow = is_narrow(figure)
+    columns = (0.5, 0.78) if narrow else (0.56, 0.78)
+    size = 10 if narrow else 11
+    for at, name in zip(columns, ("by all\ntargets", "mean of\nmeans"), strict=True):
+        drawings.label(ax, at * width, height - 20, name, size=size, bold=True)
+    drawings.label(ax, 10, height - 20, "targets", across="left", size=size, bold=True)
+    longest, tall, pitch = (0.3 if narrow else 0.38) * width, 22.0, 34.0
+    for number, count in enumerate(COUNTS):
+        y = height - 66 - number * pitch
+        text = str(count) if count > COUNTS[-1] else ""
+        drawings.box(ax, 10, y, longest * count / COUNTS[0], tall, text, colour="blue", size=size)
+        if not text:
+            drawings.label(ax, 18 + longest * count / COUNTS[0], y + tall / 2, str(count), across="left", size=size)
+        for at, divisor in zip(columns, (sum(COUNTS), len(COUNTS) * count), strict=True):
+            drawings.label(ax, at * width, y + tall / 2, f"each 1/{divisor}", size=size)
+    y = height - 66 - len(COUNTS) * pitch
+    words = "one gradient" if narrow else "added: one gradient, one step"
+    drawings.label(ax, 10, y + tall / 2, words, across="left", size=size)
+    for at, name, colour in zip(columns, ("equal", "not equal"), ("green", "orange"), strict=True):
+        drawings.box(ax, at * width - 40, y, 80, tall, name, colour=colour, size=size)

@@ -44,6 +44,7 @@ SCRIPTS = {
     "batching": ("calculator.js", "batching.js"),
     "online-softmax": ("calculator.js", "online-softmax.js"),
     "rank-slider": ("calculator.js", "rank-slider.js"),
+    "training-map": ("calculator.js", "training-map.js"),
     "step-limits": ("calculator.js", "step-limits.js"),
     "attention-chooser": ("calculator.js", "attention-chooser.js"),
 }
