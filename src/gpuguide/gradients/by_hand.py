@@ -160,7 +160,8 @@ def block_backward(dy: torch.Tensor, kept: Kept, weights: Tensors) -> tuple[torc
 
     At each addition the gradient goes both ways unchanged: along the residual connection, and into what was added.
     """
-    w, grads = weights, dict[str, torch.Tensor]()
+    w = weights
+    grads: dict[str, torch.Tensor] = {}
 
     def back(name: str, dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         dx, grads[f"{name}.weight"], grads[f"{name}.bias"] = linear_backward(dy, x, w[f"{name}.weight"])
