@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from saved_bytes import measure_saved_bytes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuguide.attention import cost, reference
 from gpuguide.attention.cost import problem
+from gpuguide.gradients import kept_bytes
 
 LONG = problem(4, 32, 131072, 128, keys=262144, kv_heads=8, causal=True)
 """More than 2**31 numbers in the queries, and more than 2**40 scores"""
@@ -41,7 +41,7 @@ class Moved(TorchDispatchMode):
 def moved_by_pytorch(causal: bool) -> tuple[cost.AttentionProblem, tuple[int, int], tuple[int, int], int]:
     """Return the sizes, bytes of the forward and of the backward pass, and those kept in between beside the inputs."""
     q, k, v = (torch.randn(2, 3, length, 16, dtype=torch.bfloat16, requires_grad=True) for length in (20, 30, 30))
-    kept = measure_saved_bytes(lambda: reference.naive_attention(q, k, v, causal=causal), (q, k, v))
+    kept = kept_bytes(lambda: reference.naive_attention(q, k, v, causal=causal), (q, k, v))
     with Moved() as forward:
         output = reference.naive_attention(q, k, v, causal=causal)
     d_output = torch.ones_like(output)

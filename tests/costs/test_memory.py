@@ -14,7 +14,6 @@ import torch
 from alive import Ledger
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from saved_bytes import measure_saved_bytes
 from torch.nn import functional
 
 from gpuguide.benchmarks.training_memory import variants as training_memory
@@ -22,6 +21,7 @@ from gpuguide.benchmarks.training_memory.variants import VARIANTS, MemoryVariant
 from gpuguide.costs import memory, presets
 from gpuguide.costs.memory import Setup, Shape
 from gpuguide.errors import GpuguideError
+from gpuguide.gradients import kept_bytes
 from gpuguide.measure import measured_ceilings
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 
@@ -237,7 +237,7 @@ class AdaptedLayer(torch.nn.Module):
 
 def kept_by(layer: torch.nn.Module, hidden: torch.Tensor) -> int:
     """Return the bytes that a layer keeps for its backward pass, its weights aside."""
-    return measure_saved_bytes(lambda: layer(hidden), layer.parameters())
+    return kept_bytes(lambda: layer(hidden), layer.parameters())
 
 
 @pytest.mark.parametrize("adapted", memory.ADAPTED)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved_bytes import measure_saved_bytes
 from torch.nn import functional
 
 from gpuguide import lora, training
 from gpuguide.costs import memory, presets
+from gpuguide.gradients import kept_bytes
 from gpuguide.models import gpt2
 
 TARGETS = {
@@ -43,7 +43,7 @@ def test_a_block_keeps_what_is_counted(adapted: str) -> None:
     setup = memory.Setup(precision="bf16", batch=2, seq_len=64, lora_rank=8, adapted=adapted)
     block = model_of(shape, setup).blocks[0]
     hidden = torch.randn(2, 64, shape.hidden, dtype=torch.bfloat16, requires_grad=True)
-    saved = measure_saved_bytes(lambda: block(hidden), block.parameters())
+    saved = kept_bytes(lambda: block(hidden), block.parameters())
     assert saved == pytest.approx(memory.activations_of_layer(shape, setup), rel=0.02)
 
 

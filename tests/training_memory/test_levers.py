@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from alive import Ledger
-from saved_bytes import measure_saved_bytes
 from torch import nn
 from torch.nn import functional
 
 from gpuguide.costs import memory
 from gpuguide.cross_entropy import linear_cross_entropy
 from gpuguide.errors import GpuguideError
+from gpuguide.gradients import kept_bytes
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.models.llama import Llama, LlamaConfig
 from gpuguide.training_memory.in_backward import StepInBackward
@@ -266,10 +266,10 @@ class WrittenOut(nn.Module):
 def test_gelu_new_keeps_four_numbers_for_one(precision: str, dtype: torch.dtype) -> None:
     made = model().blocks[0].to(dtype)
     hidden = torch.randn(BATCH, SEQ_LEN, SHAPE.hidden, dtype=dtype)
-    fused = measure_saved_bytes(lambda: made(hidden), made.parameters())
+    fused = kept_bytes(lambda: made(hidden), made.parameters())
     feed_forward, written_out = made.feed_forward, WrittenOut()
     feed_forward.forward = lambda x: feed_forward.down(written_out(feed_forward.up(x)))
-    more = measure_saved_bytes(lambda: made(hidden), made.parameters()) - fused
+    more = kept_bytes(lambda: made(hidden), made.parameters()) - fused
     layers = [
         memory.activations_of_layer(
             COSTS, memory.Setup(precision=precision, batch=BATCH, seq_len=SEQ_LEN, activation=each)

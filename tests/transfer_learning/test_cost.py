@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from saved_bytes import measure_saved_bytes
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpuguide import lora
+from gpuguide.gradients import kept_bytes
 from gpuguide.models.gpt2 import GPT2, GPT2Config
 from gpuguide.transfer_learning import (
     Depth,
@@ -80,7 +80,7 @@ def test_operations_are_those_that_pytorch_counts(prepare: Callable[[GPT2], nn.M
 @each_way
 def test_what_layers_keep_is_what_autograd_saves(prepare: Callable[[GPT2], nn.Module], depth: Depth) -> None:
     call = prepared(prepare)
-    found = measure_saved_bytes(call, call.module.parameters())  # type: ignore[attr-defined]
+    found = kept_bytes(call, call.module.parameters())  # type: ignore[attr-defined]
     # Beside it: the statistics of norms and of attention, a few numbers a token, and what the head keeps of each text.
     assert found == pytest.approx(activation_bytes(depth, HIDDEN, TEXTS * SEQ), rel=0.05, abs=2 * TEXTS * HIDDEN * 4)
 
@@ -88,12 +88,11 @@ def test_what_layers_keep_is_what_autograd_saves(prepare: Callable[[GPT2], nn.Mo
 def test_saved_memory_that_is_shared_counts_once() -> None:
     layer = nn.Linear(8, 8, bias=False)
     inputs = torch.randn(16, 8, requires_grad=True)
-    assert measure_saved_bytes(lambda: layer(inputs).sum(), layer.parameters()) == inputs.nbytes
+    assert kept_bytes(lambda: layer(inputs).sum(), layer.parameters()) == inputs.nbytes
     assert (
-        measure_saved_bytes(lambda: layer(inputs).sum() + layer(inputs.view(16, 8)).sum(), layer.parameters())
-        == inputs.nbytes
+        kept_bytes(lambda: layer(inputs).sum() + layer(inputs.view(16, 8)).sum(), layer.parameters()) == inputs.nbytes
     )
-    assert measure_saved_bytes(lambda: layer(inputs).relu().sum(), layer.parameters()) == 2 * inputs.nbytes
+    assert kept_bytes(lambda: layer(inputs).relu().sum(), layer.parameters()) == 2 * inputs.nbytes
 
 
 def test_deeper_costs_more_and_training_more_than_passing() -> None:

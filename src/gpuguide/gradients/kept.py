@@ -5,33 +5,31 @@ Source: PyTorch's saved-tensor hooks (``torch.autograd.graph.saved_tensors_hooks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import nn
 
 
-def kept_bytes(model: nn.Module, run: Callable[[], object]) -> int:
-    """Return the bytes that a forward pass keeps, without the parameters, which are there anyway.
+def kept_bytes(run: Callable[[], object], besides: Iterable[torch.Tensor] = ()) -> int:
+    """Return the bytes that autograd keeps while it computes something; memory that is shared counts once.
 
     Parameters
     ----------
-    model : nn.Module
-        Its parameters and buffers are not counted.
     run : callable
         Runs the forward pass.
+    besides : iterable of torch.Tensor
+        Tensors that exist anyway and are not counted, such as the parameters.
     """
-    owned = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
-    kept = dict[int, int]()
-    alive = []  # an address is used again once its tensor is gone
+    owned = {tensor.untyped_storage().data_ptr() for tensor in besides}
+    kept: dict[int, torch.UntypedStorage] = {}
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in owned:
-            kept[storage.data_ptr()] = storage.nbytes()  # a view shares the memory of what it is a view of
-            alive.append(tensor)
+            kept[storage.data_ptr()] = storage  # held, so that its address is given to nothing else meanwhile
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        run()
-    return sum(kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = run()
+    del result
+    return sum(storage.nbytes() for storage in kept.values())

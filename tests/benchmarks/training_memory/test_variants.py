@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from saved_bytes import measure_saved_bytes
 
 from gpuguide.benchmarks.training_memory import variants as benchmarks
 from gpuguide.benchmarks.training_memory.variants import CHECKED, VARIANTS, MemoryVariant, VariantTraining
+from gpuguide.gradients import kept_bytes
 from gpuguide.hardware import device as devices
 from gpuguide.hardware.device import Device
 from gpuguide.measure import benchmark as declarations
@@ -74,7 +74,7 @@ def test_a_step_trains_and_leaves_no_gradients(variant: MemoryVariant) -> None:
 
 def test_each_variant_differs_from_the_others_in_what_it_says() -> None:
     steps = {name: VariantTraining(variant, CHECKED, "cpu") for name, variant in VARIANTS.items()}
-    by_variant = {name: measure_saved_bytes(step.forward) for name, step in steps.items()}
+    by_variant = {name: kept_bytes(step.forward) for name, step in steps.items()}
     assert by_variant["forward-bf16"] == 0
     assert by_variant["train-bf16"] < by_variant["train-mixed"] < by_variant["train-fp32"]
     assert by_variant["train-checkpointed"] < by_variant["train-mixed"] < by_variant["train-unfused"]
