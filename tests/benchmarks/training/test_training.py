@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 
 from gpuguide.benchmarks.training import batch_speed, contenders, data_parallel, ladder, loading
 from gpuguide.hardware import device as devices
@@ -181,3 +184,19 @@ def team() -> Any:
     contenders.text()  # the copies have it then
     with Team(4, device="cpu", start="fork") as found:
         yield found
+
+
+@pytest.mark.slow
+def test_each_contender_compiles_the_attention_kernel_that_it_asks_for() -> None:
+    q = torch.randn(2, 4, 64, 32, requires_grad=True)
+    called = {}
+    for kernel in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
+        torch.compiler.reset()
+        attend = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True))
+        with ladder.compiled_for_itself(), sdpa_kernel(kernel):
+            attend(q).sum().backward()  # the graph is stored once its backward pass is compiled, too
+            with profile(activities=[ProfilerActivity.CPU]) as profiled:
+                attend(q)
+        called[kernel] = {event.key for event in profiled.key_averages() if "flash_attention" in event.key}
+    assert called[SDPBackend.FLASH_ATTENTION]
+    assert not called[SDPBackend.MATH]

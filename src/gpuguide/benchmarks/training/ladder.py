@@ -19,6 +19,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
@@ -80,11 +81,10 @@ def work(
 ) -> Work:
     """Train, and go on with the same batch again and again, or with those that the contender feeds itself."""
     rates = {"throughput": Rate("token/s", int(keys["batch"]) * int(keys["seq_len"]))}
-    # Compiled code keeps the attention kernel that it was traced with, and would serve a contender with another one.
     torch.compiler.reset()
     attend_once(device)
     before = memory_in_use(device)
-    with many_compilations():
+    with many_compilations(), compiled_for_itself():
         trained = make(keys, device.torch_device, graph_pool(device))
         drawn = windows(keys)
         first = split_windows(drawn.draw(0).to(device.torch_device))
@@ -101,7 +101,7 @@ def work(
             found["loss"] = records.metric("nat", [last])
 
     def call() -> None:
-        with many_compilations():
+        with many_compilations(), compiled_for_itself():
             trained.step(*(first if trained.next_batch is None else trained.next_batch()))
         if trained.step.graph is None:
             for parameter in trained.step.parameters:
@@ -117,6 +117,17 @@ def work(
         return {**found, **counted}
 
     return Work([call], check, rates, timing="wall", further=further)
+
+
+def compiled_for_itself() -> AbstractContextManager[object]:
+    """Let the compiler take no graph that another contender left on the disk.
+
+    Compiled code keeps the attention kernel that it was traced with, and PyTorch's cache finds it for a contender that
+    asked for another one (https://github.com/pytorch/pytorch/issues/185449).
+    """
+    import torch._functorch.config as config
+
+    return config.patch(enable_autograd_cache=False)
 
 
 def attend_once(device: Device) -> None:
