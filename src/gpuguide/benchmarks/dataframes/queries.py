@@ -5,7 +5,7 @@ The frame is that of db-benchmark (K = 100, unsorted, nothing missing): ``id1`` 
 group-bys with functions that a query has. Its joins write all columns; ours add up a column, so that what is compared
 is the join and not the writing.
 
-The files lie in ``/dev/shm`` where there is one, so that no disk is read. Every result is compared with DuckDB's.
+The files lie in ``/dev/shm`` where it has room, so that no disk is read. Every result is compared with DuckDB's.
 
 Source: duckdblabs/db-benchmark, ``_data/groupby-datagen.R`` and the questions of ``polars/groupby-polars.py``.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,8 @@ SAMPLES = 5
 """Few, because the host takes seconds for some queries of the larger file"""
 ROW_BYTES = 70.0
 """Bytes a row in memory, text with its offsets"""
+ROOM = 10 * 2**30
+"""Bytes that must be free in ``/dev/shm``, which a container may limit, for the files and sorted copies of them"""
 IN_MEMORY = 3
 """Times its size that a frame takes on the GPU: what is read, and what the widest operation writes"""
 
@@ -69,7 +72,8 @@ QUERIES: dict[str, Callable[[Query, Path], Query]] = {
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:
     """Return the folder of the files, which are deleted with it."""
     memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
+    has_room = memory.is_dir() and shutil.disk_usage(memory).free >= ROOM
+    return tempfile.TemporaryDirectory(dir=memory if has_room else None)
 
 
 def end() -> None:

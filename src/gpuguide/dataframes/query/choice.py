@@ -106,9 +106,7 @@ def where_to_run(
     """
     query = query if table_or_path is None else query.over(table_or_path)
     steps, result_rows = estimate(query)
-    read = query.source.bytes(query.columns_read) + sum(
-        other.source.bytes(other.columns_read) for other in _joined(query)
-    )
+    read = bytes_read(query)
     written = result_rows * _row_bytes(query.schema, query.source)
     seconds, copies = {}, {}
     for engine in dict.fromkeys(engine for engine, _ in (*machine.host, *machine.gpu)):
@@ -143,6 +141,11 @@ def where_to_run(
         reason = f"{reason} {large}"
     copied = min((copies[name] for name in ON_GPU if name in copies), default=0.0)
     return QueryChoice(engine, reason, seconds, copied, refused, steps, result_rows, gpu_bytes)
+
+
+def bytes_read(query: Chain) -> float:
+    """Return the bytes in memory of the columns that a query reads, of what it joins too."""
+    return sum(chain.source.bytes(chain.columns_read) for chain in (query, *_joined(query)))
 
 
 def choose(query: Chain, *, machine: MachineParameters | None) -> QueryChoice:
