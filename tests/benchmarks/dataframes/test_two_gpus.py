@@ -1,0 +1,95 @@
+"""The benchmark of queries on two GPUs, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+import torch
+
+from gpuguide.benchmarks.dataframes import queries, two_gpus
+from gpuguide.dataframes.query import several_gpus
+from gpuguide.hardware import device as devices
+from gpuguide.interconnect.processes import Member, Team
+from gpuguide.measure import benchmark as declarations
+
+DECLARED = declarations.get("two-gpu-queries")
+ROWS = 20_000
+
+
+@pytest.fixture(autouse=True)
+def files() -> Iterator[None]:
+    yield
+    two_gpus.end()
+
+
+def write_right_result(name: str) -> str:
+    folder = str(queries.write_files(ROWS))
+    pa.parquet.write_table(queries.right_result(name, ROWS), two_gpus.right_file(folder, name))
+    return folder
+
+
+@pytest.mark.parametrize("name", queries.QUERIES)
+def test_a_rank_compares_its_result_with_duckdbs(name: str) -> None:
+    """Of an engine on the host, and with one rank."""
+    folder = write_right_result(name)
+    task = two_gpus.query_of_ranks(Member(0, 1, torch.device("cpu"), {"engine": "streaming"}), name, folder)
+    task.call()
+    task.check()
+
+
+def test_a_wrong_result_of_a_rank_is_told() -> None:
+    folder = write_right_result("q1")
+    pa.parquet.write_table(queries.right_result("q4", ROWS), two_gpus.right_file(folder, "q1"))
+    task = two_gpus.query_of_ranks(Member(0, 1, torch.device("cpu"), {"engine": "streaming"}), "q1", folder)
+    task.call()
+    with pytest.raises(AssertionError, match="q1: "):
+        task.check()
+
+
+def test_parts_are_the_whole_together_or_each_of_them() -> None:
+    right = pa.table({"key": [1, 2, 3], "v_sum": [0.5, 1.0, 2.0]})
+    assert two_gpus.difference([right, right], right) is None
+    assert two_gpus.difference([right.slice(2), right.slice(0, 2)], right) is None
+    assert two_gpus.difference([right, right.slice(0, 0)], right) is None
+    assert "are right" in str(two_gpus.difference([right, right.slice(2)], right))
+    assert "differs" in str(two_gpus.difference([right.slice(1), right.slice(2)], right))
+
+
+def test_ranks_gather_their_tables() -> None:
+    table = pa.table({"key": [1, 2]})
+    with Team(2, "cpu", start="fork") as team:
+        assert team.run(two_gpus.gather, table) == [[table, table], [table, table]]
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, ["0", "1"]), ("3,5", ["3", "5"])])
+def test_each_rank_sees_one_gpu(given: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        if given is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        several_gpus.take_gpu(rank)
+        assert several_gpus.os.environ["CUDA_VISIBLE_DEVICES"] == seen[rank]
+
+
+def test_cases_and_what_is_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert DECLARED.cases(devices.cpu()) == []
+    assert {case["query"] for case in DECLARED.cases(devices.fake("h100-sxm"))} == set(queries.QUERIES)
+    assert DECLARED.contenders["polars-gpu-2"].unavailable_reason()  # no GPU here, or no cudf-polars
+    monkeypatch.setattr(several_gpus, "why_no_streaming", lambda: None)
+    assert several_gpus.why_not_here() == "ucxx is not installed; pip install ucxx-cu13"
+
+
+@pytest.mark.gpu
+@pytest.mark.needs("cudf")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("count", [1, 2])
+def test_queries_on_gpus_give_duckdbs_answer(count: int) -> None:
+    if why := several_gpus.why_not_here():
+        pytest.skip(why)
+    for name in ("q1", "q3", "join-sort"):
+        work = two_gpus.work(count, "tried", {"query": name, "rows": 10**6})
+        assert work.sample
+        assert work.sample() > 0
