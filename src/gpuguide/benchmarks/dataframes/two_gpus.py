@@ -6,6 +6,7 @@ from a process of its own too, with memory of the same kind, so that the number 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gpuguide.benchmarks.interconnect.ranks import Task
 from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import finish, several_gpus
+from gpuguide.errors import GpuguideError
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member, Team
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -115,7 +117,7 @@ def end() -> None:
     """End the processes, and delete the files."""
     while teams():
         team = teams().popitem()[1]
-        if team.is_running:
+        with contextlib.suppress(GpuguideError):  # of a team that has ended already, or ends now
             team.run(end_engine)
         team.close()
     queries.end()
