@@ -191,7 +191,7 @@ def test_a_processor_repeats_a_step_to_the_bit(kernel: str, strict: bool, monkey
     monkeypatch.setattr("gpuguide.benchmarks.training.contenders.text", lambda: stream)
     monkeypatch.setattr(repeatable, "ACCEPTED", 0.05)
     keys: Keys = {"attention": kernel, "strict": strict, "batch": 2, "seq_len": 16}
-    made = repeatable.work(False, CPU, keys, TINY)
+    made = repeatable.work("eager", CPU, keys, TINY)
     assert made.check is not None
     made.check()
     made.calls[0]()
@@ -212,7 +212,7 @@ def test_strict_cases_are_those_that_pytorch_has_kernels_for(monkeypatch: pytest
 
     monkeypatch.setenv(repeatable.WORKSPACE, ":4096:8")
     everything = {(kernel, strict) for kernel in repeatable.KERNELS for strict in (False, True)}
-    assert measured("eager") == everything - {("cudnn", True)}
+    assert measured("eager") == measured("graph") == everything - {("cudnn", True)}
     assert measured("compile") == {("flash", False), ("flash", True)}
     monkeypatch.delenv(repeatable.WORKSPACE)
     assert measured("eager") == {(kernel, False) for kernel in repeatable.KERNELS}
@@ -224,7 +224,7 @@ def test_a_step_that_changes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: Keys = {"attention": "math", "strict": False, "batch": 2, "seq_len": 16}
     right = repeatable.whole_loss
     monkeypatch.setattr(repeatable, "whole_loss", lambda model: lambda *batch: right(model)(*batch) * torch.rand(()))
-    made = repeatable.work(False, CPU, keys, TINY)
+    made = repeatable.work("eager", CPU, keys, TINY)
     assert made.further()["changed_tensors"].samples[0] > 10
     assert made.check is not None
     with pytest.raises(AssertionError, match="differ from fp32"):
@@ -248,16 +248,16 @@ def test_a_captured_run_is_that_of_single_kernels_and_starts_anew(rungs: frozens
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", repeatable.KERNELS)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_every_kernel_passes_its_check(kernel: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", repeatable.WAYS)
+def test_every_kernel_passes_its_check(kernel: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = np.random.default_rng(0).integers(0, 64, 9000).astype(np.uint16)
     monkeypatch.setattr("gpuguide.benchmarks.training.contenders.text", lambda: stream)
     config = GPT2Config(vocab_size=64, context=256, layers=2, heads=2, hidden=128)
     for strict in (False, True):
         keys: Keys = {"attention": kernel, "strict": strict, "batch": 2, "seq_len": 256}
-        if repeatable.left_out(compiled, devices.current(), keys):
+        if repeatable.left_out(way, devices.current(), keys):
             continue
-        made = repeatable.work(compiled, devices.current(), keys, config)
+        made = repeatable.work(way, devices.current(), keys, config)
         assert made.check is not None
         made.check()
         assert made.further()["largest_change"].samples[0] < 0.1

@@ -3,7 +3,8 @@
 ``strict`` is ``torch.use_deterministic_algorithms(True)``, in which PyTorch and the library's own attention take
 deterministic kernels, and PyTorch refuses an operation that has none. With ``warn_only=True``, PyTorch's attention
 kernels would only warn, and add in any order as before. ``changed_tensors`` counts the parameters whose gradient had
-other bits in one of ten runs than in the first. The compiled contender compiles the whole model with its loss.
+other bits in one of ten runs than in the first. ``graph`` replays the kernels of ``eager`` as one CUDA graph, so that
+the host's time to launch them does not count; ``compile`` compiles the whole model with its loss.
 
 The strict cases take ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` in the environment before Python starts.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from gpuguide.attention.choice import GLUON_GENERATION, OURS
 from gpuguide.attention.flash import flash_attention
 from gpuguide.benchmarks.training import ladder
 from gpuguide.benchmarks.training.contenders import windows
+from gpuguide.fusion.machine import capture
 from gpuguide.hardware.device import Device
 from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -40,6 +42,7 @@ BATCH, SEQ_LEN = 8, 1024
 RUNS = 10
 KERNELS = ("flash", "cudnn", "efficient", *OURS)
 """PyTorch's kernels, and the library's own"""
+WAYS = ("eager", "graph", "compile")
 BF16 = frozenset({"gpu", "bf16"})
 COMPILED = "flash"
 """Kernel with which the compiled contender is measured, too"""
@@ -82,13 +85,13 @@ def chosen_kernel(kernel: str, strict: bool) -> Iterator[None]:
         yield
 
 
-def work(compiled: bool, device: Device, keys: Keys, config: GPT2Config = SHAPE) -> Work:
-    """Take forward and backward pass of one batch again and again."""
+def work(way: str, device: Device, keys: Keys, config: GPT2Config = SHAPE) -> Work:
+    """Take forward and backward pass of one batch again and again: ``eager``, as a ``graph``, or by ``compile``."""
     kernel, strict, place = str(keys["attention"]), bool(keys["strict"]), device.torch_device
     tokens, targets = split_windows(windows(keys).draw(0).to(place))
     made = model(kernel, place, config)
     loss = whole_loss(made)
-    if compiled:
+    if way == "compile":
         torch.compiler.reset()  # the eager contender compiles nothing
         loss = torch.compile(loss, fullgraph=True, dynamic=False)
 
@@ -100,9 +103,12 @@ def work(compiled: bool, device: Device, keys: Keys, config: GPT2Config = SHAPE)
             value.backward()
         return value
 
+    run: Callable[[], object] = capture(call).replay if way == "graph" else call
+    captured = held_gradients(made)
+
     def gradients() -> Mapping[str, torch.Tensor]:
-        call()
-        return {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
+        run()
+        return captured if way == "graph" else held_gradients(made)
 
     def check() -> None:
         expected = {name: each.clone() for name, each in gradients().items()}
@@ -110,7 +116,7 @@ def work(compiled: bool, device: Device, keys: Keys, config: GPT2Config = SHAPE)
         for part, wanted in zip(tokens.split(1), targets.split(1), strict=True):
             with torch.compiler.set_stance("force_eager"):
                 (loss(part, wanted) / len(tokens)).backward()
-        exact = {name: each.grad for name, each in made.named_parameters() if each.grad is not None}
+        exact = held_gradients(made)
         wrong = sum(float((expected[name] - each).double().square().sum()) for name, each in exact.items())
         right = sum(float(each.double().square().sum()) for each in exact.values())
         error = (wrong / right) ** 0.5
@@ -125,10 +131,15 @@ def work(compiled: bool, device: Device, keys: Keys, config: GPT2Config = SHAPE)
         }
 
     rates = {"throughput": Rate("token/s", tokens.numel())}
-    return Work([call], check, rates, timing="wall", further=further)
+    return Work([run], check, rates, timing="wall", further=further)
 
 
-def left_out(compiled: bool, device: Device, keys: Keys) -> str | None:
+def held_gradients(model: GPT2) -> dict[str, torch.Tensor]:
+    """Return the gradients that a model's parameters hold, by name."""
+    return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+def left_out(way: str, device: Device, keys: Keys) -> str | None:
     """Return why a contender is left out, or None."""
     is_hopper = device.capability is not None and device.capability[0] == GLUON_GENERATION
     if keys["attention"] == "gluon" and not is_hopper:
@@ -137,7 +148,8 @@ def left_out(compiled: bool, device: Device, keys: Keys) -> str | None:
         return "PyTorch refuses cuDNN's attention in its deterministic mode"
     if keys["strict"] and WORKSPACE not in os.environ:
         return f"set {WORKSPACE}=:4096:8 in the environment before Python starts"
-    return f"is measured with {COMPILED} attention" if compiled and keys["attention"] != COMPILED else None
+    is_other = way == "compile" and keys["attention"] != COMPILED
+    return f"is measured with {COMPILED} attention" if is_other else None
 
 
 REPEATABLE_STEP = Benchmark(
@@ -145,10 +157,8 @@ REPEATABLE_STEP = Benchmark(
     title="The same bits twice, by attention kernel",
     question="Which attention kernels give the same gradients twice, and what does a deterministic mode take?",
     contenders={
-        name: Contender(
-            functools.partial(work, compiled), BF16, functools.partial(left_out, compiled), ("cublas", "cudnn")
-        )
-        for name, compiled in {"eager": False, "compile": True}.items()
+        way: Contender(functools.partial(work, way), BF16, functools.partial(left_out, way), ("cublas", "cudnn"))
+        for way in WAYS
     },
     cases=lambda device: [
         {"attention": kernel, "strict": strict, "batch": BATCH, "seq_len": SEQ_LEN}
