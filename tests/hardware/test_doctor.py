@@ -224,6 +224,13 @@ def test_every_extra_that_is_named_exists() -> None:
     assert {"cuda12", "cuda13", "peers", "site"} <= extras
 
 
+def test_a_folder_with_the_name_of_a_library_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "nosuchlibrary").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.util.find_spec("nosuchlibrary") is not None
+    assert not doctor.library("nosuchlibrary", "nosuchlibrary", "nothing").present
+
+
 def test_a_library_without_a_version_is_present(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.library("json", "surely-no-such-package", "").detail == "installed, version unknown"
     assert doctor.library("pytest", "pytest", "").detail == pytest.__version__

@@ -197,7 +197,8 @@ def optional_libraries() -> list[Finding]:
 
 def library(module: str, package: str, purpose: str) -> Finding:
     """Look for one library without importing it."""
-    if importlib.util.find_spec(module) is None:
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:  # a folder of that name on the path is found too, and is no library
         return Finding(package, False, f"not installed: {purpose}")
     try:
         return Finding(package, True, metadata.version(package))
