@@ -42,7 +42,9 @@ Models of the shape of GPT-2 are measured: the benchmark ``training-memory`` com
 AdamW in three precisions and forward passes, with ``torch.cuda.max_memory_allocated``. What a gated layer with grouped
 keys, a layer with adapters and a mixture of experts keep, and what two batches added up take, is compared with what
 PyTorch keeps on a processor; optimizers and weights in fewer bits, adapters and experts of large models with what was
-published (:mod:`gpuguide.costs.published`). The division over several GPUs is derived and not measured.
+published (:mod:`gpuguide.costs.published`). DDP and ZeRO-3 on two and four GPUs are compared by the benchmark
+``sharded-memory``; DDP's gradient buckets are not counted. Tensor parallelism, ZeRO-1 and ZeRO-2 are derived and not
+measured.
 
 The formulas stand in ``model.toml`` beside this module, where the calculator on the site takes them from as well.
 

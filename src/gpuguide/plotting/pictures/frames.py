@@ -160,8 +160,8 @@ def group_by_in_a_table() -> Figure:
         f"{len(KEYS)} sums. Every row points to the slot of its key, and the slot to the sum of the row that it "
         f"names: {told}. The other slots and sums stay empty.",
         caption="A group-by in cuDF. The hash of a key leads to a slot, the slot holds the number of a row with that "
-        "key, and values are added up at that row's place. The number of rows sets the size of the table and of the "
-        "sums, because the number of groups is not known beforehand.",
+        "key, and values are added up at that row's place. The number of rows sets the size of the table and, unless "
+        "there are few groups, of the sums, because the number of groups is not known beforehand.",
         size=(WIDE, 3.9),
         narrow=(4.6, 3.9),
         name="group-by-in-a-table",
