@@ -39,7 +39,7 @@ class TimedProcess:
         threading.Thread(target=self._read, daemon=True).start()
 
     def ask(self, question: Mapping[str, object], seconds: float) -> dict[str, Any]:
-        """Return the answer to a question. After anything but an answer, the process is ended.
+        """Return the answer to a question. After any error but a ``MemoryError``, the process is ended.
 
         Raises
         ------
@@ -52,13 +52,13 @@ class TimedProcess:
         """
         try:
             answer = self._exchange(question, seconds)
-            if "out_of_memory" in answer:
-                raise MemoryError(answer["out_of_memory"])
             if "error" in answer:
                 raise GpuguideError(answer["error"])
         except Exception:
             self.kill()
             raise
+        if "out_of_memory" in answer:
+            raise MemoryError(answer["out_of_memory"])
         return answer
 
     def is_running(self) -> bool:
