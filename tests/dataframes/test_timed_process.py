@@ -76,9 +76,12 @@ def test_a_line_is_answered_with_a_line() -> None:
     def answer(question: dict[str, int]) -> dict[str, object]:
         if not question:
             raise MemoryError("full")
+        if "other" in question:
+            raise GpuguideError("Ask for a number.")
         return {"half": question["number"] // 2}
 
     answers = io.StringIO()
-    timed_process.answer_all(answer, io.StringIO('{"number": 4}\n{}\n{"other": 1}\n'), answers)
+    timed_process.answer_all(answer, io.StringIO('{"number": 4}\n{}\n{"other": 1}\n{"no": 1}\n'), answers)
     said = [json.loads(line) for line in answers.getvalue().splitlines()]
-    assert said == [{"half": 2}, {"out_of_memory": "full"}, {"error": "KeyError: 'number'"}]
+    errors = [{"error": "Ask for a number."}, {"error": "KeyError: 'number'"}]
+    assert said == [{"half": 2}, {"out_of_memory": "full"}, *errors]

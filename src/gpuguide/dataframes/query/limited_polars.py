@@ -2,9 +2,9 @@
 
 The limit is RMM's adaptor, which fails an allocation that would exceed it. Managed memory is not used.
 
-The streaming executor holds several pieces of a file at a time. Two are read, which takes up to 3.2 times the bytes of
-their columns, one waits and one is computed, so that at least eight times the bytes of a piece are in use. What an
-exchange keeps is moved to the host once four fifths of the memory are in use, and the rest is for the pieces.
+The streaming executor holds several pieces of a file at a time. Two are read, each of which takes about three times
+the bytes of its columns, one waits and one is computed, so that about eight times the bytes of a piece are in use. What
+an exchange keeps is moved to the host once four fifths of the memory are in use, and the rest is for the pieces.
 
 How large the pieces are depends on the files. Files that are smaller than a piece are read whole, as many together as
 make a piece. A larger file is split into pieces of equally many row groups, and the last piece has those that remain:

@@ -126,6 +126,8 @@ def answer_all(answer: Answer, questions: TextIO, answers: TextIO) -> None:
             said = answer(json.loads(line))
         except MemoryError as error:
             said = {"out_of_memory": str(error)}
+        except GpuguideError as error:
+            said = {"error": str(error)}
         except Exception as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(said) + "\n")
