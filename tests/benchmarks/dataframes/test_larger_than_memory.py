@@ -16,6 +16,7 @@ import pytest
 from gpuguide.benchmarks.dataframes import larger_than_memory, queries
 from gpuguide.benchmarks.dataframes.larger_than_memory import OneQuery
 from gpuguide.dataframes.query import limited_polars
+from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 from gpuguide.measure import runner
@@ -161,7 +162,7 @@ def test_a_gpus_contenders_end_their_engines_with_the_case(name: str, in_this_pr
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (TimeoutError("it was not done after 60 s"), "failed", "TimeoutError: it was not done after 60 s"),
+        (GpuguideError("It was not done."), "failed", "GpuguideError: It was not done."),
         (MemoryError("the query needs more"), "out-of-memory", "the query needs more"),
     ],
 )
@@ -190,7 +191,7 @@ def test_an_engine_that_does_not_end_does_not_keep_the_next_case(
     in_this_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(keys("few-groups", 1.0), "streaming")
-    monkeypatch.setattr(InThisProcess, "failures", {"end": TimeoutError("it was not done")})
+    monkeypatch.setattr(InThisProcess, "failures", {"end": GpuguideError("It was not done.")})
     (case,) = measure(keys("few-groups", 2.0), "streaming").values()
     assert case.status == "ok"
 

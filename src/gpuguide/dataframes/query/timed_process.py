@@ -43,12 +43,10 @@ class TimedProcess:
 
         Raises
         ------
-        TimeoutError
-            If there is no answer by then.
         MemoryError
             If the process says that memory ran out.
         GpuguideError
-            If the process ended, or says that something else failed.
+            If there is no answer by then, the process ended, or it says that something else failed.
         """
         try:
             answer = self._exchange(question, seconds)
@@ -91,11 +89,11 @@ class TimedProcess:
             self.process.stdin.flush()
             line = self.lines.get(timeout=seconds)
         except queue.Empty:
-            raise TimeoutError(f"it was not done after {seconds:g} s, and its process was ended") from None
+            raise GpuguideError(f"It was not done after {seconds:g} s, and its process was ended.") from None
         except OSError:
             line = ""
         if not line:
-            raise GpuguideError(f"its process ended with exit code {self.process.wait(GRACE)}")
+            raise GpuguideError(f"Its process ended with exit code {self.process.wait(GRACE)}.")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
