@@ -1,20 +1,34 @@
 """Queries whose columns are larger than the memory that they may use on the GPU.
 
-The memory is limited to a part of the data: the columns that a query reads, as they lie in memory. Polars has two
-executors on a GPU. One holds whole columns, and the other reads the file in pieces and moves pieces to the host. The
-``-limited`` contenders have the case's memory, and the others have the whole GPU's.
+The memory is as large as the columns that a query reads from its files, as they lie in memory: 1.1 to 4.8 GiB. Data
+that is so many times the memory is so many copies of the files. Polars has two executors on a GPU. One holds whole
+columns, and the other reads the files in pieces and moves pieces to the host. The ``-limited`` contenders have that
+memory. The others have the whole GPU's or the host's, and are measured at few sizes: rows a second compare them.
 
-``few-groups`` and ``join`` keep little of each piece. ``many-groups`` has more than half as many groups as the file
-has rows, and ``sort`` keeps everything, so that their pieces are exchanged. The sorted rows are written to files,
-because a result in memory would have to fit. Results are compared with DuckDB's.
+``few-groups`` and ``join`` keep little of each piece. ``many-groups`` has more than half as many groups as the files
+have rows, and ``sort`` keeps everything, so that their pieces are exchanged. Copies bring rows to the groups that are
+there, but the pieces are exchanged before rows of different pieces meet, so that what is exchanged grows with the rows.
+The sorted rows are written to files, because a result in memory would have to fit.
+
+A file has fewer bytes than a piece of the streaming executor, which then reads whole files. A piece is 2 to 2.6 % of
+the memory. Expected from the executor's source, at any number of copies: ``few-groups`` needs a fifth of the memory,
+``join`` about a third, and ``many-groups`` and ``sort`` nine tenths, because they fill four fifths before they move
+pieces to the host.
+
+Every contender runs in a process of its own and must be done by a deadline: a query on a GPU may never come back once
+memory has run out. Results are compared with DuckDB's on the files, times the copies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
+import sys
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +36,39 @@ import numpy as np
 
 from gpuguide.benchmarks.dataframes import queries
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU
+from gpuguide.benchmarks.dataframes.pdsh import difference
 from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import finish, limited_polars
-from gpuguide.dataframes.query.choice import bytes_read, why_not_here
-from gpuguide.dataframes.query.limited_polars import InMemoryPolars, LimitedEngine, StreamingPolars
+from gpuguide.dataframes.query.choice import why_not_here
+from gpuguide.dataframes.query.limited_polars import HostPolars, InMemoryPolars, LimitedEngine, StreamingPolars
+from gpuguide.dataframes.query.timed_process import TimedProcess, serve
 from gpuguide.hardware.device import Device
-from gpuguide.measure import records, timing
+from gpuguide.measure import records
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
 from gpuguide.measure.records import Metric, Rate
 
-ROWS = 10**8
-OVER_MEMORY = (0.5, 1.0, 2.0, 3.0, 4.0)
+FILE_ROWS = 2_500_000
+FILES = {"few-groups": 160, "many-groups": 80, "join": 160, "sort": 40}
+"""Of each query; a multiple of five, and fewer where a query takes longer a row"""
+ROW_BYTES = {"few-groups": 13, "many-groups": 12, "join": 8, "sort": 12}
+"""Of the columns that a query reads, in memory"""
+FITTING = 0.2
+"""Times the memory that the data is, so that whole columns fit: a query needs up to 4.2 times their bytes"""
+COMPARED = (1.0, 3.0)
+"""Where whole columns in the whole GPU's memory are measured, and at the first the others without a limit"""
+OVER_MEMORY = (FITTING, 1.0, 2.0, 3.0, 4.0)
 """Times the memory that the data is"""
-COMPARED = 3.0
-"""Where contenders that know no limit are measured"""
-SAMPLES = 3
-"""Few, because a sort takes the host several seconds"""
+FEW_OVER_MEMORY = (FITTING, *COMPARED)
+"""For the sort, whose files are as large as the data"""
+SAMPLES = 2
+"""Few, because the host takes seconds for some queries; the call that is checked warms up"""
+DEADLINE = 60.0
+"""Seconds for a call; the longest is expected to take a fifth of it"""
+START_DEADLINE = 120.0
+"""Seconds for a process to import its libraries and make its engine ready"""
+WHOLE = {"few-groups": 3.2, "many-groups": 4.2, "join": 4.2, "sort": 3.3}
+"""Times the bytes of its columns that a query on whole columns needs"""
 ACCEPTED = 1e-9
 """Relative error of a sum of all rows, which are added in another order"""
 
@@ -51,90 +81,210 @@ QUERIES: dict[str, Callable[[Query, Path], Query]] = {
     "join": queries.QUERIES["join-medium"],
     "sort": lambda frame, folder: frame.sort("v3", "id6"),
 }
+GROUPS = ("id1", "id4", "id5")
+"""The columns of results that copies of the files do not change; all others are sums"""
 SORTED = ["id6", "v3"]
 """The columns of the sorted rows"""
+ENGINES: dict[str, Callable[[int | None], LimitedEngine]] = {
+    "polars": HostPolars,
+    "in-memory": InMemoryPolars,
+    "streaming": StreamingPolars,
+}
+LIMITED = "-limited"
+"""The end of the names of contenders that have the limit"""
 
 
-def make_query(name: str) -> Query:
-    """Return the query of that name."""
-    folder = queries.write_files(ROWS)
-    return QUERIES[name](Query(folder / "frame.parquet"), folder)
+# --- files -----------------------------------------------------------------------------------------------
 
 
-def data_bytes(name: str) -> float:
-    """Return the bytes of the columns that a query reads, in memory."""
-    query = make_query(name)
-    return query.source.bytes(SORTED) if name == "sort" else bytes_read(query)
+@functools.cache
+def write_files() -> Path:
+    """Write the files of a frame and the table that it is joined with, and return their folder."""
+    folder = Path(queries.temporary_folder().name)
+    with ThreadPoolExecutor(queries.THREADS) as threads:
+        list(threads.map(functools.partial(write_file, folder), range(max(FILES.values()))))
+    random, ids = np.random.default_rng(1), count_ids()
+    chosen = random.permutation(np.arange(1, ids + 1, dtype=np.int32))[: max(1, 9 * ids // 10)]
+    table = library("pyarrow").table({"id6": chosen, "w": np.round(random.uniform(0, 100, len(chosen)), 6)})
+    library("pyarrow.parquet").write_table(table, folder / "medium.parquet")
+    return folder
 
 
-def limit_of(keys: Keys) -> int:
-    """Return the bytes of memory that a case's limited contenders may use."""
-    return limited_polars.limit_for(data_bytes(str(keys["query"])), float(keys["over_memory"]))
+def count_ids() -> int:
+    """Return how many different values ``id6`` has: one for a hundred rows, as in db-benchmark."""
+    return max(1, max(FILES.values()) * FILE_ROWS // queries.GROUPS)
+
+
+def write_file(folder: Path, number: int) -> None:
+    """Write one of the files: db-benchmark's columns that the queries read, in one row group."""
+    arrow, random = library("pyarrow"), np.random.default_rng([0, number])
+    texts = arrow.array([f"id{group:03d}" for group in range(queries.GROUPS + 1)])
+    draw = lambda last: arrow.array(random.integers(1, last + 1, FILE_ROWS, dtype=np.int32))  # noqa: E731
+    columns = {
+        "id1": arrow.DictionaryArray.from_arrays(draw(queries.GROUPS), texts),
+        "id4": draw(queries.GROUPS),
+        "id5": draw(queries.GROUPS),
+        "id6": draw(count_ids()),
+        "v1": draw(5),
+        "v3": np.round(random.uniform(0, 100, FILE_ROWS), 6),
+    }
+    library("pyarrow.parquet").write_table(
+        arrow.table(columns),
+        path_of(folder, 0, number),
+        row_group_size=FILE_ROWS,
+        use_dictionary=["id1", "id4", "id5", "v1"],
+        store_schema=False,  # a text column then, whatever it was made of
+    )
+
+
+def path_of(folder: Path, copy: int, number: int) -> Path:
+    """Return the path of a copy of a file; 0 is the file itself."""
+    return folder / f"frame-{copy:02d}-{number:04d}.parquet"
+
+
+def count_files(keys: Keys) -> int:
+    """Return how many files the data of a case is."""
+    return round(FILES[str(keys["query"])] * float(keys["over_memory"]))
+
+
+def list_files(keys: Keys) -> list[Path]:
+    """Return the files of a case. Copies are further names of the same file, which take no room."""
+    folder, each, found = write_files(), FILES[str(keys["query"])], []
+    for index in range(count_files(keys)):
+        copy, number = divmod(index, each)
+        path = path_of(folder, copy, number)
+        if not path.exists():
+            os.link(path_of(folder, 0, number), path)
+        found.append(path)
+    return found
+
+
+def make_query(name: str, paths: list[Path]) -> Query:
+    """Return the query of that name on files, beside which the joined table lies."""
+    return QUERIES[name](Query(paths), paths[0].parent)
+
+
+@functools.cache
+def limit_of(name: str) -> int:
+    """Return the bytes of memory that limited contenders of a query may use: what it reads of its files."""
+    query = make_query(name, list_files({"query": name, "over_memory": 1.0}))
+    return limited_polars.limit_for(query.source.bytes(SORTED if name == "sort" else query.columns_read))
 
 
 # --- results ---------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1)
-def right_result(name: str) -> Any:
-    """Return DuckDB's result of a query. It is kept for the next contender and the next limit."""
-    return make_query(name).on("duckdb")
+def right_result(keys: Keys) -> Any:
+    """Return DuckDB's result of a case: that of the files without copies, with its sums multiplied."""
+    copies = max(1, round(float(keys["over_memory"])))
+    return multiply(result_without_copies(str(keys["query"]), count_files(keys) // copies), copies)
 
 
-@functools.lru_cache(maxsize=1)
-def right_sums(rows: int) -> tuple[float, ...]:
+@functools.lru_cache(maxsize=2)
+def result_without_copies(name: str, files: int) -> Any:
+    """Return DuckDB's result of a query on some of the files. It is kept for further contenders and cases."""
+    return make_query(name, [path_of(write_files(), 0, number) for number in range(files)]).on("duckdb")
+
+
+def multiply(result: Any, copies: int) -> Any:
+    """Return a result with its sums multiplied."""
+    multiplied = library("pyarrow.compute").multiply
+    columns = {
+        name: result[name] if name in GROUPS else multiplied(result[name], copies) for name in result.schema.names
+    }
+    return library("pyarrow").table(columns)
+
+
+@functools.lru_cache(maxsize=2)
+def right_sums(files: int) -> tuple[float, ...]:
     """Return DuckDB's sums over the columns of the sorted rows: one of their pairs too."""
-    frame = queries.write_files(rows) / "frame.parquet"
-    select = f"SELECT sum(id6), sum(v3), sum(id6 * v3) FROM read_parquet('{frame}')"
+    paths = [str(path_of(write_files(), 0, number)) for number in range(files)]
+    select = f"SELECT sum(id6), sum(v3), sum(id6 * v3) FROM read_parquet({paths})"
     return tuple(map(float, library("duckdb").sql(select).fetchall()[0]))
 
 
-def check_sorted(folder: Path, rows: int) -> None:
+def check_sorted(folder: Path, keys: Keys) -> None:
     """Compare files of sorted rows with the frame: as many rows, in order, and the same ones."""
     arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     table = arrow.concat_tables(parquet.read_table(path, columns=SORTED) for path in files)
-    keys, values = (table[name].to_numpy() for name in SORTED)
-    assert len(keys) == rows, f"{len(keys):,} rows were written, and {rows:,} are right"
+    ids, values = (table[name].to_numpy() for name in SORTED)
+    rows, copies = count_files(keys) * FILE_ROWS, max(1, round(float(keys["over_memory"])))
+    assert len(ids) == rows, f"{len(ids):,} rows were written, and {rows:,} are right"
     steps = np.diff(values)
     assert (steps >= 0).all(), "rows are not in order"
-    assert (np.diff(keys)[steps == 0] >= 0).all(), "rows of equal values are not in order"
-    sums = keys.sum(dtype=np.int64), values.sum(), values @ keys
-    assert np.allclose(sums, right_sums(rows), rtol=ACCEPTED, atol=0), "the sorted rows are others than the frame's"
+    assert (np.diff(ids)[steps == 0] >= 0).all(), "rows of equal values are not in order"
+    sums = ids.sum(dtype=np.int64), values.sum(), values @ ids
+    right = copies * np.array(right_sums(count_files(keys) // copies))
+    assert np.allclose(sums, right, rtol=ACCEPTED, atol=0), "the sorted rows are others than the frame's"
 
 
-# --- work ------------------------------------------------------------------------------------------------
+# --- the process of a contender --------------------------------------------------------------------------
 
 
-def query_work(name: str, engine: Any, folder: Path, limit: int | None = None) -> Work:
-    """Run a query with an engine of Polars, to a table in the host's memory, or for the sort to files in a folder.
+class OneQuery:
+    """An engine with a query, which is run as often as is asked for.
 
-    The call whose result is checked warms up.
+    Parameters
+    ----------
+    start : callable
+        Makes an engine with a limit of memory.
     """
-    query = make_query(name)
-    rates = {"throughput": Rate("row/s", ROWS)}
-    if name == "sort":
-        sort = lambda: write_sorted(query, engine, folder)  # noqa: E731
-        seconds = timing.wall_clock(lambda: tell_out_of_memory(sort, limit))
 
-        def sample() -> float:
-            empty(folder)
-            return seconds()
+    def __init__(self, start: Callable[[int | None], LimitedEngine]) -> None:
+        self.start = start
+        self.running: LimitedEngine | None = None
 
-        def check_files() -> None:
-            sample()
-            check_sorted(folder, ROWS)
+    def answer(self, question: Mapping[str, Any]) -> dict[str, object]:
+        """Do what a question says: ``begin``, ``run``, ``write`` the result to a file, or ``end``."""
+        if question["do"] == "begin":
+            self.end()
+            self.name, self.limit = question["query"], question["limit"]
+            self.folder = Path(question["folder"])
+            self.query = make_query(self.name, list(map(Path, question["paths"])))
+            self.running = self.start(self.limit)
+        elif question["do"] == "run":
+            return self.run()
+        elif question["do"] == "write":
+            library("pyarrow.parquet").write_table(finish(self.result, self.query.schema), self.folder / "result")
+        else:
+            self.end()
+        return {}
 
-        return Work([], check_files, rates, sample=sample)
+    def run(self) -> dict[str, object]:
+        """Run the query once, and return its seconds and the most bytes that were allocated up to now."""
+        assert self.running is not None
+        call = self.write_sorted if self.name == "sort" else self.collect
+        empty(self.folder)
+        begun = time.perf_counter_ns()
+        self.result = tell_out_of_memory(call, self.limit)
+        return {"seconds": (time.perf_counter_ns() - begun) * 1e-9, "peak": self.running.peak()}
 
-    def call() -> Any:
-        return tell_out_of_memory(lambda: query.plan().collect(engine=engine).to_arrow(), limit)
+    def collect(self) -> Any:
+        """Return the query's result, in the host's memory."""
+        return self.query.plan().collect(engine=self._engine()).to_arrow()
 
-    def check() -> None:
-        different = queries.difference(finish(call(), query.schema), right_result(name))
-        assert different is None, f"{name}: {different}"
+    def write_sorted(self) -> None:
+        """Write the rows of a sort; the streaming executor on a GPU makes a folder of files of this name."""
+        rows = self.query.plan().select(SORTED)
+        rows.sink_parquet(self.folder / "rows.parquet", compression="uncompressed", engine=self._engine())
 
-    return Work([call], check, rates, sample=timing.wall_clock(call))
+    def end(self) -> None:
+        """End the engine, if there is one."""
+        if self.running is not None:
+            self.running.close()
+        self.running = self.result = None
+
+    def _engine(self) -> Any:
+        assert self.running is not None
+        return self.running.engine
+
+
+def serve_queries() -> None:
+    """Answer questions about the engine that is named on the command line."""
+    # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
+    os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
+    serve(OneQuery(ENGINES[sys.argv[1]]).answer)
 
 
 def tell_out_of_memory(call: Callable[[], Any], limit: int | None) -> Any:
@@ -148,61 +298,113 @@ def tell_out_of_memory(call: Callable[[], Any], limit: int | None) -> Any:
     raise MemoryError(f"the query needs more than {available}")
 
 
-def write_sorted(query: Query, engine: Any, folder: Path) -> None:
-    """Write the rows of a sort; the streaming executor on a GPU makes a folder of files of this name."""
-    query.plan().select(SORTED).sink_parquet(folder / "rows.parquet", compression="uncompressed", engine=engine)
-
-
 def empty(folder: Path) -> None:
     """Leave a folder that has nothing in it."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(parents=True)
 
 
-open_engines = contextlib.ExitStack()
-"""Ends the engines of a case, the last one first, because each restores the memory resource that it found"""
+# --- work ------------------------------------------------------------------------------------------------
+
+processes: dict[str, TimedProcess] = {}
+"""Of each contender. They outlive a case, because they take seconds to start"""
+
+
+def process_of(contender: str) -> TimedProcess:
+    """Return the process of a contender, a new one if it has none or its last one ended."""
+    if contender not in processes or not processes[contender].is_running():
+        served = f"import {__name__} as served; served.{serve_queries.__name__}()"
+        engine = contender.removesuffix(LIMITED)
+        processes[contender] = TimedProcess([sys.executable, "-c", served, engine])
+    return processes[contender]
+
+
+def ask(contender: str, question: Mapping[str, object], seconds: float = DEADLINE) -> dict[str, Any]:
+    """Return the answer of a contender's process. If memory ran out in the streaming executor, the process is ended.
+
+    Its threads may be waiting for each other then.
+    """
+    process = process_of(contender)
+    try:
+        return process.ask(question, seconds)
+    except MemoryError:
+        if contender.startswith("streaming"):
+            process.kill()
+        raise
 
 
 @functools.lru_cache(maxsize=1)
 def begin_case(query: str, over_memory: float) -> None:
-    """End the engines of the case before, once for all contenders of a case."""
-    open_engines.close()
+    """End the engines of the case before, once for all contenders of a case, so that all memory is free."""
+    for contender in [name for name, process in processes.items() if process.is_running()]:
+        with contextlib.suppress(Exception):  # it was ended then, and the next question starts another
+            ask(contender, {"do": "end"})
 
 
-def gpu_work(contender: str, start: Callable[[int | None], LimitedEngine], limited: bool, keys: Keys) -> Work:
-    """Run a query on the GPU, within the case's memory or the GPU's, and report the most that it allocated."""
-    name = str(keys["query"])
+def query_work(contender: str, keys: Keys) -> Work:
+    """Run a query in a contender's process, to a table in the host's memory, or for the sort to files in a folder."""
+    name, folder = str(keys["query"]), write_files() / contender
     begin_case(name, float(keys["over_memory"]))
-    limit = limit_of(keys) if limited else None
-    running = start(limit)
-    open_engines.callback(running.close)
-    work = query_work(name, running.engine, queries.write_files(ROWS) / contender, limit)
+    limit = limit_of(name) if contender.endswith(LIMITED) else None
+    peaks: list[float] = []
+    paths = list(map(str, list_files(keys)))
+    question = {"do": "begin", "query": name, "paths": paths, "folder": str(folder), "limit": limit}
+    ask(contender, question, START_DEADLINE)
+
+    def sample() -> float:
+        answer = ask(contender, {"do": "run"})
+        peaks.append(float(answer["peak"]))
+        return float(answer["seconds"])
+
+    def check() -> None:
+        sample()
+        if name == "sort":
+            check_sorted(folder, keys)
+            return
+        ask(contender, {"do": "write"})
+        different = difference(library("pyarrow.parquet").read_table(folder / "result"), right_result(keys))
+        assert different is None, f"{name}: {different}"
 
     def further() -> Mapping[str, Metric]:
-        return {"peak_memory": records.metric("B", [running.peak()])}
+        return {} if contender == "polars" else {"peak_memory": records.metric("B", [max(peaks)])}
 
-    return Work(work.calls, work.check, work.rates, sample=work.sample, further=further)
+    rates = {"throughput": Rate("row/s", count_files(keys) * FILE_ROWS)}
+    return Work([], check, rates, sample=sample, further=further)
 
 
 # --- declaration -----------------------------------------------------------------------------------------
 
 
-def once(device: Device, keys: Keys) -> str | None:
-    """Return why a contender that knows no limit is left out, or ``None`` where it is measured."""
-    if keys["over_memory"] == COMPARED:
+def only_at(*sizes: float) -> Callable[[Device, Keys], str | None]:
+    """Return the reason to leave out a contender that knows no limit: at any size of data but some."""
+    few = " and ".join(f"over_memory={size:g}" for size in sizes)
+
+    def skip_reason(device: Device, keys: Keys) -> str | None:
+        return None if keys["over_memory"] in sizes else f"no limit applies to it; its rows a second are those at {few}"
+
+    return skip_reason
+
+
+def whole_columns(device: Device, keys: Keys) -> str | None:
+    """Return why whole columns within the limit are left out, or ``None`` where they are tried."""
+    if float(keys["over_memory"]) <= 1:
         return None
-    return f"no limit applies to it; its time is that of over_memory={COMPARED:g}"
+    return "whole columns of this data are larger than the memory that it may use"
 
 
-def gpu_contender(
-    name: str,
-    start: Callable[[int | None], LimitedEngine],
-    limited: bool,
-    skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None,
+def memory(keys: Keys) -> float:
+    """Return the bytes of a GPU's memory that a case needs with all its contenders set up."""
+    name, over = str(keys["query"]), float(keys["over_memory"])
+    limits, whole = 2 if over <= 1 else 1, (over in COMPARED) + (over == COMPARED[0])
+    return ROW_BYTES[name] * FILES[name] * FILE_ROWS * (limits + whole * over * WHOLE[name])
+
+
+def make_contender(
+    name: str, skip_reason: Callable[[Device, Keys], str | None] = lambda device, keys: None
 ) -> Contender:
     """Return the contender of an executor on a GPU."""
     return Contender(
-        lambda device, keys: gpu_work(name, start, limited, keys),
+        lambda device, keys: query_work(name, keys),
         ON_GPU,
         skip_reason,
         ("polars", "duckdb", *CUDF),
@@ -210,12 +412,21 @@ def gpu_contender(
     )
 
 
+def cases(device: Device) -> list[Keys]:
+    """Return all queries at all sizes of data, on a GPU."""
+    if not device.is_gpu:
+        return []
+    sizes = {name: FEW_OVER_MEMORY if name == "sort" else OVER_MEMORY for name in QUERIES}
+    return [{"query": name, "over_memory": over} for name in QUERIES for over in sizes[name]]
+
+
 def end() -> None:
-    """End the engines, and delete the files."""
-    open_engines.close()
-    begin_case.cache_clear()
-    right_result.cache_clear()
-    right_sums.cache_clear()
+    """End the processes, and delete the files."""
+    for process in processes.values():
+        process.close()
+    processes.clear()
+    for kept in (begin_case, limit_of, result_without_copies, right_sums, write_files):
+        kept.cache_clear()
     queries.end()
 
 
@@ -225,22 +436,18 @@ LARGER_THAN_MEMORY = Benchmark(
     question="How long does a query take if its columns are larger than the GPU's memory?",
     contenders={
         "polars": Contender(
-            lambda device, keys: query_work(
-                str(keys["query"]), "streaming", queries.write_files(ROWS) / "polars-sorted"
-            ),
-            skip_reason=once,
+            lambda device, keys: query_work("polars", keys),
+            skip_reason=only_at(COMPARED[0]),
             libraries=("polars", "duckdb", "pyarrow"),
             unavailable_reason=lambda: why_not_here("polars"),
         ),
-        "in-memory": gpu_contender("in-memory", InMemoryPolars, False),
-        "in-memory-limited": gpu_contender("in-memory-limited", InMemoryPolars, True),
-        "streaming": gpu_contender("streaming", StreamingPolars, False, once),
-        "streaming-limited": gpu_contender("streaming-limited", StreamingPolars, True),
+        "in-memory": make_contender("in-memory", only_at(*COMPARED)),
+        "in-memory-limited": make_contender("in-memory-limited", whole_columns),
+        "streaming": make_contender("streaming", only_at(COMPARED[0])),
+        "streaming-limited": make_contender("streaming-limited"),
     },
-    cases=lambda device: (
-        [{"query": name, "over_memory": over} for name in QUERIES for over in OVER_MEMORY] if device.is_gpu else []
-    ),
-    memory=lambda keys: queries.IN_MEMORY * queries.ROW_BYTES * ROWS,
+    cases=cases,
+    memory=memory,
     samples=SAMPLES,
     end=end,
 )

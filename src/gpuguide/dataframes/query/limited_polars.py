@@ -2,7 +2,16 @@
 
 The limit is RMM's adaptor, which fails an allocation that would exceed it. Managed memory is not used.
 
-Source: cudf-polars 26.10, ``engine/spmd.py`` and ``utils/config.py``.
+The streaming executor holds several pieces of a file at a time. Two are read, each of which takes about three times
+the bytes of its columns, one waits and one is computed, so that about eight times the bytes of a piece are in use. What
+an exchange keeps is moved to the host once four fifths of the memory are in use, and the rest is for the pieces.
+
+How large the pieces are depends on the files. Files that are smaller than a piece are read whole, as many together as
+make a piece. A larger file is split into pieces of equally many row groups, and the last piece has those that remain:
+of 100 row groups in 81 pieces it has 20.
+
+Source: cudf-polars 26.10, ``engine/spmd.py``, ``utils/config.py``, ``streaming/io.py`` (``scan_partition_plan`` and
+``SplitScan``) and ``streaming/actor_graph/io.py``.
 """
 
 from __future__ import annotations
@@ -35,6 +44,22 @@ class LimitedEngine(Protocol):
         """Give back what it holds."""
 
 
+class HostPolars:
+    """The streaming engine on the host, which has all of its memory."""
+
+    engine = "streaming"
+
+    def __init__(self, limit: int | None) -> None:
+        assert limit is None, "memory is limited only on a GPU"
+
+    def peak(self) -> int:
+        """Return nothing: it allocates no memory on a GPU."""
+        return 0
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
 class InMemoryPolars:
     """The executor that holds whole columns on the GPU."""
 
@@ -57,20 +82,25 @@ class InMemoryPolars:
 
 
 class StreamingPolars:
-    """The executor that reads a file in pieces and moves pieces to the host. It ends on the thread that began it."""
+    """The executor that reads a file in pieces and moves pieces to the host. It ends on the thread that began it.
 
-    def __init__(self, limit: int | None) -> None:
-        parts = {name: library(f"cudf_polars.engine.{name}") for name in ("options", "spmd", "hardware_binding")}
+    Parameters
+    ----------
+    limit : int or None
+        Bytes of the GPU's memory that it may use.
+    others : object
+        Options of ``StreamingOptions``, which replace those that follow from the limit.
+    """
+
+    def __init__(self, limit: int | None, **others: Any) -> None:
         # The engine of engine="gpu" and an engine of one's own cannot both run in a process.
         library("cudf_polars.engine.default_singleton_engine").DefaultSingletonEngine.shutdown()
-        # By default it would bind this thread to some of the cores, and with it what is measured on the host later.
-        binding = parts["hardware_binding"].HardwareBindingPolicy(enabled=False)
         limits: dict[str, Any] = {} if limit is None else options_within(limit)
         if limit is not None:
             config = library("cudf_polars.utils.config").MemoryResourceConfig
             limits["memory_resource_config"] = config(**resource_within(limit))
-        options = parts["options"].StreamingOptions(raise_on_fail=True, hardware_binding=binding, **limits)
-        self.engine = parts["spmd"].SPMDEngine.from_options(options)
+        options = library("cudf_polars.engine.options").StreamingOptions(raise_on_fail=True, **{**limits, **others})
+        self.engine = library("cudf_polars.engine.spmd").SPMDEngine.from_options(options)
 
     def peak(self) -> int:
         """Return the most bytes that were allocated at one time since it began."""
@@ -103,13 +133,13 @@ def resource_within(limit: int) -> dict[str, Any]:
     }
 
 
-def limit_for(data: float, times: float) -> int:
-    """Return the limit with which data of some bytes is so many times the memory.
+def limit_for(data: float) -> int:
+    """Return the limit that data of some bytes is as large as.
 
-    >>> limit_for(3 * 2**20, 3) == 2**20
-    True
+    >>> limit_for(1000.0)
+    768
     """
-    return int(data / times) // ALIGNMENT * ALIGNMENT
+    return int(data) // ALIGNMENT * ALIGNMENT
 
 
 def why_no_streaming() -> str | None:
