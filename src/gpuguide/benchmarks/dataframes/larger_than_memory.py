@@ -103,10 +103,7 @@ def write_files() -> Path:
     folder = Path(queries.temporary_folder().name)
     with ThreadPoolExecutor(queries.THREADS) as threads:
         list(threads.map(functools.partial(write_file, folder), range(max(FILES.values()))))
-    random, ids = np.random.default_rng(1), count_ids()
-    chosen = random.permutation(np.arange(1, ids + 1, dtype=np.int32))[: max(1, 9 * ids // 10)]
-    table = library("pyarrow").table({"id6": chosen, "w": np.round(random.uniform(0, 100, len(chosen)), 6)})
-    library("pyarrow.parquet").write_table(table, folder / "medium.parquet")
+    queries.write_joined(folder / "medium.parquet", "id6", count_ids())
     return folder
 
 

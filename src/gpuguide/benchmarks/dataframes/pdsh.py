@@ -11,18 +11,16 @@ Source: TPC Benchmark H, Standard Specification, revision 3.0.1, section 2.4.
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from gpuguide.benchmarks.dataframes import queries
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU
-from gpuguide.benchmarks.dataframes.queries import temporary_folder
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.pdsh import plans, statements, tables
+from gpuguide.dataframes.query import polars_plan
 from gpuguide.dataframes.query.choice import why_not_here
 from gpuguide.hardware.device import Device
 from gpuguide.measure import timing
@@ -46,7 +44,7 @@ def scale_of(keys: Keys) -> float:
 @functools.lru_cache(maxsize=1)
 def write_files(scale: float) -> Path:
     """Write the tables, and return their folder."""
-    folder = Path(temporary_folder().name) / f"scale-{scale:g}"
+    folder = Path(queries.temporary_folder().name) / f"scale-{scale:g}"
     tables.write_tables(folder, scale)
     return folder
 
@@ -55,8 +53,7 @@ def end() -> None:
     """Delete the files."""
     write_files.cache_clear()
     right_result.cache_clear()
-    temporary_folder().cleanup()
-    temporary_folder.cache_clear()
+    queries.delete_temporary_folder()
 
 
 @functools.lru_cache(maxsize=1)
@@ -70,21 +67,13 @@ def run_query(engine: str, name: str, scale: float) -> Any:
     folder = write_files(scale)
     if engine == "duckdb":
         return statements.run(name, folder, scale)
-    plan = plans.PLANS[name](tables.scan(folder, scale))
-    if engine == "polars":
-        return plan.collect(engine="streaming").to_arrow()
-    # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
-    os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
-    return plan.collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()
+    return polars_plan.collect(plans.PLANS[name](tables.scan(folder, scale)), engine)
 
 
-def make_canonical(result: Any) -> Any:
-    """Return a result with the widest type of each kind, in the order of the columns that are no doubles.
-
-    No two rows of a result agree in all of these.
-    """
+def widen_types(result: Any) -> Any:
+    """Return a result with the widest type of each kind, because engines differ in them."""
     arrow = library("pyarrow")
-    columns, order = {}, []
+    columns = {}
     for field in result.schema:
         if arrow.types.is_floating(field.type):
             type = arrow.float64()
@@ -93,27 +82,12 @@ def make_canonical(result: Any) -> Any:
         else:
             type = field.type if arrow.types.is_date(field.type) else arrow.large_string()
         columns[field.name] = result[field.name].cast(type)
-        order += [] if arrow.types.is_floating(type) else [(field.name, "ascending")]
-    table = arrow.table(columns)
-    return table.sort_by(order) if order else table
+    return arrow.table(columns)
 
 
 def difference(found: Any, right: Any) -> str | None:
     """Return what differs between two results, order aside, or ``None``. Doubles may differ by :data:`TOLERANCE`."""
-    if found.column_names != right.column_names or found.num_rows != right.num_rows:
-        return (
-            f"{found.num_rows:,} rows of {found.column_names}, and {right.num_rows:,} of {right.column_names} are right"
-        )
-    one, other = make_canonical(found), make_canonical(right)
-    for field in other.schema:
-        name = field.name
-        if library("pyarrow").types.is_floating(field.type):
-            same = np.allclose(one[name].to_numpy(), other[name].to_numpy(), rtol=TOLERANCE, atol=0, equal_nan=True)
-        else:
-            same = one[name].equals(other[name])
-        if not same:
-            return f"column {name!r} differs"
-    return None
+    return queries.difference(widen_types(found), widen_types(right), TOLERANCE)
 
 
 def query_work(engine: str, device: Device, keys: Keys) -> Work:
@@ -139,7 +113,7 @@ def find_reason(engine: str) -> str | None:
 
 
 def make_contender(engine: str, *libraries: str) -> Contender:
-    """Return the contender of an engine on the host."""
+    """Return the contender of an engine."""
     return Contender(
         lambda device, keys: query_work(engine, device, keys),
         libraries=libraries,

@@ -80,6 +80,11 @@ def end() -> None:
     """Delete the files."""
     write_files.cache_clear()
     right_result.cache_clear()
+    delete_temporary_folder()
+
+
+def delete_temporary_folder() -> None:
+    """Delete the folder of the files; the next call of :func:`temporary_folder` makes another one."""
     temporary_folder().cleanup()
     temporary_folder.cache_clear()
 
@@ -104,12 +109,17 @@ def write_files(rows: int) -> Path:
                 writer.write_table(table)
     if writer is not None:
         writer.close()
-    for name, key, ids in (("small", "id4", GROUPS), ("medium", "id6", many)):
-        random = np.random.default_rng([1, ids])
-        chosen = random.permutation(np.arange(1, ids + 1, dtype=np.int32))[: max(1, 9 * ids // 10)]
-        table = arrow.table({key: chosen, "w": np.round(random.uniform(0, 100, len(chosen)), 6)})
-        parquet.write_table(table, folder / f"{name}.parquet")
+    write_joined(folder / "small.parquet", "id4", GROUPS)
+    write_joined(folder / "medium.parquet", "id6", many)
     return folder
+
+
+def write_joined(path: Path, key: str, ids: int) -> None:
+    """Write a table that the frame is joined with: nine tenths of the values of a key, in any order."""
+    random = np.random.default_rng([1, ids])
+    chosen = random.permutation(np.arange(1, ids + 1, dtype=np.int32))[: max(1, 9 * ids // 10)]
+    table = library("pyarrow").table({key: chosen, "w": np.round(random.uniform(0, 100, len(chosen)), 6)})
+    library("pyarrow.parquet").write_table(table, path)
 
 
 def make_row_group(start: int, rows: int, few_texts: Any, many_texts: Any) -> Any:
@@ -144,19 +154,23 @@ def right_result(name: str, rows: int) -> Any:
     return make_query({"query": name, "rows": rows}).on("duckdb")
 
 
-def difference(found: Any, right: Any) -> str | None:
-    """Return what differs between two results, order aside, or ``None``. Computed doubles may differ by a tolerance."""
+def difference(found: Any, right: Any, tolerance: float = TOLERANCE) -> str | None:
+    """Return what differs between two results, order aside, or ``None``. Doubles may differ by a relative tolerance.
+
+    The columns that are no doubles tell the rows of a result apart.
+    """
     if found.column_names != right.column_names or found.num_rows != right.num_rows:
         return (
             f"{found.num_rows:,} rows of {found.column_names}, and {right.num_rows:,} of {right.column_names} are right"
         )
     exact = [field.name for field in right.schema if not library("pyarrow").types.is_floating(field.type)]
-    one, other = (table.sort_by([(name, "ascending") for name in exact]) for table in (found, right))
+    order = [(name, "ascending") for name in exact]
+    one, other = (table.sort_by(order) if order else table for table in (found, right))
     for name in right.column_names:
         if name in exact:
             same = one[name].equals(other[name])
         else:
-            same = np.allclose(one[name].to_numpy(), other[name].to_numpy(), rtol=TOLERANCE, atol=0, equal_nan=True)
+            same = np.allclose(one[name].to_numpy(), other[name].to_numpy(), rtol=tolerance, atol=0, equal_nan=True)
         if not same:
             return f"column {name!r} differs"
     return None

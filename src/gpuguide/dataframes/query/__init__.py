@@ -13,7 +13,6 @@ The sum of no values is 0.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Self
 
 from gpuguide.dataframes.cost import MachineParameters
@@ -165,11 +164,7 @@ class Query(Chain):
             return sql.run(self)
         if engine == "cudf":
             return CuDFCalls().run(self)
-        if engine == "polars":
-            return self.plan().collect(engine="streaming").to_arrow()
-        # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
-        os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
-        return self.plan().collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()
+        return polars_plan.collect(self.plan(), engine)
 
 
 def _aggregates(asked: dict[str, str | list[str]]) -> tuple[Aggregate, ...]:

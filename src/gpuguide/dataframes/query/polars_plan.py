@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,18 @@ def plan(query: Chain) -> Any:
     for schema, step in query.steps:
         frame = add_step(frame, step, schema)
     return frame
+
+
+def collect(plan: Any, engine: str) -> Any:
+    """Run a plan on ``polars``, the streaming engine on the host, or ``polars-gpu``; return its Arrow table.
+
+    What cannot run on a GPU is an error, and is not run on the host instead.
+    """
+    if engine == "polars":
+        return plan.collect(engine="streaming").to_arrow()
+    # Managed memory beyond the card's is slow, and may hang the GPU. cudf-polars takes it unless this is 0.
+    os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
+    return plan.collect(engine=library("polars").GPUEngine(raise_on_fail=True)).to_arrow()
 
 
 def scan(source: Source, columns: Sequence[str]) -> Any:
