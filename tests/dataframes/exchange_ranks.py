@@ -27,16 +27,28 @@ def whole(ranks: int, rows: int) -> kernels.GroupTotals:
     return kernels.plain_group_by(keys, values, GROUPS)
 
 
-def exchanged(member: Member, rows: int) -> bool:
+def exchanged(member: Member, rows: int, groups: int = GROUPS) -> bool:
     """Whether every rank has the right totals of the keys that it owns, and of no others."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    found, right = exchange.group_exchanged(*rows_of(rank, rows), memory=1e9), whole(ranks, rows)
-    seen = {int(key) for other in range(ranks) for key in rows_of(other, rows)[0]}
+    found, right = exchange.group_exchanged(*rows_of(rank, rows), groups, memory=1e9), whole(ranks, rows)
+    owned = torch.arange(rank, groups, ranks)
     return (
-        found.keys.tolist() == sorted(key for key in seen if key % ranks == rank)
-        and torch.allclose(found.sum, right.sum[found.keys], rtol=1e-12, atol=0)
-        and torch.equal(found.count, right.count[found.keys])
+        torch.equal(found.keys, owned)
+        and torch.allclose(found.sum, right.sum[owned], rtol=1e-12, atol=0)
+        and torch.equal(found.count, right.count[owned])
     )
+
+
+def one_group(member: Member) -> bool:
+    """Whether ranks that own no key find nothing, and rank 0 everything."""
+    found = exchange.group_exchanged(torch.zeros(5, dtype=torch.int32), torch.ones(5), 1)
+    return found.count.tolist() == ([5 * dist.get_world_size()] if dist.get_rank() == 0 else [])
+
+
+def other_key(member: Member, how: str) -> None:
+    """Group rows of which one, on the last rank, has a key that is none of the groups."""
+    keys = torch.tensor([0, -1 if dist.get_rank() == dist.get_world_size() - 1 else 1])
+    getattr(exchange, how)(keys, torch.ones(2), 2)
 
 
 def first(member: Member, rows: int) -> bool:
@@ -49,7 +61,7 @@ def skewed(member: Member, memory: float) -> bool:
     """Exchange rows of which three of four have the key 7."""
     keys = torch.arange(1000)
     keys[:750] = 7
-    exchange.group_exchanged(keys, keys.double(), memory=memory)
+    exchange.group_exchanged(keys, keys.double(), 1000, memory=memory)
     return True
 
 

@@ -2,17 +2,18 @@
 
 ::
 
-    exchange (shuffle)                          group first
-    1. owner of a row: key mod GPUs             1. each GPU adds up its own rows, for every key
-    2. sort rows by owner                       2. all-reduce of the sums and counts
-    3. all-to-all: each row to its owner
-    4. each GPU adds up the keys that it owns
+    exchange (shuffle)                               group first
+    1. partition: a key's owner is key mod GPUs,     1. each GPU adds up its own rows, for every key
+       its place there key div GPUs                  2. all-reduce of the sums and counts
+    2. all-to-all: each row to its owner
+    3. each GPU adds up the keys that it owns
 
 To group first moves 16 bytes a group, and to exchange moves every row, so that grouping first should be faster as long
 as there are far fewer groups than rows. A join and a median need all rows of a key in one
 place, and an exchange. An exchange is limited by the frequent keys: all rows of a key meet on one GPU.
 
-All ranks of the group must call these functions, each with its own rows.
+Keys count from 0, so that neither way needs a sort or a hash table. All ranks of the group must call these functions,
+each with its own rows.
 
 Source: Kitsuregawa et al., "Application of Hash to Data Base Machine and Its Architecture", 1983, for the exchange.
 """
@@ -33,11 +34,11 @@ class OwnedTotals:
     """The totals of the keys that this rank owns."""
 
     keys: torch.Tensor
-    """``(groups,)``, sorted"""
+    """``(owned,)``, int64, sorted; those without rows too"""
     sum: torch.Tensor
-    """``(groups,)``, float64"""
+    """``(owned,)``, float64; 0 for a key without values"""
     count: torch.Tensor
-    """``(groups,)``, int64"""
+    """``(owned,)``, int64"""
 
 
 def group_first(
@@ -54,19 +55,30 @@ def group_first(
     group : torch.distributed.ProcessGroup, optional
         The ranks; all of them if none is given.
     check : bool
-        Whether to check that all ranks run the same query, for which they wait for each other.
+        Whether to check that all ranks run the same query and that every key is one of the groups, for which they wait
+        for each other. Without it, other keys belong to no group.
+
+    Raises
+    ------
+    GpuguideError
+        On every rank, if the ranks do not run the same query.
+    ValueError
+        On every rank, if a key is none of the groups.
     """
     if check:
         require_same_query(f"group_first with {groups} groups", group)
     totals = dense_group_by(keys, values, groups, check=False)
     for part in (totals.sum, totals.count, totals.outside):
         dist.all_reduce(part, group=group)
+    if check:
+        refuse_other_keys(totals.outside, groups)
     return totals
 
 
 def group_exchanged(
     keys: torch.Tensor,
     values: torch.Tensor,
+    groups: int,
     group: dist.ProcessGroup | None = None,
     memory: float | None = None,
     *,
@@ -76,36 +88,66 @@ def group_exchanged(
 
     Parameters
     ----------
-    keys : torch.Tensor
-        ``(rows,)``, integers of any size.
-    values : torch.Tensor
-        ``(rows,)``, on the same device. NaN is a missing value.
-    group : torch.distributed.ProcessGroup, optional
-        The ranks; all of them if none is given.
+    keys, values, groups, group, check
+        As for :func:`group_first`.
     memory : float, optional
         Bytes that each rank has for the rows that it receives.
-    check : bool
-        Whether to check that all ranks run the same query, for which they wait for each other.
 
     Raises
     ------
     GpuguideError
         On every rank, if a rank would receive more than its memory holds: the message names the share of the rows and
         the key that has most of them. Or if the ranks do not run the same query.
+    ValueError
+        On every rank, if a key is none of the groups.
     """
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     if check:
-        require_same_query(f"group_exchanged of {keys.dtype} and {values.dtype}", group)
-    keys, values, counts = partition(keys, dist.get_world_size(group), values)
+        require_same_query(f"group_exchanged with {groups} groups of {keys.dtype} and {values.dtype}", group)
+        outside = ((keys < 0) | (keys >= groups)).sum()
+        dist.all_reduce(outside, group=group)
+        refuse_other_keys(outside, groups)
+    places, sent, counts = partition(keys, values, ranks)
     if memory is not None:
         check_shares(keys, counts, memory / (keys.itemsize + values.itemsize), group)
-    return group_rows(*exchange(keys, values, counts, group))
+    owned = torch.arange(groups, device=keys.device)[rank::ranks]
+    totals = dense_group_by(*exchange(places, sent, counts, group), max(1, len(owned)), check=False)
+    return OwnedTotals(owned, totals.sum[: len(owned)], totals.count[: len(owned)])
 
 
-def partition(keys: torch.Tensor, owners: int, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return keys and values sorted by owner, and how many rows each owner gets: ``(owners,)``, int64."""
+def plain_partition(
+    keys: torch.Tensor, values: torch.Tensor, owners: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what :func:`partition` does, with PyTorch's functions, on any device: by a sort."""
     owner = keys.remainder(owners)
     order = owner.argsort(stable=True)
-    return keys[order], values[order], torch.bincount(owner, minlength=owners)
+    places = keys.div(owners, rounding_mode="floor")
+    return places[order], values[order], torch.bincount(owner, minlength=owners)
+
+
+def partition(keys: torch.Tensor, values: torch.Tensor, owners: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Put the rows of each owner together, those of the first owner first; on a GPU with our kernels, without a sort.
+
+    Parameters
+    ----------
+    keys : torch.Tensor
+        ``(rows,)``, int32 or int64. The owner of a row is its key mod ``owners``.
+    values : torch.Tensor
+        ``(rows,)``, on the same device.
+    owners : int
+        How many there are.
+
+    Returns
+    -------
+    tuple of torch.Tensor
+        For each row its key div ``owners``, and its value, both ``(rows,)``; and how many rows each owner gets,
+        ``(owners,)``, int64. The order of an owner's rows differs from run to run on a GPU.
+    """
+    if not keys.is_cuda:
+        return plain_partition(keys, values, owners)
+    from gpuguide.dataframes.partition_kernels import partition_on_gpu
+
+    return partition_on_gpu(keys, values, owners)
 
 
 def exchange(
@@ -114,7 +156,7 @@ def exchange(
     """Send each owner its rows, and return those that this rank owns. Arguments as :func:`partition` returns them."""
     incoming = torch.empty_like(counts)
     dist.all_to_all_single(incoming, counts, group=group)
-    sizes, own_sizes = incoming.tolist(), counts.tolist()
+    sizes, own_sizes = torch.stack([incoming, counts]).tolist()  # the host waits here, once
 
     def send(column: torch.Tensor) -> torch.Tensor:
         received = column.new_empty(sum(sizes))
@@ -124,14 +166,12 @@ def exchange(
     return send(keys), send(values)
 
 
-def group_rows(keys: torch.Tensor, values: torch.Tensor) -> OwnedTotals:
-    """Return the totals of rows that lie on one rank."""
-    unique, places = keys.unique(return_inverse=True)
-    present = ~values.isnan()
-    added = values.to(torch.float64).where(present, 0.0)
-    total = torch.zeros(len(unique), dtype=torch.float64, device=keys.device).index_add_(0, places, added)
-    count = torch.zeros(len(unique), dtype=torch.int64, device=keys.device).index_add_(0, places, present.long())
-    return OwnedTotals(unique, total, count)
+def refuse_other_keys(outside: torch.Tensor, groups: int) -> None:
+    """Raise a ``ValueError`` if rows of any rank have keys that are none of the groups; ``outside`` says how many."""
+    if strangers := int(outside):
+        raise ValueError(
+            f"{strangers:,} keys of all ranks are not from 0 to {groups - 1}. Raise groups, or leave such rows out."
+        )
 
 
 def check_shares(

@@ -1,21 +1,26 @@
 """A group-by whose rows lie on two GPUs: rows exchanged by key, or grouped first and added up.
 
-``own-rows`` groups the rows of each GPU and moves nothing, which is what the exchange comes on top of. Every rank
-compares all of its sums and counts with those of one process that has the rows of all ranks.
+``own-rows`` groups the rows of each GPU and moves nothing, which is what the exchange comes on top of, and
+``own-rows-cudf`` does so by cuDF: an engine that uses cuDF's group-by takes at least that long, and then has the groups
+of one GPU only. Every rank compares all of its sums and counts with those of one process that has the same rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gpuguide.benchmarks.collectives import sizes
+from gpuguide.benchmarks.dataframes.frames import CUDF
 from gpuguide.benchmarks.interconnect import ranks
 from gpuguide.benchmarks.interconnect.ranks import Task
-from gpuguide.dataframes import exchange
+from gpuguide.dataframes import engines, exchange
+from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.kernels import GroupTotals, dense_group_by, plain_group_by
+from gpuguide.dataframes.libraries import library
 from gpuguide.hardware.device import Device
 from gpuguide.interconnect.processes import Member
 from gpuguide.measure.benchmark import Benchmark, Contender, Keys, Work
@@ -63,13 +68,12 @@ def rows_exchanged(member: Member, rows: int, groups: int) -> Task:
     found: list[exchange.OwnedTotals] = []
 
     def call() -> None:
-        found[:] = [exchange.group_exchanged(*own, check=False)]
+        found[:] = [exchange.group_exchanged(*own, groups, check=False)]
 
     def check() -> None:
         right = right_totals(range(member.world_size), rows, groups, member.device)
-        owned = right.count.nonzero().flatten()
-        owned = owned[owned % member.world_size == member.rank]
-        assert torch.equal(found[0].keys.long(), owned), "a rank has other keys than it owns"
+        owned = torch.arange(groups, device=member.device)[member.rank :: member.world_size]
+        assert torch.equal(found[0].keys, owned), "a rank has other keys than it owns"
         compare(found[0].sum, found[0].count, owned, right)
 
     return Task(call, lambda: None, check, 1)
@@ -91,6 +95,29 @@ def own_rows(member: Member, rows: int, groups: int) -> Task:
         return dense_group_by(keys, values, groups, check=False)
 
     return dense_task(member, rows, groups, group, range(member.rank, member.rank + 1))
+
+
+def own_rows_cudf(member: Member, rows: int, groups: int) -> Task:
+    """Group the rows of each rank by cuDF, whose frame lies where the tensors do."""
+    keys, values = make_rows(member.rank, rows, groups, member.device)
+    cudf_frames.use_pool()
+    frame = library("cudf").DataFrame({"key": keys, "value": values})
+    found: list[Any] = []
+
+    def call() -> None:
+        found[:] = [frame.groupby("key", sort=False)["value"].agg(["sum", "count"])]
+
+    def check() -> None:
+        totals = found[0].sort_index()
+        right = right_totals(range(member.rank, member.rank + 1), rows, groups, member.device)
+        places, sums, counts = (
+            torch.as_tensor(column.values, device=member.device)
+            for column in (totals.index, totals["sum"], totals["count"])
+        )
+        assert torch.equal(places.long(), right.count.nonzero().flatten()), "cuDF found other keys"
+        compare(sums, counts.long(), places.long(), right)
+
+    return Task(call, lambda: None, check, 1)
 
 
 def dense_task(
@@ -137,6 +164,11 @@ EXCHANGE = Benchmark(
         "rows-exchanged": contender("rows-exchanged", rows_exchanged),
         "group-first": contender("group-first", group_first),
         "own-rows": contender("own-rows", own_rows),
+        "own-rows-cudf": replace(
+            contender("own-rows-cudf", own_rows_cudf),
+            libraries=CUDF,
+            unavailable_reason=lambda: engines.why_not_here("cudf"),
+        ),
     },
     cases=lambda device: (
         [{"rows": rows, "groups": groups} for rows in ROWS for groups in GROUPS] if device.is_gpu else []
