@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pages_to_come import WITHOUT_PAGE
 from rooms import MAY_IMPORT, PACKAGE, modules, room
 
 from gpuguide import claims
@@ -90,7 +89,7 @@ def test_a_page_names_the_topics_of_the_claims_that_it_settles() -> None:
             assert claim.topic in PAGES[claim.taught].topics, claim.place
 
 
-@pytest.mark.parametrize("benchmark", sorted(set(digest.benchmark_modules()) - WITHOUT_PAGE))
+@pytest.mark.parametrize("benchmark", sorted(digest.benchmark_modules()))
 def test_a_benchmark_is_read_by_a_page_on_its_topic(benchmark: str) -> None:
     """Other pages may read it too: every page reads the ceilings."""
     readers = [name for name, page in PAGES.items() if benchmark in page.benchmarks]
