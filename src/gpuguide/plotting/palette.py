@@ -146,6 +146,7 @@ CONTENDERS = {
     "rows-exchanged": Style("orange", "s", "rows exchanged"),
     "group-first": Style("green", "^", "grouped first"),
     "own-rows": Style("grey", "X", "own rows only"),
+    "own-rows-cudf": Style("violet", "D", "own rows only, cuDF"),
     "polars-gpu": Style("green", "D"),
     "polars-gpu-2": Style("violet", "v", "polars-gpu, two GPUs"),
     "in-memory": Style("grey", "X", "in memory"),

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuguide.benchmarks.dataframes import queries
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU
+from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.dataframes.engines import cudf_frames
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.pdsh import plans, statements, tables

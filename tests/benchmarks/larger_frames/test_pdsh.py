@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpuguide.benchmarks.dataframes import pdsh
+from gpuguide.benchmarks.larger_frames import pdsh
 from gpuguide.dataframes.pdsh import plans, statements, tables
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpuguide.benchmarks.dataframes import larger_than_memory, queries
-from gpuguide.benchmarks.dataframes.larger_than_memory import OneQuery
+from gpuguide.benchmarks.larger_frames import larger_than_memory, queries
+from gpuguide.benchmarks.larger_frames.larger_than_memory import OneQuery
 from gpuguide.dataframes.query import limited_polars
 from gpuguide.errors import GpuguideError
 from gpuguide.hardware import device as devices

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from gpuguide.benchmarks.dataframes import queries, two_gpus
+from gpuguide.benchmarks.larger_frames import queries, two_gpus
 from gpuguide.dataframes.query import several_gpus
 from gpuguide.hardware import device as devices
 from gpuguide.interconnect.processes import Member, Team

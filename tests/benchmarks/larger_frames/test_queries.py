@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpuguide.benchmarks.dataframes import queries
+from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.hardware import device as devices
 from gpuguide.measure import benchmark as declarations
 

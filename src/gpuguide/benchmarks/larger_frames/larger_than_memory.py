@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuguide.benchmarks.dataframes import queries
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU
-from gpuguide.benchmarks.dataframes.pdsh import difference
+from gpuguide.benchmarks.larger_frames import queries
+from gpuguide.benchmarks.larger_frames.pdsh import difference
 from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import finish, limited_polars

@@ -14,9 +14,9 @@ from typing import Any
 import torch.distributed as dist
 
 from gpuguide.benchmarks.collectives import sizes
-from gpuguide.benchmarks.dataframes import queries
 from gpuguide.benchmarks.dataframes.frames import CUDF, ON_GPU, rows_of
 from gpuguide.benchmarks.interconnect.ranks import Task
+from gpuguide.benchmarks.larger_frames import queries
 from gpuguide.dataframes import Query
 from gpuguide.dataframes.libraries import library
 from gpuguide.dataframes.query import finish, several_gpus
